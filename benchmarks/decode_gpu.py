@@ -27,7 +27,7 @@ import torch
 from regard import decode, models
 from regard.decode.gpu import engine
 from regard.decode.gpu.launcher import StepLauncher, Tuning
-from regard.decode.steppers.language import GpuState
+from regard.decode.language_stepper import GpuState
 
 BEGAN = time.time()
 VOCAB, PROMPT, NEW, NO_END = 50257, 64, 128, -1
@@ -149,7 +149,7 @@ def steps_alone(model, tuning, batch):
     prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
     for _ in range(3 if DRY else 7):
         state, b = begun(stepper, prompt)
-        took.append(clocked(lambda b=b: stepper.engine.run(b, NEW, None)) / NEW)
+        took.append(clocked(lambda b=b: stepper.engine.run_steps(b, NEW, None)) / NEW)
         del state, b  # so that the next turn gets the same buffers and their graphs
     return statistics.median(took[2:])
 
@@ -168,10 +168,10 @@ def clocked(work):
 def begun(stepper, prompt):
     state, b = stepper._ready(stepper.start(prompt), NEW)
     b.token.copy_(prompt[:, -1])
-    b.base.copy_(b.time)
+    b.start_lengths.copy_(b.lengths)
     b.ended.zero_()
     b.end.fill_(NO_END)
-    b.barred.zero_()
+    b.suppress_mask.zero_()
     return state, b
 
 
@@ -229,8 +229,7 @@ def alone(model, tuning, batch):
     state, b = begun(stepper, prompt)
     b.lengths += 64  # halfway through the generation
     launcher, calls = StepLauncher(model, tuning), []
-    for name in ("common_kernels", "single_row_kernels", "batch_kernels", "attention_kernels"):
-        setattr(launcher, name, Noted(getattr(launcher, name), calls))
+    launcher.kernels = Noted(launcher.kernels, calls)
     launcher.launch(b)
     whole = timed([work for _, work in calls])
     say(f"batch {batch}: kernels of a token {whole:.1f} µs, {len(calls)} of them")

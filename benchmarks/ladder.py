@@ -28,7 +28,7 @@ from torch import nn
 import regard as rg
 from regard import data, models, runs, tasks, train
 from regard.models import RecurrentTranslatorConfig
-from regard.runs.run import build_model
+from regard.runs.contents import build_model
 
 CELLS = ("rnn", "gru", "lstm")
 ATTENTIONS = {"": "none", "-attention": "luong", "-hybrid": "hybrid"}

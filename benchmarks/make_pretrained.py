@@ -16,8 +16,8 @@ import typer
 from regard import models, runs, train
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.files import write_text
-from regard.runs.pretrained import PRETRAINED_FOLDER
-from regard.runs.run import RECIPE_FILE, RESULT_FILE
+from regard.runs.contents import RECIPE_FILE, RESULT_FILE
+from regard.runs.load import PRETRAINED_FOLDER
 from regard.train.evaluation import run_evaluation
 from regard.train.metrics.calibration import CALIBRATION_FILE
 

@@ -63,6 +63,12 @@ def _exports(package: str) -> list[Entry]:
     return [_entry(name, *origins[name]) for name in _all(package)]
 
 
+def _top_level() -> list[str]:
+    """The public names of `regard` itself, in its stub."""
+    nodes = ast.parse((SOURCE / "regard/__init__.pyi").read_text()).body
+    return [alias.name for node in nodes for alias in getattr(node, "names", [])]
+
+
 def _all(package: str) -> list[str]:
     nodes = ast.parse(_file(package).read_text()).body
     lists = [node for node in nodes if isinstance(node, ast.Assign) and "__all__" in _names(node)]
@@ -123,7 +129,7 @@ def _index() -> str:
     by_layer = {layer: _anchors(_in_page_order(layer)) for layer in LAYERS}
     top = [
         f"[{name}]({layer}.md#{anchors[name]})"
-        for name in sorted(_all("regard"), key=str.lower)
+        for name in sorted(_top_level(), key=str.lower)
         for layer, anchors in by_layer.items()
         if name in anchors
     ]
@@ -224,7 +230,8 @@ def _signature(text: str, node: ast.stmt) -> str:
         return ast.get_source_segment(text, node) or ""
     parts = [_decorators(text, node) + f"class {node.name}{_bases(text, node)}:"]
     for inner in node.body:
-        if isinstance(inner, ast.AnnAssign):
+        is_method = isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Name)
+        if isinstance(inner, ast.AnnAssign) or is_method:
             parts.append(_lines(text, inner.lineno, inner.end_lineno or inner.lineno))
         elif isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
             parts.append(_head(text, inner, indent="    "))

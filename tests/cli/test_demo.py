@@ -112,7 +112,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on_and_that_is_true(here, monkeypatch):
 
 
 def test_words_of_a_text_cannot_break_the_page():
-    from regard.cli.demo_report import TranslatedPair, _translations_html
+    from regard.cli.demo.report import TranslatedPair, _translations_html
 
     html = _translations_html([TranslatedPair(Pair("<b>1</b>", "a", "de"), "<script>")])
     assert "<b>" not in html

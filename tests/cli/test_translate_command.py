@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 from regard import runs
 from regard.cli.output import TerminalReporter
 from regard.runs import (
+    TranslationJob,
     TranslationPipeline,
-    TranslationRequest,
     override_settings,
     start_run,
-    translate_files,
 )
 from regard.tasks import Translation, recipe
 
@@ -264,7 +263,7 @@ def stopping(monkeypatch):
         return [[[Translation(text.upper(), 0.0, True)] for _ in self.languages] for text in texts]
 
     monkeypatch.setattr(TranslationPipeline, "translate", translate)
-    monkeypatch.setattr("regard.runs.jobs.translate.BATCH_LINES", 1)
+    monkeypatch.setattr("regard.runs.apply.translate_files.BATCH_LINES", 1)
 
 
 def test_an_interrupt_keeps_what_is_done_beside_the_old_file(folder, tmp_path, stopping):
@@ -351,8 +350,8 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
             patched.setattr(sys, "stderr", terminal)
             if stdout:
                 patched.setattr(sys, "stdout", terminal)
-            request = TranslationRequest(file=file, out=to or sys.stdout)
-            translate_files(pipeline, request, TerminalReporter())
+            job = TranslationJob(file=file, out=to or sys.stdout, reporter=TerminalReporter())
+            job.run(pipeline)
         with os.fdopen(ours, "rb", buffering=0) as screen:
             return screen.read(1 << 16).decode()
 

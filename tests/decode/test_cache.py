@@ -1,7 +1,5 @@
 """The KV cache grows in place; an earlier state is unchanged."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
@@ -9,7 +7,7 @@ from torch.testing import assert_close
 
 from regard import models
 from regard.decode import cache, make_stepper
-from regard.decode.cache import KVCache
+from regard.decode.cache import KVCache, KVStorage
 
 LAYER = nn.Identity()
 
@@ -73,7 +71,8 @@ def test_a_bounded_cache_keeps_the_last_steps_and_every_handle_stays_valid():
 def test_rows_of_a_source_differ_by_their_history():
     history = torch.tensor([[[True, False, False, True], [False, True, True, False]]])
     k = torch.arange(1.0, 5.0)[None, None, :, None]  # two steps of two rows
-    cache = replace(KVCache.from_layers([(k, -k)], 2), rows_per_source=2, history=history)
+    storage = KVStorage([torch.cat([k, -k], 1)], 2)
+    cache = KVCache(storage, 2, rows_per_source=2, history=history)
     assert held(cache.select(torch.tensor([0]))) == [1.0, 4.0]
     assert held(cache.select(torch.tensor([1]))) == [2.0, 3.0]
     assert held(cache.reorder(torch.tensor([1, 0])).select(torch.tensor([0]))) == [2.0, 3.0]

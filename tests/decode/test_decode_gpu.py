@@ -11,7 +11,7 @@ import regard as rg
 from regard import models
 from regard.decode import Sampling, beam, greedy, last_tokens, make_stepper, sample
 from regard.decode.gpu.launcher import Tuning
-from regard.decode.steppers.language import GpuState, LanguageStepper
+from regard.decode.language_stepper import GpuState, LanguageStepper
 
 pytestmark = pytest.mark.gpu
 VOCAB, END = 1000, 2

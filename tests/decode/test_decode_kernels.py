@@ -22,8 +22,8 @@ from regard.decode import (
 from regard.decode.gpu import buffers, launcher
 from regard.decode.gpu import engine as captured_steps
 from regard.decode.gpu.launcher import Tuning
+from regard.decode.language_stepper import GpuState, LanguageStepper
 from regard.decode.search.generation import collect_steps
-from regard.decode.steppers.language import GpuState, LanguageStepper
 
 pytest.importorskip("triton")
 VOCAB, END = 41, 2

@@ -176,10 +176,10 @@ def test_a_missing_file_a_foreign_file_and_no_safetensors_at_all(tmp_path):
 
 
 HEADERS = {
-    r"needs a known model, got 'LanguageModle'; did you mean 'LanguageModel'\?": lambda h: h.update(
+    r"needs a known model, got 'LanguageModle'; try LanguageModel": lambda h: h.update(
         model="LanguageModle"
     ),
-    r"got unknown 'layer'; did you mean 'layers'\?": lambda h: h["config"].update(layer=1),
+    r"got unknown 'layer'; try layers": lambda h: h["config"].update(layer=1),
     "needs 'vocab' in its config, got none": lambda h: h["config"].pop("vocab"),
     "valid config, got dim: needs a multiple of heads=2, got 9": lambda h: h["config"].update(
         dim=9
@@ -210,8 +210,8 @@ def test_a_header_that_cannot_be(saved, message, users_view):
 
 
 TENSORS = {
-    r"got unknown 'embedding.tabel'; did you mean 'embedding.token_embeddings'\?": lambda t: (
-        t.update({"embedding.tabel": t.pop("embedding.token_embeddings")})
+    r"got unknown 'embedding.tabel'; try embedding.token_embeddings": lambda t: t.update(
+        {"embedding.tabel": t.pop("embedding.token_embeddings")}
     ),
     "needs 'embedding.token_embeddings' as .*, got none": lambda t: t.pop(
         "embedding.token_embeddings"

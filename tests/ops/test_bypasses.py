@@ -8,10 +8,10 @@ import torch
 
 import regard
 from regard import models, nn
+from regard.decode import language_stepper as language
 from regard.decode import stepper
 from regard.decode.cpu import decoder as cpu_decoder
 from regard.decode.gpu import engine
-from regard.decode.steppers import language
 from regard.ops import Causal, attend
 from regard.ops.attend import sdpa
 from regard.ops.intercept import BYPASSES, intercepting

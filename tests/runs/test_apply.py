@@ -48,9 +48,9 @@ def test_classes_are_those_of_the_command(pictures):
 def test_transcripts_do_not_depend_on_earlier_audio(sounds):
     files, texts = sounds
     run = rg.runs.load_pretrained("morse")
-    assert rg.runs.transcribe_run(run, files) == texts
-    assert rg.runs.transcribe_run(run, files[::-1], beam_width=4) == texts[::-1]
-    assert rg.runs.transcribe_run(run, str(files[1])) == texts[1:]
+    assert run.transcribe(files) == texts
+    assert run.transcribe(files[::-1], beam_width=4) == texts[::-1]
+    assert run.transcribe(str(files[1])) == texts[1:]
 
 
 def test_what_cannot_be_is_reported(pictures, tmp_path):
@@ -59,6 +59,6 @@ def test_what_cannot_be_is_reported(pictures, tmp_path):
     with pytest.raises(ConfigError, match="top: needs 1 or more, got 0"):
         rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures, top=0)
     with pytest.raises(ConfigError, match="run: needs a model that can transcribe"):
-        rg.runs.transcribe_run(rg.runs.load_pretrained("glyphs"), [tmp_path / "no.wav"])
+        rg.runs.load_pretrained("glyphs").transcribe([tmp_path / "no.wav"])
     with pytest.raises(FileError, match=r"no\.wav: needs to be a sound file, got nothing there"):
-        rg.runs.transcribe_run(rg.runs.load_pretrained("morse"), [tmp_path / "no.wav"])
+        rg.runs.load_pretrained("morse").transcribe([tmp_path / "no.wav"])

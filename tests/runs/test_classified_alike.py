@@ -14,7 +14,7 @@ import regard as rg
 from regard.cli import app
 from regard.data.image.glyphs.fonts import find_fonts, load_font
 from regard.runs.apply.classify import read_run_image
-from regard.runs.pretrained import PRETRAINED_FOLDER
+from regard.runs.load import PRETRAINED_FOLDER
 from regard.tasks.classification.evaluator import top_log_odds
 from regard.train.losses import classification_losses
 

@@ -8,7 +8,8 @@ import torch
 import regard as rg
 from regard.errors import ConfigError, FileError, LookError
 from regard.runs import pretrained_names
-from regard.runs.run import TASK_MODELS, model_on
+from regard.runs.contents import TASK_MODELS
+from regard.runs.text_model import model_on
 
 TASK_VERBS = {
     "glyphs": "classify",

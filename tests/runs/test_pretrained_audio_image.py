@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.runs import load_pretrained, load_run
-from regard.runs.pretrained import PRETRAINED_FOLDER
+from regard.runs.load import PRETRAINED_FOLDER
 from regard.tasks import error_rate, transcribe_batch
 
 

@@ -70,7 +70,7 @@ def test_input_is_lower_cased_as_in_training(lower):
 
 
 def test_looking_reads_the_same_tokens(lower):
-    reader = rg.runs.load_text_model(lower)
+    reader = rg.load(lower).text_model
     tokens = [reader.look(t, to="en").sites[0].query_tokens for t in ("EIN HAUS", "ein haus")]
     assert tokens[0] == tokens[1]
 

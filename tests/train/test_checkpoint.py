@@ -75,10 +75,10 @@ def test_a_changed_state_fails_its_checksum(tmp_path):
 def test_a_full_disk_leaves_old_checkpoints_and_no_partial_ones(tmp_path, monkeypatch):
     save_checkpoint(make_checkpoint(1), tmp_path)
 
-    def full(file, text):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_write_text", full)
+    monkeypatch.setattr(module, "_write_state", full)
     with pytest.raises(
         FileError, match=r"cannot take a checkpoint, No space left on device; .*try"
     ):

@@ -104,7 +104,8 @@ def test_that_softmax_of_the_unit_matrix_is_not_the_unit_matrix_is_a_known_slip(
          'got -1; try method = "head_per_tap"'),
         ({"family": "convolution", "given": {"kernel": [1, 1], "X": [[1]]}}, "an odd number"),
         ({"family": "convolution", "given": {"X": [[1]]}}, "got no kernel"),
-        ({"family": "convolution", "method": "two", "given": {"X": [[1]]}}, "method: needs one_h"),
+        ({"family": "convolution", "method": "two", "given": {"kernel": [1], "X": [[1]]}},
+         "method: needs one_h"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_built_is_reported(problem, message):

@@ -3,8 +3,7 @@
 import json
 
 from regard import work
-from regard.work.show.latex import as_latex, as_markdown
-from regard.work.show.latex_escape import LATEX_SYMBOLS, escape_latex
+from regard.work.show.latex import LATEX_SYMBOLS, as_latex, as_markdown, escape_latex
 from regard.work.show.text import as_text
 from regard.work.solution import SolutionBuilder
 

@@ -5,30 +5,21 @@ import io
 import os
 import signal
 import sys
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from regard.cli.classify import classify
-from regard.cli.cost import cost
-from regard.cli.demo import demo
-from regard.cli.evaluate import evaluate
-from regard.cli.export import export
-from regard.cli.generate import generate
-from regard.cli.look import look
-from regard.cli.quantize import quantize
-from regard.cli.resume import resume
-from regard.cli.runs import runs
-from regard.cli.tour import tour
-from regard.cli.train import train
-from regard.cli.transcribe import transcribe
-from regard.cli.translate import translate
-from regard.cli.version import version
-from regard.cli.work import work
 from regard.errors import RegardError
 
 __all__ = ["app", "main"]
+
+# each is the function of that name in the module of that name
+COMMANDS = """
+    classify cost demo evaluate export generate look quantize resume runs tour train transcribe
+    translate version work
+"""
 
 
 class Commands(TyperGroup):
@@ -59,25 +50,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # bugs keep Python's traceback, to be reported
 )
-for command in (
-    classify,
-    cost,
-    demo,
-    evaluate,
-    export,
-    generate,
-    look,
-    quantize,
-    resume,
-    runs,
-    tour,
-    train,
-    transcribe,
-    translate,
-    version,
-    work,
-):
-    app.command()(command)
+for name in COMMANDS.split():
+    app.command()(getattr(import_module(f"regard.cli.{name}"), name))
 
 
 def main() -> None:
@@ -121,9 +95,8 @@ def _escapes() -> list[str]:
         assert isinstance(error, UnicodeEncodeError)
         text = error.object[error.start : error.end]
         if all("\udc80" <= character <= "\udcff" for character in text):
-            return codecs.lookup_error("surrogateescape")(
-                error
-            )  # bytes that could not be decoded before
+            # bytes that could not be decoded before
+            return codecs.lookup_error("surrogateescape")(error)
         escaped.extend(text)
         return codecs.lookup_error("backslashreplace")(error)
 

@@ -33,18 +33,20 @@ def classify(
     be read.
     """
     from regard import runs
-    from regard.cli.output import exit_code, iterate_with_progress, print_message
+    from regard.cli.output import exit_code, print_message, progress_bar
 
-    request = runs.ClassifyRequest(
-        images=images, top=top, size=size, own_size=own_size, invert=invert, overlay=overlay
-    )
-    results = runs.classify_files(runs.load(run, device="cpu"), request)
+    results = runs.classify_files(
+        runs.load(run, device="cpu"), images, top=top, size=size, own_size=own_size, invert=invert,
+        overlay=overlay,
+    )  # fmt: skip
     failed = warnings = 0
-    for result in iterate_with_progress(results, "classifying", len(images)):
-        for name, probability in result.prediction:
-            print(f"{result.path}\t{name}\t{probability:.4f}", flush=True)
-        if message := str(result.error or result.warning):
-            print_message(message)
-        failed += result.error is not None
-        warnings += bool(result.warning)
+    with progress_bar("classifying", len(images), prints_results=True) as advance:
+        for result in results:
+            for name, probability in result.prediction:
+                print(f"{result.path}\t{name}\t{probability:.4f}", flush=True)
+            if message := str(result.error or result.warning):
+                print_message(message)
+            failed += result.error is not None
+            warnings += bool(result.warning)
+            advance(1)
     raise typer.Exit(exit_code(len(images), failed, warnings))

@@ -21,7 +21,8 @@ def cost(
     """Show parameters, multiply-adds, bytes moved and memory of a model, with the formulas."""
     from rich.console import Console
 
-    from regard.runs import cost_by_name
+    from regard import costs, runs
 
-    table = cost_by_name(name, source, target, batch_size, vocab=vocab, classes=classes)
+    model = runs.build_or_load_model(name, vocab=vocab, classes=classes)
+    table = costs.cost(model, source, target, batch_size)
     Console(width=None if Console().is_terminal else 140, highlight=False).print(table)

@@ -1,5 +1,7 @@
 """`regard look`: what the attention heads of a model do on a text."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -46,15 +48,33 @@ def look(
     """Write an HTML page about what each attention head attends to."""
     from regard import runs
     from regard.cli.output import progress_bar, report_written
-    from regard.cli.transformers_logging import silence_transformers
-    from regard.runs.jobs.look import parse_cell
+    from regard.runs.apply.look import parse_cell
 
-    request = runs.LookRequest(
-        text=text, target=target, to=to, at=at, out=out, describe=describe, query=query,
-        cell=None if cell is None else parse_cell(cell), probe=probe,
-    )  # fmt: skip
-    with silence_transformers(), progress_bar("looking"):
-        report = runs.look_report(runs.load_text_model(model, device="cpu"), request)
+    position = None if cell is None else parse_cell(cell)
+    with _silence_transformers(), progress_bar("looking"):
+        report = runs.look_report(
+            runs.load(model, device="cpu").text_model, text, target=target, to=to, at=at, out=out,
+            cell=position, describe=describe, query=query, probe=probe,
+        )  # fmt: skip
     report_written(out, report.text)
     for name, reason in report.skipped.items():
         report_written(out, f"not recorded: {name}, {reason}")
+
+
+@contextmanager
+def _silence_transformers() -> Iterator[None]:
+    """Without the progress bars and notes of transformers; errors still appear."""
+    try:
+        from transformers.utils import logging
+    except ImportError:  # an extra that a model of ours does not need
+        yield
+        return
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()

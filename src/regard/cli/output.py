@@ -2,30 +2,14 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TextIO
 
 from regard.files import is_stream
 
 PAUSE = 1.0  # seconds without new text that end a line of live text
-
-Item = TypeVar("Item")
-
-
-class TerminalReporter:
-    """A `regard.runs.Reporter` that prints messages and draws progress bars on standard error."""
-
-    def message(self, text: str) -> None:
-        print_message(text)
-
-    @contextmanager
-    def progress(
-        self, description: str, total: float | None = None, *, prints_results: bool = False
-    ) -> Iterator[Callable[[float], None]]:
-        with progress_bar(description, total, prints_results=prints_results) as advance:
-            yield advance
 
 
 def print_message(text: str) -> None:
@@ -55,9 +39,6 @@ def progress_bar(
 
     Nothing is shown where standard error is no terminal, nor where results are printed to the same
     terminal while the work runs.
-
-    >>> with progress_bar("translating", 10) as advance:
-    ...     advance(5)
     """
     if not sys.stderr.isatty() or (prints_results and sys.stdout.isatty()):
         yield lambda amount: None
@@ -86,18 +67,11 @@ def progress_bar(
         yield lambda amount: bar.advance(task, amount)
 
 
-def iterate_with_progress(
-    items: Iterator[Item] | Sequence[Item], description: str, total: int
-) -> Iterator[Item]:
-    """Iterate over results that are printed one by one, with a progress bar.
+class TerminalReporter:
+    """A `regard.runs.Reporter` that prints messages and draws progress bars on standard error."""
 
-    >>> list(iterate_with_progress(["a.png", "b.png"], "classifying", 2))
-    ['a.png', 'b.png']
-    """
-    with progress_bar(description, total, prints_results=True) as advance:
-        for item in items:
-            yield item
-            advance(1)
+    message = staticmethod(print_message)
+    progress = staticmethod(progress_bar)
 
 
 class LineWriter:

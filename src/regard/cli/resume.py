@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.torchrun import distributed_command
-from regard.cli.train import print_outcome
+from regard.cli.train import distributed_command, print_outcome
 
 
 class Parallel(StrEnum):

@@ -1,11 +1,17 @@
-"""`regard train`: train a model by a recipe."""
+"""`regard train`: train a model by a recipe, on one process or under torchrun."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.torchrun import distributed_command
+from regard.errors import RankLostError, RegardError
+
+if TYPE_CHECKING:
+    from regard.train import Outcome, Ranks
 
 
 def train(
@@ -38,7 +44,25 @@ def train(
     print_outcome(outcome, folder, ranks.is_first)
 
 
-def print_outcome(outcome, folder: Path, is_first: bool = True) -> None:
+@contextmanager
+def distributed_command(device: str) -> Iterator["Ranks"]:
+    """Join the process group for the duration of a command; a shared error is printed once."""
+    from regard import train
+
+    ranks = train.init_distributed(device)
+    try:
+        yield ranks
+    except RankLostError:  # the first rank may be the one that is gone: every other one says so
+        raise
+    except RegardError:
+        if ranks.is_first:
+            raise
+        time.sleep(1)  # torchrun kills all ranks when one exits: let the first one print
+        raise typer.Exit(2) from None
+    train.shutdown_distributed()
+
+
+def print_outcome(outcome: "Outcome", folder: Path, is_first: bool) -> None:
     """Print how a training ended; one stopped by a signal exits with 128 plus its number."""
     if outcome.signal is not None:
         if is_first:

@@ -78,7 +78,7 @@ def _stream(job: "TranscribeJob", paths: list[str], rate: int | None, chunk_seco
 
     from regard.cli.output import LineWriter, TerminalReporter, TerminalWriter, exit_code
     from regard.errors import ConfigError, FileError
-    from regard.runs.jobs.transcribe import TranscriptChunk, read_samples
+    from regard.runs.apply.transcribe import TranscriptChunk, read_samples
 
     if len(paths) > 1:
         raise ConfigError("paths: needs - alone, got files beside it; try one after the other")
@@ -128,12 +128,12 @@ def _print_timing(job: "TranscribeJob", chunk_seconds: float | None = None) -> N
 
     from regard.cli.output import print_message
 
-    timing = job.timing
-    text = f"{timing.audio_seconds:.1f} s of audio, real-time factor "
-    text += f"{timing.real_time_factor:.3f}; latency: the model waits {1000 * timing.delay:.0f} ms"
+    factor = job.compute_seconds / job.audio_seconds if job.audio_seconds else 0.0
+    text = f"{job.audio_seconds:.1f} s of audio, real-time factor {factor:.3f}; "
+    text += f"latency: the model waits {1000 * job.delay:.0f} ms"
     if chunk_seconds is not None:
         text += f", chunks of {1000 * chunk_seconds:.0f} ms"
-    if timing.chunk_times:
-        times = [1000 * seconds for seconds in timing.chunk_times]
+    if job.chunk_times:
+        times = [1000 * seconds for seconds in job.chunk_times]
         text += f", each computed in {median(times):.1f} ms ({max(times):.1f} at most)"
     print_message(text)

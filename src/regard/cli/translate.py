@@ -1,12 +1,12 @@
 """`regard translate`: texts, lines, tables and catalogs in other languages."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from regard.runs import TranslationRequest
+    from regard.runs import TranslationJob
 
 
 def translate(
@@ -43,45 +43,49 @@ def translate(
     reported on standard error.
     """
     from regard import runs
-    from regard.cli.output import TerminalReporter, exit_code, print_message
-    from regard.runs.jobs.translate import format_shared_cost
+    from regard.cli.output import exit_code, print_message
+    from regard.runs.apply.translate_files import format_shared_cost
 
-    request = _request(text or [], file_format, out, align, plot)
+    job = _job(text or [], file_format, out, align, plot)
     languages = [name.strip() for name in to.split(",") if name.strip()]
     pipeline = runs.TranslationPipeline(runs.load(run), languages, beam_width=beam, n_best=n_best)
-    report = runs.translate_files(pipeline, request, TerminalReporter())
+    report = job.run(pipeline)
     if cost and (text_cost := format_shared_cost(pipeline)):
         print_message(text_cost)
     raise typer.Exit(exit_code(0, report.problems, report.unsure))
 
 
-def _request(
+def _job(
     arguments: list[str], file_format: str | None, out: Path | None, align: bool, plot: Path | None
-) -> "TranslationRequest":
+) -> "TranslationJob":
     import sys
     from functools import partial
-    from io import BufferedIOBase, TextIOBase
-    from typing import cast
 
+    from regard.cli.output import TerminalReporter
     from regard.errors import ConfigError, FileError
-    from regard.runs.jobs.translate import TranslationRequest, is_stdout
+    from regard.files import file_descriptor
+    from regard.runs import TranslationJob
 
     if not arguments and sys.stdin.isatty():
         raise ConfigError("text: needs a text, a file or - for standard input, got none")
-    stdin, stdout = cast(BufferedIOBase, sys.stdin.buffer), cast(TextIOBase, sys.stdout)
-    output = stdout if out is None or is_stdout(out) else out
-    request = partial(
-        TranslationRequest, out=output, file_format=file_format, align=align, plot=plot
+    job = partial(
+        TranslationJob,
+        out=sys.stdout if out is None or file_descriptor(out) == 1 else out,
+        file_format=file_format,
+        align=align,
+        plot=plot,
+        reporter=TerminalReporter(),
     )
     if arguments in ([], ["-"]):
-        return request(file=stdin)
+        stdin: Any = sys.stdin.buffer
+        return job(file=stdin)
     file = Path(arguments[0])
     if len(arguments) == 1 and _is_file(file):
-        return request(file=file)
-    request = request(texts=arguments)
+        return job(file=file)
+    texts = job(texts=arguments)
     if len(arguments) == 1 and (file.suffix in (".po", ".tsv", ".txt") or file_format is not None):
         raise FileError(f"{file}: needs to be a file, got nothing there")
-    return request
+    return texts
 
 
 def _is_file(path: Path) -> bool:

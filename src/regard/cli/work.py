@@ -1,23 +1,13 @@
 """`regard work`: solve exercises step by step, check answers, make new exercises."""
 
 import sys
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-
-class Format(StrEnum):
-    """Output format."""
-
-    text = "text"
-    markdown = "markdown"
-    latex = "latex"
-    html = "html"
-    json = "json"
-    toml = "toml"
+Format = StrEnum("Format", ["text", "markdown", "latex", "html", "json", "toml"])
 
 
 def work(
@@ -66,13 +56,12 @@ def work(
     from regard import work
     from regard.errors import WorkError
     from regard.work.problem import parse_option, read_problems
-    from regard.work.show.formats import infer_format
+    from regard.work.show.formats import format_report, infer_format, iter_shapes
     from regard.work.show.marks import format_marks, mark_files
-    from regard.work.show.report import format_report, iter_shapes
 
     view = {"only": only, "shapes": shapes, "autograd": autograd}
     given = {"check": check, **view, "set": options, "each": each}
-    form = fmt.value if fmt else infer_format(out)
+    form = str(fmt) if fmt else infer_format(out)
     if make is not None:
         _refuse("make", given | {"problem": problems})
         _print_sheet(work.make_sheet(make, seed, level, count), form, out, solutions)
@@ -89,7 +78,11 @@ def work(
     if shapes:
         if form != "text":
             raise WorkError(f"format: needs text for shapes, got {form}")
-        _print_shapes(iter_shapes(tables), out)
+        if out is not None:
+            _write("\n\n".join(iter_shapes(tables)), out)
+            return
+        for n, part in enumerate(iter_shapes(tables)):
+            print(("\n" if n else "") + part)
         return
     solved = {heading: work.solve(table) for heading, table in tables.items()}
     first = next(iter(solved.values()))
@@ -132,14 +125,6 @@ def _write(text: str, out: Path | None, summary: str = "") -> None:
         print(text)
         return
     report_written(out, f"{write_text(out, text)}{summary and ': '}{summary}")
-
-
-def _print_shapes(parts: Iterator[str], out: Path | None) -> None:
-    if out is not None:
-        _write("\n\n".join(parts), out)
-        return
-    for n, part in enumerate(parts):
-        print(("\n" if n else "") + part)
 
 
 def _print_problems() -> None:

@@ -3,8 +3,7 @@
 from regard.costs.diagrams import diagram
 from regard.costs.formulas import Formula, break_even_length, generation_cost, layer_cost
 from regard.costs.layer_costs import CostPart
-from regard.costs.model_cost import Cost, cost
-from regard.costs.shared_encoding import SharedEncoding, shared_encoding_cost
+from regard.costs.model_cost import Cost, SharedEncoding, cost, shared_encoding_cost
 from regard.costs.svg import Diagram
 
 __all__ = [

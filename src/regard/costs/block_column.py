@@ -32,9 +32,9 @@ class BlockColumn:
         self._from = self.y = bottom - tall
         return middle
 
-    def branch(self) -> float:
-        """Start a residual connection above the last box, and return its height."""
-        self.y -= 12
+    def branch(self, above: float = 12) -> float:
+        """Start a residual connection or a frame above the last box, and return its height."""
+        self.y -= above
         return self.y
 
     def join(self, branch: float) -> None:
@@ -47,11 +47,6 @@ class BlockColumn:
         self.canvas.wire(*around, name="residual")
         self.canvas.node(self.x, middle, "+", "sum")
         self._from = self.y = middle - 10
-
-    def open_frame(self) -> float:
-        """Start a frame, and return its height."""
-        self.y -= 22
-        return self.y
 
     def close_frame(self, start: float, label: str) -> None:
         """Draw the frame from `start` to here, with a label."""
@@ -81,9 +76,8 @@ class BlockColumn:
             up: list[Point] = [(self.x, self._from), (self.x, top), (middle, top)]
             self.canvas.wire(*up, (middle, y + 8), (edge, y + 8), over=True, name="memory")
             self.canvas.wire((middle, y - 8), (edge, y - 8), over=True, name="memory")
-            self.canvas.wire(
-                (middle, y - 14), (middle, y), arrow=False
-            )  # redraw what the white outline hid
+            # redraw what the white outline hid
+            self.canvas.wire((middle, y - 14), (middle, y), arrow=False)
             self.canvas.dot(middle, y - 8)
             self.canvas.text(edge - 14, y - 12, "k", small=True)
             self.canvas.text(edge - 14, y + 20, "v", small=True)

@@ -27,118 +27,102 @@ from regard.nn import (
 )
 
 
+@singledispatch
 def diagram(model: nn.Module) -> Diagram:
     """Draw a block diagram of a block, stack, model or recurrent cell.
-
-    Norm placement, heads, widths and connections come from the object.
 
     >>> drawing = rg.costs.diagram(rg.nn.EncoderBlock(512, 8))
     >>> "8 heads of 64" in drawing.svg, "512 → 2048 → 512" in drawing.svg
     (True, True)
     """
-    return _draw(model)
-
-
-@singledispatch
-def _draw(model: nn.Module) -> Diagram:
     raise ConfigError(
         "model: needs a block, stack, cell, Translator, LanguageModel, Classifier or "
         f"VisionTransformer, got {type(model).__name__}; try one of its parts"
     )
 
 
-@_draw.register
+@diagram.register
 def _(model: RecurrentCell) -> Diagram:
     return draw_cell(model)
 
 
-@_draw.register(Recurrent)
-@_draw.register(AttentiveRecurrent)
+@diagram.register(Recurrent)
+@diagram.register(AttentiveRecurrent)
 def _(model: Recurrent | AttentiveRecurrent) -> Diagram:
     both = ", both directions" if getattr(model, "bidirectional", False) else ""
     return draw_cell(cast(RecurrentCell, model.cells[0]), f"; {model.layers} layers{both}")
 
 
-@_draw.register(EncoderBlock)
-@_draw.register(DecoderBlock)
-def _(model: EncoderBlock | DecoderBlock) -> Diagram:
-    canvas, width = SvgCanvas(), model.self_attention.to_q.in_features
-    column = BlockColumn(canvas, 0, f"x (time, {width})")
-    sources = _block(column, model)
+@diagram.register(EncoderBlock)
+@diagram.register(DecoderBlock)
+@diagram.register(Encoder)
+@diagram.register(Decoder)
+def _(model: EncoderBlock | DecoderBlock | Encoder | Decoder) -> Diagram:
+    is_stack = isinstance(model, Encoder | Decoder)
+    block = cast(Any, model.blocks[0] if is_stack else model)
+    width = block.self_attention.to_q.in_features
+    column = BlockColumn(SvgCanvas(), 0, f"x (time, {width})")
+    for y in _stack(column, model) if is_stack else _block(column, model):
+        size = "" if is_stack else f" (key, {block.cross_attention.to_k.in_features})"
+        column.input_from_right(y, f"memory{size}")
     column.end(f"y (time, {width})")
-    for y in sources:
-        cross = cast(DecoderBlock, model).cross_attention
-        column.input_from_right(y, f"memory (key, {cross.to_k.in_features})")
-    return canvas.to_diagram(f"{type(model).__name__}, dim {width}")
+    size = f"{len(model.blocks)} blocks of {width}" if is_stack else f"dim {width}"
+    return column.canvas.to_diagram(f"{type(model).__name__}, {size}")
 
 
-@_draw.register(Encoder)
-@_draw.register(Decoder)
-def _(model: Encoder | Decoder) -> Diagram:
-    canvas, width = SvgCanvas(), _width(model)
-    column = BlockColumn(canvas, 0, f"x (time, {width})")
-    for y in _stack(column, model):
-        column.input_from_right(y, "memory")
-    column.end(f"y (time, {width})")
-    return canvas.to_diagram(f"{type(model).__name__}, {len(model.blocks)} blocks of {width}")
-
-
-@_draw.register
+@diagram.register
 def _(model: models.Translator) -> Diagram:
-    canvas, width = SvgCanvas(), model.config.dim
+    canvas, config = SvgCanvas(), model.config
     left, right = BlockColumn(canvas, 0, "source (M)"), BlockColumn(canvas, 330, "target (N)")
     _embedding(left, model.source_embedding)
     _stack(left, model.encoder)
     _embedding(right, model.target_embedding)
     inputs = _stack(right, model.decoder)
-    _readout(right, model.readout, width, model.config.target_vocab)
-    right.end(f"logits (N, {model.config.target_vocab})")
-    left.connect(right, inputs, f"memory (M, {width})")
-    return canvas.to_diagram(f"Translator, {_count(model)} parameters")
+    _readout(right, model.readout, config.dim, config.target_vocab)
+    left.connect(right, inputs, f"memory (M, {config.dim})")
+    return _finish(right, f"logits (N, {config.target_vocab})", model)
 
 
-@_draw.register
+@diagram.register
 def _(model: models.LanguageModel) -> Diagram:
-    canvas = SvgCanvas()
-    column = BlockColumn(canvas, 0, "tokens (time)")
+    column = BlockColumn(SvgCanvas(), 0, "tokens (time)")
     _embedding(column, model.embedding)
     _stack(column, model.decoder, causal=True)
     _readout(column, model.readout, model.config.dim, model.config.vocab)
-    column.end(f"logits (time, {model.config.vocab})")
-    return canvas.to_diagram(f"LanguageModel, {_count(model)} parameters")
+    return _finish(column, f"logits (time, {model.config.vocab})", model)
 
 
-@_draw.register
+@diagram.register
 def _(model: models.Classifier) -> Diagram:
-    canvas, config = SvgCanvas(), model.config
-    column = BlockColumn(canvas, 0, "tokens (time)")
+    config, column = model.config, BlockColumn(SvgCanvas(), 0, "tokens (time)")
     _embedding(column, model.embedding)
     _stack(column, model.encoder)
     pooled = "first token" if config.pooling == "first" else "mean over time"
     column.box("readout", "pool", f"{pooled}: ({config.dim})")
     if model.head is not None:
         column.box("readout", "linear", f"{config.dim} → {config.classes}")
-    column.end(f"({config.classes or config.dim})")
-    return canvas.to_diagram(f"Classifier, {_count(model)} parameters")
+    return _finish(column, f"({config.classes or config.dim})", model)
 
 
-@_draw.register
+@diagram.register
 def _(model: models.VisionTransformer) -> Diagram:
-    canvas, config = SvgCanvas(), model.config
-    column = BlockColumn(
-        canvas, 0, f"image ({config.channels}, {config.image_size}, {config.image_size})"
-    )
-    column.box("token", "patches", f"{config.patch_size}×{config.patch_size} each → {config.dim}")
+    config, side, patch = model.config, model.config.image_size, model.config.patch_size
+    column = BlockColumn(SvgCanvas(), 0, f"image ({config.channels}, {side}, {side})")
+    column.box("token", "patches", f"{patch}×{patch} each → {config.dim}")
     column.box("token", "class token, positions", f"({config.tokens}, {config.dim})")
     _stack(column, model.encoder)
     column.box("readout", "linear, class token", f"{config.dim} → {config.classes}")
-    column.end(f"({config.classes})")
-    return canvas.to_diagram(f"VisionTransformer, {_count(model)} parameters")
+    return _finish(column, f"({config.classes})", model)
+
+
+def _finish(column: BlockColumn, label: str, model: nn.Module) -> Diagram:
+    column.end(label)
+    return column.canvas.to_diagram(f"{type(model).__name__}, {_count(model)} parameters")
 
 
 def _stack(column: BlockColumn, stack: Encoder | Decoder, causal: bool = False) -> list[float]:
     """One block in a frame, for all; returns the heights of its cross-attention inputs."""
-    start = column.open_frame()
+    start = column.branch(22)
     sources = _block(column, cast(Any, stack.blocks[0]), causal)
     column.close_frame(start, f"× {len(stack.blocks)}")
     if stack.norm is not None:
@@ -154,43 +138,36 @@ def _block(
     _sublayer(column, block.self_residual, block.self_attention, name)
     sources = []
     if is_decoder:
-        sources.append(
-            _sublayer(column, block.cross_residual, block.cross_attention, "cross-attention")
-        )
+        cross = block.cross_residual, block.cross_attention
+        sources.append(_sublayer(column, *cross, "cross-attention"))
     _sublayer(column, block.feed_forward_residual, block.feed_forward, "feed-forward")
     return sources
 
 
-def _sublayer(column: BlockColumn, around: Residual, inside: nn.Module, name: str) -> float:
+def _sublayer(
+    column: BlockColumn, around: Residual, layer: FeedForward | MultiHeadAttention, name: str
+) -> float:
     """A sublayer with its norm and residual sum; returns the height of its box."""
     branch = column.branch()
     if around.norm_first:
         _norm(column, around.norm)
-    if isinstance(inside, FeedForward):
-        y = column.box("feed", name, *_feed_forward_lines(inside))
+    if isinstance(layer, FeedForward):
+        d, h = layer.to_hidden.in_features, layer.to_hidden.out_features
+        gated = ", gated" if layer.to_gate is not None else ""
+        shape = f"{d} → {h} → {d}, {layer.activation}{gated}"
+        y = column.box("feed", name, shape, f"{_count(layer)} parameters")
     else:
-        assert isinstance(inside, MultiHeadAttention)
-        kind = "cross" if name.startswith("cross") else "attention"
-        y = column.box(kind, name, *_attention_lines(inside), ports=1 if kind == "cross" else 3)
+        heads = f"{layer.heads} heads of {layer.to_q.out_features // layer.heads}"
+        if layer.kv_heads != layer.heads:
+            heads += f", {layer.kv_heads} of keys"
+        kind, ports = ("cross", 1) if name.startswith("cross") else ("attention", 3)
+        weights = f"W_q, W_k, W_v, W_o: {_count(layer)} parameters"
+        y = column.box(kind, name, heads, weights, ports=ports)
     if around.skip:
         column.join(branch)
     if not around.norm_first:
         _norm(column, around.norm)
     return y
-
-
-def _attention_lines(layer: MultiHeadAttention) -> tuple[str, ...]:
-    head_dim = layer.to_q.out_features // layer.heads
-    heads = f"{layer.heads} heads of {head_dim}"
-    if layer.kv_heads != layer.heads:
-        heads += f", {layer.kv_heads} of keys"
-    return heads, f"W_q, W_k, W_v, W_o: {_count(layer)} parameters"
-
-
-def _feed_forward_lines(layer: FeedForward) -> tuple[str, ...]:
-    d, h = layer.to_hidden.in_features, layer.to_hidden.out_features
-    gated = ", gated" if layer.to_gate is not None else ""
-    return f"{d} → {h} → {d}, {layer.activation}{gated}", f"{_count(layer)} parameters"
 
 
 def _norm(column: BlockColumn, norm: Norm) -> None:
@@ -206,10 +183,6 @@ def _embedding(column: BlockColumn, layer: TokenEmbedding) -> None:
 def _readout(column: BlockColumn, layer: Readout, width: int, vocab: int) -> None:
     tied = ", tied to the embedding" if layer.weight is None else ""
     column.box("readout", "readout", f"{width} → {vocab}{tied}")
-
-
-def _width(stack: Encoder | Decoder) -> int:
-    return cast(Any, stack.blocks[0]).self_attention.to_q.in_features
 
 
 def _count(module: nn.Module) -> str:

@@ -29,18 +29,12 @@ class Formula:
             raise ConfigError(
                 f"text: needs a sum of products, at most one bracket, got {self.text!r}"
             )
-        inner = whole["sum"] or whole["plain"]
-        terms = [
-            _parse_term(term, whole["factor"] or "", self.text) for term in _split_terms(inner)
-        ]
+        inner, factor = whole["sum"] or whole["plain"], whole["factor"] or ""
+        terms = [self._parse(term, factor) for term in re.findall(r"[+-]?\s*[^+\-]+", inner)]
         object.__setattr__(self, "terms", tuple(terms))
 
     def value(self, **sizes: int) -> int:
-        """Evaluate the formula; every letter needs a value.
-
-        >>> Formula("n² - n").value(n=5)
-        20
-        """
+        """Evaluate the formula; every letter needs a value."""
         total = 0
         for number, letters in self.terms:
             for letter in letters:
@@ -51,6 +45,16 @@ class Formula:
                 number *= sizes[letter]
             total += number
         return total
+
+    def _parse(self, term: str, factor: str) -> tuple[int, str]:
+        match = _TERM.fullmatch(term.strip())
+        if match is None or not (match[2] or match[3]):
+            raise ConfigError(
+                f"text: needs products such as 4nd², got {term.strip()!r} in {self.text!r}"
+            )
+        number = int(match[2] or 1) * (-1 if match[1] == "-" else 1)
+        powers = re.findall(r"([A-Za-z])([²³]?)", match[3])
+        return number, factor + "".join(letter * _POWERS[power] for letter, power in powers)
 
     def __str__(self) -> str:
         return self.text
@@ -105,16 +109,3 @@ def generation_cost(n: int, d: int, *, cached: bool = True) -> int:
     if cached:
         return sum(4 * d * d + 2 * t * d for t in range(1, n + 1))
     return sum(layer_cost("attention", t, d) for t in range(1, n + 1))
-
-
-def _split_terms(text: str) -> list[str]:
-    return re.findall(r"[+-]?\s*[^+\-]+", text)
-
-
-def _parse_term(term: str, factor: str, text: str) -> tuple[int, str]:
-    match = _TERM.fullmatch(term.strip())
-    if match is None or not (match[2] or match[3]):
-        raise ConfigError(f"text: needs products such as 4nd², got {term.strip()!r} in {text!r}")
-    number = int(match[2] or 1) * (-1 if match[1] == "-" else 1)
-    powers = re.findall(r"([A-Za-z])([²³]?)", match[3])
-    return number, factor + "".join(letter * _POWERS[power] for letter, power in powers)

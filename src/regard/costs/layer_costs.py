@@ -1,10 +1,10 @@
 """Cost of each kind of layer: parameters, multiply-adds, bytes moved, activations and cache."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.costs.formulas import Formula
 from regard.nn import (
@@ -49,17 +49,27 @@ class CostPart:
 
 
 class CostCounter:
-    """Builds cost parts for one batch size; shared parameters are counted once."""
+    """Builds cost parts for one batch size; shared parameters are counted once.
 
-    def __init__(self, batch: int, element_size: int, source: str = "n"):
+    `side` is the one that runs now; subsampling and pooling change its length in `lengths`.
+    """
+
+    def __init__(self, batch: int, element_size: int, source: int, target: int, letter: str):
         self.batch, self.element_size = batch, element_size
-        self.letters = {"source": source, "target": "N"}
+        self.side: Side = "source"
+        self.lengths: dict[Side, int] = {"source": source, "target": target}
+        self.letters: dict[Side, str] = {"source": letter, "target": "N"}
+        self.token_embeddings: Tensor | None = None  # the last ones, for a tied readout
         self._counted: set[int] = set()
+
+    @property
+    def tokens(self) -> tuple[int, str]:
+        """Length and letter of the side that runs now."""
+        return self.lengths[self.side], self.letters[self.side]
 
     def part(
         self,
         name: str,
-        side: Side,
         modules: Iterable[nn.Module | nn.Parameter | None],
         formula: str = "",
         sizes: dict[str, int] | None = None,
@@ -67,25 +77,204 @@ class CostCounter:
         moved: int = 0,
         activations: int = 0,
         cache: int = 0,
-        repeated_reads: int = 0,
+        weight_reads: int = 0,
     ) -> CostPart:
         """A part; `moved`, `activations` and `cache` are numbers per sequence.
 
-        `repeated_reads` are weights that are read again.
+        `weight_reads` are weights that are read again, or below 0 not read.
         """
         parameters, used = self._parameters(modules)
-        sizes = {"B": self.batch} | (sizes or {})
+        n, letter = self.tokens
+        known = {"B": self.batch, "L": 1, letter: n, "M": self.lengths["source"]}
+        sizes = known | (sizes or {})
         return CostPart(
             name=name,
-            side=side,
+            side=self.side,
             formula=formula,
             parameters=parameters,
             multiply_adds=Formula(formula).value(**sizes) if formula else 0,
-            bytes_moved=self.element_size * (used + repeated_reads + self.batch * moved),
+            bytes_moved=self.element_size * (used + weight_reads + self.batch * moved),
             activation_bytes=self.element_size * self.batch * activations,
             cache_bytes=self.element_size * self.batch * cache,
             sizes=tuple((name, size) for name, size in sizes.items() if name in formula),
         )
+
+    def attention(
+        self,
+        name: str,
+        layers: Sequence[MultiHeadAttention],
+        *,
+        cross: bool = False,
+        relative: nn.Module | None = None,
+        cached: bool = True,
+    ) -> CostPart:
+        """Attention layers of one size; `cross` takes the keys from the source."""
+        first, (n, letter) = layers[0], self.tokens
+        keys = self.lengths["source"] if cross else n
+        e, g = first.to_q.out_features, first.to_k.out_features
+        d, s = first.to_q.in_features, first.to_k.in_features
+        other, square = ("M", "NM") if cross else (letter, f"{letter}²")
+        if e == g == d == s:
+            terms = "2Nd² + 2Md²" if cross else f"4{letter}d²"
+            terms += f" + 2{square}d"
+        else:
+            terms = f"2{letter}de + 2{other}sg + 2{square}e"
+        distances = 0
+        if isinstance(relative, RelativeKeyBias):  # q times the key of each distance
+            distances, terms = len(relative.table), f"{terms} + {letter}er"
+        # x, q, k, v, lse, and the output twice: per head, and with heads concatenated
+        saved = n * d + 3 * n * e + 2 * keys * g + n * first.heads
+        return self.part(
+            name,
+            [*layers, relative],
+            f"BL({terms})",
+            {"L": len(layers), "d": d, "s": s, "e": e, "g": g, "r": distances},
+            moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
+            activations=len(layers) * saved,
+            cache=len(layers) * 2 * keys * g if cached else 0,
+        )
+
+    def feed_forward(self, name: str, layers: Sequence[FeedForward]) -> CostPart:
+        """Feed-forward layers of one size; three products if gated."""
+        first, (n, letter) = layers[0], self.tokens
+        d, h = first.to_hidden.in_features, first.to_hidden.out_features
+        gated = first.to_gate is not None
+        terms = f"8{letter}d²" if h == 4 * d and not gated else f"{3 if gated else 2}{letter}dh"
+        # relu saves its output, which the next product saves anyway; others save their input too
+        inner = (3 if gated else 1) + (first.activation != "relu")
+        return self.part(
+            name,
+            layers,
+            f"BL({terms})",
+            {"L": len(layers), "d": d, "h": h},
+            moved=len(layers) * n * ((2 + gated) * (d + h) + h),
+            activations=len(layers) * n * (d + inner * h),
+        )
+
+    def norms(self, name: str, layers: list[Norm]) -> CostPart:
+        """Norms: no products, but parameters and saved inputs."""
+        n, _ = self.tokens
+        widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
+        # a layer norm also saves mean and variance; our RMS norm its normalised input
+        saved = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
+        moved = sum(2 * n * d for _, d in widths)
+        return self.part(name, layers, moved=moved, activations=n * saved)
+
+    def embedding(self, name: str, layer: TokenEmbedding) -> CostPart:
+        """An embedding lookup, which reads at most one row per token."""
+        (n, _), table = self.tokens, layer.token_embeddings
+        d, self.token_embeddings = table.shape[1], table
+        return self.part(
+            name,
+            [layer],
+            moved=2 * n * d,
+            activations=n * (d + 2) if layer.norm else 0,
+            weight_reads=min(0, n * d * self.batch - table.numel()),
+        )
+
+    def readout(self, layer: Readout | nn.Linear) -> CostPart:
+        """Projection to the vocabulary; a tied weight is read here, counted at the embedding."""
+        n, letter = self.tokens
+        weight = self.token_embeddings if layer.weight is None else layer.weight
+        assert weight is not None
+        vocab, d = weight.shape
+        return self.part(
+            "readout",
+            [layer],
+            f"B({letter}dV)",
+            {"d": d, "V": vocab},
+            moved=n * (d + vocab),
+            activations=n * d,
+            weight_reads=d * vocab if layer.weight is None else 0,
+        )
+
+    def linear(self, name: str, layers: Iterable[nn.Linear | None]) -> CostPart:
+        """Linear layers in sequence, without those that are None."""
+        n, letter = self.tokens
+        present = [layer for layer in layers if layer is not None]
+        shapes = [(layer.in_features, layer.out_features) for layer in present]
+        terms, sizes = " + ".join(f"{n * a * b}" for a, b in shapes), {}
+        if len(shapes) == 1:
+            terms = f"{letter}io" if n > 1 else "io"
+            sizes = {"i": shapes[0][0], "o": shapes[0][1]}
+        return self.part(
+            name,
+            present,
+            f"B({terms})",
+            sizes,
+            moved=sum(n * (a + b) for a, b in shapes),
+            activations=sum(n * a for a, _ in shapes),
+        )
+
+    def recurrent(self, name: str, layer: Recurrent | AttentiveRecurrent) -> CostPart:
+        """Recurrent layers: W x and U h per gate at every step."""
+        n, letter = self.tokens
+        directions = 2 if getattr(layer, "bidirectional", False) else 1
+        gates = {"rnn": 1, "gru": 3, "lstm": 4}[layer.kind]
+        d, s, above = layer.dim, layer.hidden, layer.layers - 1
+        first = directions * gates
+        upper = first * (directions + 1) * above  # upper layers read both directions
+        if d == s:
+            terms = f"{2 * first + upper}{letter}d²"
+        else:
+            terms = f"{first}{letter}ds + {first + upper}{letter}s²"
+        states = 2 if layer.kind == "lstm" else 1
+        cells = directions * layer.layers
+        cache = cells * states * s
+        if isinstance(layer, AttentiveRecurrent):
+            # each state attends to all earlier ones: n(n - 1)/2 pairs, two products each
+            width, times = "d" if d == s else "s", layer.layers
+            terms += f" + {times}{letter}²{width} - {times}{letter}{width}"
+            attention = layer.attentions[0]
+            assert isinstance(attention, StateAttention)
+            if projected := (attention.to_key is not None) + (attention.to_query is not None):
+                terms += f" + {times * projected}{letter}{width}²"
+            cache += times * n * s
+        inputs = directions * d + directions * above * directions * s
+        return self.part(
+            name,
+            [layer],
+            f"B({terms})",
+            {"d": d, "s": s},
+            moved=n * (inputs + cells * (gates + 2) * s),
+            activations=n * (inputs + cells * (gates + states) * s),
+            weight_reads=(n - 1) * cells * gates * s * s,  # U at every step
+            cache=cache,
+        )
+
+    def state_attention(self, layer: StateAttention, d: int) -> CostPart:
+        """Attention of the decoder states to the encoder states, both of width d."""
+        m, n = self.lengths["source"], self.lengths["target"]
+        terms = "NMs + NMd"
+        terms += " + Mds" if layer.to_key is not None else ""
+        terms += " + Nd²" if layer.to_query is not None else ""
+        return self.part(
+            "cross-attention",
+            [layer],
+            f"B({terms})",
+            {"d": d, "s": d},
+            moved=3 * n * d + 2 * m * d,
+            activations=2 * n * d + 2 * m * d,
+            cache=2 * m * d,
+        )
+
+    def subsample(self, layer: ConvSubsampling) -> CostPart:
+        """Subsampling convolutions; fewer frames remain."""
+        terms, moved, frames = [], 0, self.lengths["source"]
+        for module, stride in zip(layer.convolutions, layer.strides, strict=True):
+            assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
+            after = (frames + stride - 1) // stride
+            inner = module if isinstance(module, nn.Conv1d) else module.filters
+            terms.append(f"{after * module.out_channels * inner.weight[0].numel()}")
+            moved += frames * module.in_channels + after * module.out_channels
+            frames = after
+        for module in layer.out:
+            if isinstance(module, nn.Linear):
+                terms.append(f"{frames * module.weight.numel()}")
+                moved += frames * module.out_features
+        self.lengths["source"] = frames
+        formula = f"B({' + '.join(terms)})"
+        return self.part("convolutions", [layer], formula=formula, moved=moved, activations=moved)
 
     def _parameters(self, modules: Iterable[nn.Module | nn.Parameter | None]) -> tuple[int, int]:
         new = used = 0
@@ -97,211 +286,3 @@ class CostCounter:
                     self._counted.add(id(parameter))
                     new += parameter.numel()
         return new, used
-
-
-def attention_cost(
-    counter: CostCounter,
-    name: str,
-    side: Side,
-    layers: list[MultiHeadAttention],
-    n: int,
-    m: int | None = None,
-    extra: nn.Module | None = None,
-) -> CostPart:
-    """Attention layers of one size, n queries and m keys; without m, self-attention."""
-    first, is_self = layers[0], m is None
-    keys = n if m is None else m
-    e, g = first.to_q.out_features, first.to_k.out_features
-    d, s = first.to_q.in_features, first.to_k.in_features
-    letter = counter.letters[side]
-    other, square = (letter, f"{letter}²") if is_self else ("M", "NM")
-    if e == g == d == s:
-        terms = f"4{letter}d²" if is_self else "2Nd² + 2Md²"
-        terms += f" + 2{square}d"
-    else:
-        terms = f"2{letter}de + 2{other}sg + 2{square}e"
-    distances = 0
-    if isinstance(extra, RelativeKeyBias):  # each query is multiplied with the key of each distance
-        distances, terms = len(extra.table), f"{terms} + {letter}er"
-    # x, q, k, v, lse, and the output twice: per head, and with heads concatenated
-    saved = n * d + 3 * n * e + 2 * keys * g + n * first.heads
-    return counter.part(
-        name,
-        side,
-        [*layers, extra],
-        f"BL({terms})",
-        {"L": len(layers), letter: n, other: keys, "d": d, "s": s, "e": e, "g": g, "r": distances},
-        moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
-        activations=len(layers) * saved,
-        cache=len(layers) * 2 * keys * g,
-    )
-
-
-def feed_forward_cost(
-    counter: CostCounter, name: str, side: Side, layers: list[FeedForward], n: int
-) -> CostPart:
-    """Feed-forward layers of one size; three products if gated."""
-    first = layers[0]
-    d, h = first.to_hidden.in_features, first.to_hidden.out_features
-    gated = first.to_gate is not None
-    letter = counter.letters[side]
-    terms = f"8{letter}d²" if h == 4 * d and not gated else f"{3 if gated else 2}{letter}dh"
-    # relu saves its output, which the next product saves anyway; others save their input too
-    inner = (3 if gated else 1) + (first.activation != "relu")
-    return counter.part(
-        name,
-        side,
-        layers,
-        f"BL({terms})",
-        {"L": len(layers), letter: n, "d": d, "h": h},
-        moved=len(layers) * n * ((2 + gated) * (d + h) + h),
-        activations=len(layers) * n * (d + inner * h),
-    )
-
-
-def norm_cost(counter: CostCounter, name: str, side: Side, layers: list[Norm], n: int) -> CostPart:
-    """Norms: no products, but parameters and saved inputs."""
-    widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
-    # a layer norm also saves mean and variance; our RMS norm its normalised input
-    saved = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
-    moved = sum(2 * n * d for _, d in widths)
-    return counter.part(name, side, layers, moved=moved, activations=n * saved)
-
-
-def embedding_cost(
-    counter: CostCounter, name: str, side: Side, layer: TokenEmbedding, n: int
-) -> CostPart:
-    """An embedding lookup."""
-    d, norm = layer.token_embeddings.shape[1], layer.norm
-    rows = counter.part(
-        name, side, [layer], moved=2 * n * d, activations=n * (d + 2) if norm else 0
-    )
-    unread = layer.token_embeddings.numel() - n * d * counter.batch
-    return replace(rows, bytes_moved=rows.bytes_moved - counter.element_size * max(0, unread))
-
-
-def readout_cost(
-    counter: CostCounter,
-    layer: Readout | nn.Linear,
-    d: int,
-    vocab: int,
-    n: int,
-    side: Side = "target",
-) -> CostPart:
-    """Projection to the vocabulary; a tied weight is read here, and counted at the embedding."""
-    letter = counter.letters[side]
-    return counter.part(
-        "readout",
-        side,
-        [layer],
-        f"B({letter}dV)",
-        {letter: n, "d": d, "V": vocab},
-        moved=n * (d + vocab),
-        activations=n * d,
-        repeated_reads=d * vocab if getattr(layer, "weight", None) is None else 0,
-    )
-
-
-def linear_cost(
-    counter: CostCounter, name: str, side: Side, layers: list[nn.Linear], n: int
-) -> CostPart:
-    """Linear layers in sequence."""
-    shapes = [(layer.in_features, layer.out_features) for layer in layers]
-    letter = counter.letters[side] if n > 1 else ""
-    terms, sizes = " + ".join(f"{n * a * b}" for a, b in shapes), {letter: n}
-    if len(layers) == 1:
-        terms, sizes = f"{letter}io", {letter: n, "i": shapes[0][0], "o": shapes[0][1]}
-    return counter.part(
-        name,
-        side,
-        layers,
-        f"B({terms})",
-        sizes,
-        moved=sum(n * (a + b) for a, b in shapes),
-        activations=sum(n * a for a, _ in shapes),
-    )
-
-
-def recurrent_cost(
-    counter: CostCounter, name: str, side: Side, layer: Recurrent | AttentiveRecurrent, n: int
-) -> CostPart:
-    """Recurrent layers over n steps: W x and U h per gate."""
-    directions = 2 if getattr(layer, "bidirectional", False) else 1
-    gates = {"rnn": 1, "gru": 3, "lstm": 4}[layer.kind]
-    d, s, above = layer.dim, layer.hidden, layer.layers - 1
-    letter = counter.letters[side]
-    first = directions * gates
-    upper = first * (directions + 1) * above  # upper layers read both directions
-    if d == s:
-        terms = f"{2 * first + upper}{letter}d²"
-    else:
-        terms = f"{first}{letter}ds + {first + upper}{letter}s²"
-    states = 2 if layer.kind == "lstm" else 1
-    cells = directions * layer.layers
-    cache = cells * states * s
-    if isinstance(layer, AttentiveRecurrent):
-        terms += _state_attention_terms(layer, letter, "d" if d == s else "s")
-        cache += layer.layers * n * s
-    inputs = directions * d + directions * above * directions * s
-    return counter.part(
-        name,
-        side,
-        [layer],
-        f"B({terms})",
-        {letter: n, "d": d, "s": s},
-        moved=n * (inputs + cells * (gates + 2) * s),
-        activations=n * (inputs + cells * (gates + states) * s),
-        repeated_reads=(n - 1) * cells * gates * s * s,  # U at every step
-        cache=cache,
-    )
-
-
-def _state_attention_terms(layer: AttentiveRecurrent, letter: str, width: str) -> str:
-    """Each state attends to all earlier ones: n(n - 1)/2 pairs, two products each."""
-    first, times = layer.attentions[0], layer.layers
-    assert isinstance(first, StateAttention)
-    projected = (first.to_key is not None) + (first.to_query is not None)
-    projections = f" + {times * projected}{letter}{width}²" if projected else ""
-    return f" + {times}{letter}²{width} - {times}{letter}{width}{projections}"
-
-
-def state_attention_cost(
-    counter: CostCounter, name: str, layer: StateAttention, n: int, m: int, dim: int, source: int
-) -> CostPart:
-    """Attention of n decoder states to m encoder states of width `source`."""
-    terms = "NMs + NMd"
-    terms += " + Mds" if layer.to_key is not None else ""
-    terms += " + Nd²" if layer.to_query is not None else ""
-    return counter.part(
-        name,
-        "target",
-        [layer],
-        f"B({terms})",
-        {"N": n, "M": m, "d": dim, "s": source},
-        moved=2 * n * dim + m * (dim + source) + n * source,
-        activations=2 * n * dim + m * (dim + source),
-        cache=m * (dim + source),
-    )
-
-
-def subsample_cost(
-    counter: CostCounter, layer: ConvSubsampling, frames: int
-) -> tuple[CostPart, int]:
-    """Subsampling convolutions; also returns the number of frames that remain."""
-    terms, moved = [], 0
-    for module, stride in zip(layer.convolutions, layer.strides, strict=True):
-        assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
-        after = (frames + stride - 1) // stride
-        inner = module if isinstance(module, nn.Conv1d) else module.filters
-        inputs, width = module.in_channels, module.out_channels
-        terms.append(f"{after * width * inner.weight[0].numel()}")
-        moved += frames * inputs + after * width
-        frames = after
-    for module in layer.out:
-        if isinstance(module, nn.Linear):
-            terms.append(f"{frames * module.weight.numel()}")
-            moved += frames * module.out_features
-    part = counter.part(
-        "convolutions", "source", [layer], f"B({' + '.join(terms)})", moved=moved, activations=moved
-    )
-    return part, frames

@@ -1,18 +1,26 @@
-"""Cost of a model, part by part, with formulas and numbers."""
+"""Cost of a model, part by part, and of translation into several languages."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from regard import models
 from regard.costs.layer_costs import CostCounter, CostPart
-from regard.costs.model_parts import DEFAULT_IMAGE_SIDE, InputSizes, iter_cost_parts
+from regard.costs.model_parts import iter_cost_parts
 from regard.errors import ConfigError
-from regard.nn import Decoder
+from regard.nn import Decoder, DecoderBlock
 from regard.tables import format_table
 
-DEFAULT_TARGET = 64  # tokens
+DEFAULT_SOURCE, DEFAULT_TARGET, DEFAULT_IMAGE_SIDE = 512, 64, 28  # tokens, tokens, pixels
+COLUMNS = {
+    "multiply-adds": "multiply_adds",
+    "parameters": "parameters",
+    "bytes moved": "bytes_moved",
+    "activations": "activation_bytes",
+    "cache": "cache_bytes",
+}
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator, Decoder)
 
 
@@ -39,11 +47,11 @@ class Cost:
 
     @property
     def parameters(self) -> int:
-        return self._sum("parameters")
+        return sum(part.parameters for part in self.parts)
 
     @property
     def multiply_adds(self) -> int:
-        return self._sum("multiply_adds")
+        return sum(part.multiply_adds for part in self.parts)
 
     @property
     def flops(self) -> int:
@@ -55,16 +63,8 @@ class Cost:
         """Multiply-adds of decoding another target from the same encoding.
 
         decoder, cross-attention with its keys and values of the source, readout
-
-        >>> model = rg.models.Translator(rg.models.translator_base(vocab=1))
-        >>> cost = rg.cost(model, source=30, target=30)
-        >>> round(cost.extra_target_multiply_adds / cost.multiply_adds, 2)
-        0.57
         """
         return sum(part.multiply_adds for part in self.parts if part.side == "target")
-
-    def _sum(self, name: str) -> int:
-        return sum(getattr(part, name) for part in self.parts)
 
     def __rich__(self) -> Any:
         from rich.table import Table
@@ -73,22 +73,15 @@ class Cost:
         table.add_column("part")
         table.add_column("formula")
         table.add_column("with", style="dim")
-        for column in ("multiply-adds", "parameters", "bytes moved", "activations", "cache"):
+        for column in COLUMNS:
             table.add_column(column, justify="right")
-        for part in self.parts:
-            table.add_row(part.name, part.formula, _format_sizes(part), *_format_counts(part))
-        total = CostPart(
-            name="all",
-            side="source",
-            formula="",
-            parameters=self.parameters,
-            multiply_adds=self.multiply_adds,
-            bytes_moved=self._sum("bytes_moved"),
-            activation_bytes=self._sum("activation_bytes"),
-            cache_bytes=self._sum("cache_bytes"),
-        )
+        counts = [[getattr(part, name) for name in COLUMNS.values()] for part in self.parts]
+        for part, numbers in zip(self.parts, counts, strict=True):
+            letters = " ".join(f"{letter}={size}" for letter, size in part.sizes if letter != "B")
+            table.add_row(part.name, part.formula, letters, *_format_counts(numbers))
         table.add_section()
-        table.add_row("all", "", "", *_format_counts(total))
+        totals = map(sum, zip(*counts, strict=True))
+        table.add_row("all", "", "", *_format_counts(totals))
         return table
 
     def __str__(self) -> str:
@@ -121,38 +114,108 @@ def cost(
             raise ConfigError(f"{name}: needs 1 or more, got {size}")
     weight = next(model.parameters(), None)
     element_size = 4 if weight is None else weight.element_size()
-    counter = CostCounter(batch, element_size, "M" if isinstance(model, ENCODER_DECODERS) else "n")
-    sizes = InputSizes(source, target, counter)
-    parts = tuple(iter_cost_parts(model, sizes))
-    return Cost(type(model).__name__, _describe_inputs(model, sizes), parts)
-
-
-def _describe_inputs(model: nn.Module, sizes: InputSizes) -> str:
-    batch = f"batch B = {sizes.counter.batch}"
-    if isinstance(model, ENCODER_DECODERS):
-        return f"{batch}, source M = {sizes.tokens}, target N = {sizes.target}"
     if isinstance(model, models.VisionTransformer):
-        return f"{batch}, side {sizes.source or model.config.image_size}"
-    if isinstance(model, models.ResNet):
-        return f"{batch}, side {sizes.source or DEFAULT_IMAGE_SIDE}"
-    return batch if isinstance(model, models.MLP) else f"{batch}, n = {sizes.tokens}"
+        source, shape = source or model.config.image_size, "side {}"
+    elif isinstance(model, models.ResNet):
+        source, shape = source or DEFAULT_IMAGE_SIDE, "side {}"
+    else:
+        source, shape = source or DEFAULT_SOURCE, "n = {}"
+    letter = "n"
+    if isinstance(model, ENCODER_DECODERS):
+        letter, shape = "M", f"source M = {{}}, target N = {target}"
+    inputs = f"batch B = {batch}"
+    if not isinstance(model, models.MLP):
+        inputs += ", " + shape.format(source)
+    counter = CostCounter(batch, element_size, source, target, letter)
+    return Cost(type(model).__name__, inputs, tuple(iter_cost_parts(model, counter)))
 
 
-def _format_counts(part: CostPart) -> list[str]:
-    counts = [f"{part.multiply_adds:,}" if part.multiply_adds else "", f"{part.parameters:,}"]
-    sizes = (part.bytes_moved, part.activation_bytes, part.cache_bytes)
-    return counts + [_format_bytes(size) for size in sizes]
+@dataclass(frozen=True)
+class SharedEncoding:
+    """Multiply-adds of the encoder E (once) and the decoder D (per language), with formulas.
+
+    shared_total = E + K · D,   separate_total = K · (E + D),   K languages
+
+    >>> SharedEncoding("", "", 3, 1, languages=2).shared_total
+    5
+    """
+
+    encoder_formula: str
+    decoder_formula: str
+    encoder_multiply_adds: int
+    decoder_multiply_adds: int
+    languages: int
+
+    @property
+    def shared_total(self) -> int:
+        """Multiply-adds with one encoding for all languages."""
+        return self.encoder_multiply_adds + self.languages * self.decoder_multiply_adds
+
+    @property
+    def separate_total(self) -> int:
+        """Multiply-adds with one encoding per language."""
+        return self.languages * (self.encoder_multiply_adds + self.decoder_multiply_adds)
+
+    @property
+    def saving(self) -> float:
+        """Share of `separate_total` that is saved.
+
+        1 - (E + K · D) / (K · (E + D))
+        """
+        return 1 - self.shared_total / self.separate_total
+
+    def __str__(self) -> str:
+        k, encoder, decoder = self.languages, self.encoder_multiply_adds, self.decoder_multiply_adds
+        return (
+            f"E, encoder, once:          {encoder:>14,} multiply-adds, {self.encoder_formula}\n"
+            f"D, decoder, per language:  {decoder:>14,} multiply-adds, {self.decoder_formula}\n"
+            f"E + {k}D = {self.shared_total:,}, not {k}(E + D) = {self.separate_total:,}: "
+            f"{100 * self.saving:.0f}% less; each further language costs "
+            f"{100 * decoder / (encoder + decoder):.0f}% of the first"
+        )
 
 
-def _format_sizes(part: CostPart) -> str:
-    return " ".join(f"{letter}={size}" for letter, size in part.sizes if letter and letter != "B")
+def shared_encoding_cost(
+    model: nn.Module, source: int, target: int, languages: int
+) -> SharedEncoding:
+    """Cost of decoding `target` tokens in several languages from one encoding of `source` tokens.
+
+    E = encoder + L(2Md²), the keys and values that all languages share;   D = the rest
+
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=10))
+    >>> cost = shared_encoding_cost(model, source=1, target=1, languages=2)
+    >>> cost.encoder_multiply_adds, cost.decoder_multiply_adds
+    (114944, 115840)
+    """
+    if languages < 1:
+        raise ConfigError(f"languages: needs 1 or more, got {languages}")
+    if not isinstance(model, models.Translator | models.RecurrentTranslator):
+        raise ConfigError(f"model: needs a translator, got a {type(model).__name__}")
+    parts = [part for part in cost(model, source, target).parts if part.multiply_adds]
+    sides = [[part for part in parts if part.side == side] for side in ("source", "target")]
+    encoder, decoder = (sum(part.multiply_adds for part in side) for side in sides)
+    encoder_formula, decoder_formula = map(_join_formulas, sides)
+    if isinstance(model, models.Translator):  # keys and values depend on the source alone
+        cross = cast(DecoderBlock, model.decoder.blocks[0]).cross_attention
+        weights = cross.to_k.weight.numel() + cross.to_v.weight.numel()
+        shared = model.config.decoder_layers * source * weights
+        encoder, decoder = encoder + shared, decoder - shared
+        encoder_formula += " + L(2Md²)"
+        decoder_formula = decoder_formula.replace("2Nd² + 2Md² + 2NMd", "2Nd² + 2NMd")
+    return SharedEncoding(encoder_formula, decoder_formula, encoder, decoder, languages)
+
+
+def _join_formulas(parts: list[CostPart]) -> str:
+    formulas = (part.formula.removeprefix("B") for part in parts if part.formula)
+    return " + ".join(text[1:-1] if text.startswith("(") else text for text in formulas)
+
+
+def _format_counts(counts: Iterable[int]) -> list[str]:
+    multiply_adds, parameters, *sizes = counts
+    products = f"{multiply_adds:,}" if multiply_adds else ""
+    return [products, f"{parameters:,}", *map(_format_bytes, sizes)]
 
 
 def _format_bytes(size: int) -> str:
-    if not size:
-        return ""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000  # pyright: ignore[reportAssignmentType]
-    return f"{size:.3g} {unit}"
+    power = min((len(str(size)) - 1) // 3, 4)
+    return f"{size / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}" if size else ""

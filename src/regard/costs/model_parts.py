@@ -1,14 +1,12 @@
-"""The parts of each model class and their sizes: one registered function per class."""
+"""The parts of each model class in the order they run: one registered function per class."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, cast
 
 from torch import nn
 
 from regard import models
-from regard.costs import layer_costs
 from regard.costs.layer_costs import CostCounter, CostPart
 from regard.errors import ConfigError
 from regard.nn import (
@@ -23,24 +21,9 @@ from regard.nn import (
     Recurrent,
 )
 
-DEFAULT_TOKENS, DEFAULT_IMAGE_SIDE = 512, 28
-
-
-@dataclass(frozen=True)
-class InputSizes:
-    """Sizes of the input: tokens, frames or image side of the source, and target tokens."""
-
-    source: int | None
-    target: int
-    counter: CostCounter
-
-    @property
-    def tokens(self) -> int:
-        return DEFAULT_TOKENS if self.source is None else self.source
-
 
 @singledispatch
-def iter_cost_parts(model: nn.Module, sizes: InputSizes) -> Iterator[CostPart]:
+def iter_cost_parts(model: nn.Module, counter: CostCounter) -> Iterator[CostPart]:
     """The parts of a model or layer of regard, in the order they run."""
     raise ConfigError(
         f"model: needs a model of regard, got {type(model).__name__}; try rg.models.from_pretrained"
@@ -48,182 +31,138 @@ def iter_cost_parts(model: nn.Module, sizes: InputSizes) -> Iterator[CostPart]:
 
 
 @iter_cost_parts.register
-def _(model: models.Translator, sizes: InputSizes) -> Iterator[CostPart]:
-    counter, m, n, config = sizes.counter, sizes.tokens, sizes.target, model.config
-    yield layer_costs.embedding_cost(
-        counter, "source embedding", "source", model.source_embedding, m
-    )
-    yield from _encoder(counter, model.encoder, m, "encoder ")
-    yield layer_costs.embedding_cost(
-        counter, "target embedding", "target", model.target_embedding, n
-    )
-    yield from _decoder(counter, model.decoder, n, m)
-    yield layer_costs.readout_cost(counter, model.readout, config.dim, config.target_vocab, n)
+def _(model: models.Translator, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.embedding("source embedding", model.source_embedding)
+    yield from _stack(model.encoder, counter, "encoder ", cached=False)
+    counter.side = "target"
+    yield counter.embedding("target embedding", model.target_embedding)
+    yield from _stack(model.decoder, counter)
+    yield counter.readout(model.readout)
 
 
 @iter_cost_parts.register
-def _(model: models.RecurrentTranslator, sizes: InputSizes) -> Iterator[CostPart]:
-    counter, m, n, config = sizes.counter, sizes.tokens, sizes.target, model.config
+def _(model: models.RecurrentTranslator, counter: CostCounter) -> Iterator[CostPart]:
     decoder = model.decoder
-    yield layer_costs.embedding_cost(
-        counter, "source embedding", "source", model.source_embedding, m
-    )
-    yield layer_costs.recurrent_cost(counter, "encoder recurrence", "source", model.encoder, m)
-    yield layer_costs.embedding_cost(
-        counter, "target embedding", "target", model.target_embedding, n
-    )
-    yield layer_costs.recurrent_cost(counter, "decoder recurrence", "target", decoder.core, n)
+    yield counter.embedding("source embedding", model.source_embedding)
+    yield counter.recurrent("encoder recurrence", model.encoder)
+    counter.side = "target"
+    yield counter.embedding("target embedding", model.target_embedding)
+    yield counter.recurrent("decoder recurrence", decoder.core)
     if isinstance(decoder, BahdanauDecoder | LuongDecoder):
-        layer, width = decoder.cross_attention, config.hidden
-        yield layer_costs.state_attention_cost(
-            counter, "cross-attention", layer, n, m, width, width
-        )
+        yield counter.state_attention(decoder.cross_attention, model.config.hidden)
     if isinstance(decoder, LuongDecoder):
-        yield layer_costs.linear_cost(counter, "mix", "target", [decoder.mix], n)
-    yield layer_costs.linear_cost(counter, "to readout", "target", [model.to_readout], n)
-    yield layer_costs.readout_cost(counter, model.readout, config.dim, config.target_vocab, n)
+        yield counter.linear("mix", [decoder.mix])
+    yield counter.linear("to readout", [model.to_readout])
+    yield counter.readout(model.readout)
 
 
 @iter_cost_parts.register
-def _(model: models.LanguageModel, sizes: InputSizes) -> Iterator[CostPart]:
-    counter, n, config = sizes.counter, sizes.tokens, model.config
-    yield layer_costs.embedding_cost(counter, "embedding", "source", model.embedding, n)
-    yield from _encoder(counter, model.decoder, n)
-    yield layer_costs.readout_cost(counter, model.readout, config.dim, config.vocab, n, "source")
+def _(model: models.LanguageModel, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.embedding("embedding", model.embedding)
+    yield from _stack(model.decoder, counter)
+    yield counter.readout(model.readout)
 
 
 @iter_cost_parts.register
-def _(model: models.Classifier, sizes: InputSizes) -> Iterator[CostPart]:
-    yield layer_costs.embedding_cost(
-        sizes.counter, "embedding", "source", model.embedding, sizes.tokens
-    )
-    yield from _encoder(sizes.counter, model.encoder, sizes.tokens, cached=False)
-    yield from _heads(sizes.counter, model.pooler, model.head)
+def _(model: models.Classifier, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.embedding("embedding", model.embedding)
+    yield from _stack(model.encoder, counter, cached=False)
+    yield from _pooled(counter, "head", model.pooler, model.head)
 
 
 @iter_cost_parts.register
-def _(model: models.VisionTransformer, sizes: InputSizes) -> Iterator[CostPart]:
-    side, config = sizes.source or model.config.image_size, model.config
-    patches = (side // config.patch_size) ** 2
+def _(model: models.VisionTransformer, counter: CostCounter) -> Iterator[CostPart]:
+    config = model.config
+    patches = (counter.lengths["source"] // config.patch_size) ** 2
     pixels = config.channels * config.patch_size**2
-    yield sizes.counter.part(
+    yield counter.part(
         "patches",
-        "source",
         [model.patches, model.cls.token, model.positions],
-        "B(npd)",
-        {"n": patches, "p": pixels, "d": config.dim},
+        formula="B(npd)",
+        sizes={"n": patches, "p": pixels, "d": config.dim},
         moved=patches * (pixels + config.dim),
         activations=patches * pixels,
     )
-    yield from _encoder(sizes.counter, model.encoder, patches + 1, cached=False)
-    yield from _heads(sizes.counter, model.pre_logits, model.head)
+    counter.lengths["source"] = patches + 1
+    yield from _stack(model.encoder, counter, cached=False)
+    yield from _pooled(counter, "head", model.pre_logits, model.head)
 
 
 @iter_cost_parts.register
-def _(model: models.Recogniser, sizes: InputSizes) -> Iterator[CostPart]:
-    part, n = layer_costs.subsample_cost(sizes.counter, model.subsample, sizes.tokens)
-    yield part
-    yield from _encoder(sizes.counter, model.encoder, n)
-    config = model.config
-    yield layer_costs.readout_cost(sizes.counter, model.head, config.dim, config.vocab, n, "source")
+def _(model: models.Recogniser, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.subsample(model.subsample)
+    yield from _stack(model.encoder, counter)
+    yield counter.readout(model.head)
 
 
 @iter_cost_parts.register
-def _(model: models.SpeechEncoder, sizes: InputSizes) -> Iterator[CostPart]:
-    part, n = layer_costs.subsample_cost(sizes.counter, model.subsample, sizes.tokens)
-    yield part
-    yield from _encoder(sizes.counter, model.encoder, n, cached=False)
+def _(model: models.SpeechEncoder, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.subsample(model.subsample)
+    yield from _stack(model.encoder, counter, cached=False)
 
 
 @iter_cost_parts.register
-def _(model: models.MLP, sizes: InputSizes) -> Iterator[CostPart]:
-    layers = cast("list[nn.Linear]", [*model.layers, model.head])
-    yield layer_costs.linear_cost(sizes.counter, "layers", "source", layers, 1)
+def _(model: models.MLP, counter: CostCounter) -> Iterator[CostPart]:
+    return _pooled(counter, "layers", *cast("list[nn.Linear]", [*model.layers, model.head]))
 
 
 @iter_cost_parts.register
-def _(model: models.ResNet, sizes: InputSizes) -> Iterator[CostPart]:
-    side, layers = sizes.source or DEFAULT_IMAGE_SIDE, []
-    for name, part in model.named_modules():
-        if isinstance(part, nn.Conv2d):
+def _(model: models.ResNet, counter: CostCounter) -> Iterator[CostPart]:
+    side, terms, outputs = counter.lengths["source"], [], 0
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Conv2d):
             # a strided shortcut has the input of its block, twice the size of the output
-            start = 2 * side if ".shortcut." in name and part.stride[0] > 1 else side
-            side = (start + part.stride[0] - 1) // part.stride[0]
-            layers.append((part, side))
-    terms = (part.weight.numel() * size**2 for part, size in layers)
-    outputs = sum(part.out_channels * size**2 for part, size in layers)
-    yield sizes.counter.part(
+            start = 2 * side if ".shortcut." in name and layer.stride[0] > 1 else side
+            side = (start + layer.stride[0] - 1) // layer.stride[0]
+            terms.append(str(layer.weight.numel() * side**2))
+            outputs += layer.out_channels * side**2
+    yield counter.part(
         "convolutions",
-        "source",
         [model.stem, model.blocks],
-        f"B({' + '.join(map(str, terms))})",
+        formula=f"B({' + '.join(terms)})",
         moved=2 * outputs,
         activations=2 * outputs,
     )
-    yield from _heads(sizes.counter, model.head)
+    yield from _pooled(counter, "head", model.head)
 
 
 @iter_cost_parts.register
-def _(model: Encoder, sizes: InputSizes) -> Iterator[CostPart]:
-    return _encoder(sizes.counter, model, sizes.tokens)
+def _(model: MultiHeadAttention, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.attention("attention", [model])
 
 
 @iter_cost_parts.register
-def _(model: Decoder, sizes: InputSizes) -> Iterator[CostPart]:
-    return _decoder(sizes.counter, model, sizes.target, sizes.tokens)
-
-
-@iter_cost_parts.register
-def _(model: MultiHeadAttention, sizes: InputSizes) -> Iterator[CostPart]:
-    yield layer_costs.attention_cost(sizes.counter, "attention", "source", [model], sizes.tokens)
-
-
-@iter_cost_parts.register
-def _(model: FeedForward, sizes: InputSizes) -> Iterator[CostPart]:
-    yield layer_costs.feed_forward_cost(
-        sizes.counter, "feed-forward", "source", [model], sizes.tokens
-    )
+def _(model: FeedForward, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.feed_forward("feed-forward", [model])
 
 
 @iter_cost_parts.register(Recurrent)
 @iter_cost_parts.register(AttentiveRecurrent)
-def _(model: Recurrent | AttentiveRecurrent, sizes: InputSizes) -> Iterator[CostPart]:
-    yield layer_costs.recurrent_cost(sizes.counter, "recurrence", "source", model, sizes.tokens)
+def _(model: Recurrent | AttentiveRecurrent, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.recurrent("recurrence", model)
 
 
-def _encoder(
-    counter: CostCounter, stack: Encoder, n: int, prefix: str = "", cached: bool = True
+@iter_cost_parts.register(Encoder)
+@iter_cost_parts.register(Decoder)
+def _stack(
+    stack: Encoder | Decoder, counter: CostCounter, prefix: str = "", *, cached: bool = True
 ) -> Iterator[CostPart]:
-    blocks = cast(Any, list(stack.blocks))
-    attentions = [block.self_attention for block in blocks]
-    name = f"{prefix}self-attention"
-    part = layer_costs.attention_cost(counter, name, "source", attentions, n, extra=stack.relative)
-    yield part if cached and not prefix else replace(part, cache_bytes=0)
-    feed_forwards = [block.feed_forward for block in blocks]
-    yield layer_costs.feed_forward_cost(
-        counter, f"{prefix}feed-forward", "source", feed_forwards, n
-    )
-    yield layer_costs.norm_cost(counter, f"{prefix}norms", "source", _norms(stack), n)
+    if isinstance(stack, Decoder):
+        counter.side, prefix = "target", "decoder "
+    blocks = cast(Any, stack.blocks)
+    name, layers = f"{prefix}self-attention", [block.self_attention for block in blocks]
+    yield counter.attention(name, layers, relative=stack.relative, cached=cached)
+    if isinstance(stack, Decoder):
+        layers = [block.cross_attention for block in blocks]
+        yield counter.attention("cross-attention", layers, cross=True)
+    layers = [block.feed_forward for block in blocks]
+    yield counter.feed_forward(f"{prefix}feed-forward", layers)
+    norms = [module for module in stack.modules() if isinstance(module, Norm)]
+    yield counter.norms(f"{prefix}norms", norms)
 
 
-def _decoder(counter: CostCounter, stack: Decoder, n: int, m: int) -> Iterator[CostPart]:
-    blocks = cast(Any, list(stack.blocks))
-    attentions, crosses = (
-        [getattr(b, f"{k}_attention") for b in blocks] for k in ("self", "cross")
-    )
-    name = "decoder self-attention"
-    yield layer_costs.attention_cost(counter, name, "target", attentions, n, extra=stack.relative)
-    yield layer_costs.attention_cost(counter, "cross-attention", "target", crosses, n, m)
-    feed_forwards = [block.feed_forward for block in blocks]
-    yield layer_costs.feed_forward_cost(counter, "decoder feed-forward", "target", feed_forwards, n)
-    yield layer_costs.norm_cost(counter, "decoder norms", "target", _norms(stack), n)
-
-
-def _heads(counter: CostCounter, *layers: nn.Linear | None) -> Iterator[CostPart]:
-    present = [layer for layer in layers if layer is not None]
-    if present:
-        yield layer_costs.linear_cost(counter, "head", "source", present, 1)
-
-
-def _norms(stack: nn.Module) -> list[Norm]:
-    return [module for module in stack.modules() if isinstance(module, Norm)]
+def _pooled(counter: CostCounter, name: str, *layers: nn.Linear | None) -> Iterator[CostPart]:
+    """Linear layers that run once per sequence."""
+    counter.lengths["source"] = 1
+    if any(layers):
+        yield counter.linear(name, layers)

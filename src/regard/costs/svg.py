@@ -36,13 +36,7 @@ class Diagram:
     svg: str
 
     def save(self, path: str | Path) -> Path:
-        """Write the SVG file.
-
-        >>> import tempfile
-        >>> drawing = rg.costs.diagram(rg.nn.RecurrentCell(3, 4))
-        >>> drawing.save(Path(tempfile.mkdtemp()) / "cell.svg").name
-        'cell.svg'
-        """
+        """Write the SVG file."""
         path = Path(path)
         if path.suffix != ".svg":
             raise FileError(f"{path}: needs a path that ends in .svg, got {path.suffix or 'none'}")
@@ -60,12 +54,11 @@ class SvgCanvas:
 
     wires: list[str] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
-    low: list[float] = field(default_factory=lambda: [1e9, 1e9])
-    high: list[float] = field(default_factory=lambda: [-1e9, -1e9])
+    points: list[Point] = field(default_factory=list)  # what the drawing has to show
 
     def box(self, x: float, y: float, w: float, h: float, kind: str, *lines: str) -> None:
         """A box centred at (x, y); the first line is the title, the others are small."""
-        self._reach((x - w / 2, y - h / 2), (x + w / 2, y + h / 2))
+        self.points += (x - w / 2, y - h / 2), (x + w / 2, y + h / 2)
         self.shapes.append(
             f'<rect class="{kind}" x="{x - w / 2:g}" y="{y - h / 2:g}" width="{w:g}" '
             f'height="{h:g}" rx="7" fill="{FILL_COLOURS[kind]}" stroke="{INK}"/>'
@@ -76,7 +69,7 @@ class SvgCanvas:
 
     def node(self, x: float, y: float, sign: str, name: str = "joint") -> None:
         """A small circle with a sign, + or ×, where wires meet."""
-        self._reach((x - 10, y - 10), (x + 10, y + 10))
+        self.points += (x - 10, y - 10), (x + 10, y + 10)
         self.shapes.append(
             f'<circle class="{name}" cx="{x:g}" cy="{y:g}" r="10" fill="white" stroke="{INK}"/>'
         )
@@ -86,7 +79,7 @@ class SvgCanvas:
         self, *points: Point, arrow: bool = True, over: bool = False, name: str = "wire"
     ) -> None:
         """A line along points; `over` gives it a white outline where it crosses earlier wires."""
-        self._reach(*points)
+        self.points += points
         path = "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
         if over:
             self.wires.append(f'<path d="{path}" fill="none" stroke="white" stroke-width="6"/>')
@@ -102,7 +95,7 @@ class SvgCanvas:
 
     def frame(self, x: float, y: float, w: float, h: float) -> None:
         """A dashed frame; (x, y) is its upper left corner."""
-        self._reach((x, y), (x + w, y + h))
+        self.points += (x, y), (x + w, y + h)
         self.wires.insert(
             0,
             f'<rect class="frame" x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="12" '
@@ -115,7 +108,7 @@ class SvgCanvas:
         """Text with baseline y, anchored at x by `at`; h_{t-1} gets a subscript."""
         wide = len(re.sub(r"[_{}]", "", label)) * (5.6 if small else 7.2)
         left = {"start": 0.0, "middle": wide / 2, "end": wide}[at]
-        self._reach((x - left, y - 12), (x - left + wide, y + 4))
+        self.points += (x - left, y - 12), (x - left + wide, y + 4)
         look = f'font-size="10" fill="{PALE}"' if small else f'font-size="13" fill="{INK}"'
         self.shapes.append(
             f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" {look}>{_with_subscripts(label)}</text>'
@@ -123,8 +116,9 @@ class SvgCanvas:
 
     def to_diagram(self, title: str) -> Diagram:
         """The drawing, cropped to its content."""
-        left, top = (value - 16 for value in self.low)
-        wide, high = (b - a + 32 for a, b in zip(self.low, self.high, strict=True))
+        axes = list(zip(*self.points, strict=True))
+        left, top = (min(axis) - 16 for axis in axes)
+        wide, high = (max(axis) - min(axis) + 32 for axis in axes)
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left:g} {top:g} {wide:g} {high:g}" '
             f'width="{wide:g}" height="{high:g}" role="img" '
@@ -140,17 +134,8 @@ class SvgCanvas:
         ]
         return Diagram(title, "\n".join(parts) + "\n")
 
-    def _reach(self, *points: Point) -> None:
-        for point in points:
-            self.low = [min(a, b) for a, b in zip(self.low, point, strict=True)]
-            self.high = [max(a, b) for a, b in zip(self.high, point, strict=True)]
-
 
 def _with_subscripts(label: str) -> str:
     """Escaped text with `_x` and `_{…}` as subscripts."""
-
-    def lower(match: re.Match[str]) -> str:
-        index = match[1] or match[2]
-        return f'<tspan dy="3" font-size="75%">{index}</tspan><tspan dy="-3">&#8203;</tspan>'
-
-    return re.sub(r"_(?:\{([^}]*)\}|(\w))", lower, escape(label))
+    lowered = r'<tspan dy="3" font-size="75%">\1\2</tspan><tspan dy="-3">&#8203;</tspan>'
+    return re.sub(r"_(?:\{([^}]*)\}|(\w))", lowered, escape(label))

@@ -19,8 +19,7 @@ from regard.decode.search.ctc import (
     StepperLanguageModel,
     prefix_beam,
 )
-from regard.decode.search.generation import GenerationStep, sample, stream
-from regard.decode.search.greedy import greedy
+from regard.decode.search.generation import GenerationStep, greedy, sample, stream
 from regard.decode.search.result import DecodeResult, length_penalty
 from regard.decode.stepper import Stepper, last_tokens, make_stepper
 from regard.decode.streaming.audio_stream import AudioStream, AudioStreamState

@@ -4,7 +4,6 @@ A step writes behind the past and copies nothing. A handle whose place another s
 continues on a copy, so that every state stays valid.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -48,11 +47,6 @@ class KVCache:
     rows_per_source: int = 1
     history: Tensor | None = None  # (source, row, step · row), bool; None: everything
     max_length: int | None = None
-
-    @classmethod
-    def from_layers(cls, layers: Sequence[KeysValues], length: int) -> "KVCache":
-        """A cache of given keys and values, one pair per layer."""
-        return cls(KVStorage([torch.cat(pair, -3) for pair in layers], length), length)
 
     def keys_values(self, layer: int) -> KeysValues:
         """Keys and values of one layer, each (source, kv_head, step · row, head_dim)."""
@@ -98,7 +92,9 @@ class KVCacheWriter:
             x = torch.cat([k, v], -3)
             if (past := self._past()) is not None:
                 x = torch.cat([past[:, :, : self.old.length], x], -2)
-            self._put(x if self.old.max_length is None else _last(x, self.old.max_length))
+            extra = 0 if self.old.max_length is None else x.shape[-2] - self.old.max_length
+            # the last steps as memory of their own: a view would keep all of it alive
+            self._put(x if extra <= 0 else x[..., extra:, :].clone())
             return _split(x, x.shape[-2])
         rows, heads, _, head_dim = k.shape
         x = self.reserve((rows, 2 * heads, head_dim), k)
@@ -141,8 +137,3 @@ class KVCacheWriter:
 def _split(x: Tensor, length: int) -> KeysValues:
     heads = x.shape[1] // 2
     return x[:, :heads, :length], x[:, heads:, :length]
-
-
-def _last(x: Tensor, count: int) -> Tensor:
-    """The last steps, as memory of their own: a view would keep all of it alive."""
-    return x if x.shape[-2] <= count else x[..., x.shape[-2] - count :, :].clone()

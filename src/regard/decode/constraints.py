@@ -99,11 +99,9 @@ class MinNewTokens:
         self.min_tokens, self.end = min_tokens, end
 
     def __call__(self, generated: Tensor, vocab: int) -> Tensor | None:
-        return (
-            None
-            if generated.shape[1] >= self.min_tokens
-            else SuppressTokens([self.end])(generated, vocab)
-        )
+        if generated.shape[1] >= self.min_tokens:
+            return None
+        return SuppressTokens([self.end])(generated, vocab)
 
 
 class AllowedWords:
@@ -158,12 +156,7 @@ def allowed_mask(
     vocab: int,
     live: Bool[Tensor, " rows"] | None = None,
 ) -> Bool[Tensor, "... vocab"] | None:
-    """Tokens that all constraints allow; None if all of them do. Raises if a `live` row has none.
-
-    >>> constraints = [AllowedTokens([3, 4], end=1), SuppressTokens([4])]
-    >>> allowed_mask(constraints, torch.tensor([[3]]), vocab=5)
-    tensor([False,  True, False,  True, False])
-    """
+    """Tokens that all constraints allow; None for all. Raises if a `live` row has none."""
     allowed = None
     for constraint in constraints:
         mask = constraint(generated, vocab)
@@ -180,14 +173,14 @@ def allowed_mask(
     return allowed
 
 
-def mask_logits(
-    logits: Float[Tensor, "rows vocab"], allowed: Bool[Tensor, "... vocab"] | None
+def constrain_logits(
+    logits: Float[Tensor, "rows vocab"],
+    constraints: Sequence[TokenConstraint],
+    generated: Int[Tensor, "rows time"],
+    live: Bool[Tensor, " rows"],
 ) -> Float[Tensor, "rows vocab"]:
-    """Logits with -inf where a token is not allowed.
-
-    >>> mask_logits(torch.zeros(1, 3), torch.tensor([True, False, True]))
-    tensor([[0., -inf, 0.]])
-    """
+    """Logits with -inf where a token is not allowed."""
+    allowed = allowed_mask(constraints, generated, logits.shape[-1], live)
     if allowed is None:
         return logits
     if allowed.ndim == 1 and allowed.device.type == "cpu":  # same for all rows: much faster

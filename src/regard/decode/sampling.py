@@ -64,13 +64,11 @@ def sampling_distribution(
     probabilities = ((logits - logits[..., :1]) / sampling.temperature).softmax(-1)
     if sampling.top_p is not None:
         before = probabilities.cumsum(-1) - probabilities
-        probabilities = probabilities.masked_fill(
-            before >= sampling.top_p * probabilities.sum(-1, keepdim=True), 0
-        )
+        least = sampling.top_p * probabilities.sum(-1, keepdim=True)
+        probabilities = probabilities.masked_fill(before >= least, 0)
     if sampling.min_p is not None:
-        probabilities = probabilities.masked_fill(
-            probabilities < sampling.min_p * probabilities[..., :1], 0
-        )
+        least = sampling.min_p * probabilities[..., :1]
+        probabilities = probabilities.masked_fill(probabilities < least, 0)
     return probabilities / probabilities.sum(-1, keepdim=True), tokens
 
 
@@ -80,10 +78,6 @@ def sample_tokens(
     """Sample one token per row by inverse transform of a uniform number in [0, 1).
 
     y = the first token, most likely first, whose cumulative probability exceeds `uniform`
-
-    >>> logits = torch.tensor([[0.1, 0.5, 0.4]]).log().expand(3, -1)
-    >>> sample_tokens(logits, Sampling(), torch.tensor([0.4, 0.6, 0.95]))
-    tensor([1, 2, 0])
     """
     probabilities, tokens = sampling_distribution(logits, sampling)
     # in double: the cumulative sum of a large vocabulary is inexact in float
@@ -94,10 +88,6 @@ def sample_tokens(
 
 
 def row_uniforms(seed: int, rows: int, count: int) -> Float[Tensor, "rows count"]:
-    """Uniform numbers of `count` steps, from one generator per row.
-
-    >>> torch.equal(row_uniforms(5, 2, 3)[1], row_uniforms(6, 1, 3)[0])
-    True
-    """
+    """Uniform numbers of `count` steps, from one generator per row."""
     generators = [torch.Generator().manual_seed(seed + row) for row in range(rows)]
     return torch.stack([torch.rand(count, generator=g, dtype=torch.float64) for g in generators])

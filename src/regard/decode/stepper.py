@@ -7,12 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.decode.cache import KVCache
-from regard.decode.cpu.decoder import CpuDecoder, CpuState, copy_rows, supports_cpu_decoder
-from regard.decode.steppers.language import LanguageStepper
+from regard.decode.cpu.decoder import CpuDecoder, CpuState, TranslatorState, supports_cpu_decoder
+from regard.decode.language_stepper import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel, RecurrentTranslator, Translator
-from regard.nn import KeysValues, RecurrentMemory
+from regard.nn import RecurrentMemory
 from regard.ops.intercept import is_intercepted
 from regard.ops.recurrence import State
 
@@ -67,54 +66,34 @@ def make_stepper(model: nn.Module) -> Stepper:
     )
 
 
-@dataclass(frozen=True)
-class TranslatorState:
-    """Keys and values of the source per layer, and the cache of the target."""
-
-    memory: list[KeysValues]
-    lengths: Tensor | None
-    cache: KVCache
-
-
 class TranslatorStepper:
     """Stepper of a Translator; on a CPU, without gradients and interception, by `CpuDecoder`."""
 
     def __init__(self, model: Translator):
         self.model, self.cpu_decoder = model, CpuDecoder(model)
 
-    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> "TranslatorState | CpuState":
+    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> TranslatorState:
         nonempty = lengths is None or bool((lengths > 0).all())
         if nonempty and not torch.is_grad_enabled() and supports_cpu_decoder(self.model):
             return self.cpu_decoder.start(tokens, lengths)
         memory = self.model.encode(tokens, lengths)
-        return TranslatorState(self.model.decoder.project_memory(memory), lengths, KVCache())
+        return TranslatorState(self.model.decoder.project_memory(memory), lengths)
 
-    def step(
-        self, tokens: Tensor, state: "TranslatorState | CpuState"
-    ) -> "tuple[Tensor, TranslatorState | CpuState]":
+    def step(self, tokens: Tensor, state: TranslatorState) -> tuple[Tensor, TranslatorState]:
         if isinstance(state, CpuState):
             if not is_intercepted(self.model):
                 return self.cpu_decoder.step(tokens, state)
-            state = self._to_model_state(state, len(tokens))
+            # the model itself goes on, with a source and a past per row
+            rows = TranslatorState.select(state, torch.arange(len(tokens)))
+            state = TranslatorState(rows.memory, rows.lengths, rows.cache)
         writer, length = state.cache.append(1), state.cache.length
         logits = self.model.decode(
             tokens[:, None], state.memory, state.lengths, offset=length, cache=writer
         )
         return logits[:, 0], replace(state, cache=writer.new_cache())
 
-    def select(
-        self, state: "TranslatorState | CpuState", rows: Tensor
-    ) -> "TranslatorState | CpuState":
-        if isinstance(state, CpuState):
-            return self.cpu_decoder.select(state, rows)
-        memory = [(k[rows], v[rows]) for k, v in state.memory]
-        lengths = None if state.lengths is None else state.lengths[rows]
-        return TranslatorState(memory, lengths, state.cache.select(rows))
-
-    def _to_model_state(self, state: CpuState, rows: int) -> TranslatorState:
-        """The state for the model itself, whose calls are now intercepted."""
-        state = copy_rows(state, torch.arange(rows))
-        return TranslatorState(state.memory, state.lengths, state.cache)
+    def select(self, state: TranslatorState, rows: Tensor) -> TranslatorState:
+        return state.select(rows)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,10 @@
 """Atomic file writing, and text reading in any Unicode encoding."""
 
-from regard.files.atomic import (
-    PARTIAL_SUFFIX,
-    SCRATCH_SUFFIX,
-    atomic_path,
-    atomic_write,
-    keep_partial,
-)
+from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write, keep_partial
 from regard.files.paths import file_descriptor, fsync_path, is_stream, make_folder
 from regard.files.text import (
     CHUNK_BYTES,
     DETECTION_BYTES,
-    MAX_LINE_BYTES,
     detect_encoding,
     iter_chunks,
     iter_lines,
@@ -25,8 +18,6 @@ from regard.files.text import (
 __all__ = [
     "CHUNK_BYTES",
     "DETECTION_BYTES",
-    "MAX_LINE_BYTES",
-    "PARTIAL_SUFFIX",
     "SCRATCH_SUFFIX",
     "atomic_path",
     "atomic_write",

@@ -83,14 +83,11 @@ def keep_partial(temporary: Path, file: str | Path) -> Path | None:
     Returns its path, or None if there is nothing to keep or it cannot be moved.
 
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> try:
-    ...     with atomic_write(file) as temporary:
-    ...         _ = temporary.write_text("half of")
-    ...         raise KeyboardInterrupt
-    ... except KeyboardInterrupt:
-    ...     pass  # without keep_partial nothing stays
-    >>> list(file.parent.iterdir())
-    []
+    >>> with suppress(KeyboardInterrupt), atomic_write(file) as temporary:
+    ...     _ = temporary.write_text("half of"), keep_partial(temporary, file)
+    ...     raise KeyboardInterrupt
+    >>> [path.name for path in file.parent.iterdir()]
+    ['a.txt.partial']
     """
     target = Path(os.path.realpath(file))
     partial = target.with_name(_fit_name(target.parent, target.name, PARTIAL_SUFFIX))
@@ -167,9 +164,7 @@ def _lock(folder: Path) -> int | None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # another process may have removed and recreated the folder before it was locked
-        if stat_or_none(folder) is not None and os.path.samestat(
-            os.fstat(handle), os.lstat(folder)
-        ):
+        if os.path.samestat(os.fstat(handle), os.lstat(folder)):
             return handle
         raise BlockingIOError
     except OSError as error:

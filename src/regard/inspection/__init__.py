@@ -1,56 +1,62 @@
 """Inspection of models: what each attention, gate and gradient does, with fused kernels on.
 
-Names are imported on first use: looking at a model loads no matplotlib.
+`draw` is imported on first use: looking at a model loads no matplotlib.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from regard.inspection import edit
+from regard.inspection.attribution.importance import HeadImportance, head_importance
+from regard.inspection.attribution.induction import probe_induction
+from regard.inspection.attribution.propagation import Attribution
+from regard.inspection.attribution.relevance import (
+    output_projection,
+    relevance,
+    value_norms,
+    weighted_value_norms,
+)
+from regard.inspection.attribution.rollout import attention_flow, attention_rollout
+from regard.inspection.edits.base import Edit
+from regard.inspection.edits.closed_forms import (
+    NoiseEffect,
+    OutputChange,
+    drop_key_effect,
+    jitter_key_effect,
+    jitter_query_effect,
+    scale_key_effect,
+    scale_scores_effect,
+)
+from regard.inspection.edits.comparison import Comparison
+from regard.inspection.edits.what_if import EditLog, compare_edits, what_if
+from regard.inspection.gradients.norms import (
+    GradientFlag,
+    GradientNorms,
+    TimeGradients,
+    gradient_norms,
+)
+from regard.inspection.heads.descriptions import describe_head
+from regard.inspection.heads.head_table import HeadTable
+from regard.inspection.heads.head_types import HeadRow, Thresholds
+from regard.inspection.record.gates import Gates, memory_retention, record_gates
+from regard.inspection.record.hidden_states import (
+    ContextSimilarity,
+    all_hidden_states,
+    compare_contexts,
+    hidden_states,
+    nearest_neighbours,
+)
+from regard.inspection.record.look import look
+from regard.inspection.record.monitor import AttentionMonitor
+from regard.inspection.record.sight import Sight
+from regard.inspection.record.sight_file import load_sight
+from regard.inspection.report.report import write_report
+from regard.inspection.sites.breakdown import WeightBreakdown
+from regard.inspection.sites.from_tensors import make_site
+from regard.inspection.sites.site import Site
+
 if TYPE_CHECKING:
-    from regard.inspection import draw, edit
-    from regard.inspection.attribution.importance import HeadImportance, head_importance
-    from regard.inspection.attribution.induction import probe_induction
-    from regard.inspection.attribution.output_projection import output_projection
-    from regard.inspection.attribution.propagation import Attribution
-    from regard.inspection.attribution.relevance import relevance, value_norms, weighted_value_norms
-    from regard.inspection.attribution.rollout import attention_flow, attention_rollout
-    from regard.inspection.edits.base import Edit
-    from regard.inspection.edits.closed_forms import (
-        NoiseEffect,
-        OutputChange,
-        drop_key_effect,
-        jitter_key_effect,
-        jitter_query_effect,
-        scale_key_effect,
-        scale_scores_effect,
-    )
-    from regard.inspection.edits.comparison import Comparison
-    from regard.inspection.edits.what_if import EditLog, compare_edits, what_if
-    from regard.inspection.gradients.norms import (
-        GradientFlag,
-        GradientNorms,
-        TimeGradients,
-        gradient_norms,
-    )
-    from regard.inspection.heads.descriptions import describe_head
-    from regard.inspection.heads.head_table import HeadTable
-    from regard.inspection.heads.head_types import HeadRow, Thresholds
-    from regard.inspection.record.gates import Gates, memory_retention, record_gates
-    from regard.inspection.record.hidden_states import (
-        ContextSimilarity,
-        all_hidden_states,
-        compare_contexts,
-        hidden_states,
-        nearest_neighbours,
-    )
-    from regard.inspection.record.look import look
-    from regard.inspection.record.monitor import AttentionMonitor
-    from regard.inspection.record.sight import Sight
-    from regard.inspection.record.sight_file import load_sight
-    from regard.inspection.report.report import write_report
-    from regard.inspection.sites.breakdown import WeightBreakdown
-    from regard.inspection.sites.from_tensors import make_site
-    from regard.inspection.sites.site import Site
+    from regard.inspection import draw
 
 __all__ = [
     "AttentionMonitor",
@@ -102,54 +108,11 @@ __all__ = [
     "what_if",
     "write_report",
 ]
-_MODULES = {
-    "attribution.importance": ("HeadImportance", "head_importance"),
-    "attribution.induction": ("probe_induction",),
-    "attribution.output_projection": ("output_projection",),
-    "attribution.propagation": ("Attribution",),
-    "attribution.relevance": ("relevance", "value_norms", "weighted_value_norms"),
-    "attribution.rollout": ("attention_flow", "attention_rollout"),
-    "edits.base": ("Edit",),
-    "edits.closed_forms": (
-        "NoiseEffect",
-        "OutputChange",
-        "drop_key_effect",
-        "jitter_key_effect",
-        "jitter_query_effect",
-        "scale_key_effect",
-        "scale_scores_effect",
-    ),
-    "edits.comparison": ("Comparison",),
-    "edits.what_if": ("EditLog", "compare_edits", "what_if"),
-    "gradients.norms": ("GradientFlag", "GradientNorms", "TimeGradients", "gradient_norms"),
-    "heads.descriptions": ("describe_head",),
-    "heads.head_table": ("HeadTable",),
-    "heads.head_types": ("HeadRow", "Thresholds"),
-    "record.gates": ("Gates", "memory_retention", "record_gates"),
-    "record.hidden_states": (
-        "ContextSimilarity",
-        "all_hidden_states",
-        "compare_contexts",
-        "hidden_states",
-        "nearest_neighbours",
-    ),
-    "record.look": ("look",),
-    "record.monitor": ("AttentionMonitor",),
-    "record.sight": ("Sight",),
-    "record.sight_file": ("load_sight",),
-    "report.report": ("write_report",),
-    "sites.breakdown": ("WeightBreakdown",),
-    "sites.from_tensors": ("make_site",),
-    "sites.site": ("Site",),
-}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("draw", "edit"):
-        return import_module(f"{__name__}.{name}")
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    if name == "draw":
+        return import_module("regard.inspection.draw")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

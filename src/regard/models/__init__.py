@@ -24,7 +24,7 @@ from regard.models.language import (
     language_tiny,
 )
 from regard.models.mlp import MLP, MLPConfig
-from regard.models.onnx import OnnxFile, export_onnx
+from regard.models.onnx.export import OnnxFile, export_onnx
 from regard.models.quantization import is_quantized, quantize
 from regard.models.recogniser import (
     Recogniser,

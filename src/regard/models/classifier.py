@@ -14,6 +14,9 @@ from regard.models.registry import register_model
 from regard.nn import xavier_linear
 from regard.ops import Padding
 
+TokenIds = Int[Tensor, "batch time"]
+Lengths = Int[Tensor, " batch"] | None
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(TokenConfig):
@@ -56,11 +59,7 @@ class Classifier(nn.Module):
         self.head = xavier_linear(config.dim, config.classes) if config.classes else None
 
     def forward(
-        self,
-        tokens: Int[Tensor, "batch time"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        *,
-        segments: Int[Tensor, "batch time"] | None = None,
+        self, tokens: TokenIds, lengths: Lengths = None, *, segments: TokenIds | None = None
     ) -> Float[Tensor, "batch classes"]:
         x = self.encode(tokens, lengths, segments=segments)
         x = self.pool(x, lengths)
@@ -69,29 +68,18 @@ class Classifier(nn.Module):
         return x if self.head is None else self.head(self.dropout(x))
 
     def encode(
-        self,
-        tokens: Int[Tensor, "batch time"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        *,
-        segments: Int[Tensor, "batch time"] | None = None,
+        self, tokens: TokenIds, lengths: Lengths = None, *, segments: TokenIds | None = None
     ) -> Float[Tensor, "batch time dim"]:
-        """Encoder output, one vector per token.
-
-        vectors = encoder(embed(tokens))
-
-        >>> Classifier(classifier_tiny(vocab=10, classes=3)).encode(torch.tensor([[1, 2, 3]])).shape
-        torch.Size([1, 3, 64])
-        """
+        """Encoder output, one vector per token."""
         x = self.embedding(tokens, segments=segments)
         return self.encoder(x, mask=None if lengths is None else Padding(lengths))
 
     def pool(
-        self, x: Float[Tensor, "batch time dim"], lengths: Int[Tensor, " batch"] | None = None
+        self, x: Float[Tensor, "batch time dim"], lengths: Lengths = None
     ) -> Float[Tensor, "batch dim"]:
         """One vector per sequence: that of the first token, or the mean without padding.
 
-        >>> mean = Classifier(ClassifierConfig(
-        ...     vocab=9, classes=2, layers=1, dim=2, heads=1, pooling="mean"))
+        >>> mean = Classifier(classifier_tiny(vocab=9, classes=2, dim=2, heads=1))
         >>> mean.pool(torch.tensor([[[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]]]), torch.tensor([2]))
         tensor([[2., 3.]])
         """
@@ -140,21 +128,8 @@ def classifier_base(vocab: int, classes: int, **changes) -> ClassifierConfig:
     >>> classifier_base(vocab=10, classes=2).segments
     2
     """
-    preset = ClassifierConfig(
-        vocab=vocab,
-        classes=classes,
-        layers=12,
-        dim=768,
-        heads=12,
-        norm_first=False,
-        final_norm=False,
-        eps=1e-12,
-        positions="learned",
-        scale_embedding=False,
-        embedding_norm=True,
-        segments=2,
-        pooler=True,
-        dropout=0.1,
-        attention_dropout=0.1,
-    )
-    return replace(preset, **changes)
+    sizes = {"layers": 12, "dim": 768, "heads": 12, "segments": 2, "attention_dropout": 0.1}
+    post_ln = {"norm_first": False, "final_norm": False, "eps": 1e-12}
+    embedding = {"positions": "learned", "scale_embedding": False, "embedding_norm": True}
+    head = {"pooling": "first", "pooler": True}
+    return classifier_tiny(vocab, classes, **sizes | post_ln | embedding | head | changes)

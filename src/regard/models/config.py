@@ -18,49 +18,27 @@ from regard.nn import (
     TokenEmbedding,
 )
 from regard.nn.feed_forward import Activation
-from regard.nn.norm import NormKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackConfig:
-    """A stack of Transformer blocks; the defaults give a pre-LN Transformer.
+class StackConfig(BlockOptions):
+    """A stack of blocks with the options of `nn.BlockOptions`, by default a pre-LN Transformer.
 
-    Fields that share a name with `nn.BlockOptions` are passed to every block. None stands for:
-    head_dim = dim / heads, kv_heads = heads, ffn_dim = 4 · dim, scale = 1/√head_dim, qkv_bias and
-    out_bias = bias. `rope_theta` is the base of rotary positions; `relative_bias` names the
-    position bias that all layers share.
+    `relative_bias` names the position bias that all layers share.
 
-    >>> StackConfig(layers=2, dim=64, heads=4).block_options["norm_first"]
+    >>> StackConfig(layers=2, dim=64, heads=4).norm_first
     True
     """
 
     layers: int
     dim: int
     heads: int
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    ffn_dim: int | None = None
     activation: Activation = "gelu"
-    gated: bool = False
-    norm: NormKind = "layer"
     norm_first: bool = True
     final_norm: bool = True
-    eps: float = 1e-5
-    bias: bool = True
-    qkv_bias: bool | None = None
-    out_bias: bool | None = None
-    scale: float | None = None
-    softcap: float | None = None
-    sinks: bool = False
-    rope_theta: float | None = None
-    rotate_half: bool = False
     relative_bias: Literal["none", "buckets", "toeplitz", "keys", "alibi"] = "none"
     buckets: int = 32
     max_distance: int = 128  # larger distances share the last bucket, or the table's edge
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    skip: bool = True
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -72,11 +50,6 @@ class StackConfig:
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: needs 0 ≤ rate < 1, got {getattr(self, name)}")
-
-    @property
-    def block_options(self) -> BlockOptions:
-        """The keyword options of every block."""
-        return BlockOptions(**{name: getattr(self, name) for name in BLOCK_OPTIONS})
 
     @property
     def resolved_head_dim(self) -> int:
@@ -93,19 +66,8 @@ class StackConfig:
         """Hidden width of the feed-forward."""
         return 4 * self.dim if self.ffn_dim is None else self.ffn_dim
 
-    @property
-    def resolved_qkv_bias(self) -> bool:
-        """Whether query, key and value projections have biases."""
-        return self.bias if self.qkv_bias is None else self.qkv_bias
-
-    @property
-    def resolved_out_bias(self) -> bool:
-        """Whether the output projection of attention has a bias."""
-        return self.bias if self.out_bias is None else self.out_bias
-
 
 Stack = TypeVar("Stack", Encoder, Decoder)
-BLOCK_OPTIONS = frozenset(get_type_hints(BlockOptions))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,15 +116,7 @@ def make_encoder(config: StackConfig, *, bidirectional: bool = True) -> Encoder:
     >>> len(make_encoder(StackConfig(layers=3, dim=8, heads=2)).blocks)
     3
     """
-    encoder = Encoder(
-        config.layers,
-        config.dim,
-        config.heads,
-        final_norm=config.final_norm,
-        relative=_relative_bias(config, bidirectional=bidirectional),
-        **config.block_options,
-    )
-    return _scale_init_by_depth(encoder, config, residuals=2 * config.layers)
+    return _make_stack(Encoder, config, config.layers, bidirectional, sublayers=2)
 
 
 def make_decoder(config: StackConfig, layers: int) -> Decoder:
@@ -171,15 +125,21 @@ def make_decoder(config: StackConfig, layers: int) -> Decoder:
     >>> len(make_decoder(StackConfig(layers=3, dim=8, heads=2), layers=1).blocks)
     1
     """
-    decoder = Decoder(
-        layers,
-        config.dim,
-        config.heads,
-        final_norm=config.final_norm,
-        relative=_relative_bias(config, bidirectional=False),
-        **config.block_options,
-    )
-    return _scale_init_by_depth(decoder, config, residuals=3 * layers)
+    return _make_stack(Decoder, config, layers, bidirectional=False, sublayers=3)
+
+
+def _make_stack(
+    kind: type[Stack], config: StackConfig, layers: int, bidirectional: bool, sublayers: int
+) -> Stack:
+    relative = _relative_bias(config, bidirectional=bidirectional)
+    sizes = layers, config.dim, config.heads
+    stack = kind(*sizes, config, final_norm=config.final_norm, relative=relative)
+    if config.norm_first:  # pre-LN sums all sublayers: depth-scaled init, as in GPT-2
+        with torch.no_grad():
+            for name, weight in stack.named_parameters():
+                if name.endswith("to_out.weight"):
+                    weight *= (sublayers * layers) ** -0.5
+    return stack
 
 
 def check_positive(config: Any, *names: str) -> None:
@@ -225,13 +185,3 @@ def _relative_bias(config: StackConfig, *, bidirectional: bool) -> RelativeBias 
         case "alibi":
             return ALiBiBias(config.heads)
     return None
-
-
-def _scale_init_by_depth(stack: Stack, config: StackConfig, residuals: int) -> Stack:
-    """Depth-scaled init: pre-LN sums all sublayers, so each starts at 1/√residuals (GPT-2)."""
-    if config.norm_first:
-        with torch.no_grad():
-            for name, weight in stack.named_parameters():
-                if name.endswith("to_out.weight"):
-                    weight *= residuals**-0.5
-    return stack

@@ -1,6 +1,7 @@
 """Decoder-only Transformer language model."""
 
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -8,7 +9,8 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.models.config import TokenConfig, check_positive, make_embedding, make_encoder
 from regard.models.registry import register_model
-from regard.nn import CacheUpdate, Readout
+from regard.nn import Readout
+from regard.nn.attention import TokenInputs
 from regard.ops import Causal, Local, Mask, Padding, masks
 
 
@@ -68,9 +70,7 @@ class LanguageModel(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         *,
         mask: Mask | Bool[Tensor, "... _ _"] | None = None,
-        positions: Int[Tensor, "*_ time"] | None = None,
-        offset: int = 0,
-        cache: CacheUpdate | None = None,
+        **inputs: Unpack[TokenInputs],
     ) -> Float[Tensor, "batch time vocab"]:
         """Next-token logits.
 
@@ -82,9 +82,7 @@ class LanguageModel(nn.Module):
             offset: Number of tokens already in the cache.
             cache: Stores the new keys and values of each layer and returns all of them.
         """
-        x = self.hidden_states(
-            tokens, lengths, mask=mask, positions=positions, offset=offset, cache=cache
-        )
+        x = self.hidden_states(tokens, lengths, mask=mask, **inputs)
         return self.readout(x, self.embedding.token_embeddings)
 
     def hidden_states(
@@ -93,25 +91,15 @@ class LanguageModel(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         *,
         mask: Mask | Bool[Tensor, "... _ _"] | None = None,
-        positions: Int[Tensor, "*_ time"] | None = None,
-        offset: int = 0,
-        cache: CacheUpdate | None = None,
+        **inputs: Unpack[TokenInputs],
     ) -> Float[Tensor, "batch time dim"]:
         """Output of the last block, before the readout; arguments as in `forward`.
 
         x = block_L(… block_1(embed(tokens)) …);   logits = readout(x)
-
-        >>> LanguageModel(language_tiny(vocab=10)).hidden_states(torch.tensor([[1, 2, 3]])).shape
-        torch.Size([1, 3, 64])
         """
+        positions, offset = inputs.get("positions"), inputs.get("offset", 0)
         x = self.embedding(tokens, positions=positions, offset=offset)
-        return self.decoder(
-            x,
-            mask=self._masks(lengths, mask),
-            positions=positions,
-            offset=offset,
-            cache=cache,
-        )
+        return self.decoder(x, mask=self._masks(lengths, mask), **inputs)
 
     def mask(
         self,
@@ -131,11 +119,9 @@ class LanguageModel(nn.Module):
             mask = mask & Local(window - 1)
         if lengths is not None:
             mask = mask & Padding(lengths)
-        if extra_mask is None:
-            return mask
-        return mask & (
-            masks.DenseMask(extra_mask) if isinstance(extra_mask, Tensor) else extra_mask
-        )
+        if isinstance(extra_mask, Tensor):
+            extra_mask = masks.DenseMask(extra_mask)
+        return mask if extra_mask is None else mask & extra_mask
 
     def _masks(self, lengths: Tensor | None, extra: Mask | Tensor | None) -> Mask | list[Mask]:
         """One mask for all layers, or one per layer where their windows differ."""
@@ -160,23 +146,10 @@ def language_small(vocab: int, **changes) -> LanguageConfig:
     >>> language_small(vocab=10).rope_theta
     10000.0
     """
-    preset = LanguageConfig(
-        vocab=vocab,
-        layers=6,
-        dim=256,
-        heads=4,
-        kv_heads=2,
-        ffn_dim=704,
-        activation="silu",
-        gated=True,
-        norm="rms",
-        bias=False,
-        positions="none",
-        scale_embedding=False,
-        rope_theta=10000.0,
-        dropout=0.1,
-    )
-    return replace(preset, **changes)
+    sizes = {"layers": 6, "dim": 256, "kv_heads": 2, "ffn_dim": 704, "rope_theta": 10000.0}
+    block = {"activation": "silu", "gated": True, "norm": "rms", "bias": False}
+    embedding = {"positions": "none", "scale_embedding": False}
+    return language_tiny(vocab, **sizes | block | embedding | changes)
 
 
 def language_base(vocab: int, **changes) -> LanguageConfig:
@@ -185,16 +158,7 @@ def language_base(vocab: int, **changes) -> LanguageConfig:
     >>> language_base(vocab=10).max_positions
     1024
     """
-    preset = LanguageConfig(
-        vocab=vocab,
-        layers=12,
-        dim=768,
-        heads=12,
-        activation="gelu_tanh",
-        positions="learned",
-        max_positions=1024,
-        scale_embedding=False,
-        dropout=0.1,
-        attention_dropout=0.1,
-    )
-    return replace(preset, **changes)
+    sizes = {"layers": 12, "dim": 768, "heads": 12, "max_positions": 1024}
+    block = {"activation": "gelu_tanh", "attention_dropout": 0.1}
+    embedding = {"positions": "learned", "scale_embedding": False}
+    return language_tiny(vocab, **sizes | block | embedding | changes)

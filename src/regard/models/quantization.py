@@ -26,8 +26,11 @@ def quantize(model: nn.Module) -> nn.Module:
     ...     bool((quantize(model)(tokens) - model(tokens)).abs().max() < 0.1)
     True
     """
-    if reason := _refusal():
-        raise BackendError(f"backend: int8 cannot run here, {reason}; try float32")
+    try:
+        PackedInt8Linear(torch.eye(2), None)(torch.eye(2))
+    except (AttributeError, RuntimeError, NotImplementedError) as error:
+        reason = f"this torch has no int8 matrix product ({str(error).splitlines()[0]})"
+        raise BackendError(f"backend: int8 cannot run here, {reason}; try float32") from error
     quantized = deepcopy(model).float().eval()
     for weight in quantized.state_dict().values():
         if _is_weight(weight):
@@ -79,11 +82,3 @@ def unpack_int8(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _is_weight(x: Tensor) -> bool:
     return x.ndim > 1 and x.is_floating_point()
-
-
-def _refusal() -> str | None:
-    try:
-        PackedInt8Linear(torch.eye(2), None)(torch.eye(2))
-    except (AttributeError, RuntimeError, NotImplementedError) as error:
-        return f"this torch has no int8 matrix product ({str(error).splitlines()[0]})"
-    return None

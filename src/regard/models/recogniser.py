@@ -110,11 +110,9 @@ class Recogniser(nn.Module):
         cmvn_state: Float[Tensor, "batch state"] | None = None,
     ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
         batch, time = features.shape[:2]
-        if features.shape[2] != self.config.n_mels:
-            raise ShapeError(
-                f"features: needs n_mels={self.config.n_mels} values per frame, "
-                f"got {features.shape[2]}"
-            )
+        n_mels, got = self.config.n_mels, features.shape[2]
+        if got != n_mels:
+            raise ShapeError(f"features: needs n_mels={n_mels} values per frame, got {got}")
         if lengths is None:
             lengths = torch.full((batch,), time)
         _check_lengths(lengths, batch, time)
@@ -145,14 +143,7 @@ class Recogniser(nn.Module):
     def forward_waveform(
         self, wave: Float[Tensor, "batch sample"], lengths: Int[Tensor, " batch"] | None = None
     ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
-        """`forward` from a waveform at the config's sample rate; `lengths` are in samples.
-
-        forward(log_mel(wave))
-
-        >>> model = Recogniser(recogniser_tiny(vocab=30))
-        >>> model.forward_waveform(torch.randn(1, 8000))[0].shape
-        torch.Size([1, 25, 30])
-        """
+        """`forward` from a waveform at the config's sample rate; `lengths` are in samples."""
         rate = self.config.sample_rate
         features = log_mel(wave, rate, n_mels=self.config.n_mels)
         if lengths is None:

@@ -1,7 +1,7 @@
 """Recurrent encoder-decoder (RNN, GRU, LSTM), with or without attention."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -76,12 +76,9 @@ class RecurrentTranslator(nn.Module):
     def __init__(self, config: RecurrentTranslatorConfig):
         super().__init__()
         self.config = config
-        self.source_embedding = _embedding(config, config.source_vocab)
-        self.target_embedding = (
-            self.source_embedding
-            if config.shared_embedding
-            else _embedding(config, config.target_vocab)
-        )
+        self.source_embedding = self.target_embedding = _embedding(config, config.source_vocab)
+        if not config.shared_embedding:
+            self.target_embedding = _embedding(config, config.target_vocab)
         self.encoder = _encoder(config)
         self.decoder = _decoder(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -94,8 +91,7 @@ class RecurrentTranslator(nn.Module):
         target: Int[Tensor, "batch target"],
         source_lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch target vocab"]:
-        memory = self.encode(source, source_lengths)
-        return self.decode(target, memory)
+        return self.decode(target, self.encode(source, source_lengths))
 
     def encode(
         self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"] | None = None
@@ -103,37 +99,21 @@ class RecurrentTranslator(nn.Module):
         """Encoder states of a source (memory); it can be decoded any number of times.
 
         values = encoder(embed(source)),   state = the last ones, directions concatenated
-
-        >>> model = RecurrentTranslator(recurrent_tiny(vocab=10))
-        >>> model.encode(torch.tensor([[1, 2, 3]])).values.shape
-        torch.Size([1, 3, 64])
         """
         values, last = self.encoder(self.source_embedding(source), lengths=lengths)
-        last = last[
-            : 2 if self.config.cell == "lstm" else 1
-        ]  # not the attention history of a hybrid
-        state = tuple(s.reshape(len(source), self.config.layers, -1) for s in last)
+        cells = last[: 2 if self.config.cell == "lstm" else 1]  # no attention history of a hybrid
+        state = tuple(s.reshape(len(source), self.config.layers, -1) for s in cells)
         return self.decoder.make_memory(self.dropout(values), lengths, state=state)
 
     def decode(
         self, target: Int[Tensor, "batch target"], memory: RecurrentMemory
     ) -> Float[Tensor, "batch target vocab"]:
-        """Logits after each token of a given target (teacher forcing), as `step` computes them.
-
-        >>> model = RecurrentTranslator(recurrent_tiny(vocab=10)).eval()
-        >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
-        >>> german, french = (model.decode(torch.tensor([[t]]), memory) for t in (4, 5))
-        """
+        """Logits after each token of a given target (teacher forcing), as `step` computes them."""
         logits, _ = self._advance(target, self.start(memory), memory)
         return logits
 
     def start(self, memory: RecurrentMemory) -> State:
-        """Initial decoder state: the last state of the encoder.
-
-        >>> model = RecurrentTranslator(recurrent_tiny(vocab=10, cell="lstm"))
-        >>> [s.shape for s in model.start(model.encode(torch.tensor([[1, 2, 3]])))]
-        [torch.Size([1, 1, 64]), torch.Size([1, 1, 64])]
-        """
+        """Initial decoder state: the last state of the encoder."""
         return memory.state
 
     def step(
@@ -142,12 +122,6 @@ class RecurrentTranslator(nn.Module):
         """Logits after one more token, and the next state.
 
         The batch is the first axis of every tensor of a state, so that a search can reorder it.
-
-        >>> model = RecurrentTranslator(recurrent_tiny(vocab=10))
-        >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
-        >>> logits, state = model.step(torch.tensor([4]), model.start(memory), memory)
-        >>> logits.shape
-        torch.Size([1, 10])
         """
         logits, state = self._advance(token[:, None], state, memory)
         return logits[:, 0], state
@@ -179,16 +153,8 @@ def recurrent_small(vocab: int, **changes) -> RecurrentTranslatorConfig:
     >>> recurrent_small(vocab=10).cell
     'lstm'
     """
-    preset = RecurrentTranslatorConfig(
-        source_vocab=vocab,
-        target_vocab=vocab,
-        cell="lstm",
-        dim=256,
-        hidden=256,
-        layers=2,
-        dropout=0.2,
-    )
-    return replace(preset, **changes)
+    sizes = {"cell": "lstm", "dim": 256, "hidden": 256, "layers": 2, "dropout": 0.2}
+    return recurrent_tiny(vocab, **sizes | changes)
 
 
 def _embedding(config: RecurrentTranslatorConfig, vocab: int) -> TokenEmbedding:
@@ -197,37 +163,23 @@ def _embedding(config: RecurrentTranslatorConfig, vocab: int) -> TokenEmbedding:
 
 
 def _encoder(config: RecurrentTranslatorConfig) -> Recurrent | AttentiveRecurrent:
-    kind, layers, dropout = config.cell, config.layers, config.dropout
     if config.attention == "hybrid":
-        return AttentiveRecurrent(
-            config.dim, config.hidden, kind=kind, layers=layers, dropout=dropout
-        )
-    return Recurrent(
-        config.dim,
-        config.hidden // 2,
-        kind=kind,
-        layers=layers,
-        bidirectional=True,
-        dropout=dropout,
-    )
+        return AttentiveRecurrent(config.dim, config.hidden, **_options(config))
+    return Recurrent(config.dim, config.hidden // 2, bidirectional=True, **_options(config))
 
 
-def _decoder(
-    config: RecurrentTranslatorConfig,
-) -> RecurrentDecoder | BahdanauDecoder | LuongDecoder:
-    kind, layers, dropout = config.cell, config.layers, config.dropout
-    dim, hidden = config.dim, config.hidden
+def _decoder(config: RecurrentTranslatorConfig) -> RecurrentDecoder:
+    dim, hidden, options = config.dim, config.hidden, _options(config)
     match config.attention:
         case "none":
-            return RecurrentDecoder(
-                Recurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout)
-            )
+            return RecurrentDecoder(Recurrent(dim, hidden, **options))
         case "bahdanau":
-            core = Recurrent(dim + hidden, hidden, kind=kind, layers=layers, dropout=dropout)
-            return BahdanauDecoder(core, hidden)
+            return BahdanauDecoder(Recurrent(dim + hidden, hidden, **options), hidden)
         case "luong":
-            core = Recurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout)
-            return LuongDecoder(core, hidden)
+            return LuongDecoder(Recurrent(dim, hidden, **options), hidden)
         case "hybrid":
-            core = AttentiveRecurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout)
-            return LuongDecoder(core, hidden)
+            return LuongDecoder(AttentiveRecurrent(dim, hidden, **options), hidden)
+
+
+def _options(config: RecurrentTranslatorConfig) -> dict[str, Any]:
+    return {"kind": config.cell, "layers": config.layers, "dropout": config.dropout}

@@ -1,15 +1,24 @@
 """The registry of models: which class is built from which config."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 from torch import nn
 
 from regard.errors import ConfigError
 
 Model = TypeVar("Model", bound=type[nn.Module])
+
+
+@runtime_checkable
+class ModelConfig(Protocol):
+    """The config of a model: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
 MODELS: dict[str, type[nn.Module]] = {}  # by the name that stands in files
-_CONFIGS: dict[type[nn.Module], type] = {}
+CONFIGS: dict[type[nn.Module], type] = {}
 
 
 def register_model(config: type) -> Callable[[Model], Model]:
@@ -20,7 +29,7 @@ def register_model(config: type) -> Callable[[Model], Model]:
     """
 
     def register(model: Model) -> Model:
-        MODELS[model.__name__], _CONFIGS[model] = model, config
+        MODELS[model.__name__], CONFIGS[model] = model, config
         return model
 
     return register
@@ -33,7 +42,7 @@ def build(config: Any) -> nn.Module:
     >>> type(build(language_tiny(vocab=10))).__name__
     'LanguageModel'
     """
-    for model, kind in _CONFIGS.items():
+    for model, kind in CONFIGS.items():
         if kind is type(config):
             return model(config)
     known = ", ".join(config_types())
@@ -46,14 +55,12 @@ def config_types() -> dict[str, type]:
     >>> "LanguageConfig" in config_types()
     True
     """
-    return {kind.__name__: kind for kind in _CONFIGS.values()}
+    return {kind.__name__: kind for kind in CONFIGS.values()}
 
 
-def is_registered(model: nn.Module) -> bool:
-    """Whether a model's class can be saved and loaded."""
-    return MODELS.get(type(model).__name__) is type(model)
-
-
-def config_type(model: type[nn.Module]) -> type:
-    """The config class of a registered model class."""
-    return _CONFIGS[model]
+def get_config(model: nn.Module) -> ModelConfig:
+    """The config that a registered model was built from."""
+    if type(model) not in CONFIGS:
+        known, kind = ", ".join(sorted(MODELS)), type(model).__name__
+        raise ConfigError(f"model: needs one of {known}, got {kind}; try model.state_dict()")
+    return cast(ModelConfig, model.config)

@@ -1,6 +1,8 @@
 """Convolutional baseline: a ResNet for small images, sized by parameter count."""
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from math import isqrt
 
 import torch
 from jaxtyping import Float
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import check_positive
 from regard.models.registry import register_model
+from regard.nn.patches import Images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +68,10 @@ class ResNet(nn.Module):
                 )
         self.head = nn.Linear(widths[-1], config.classes)
 
-    def forward(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch classes"]:
+    def forward(self, images: Images) -> Float[Tensor, "batch classes"]:
         return self.head(self.features(images))
 
-    def features(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch dim"]:
+    def features(self, images: Images) -> Float[Tensor, "batch dim"]:
         """Input of the head: the mean of each channel over the image."""
         if images.ndim != 4 or images.shape[1] != self.config.channels or 0 in images.shape[2:]:
             raise ShapeError(
@@ -108,27 +107,20 @@ def resnet_of_size(parameters: int, base: ResNetConfig) -> ResNetConfig:
     (69, 201456)
     """
     least = 1 << base.stages - 1
-    if parameters < _count(replace(base, width=least)):
+    if parameters < (fewest := _count(base, least)):
         raise ConfigError(
-            f"parameters: needs at least {_count(replace(base, width=least))} for {base.stages} "
-            f"stages of {base.blocks} blocks, got {parameters}; try fewer stages or blocks"
+            f"parameters: needs at least {fewest} for {base.stages} stages of {base.blocks} "
+            f"blocks, got {parameters}; try fewer stages or blocks"
         )
-    below, above = least, least + 1
-    while _count(replace(base, width=above)) < parameters:
-        below, above = above, 2 * above
-    while above - below > 1:
-        middle = (below + above) // 2
-        if _count(replace(base, width=middle)) < parameters:
-            below = middle
-        else:
-            above = middle
-    configs = (replace(base, width=below), replace(base, width=above))
-    return min(configs, key=lambda config: abs(_count(config) - parameters))
+    widths = range(least, isqrt(parameters) + 2)  # one convolution has 9 · width² parameters
+    above = bisect_left(widths, parameters, key=lambda width: _count(base, width))
+    nearest = widths[max(0, above - 1) : above + 1]
+    return replace(base, width=min(nearest, key=lambda n: abs(_count(base, n) - parameters)))
 
 
-def _count(config: ResNetConfig) -> int:
+def _count(base: ResNetConfig, width: int) -> int:
     with torch.device("meta"):  # shapes only
-        return sum(p.numel() for p in ResNet(config).parameters())
+        return sum(p.numel() for p in ResNet(replace(base, width=width)).parameters())
 
 
 def _convolution(inputs: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:

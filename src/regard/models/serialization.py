@@ -8,19 +8,18 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, FileError, RegardError
+from regard.errors import FileError, RegardError, suggestion
 from regard.files import atomic_path, parse_json
 from regard.models.quantization import is_quantized, pack_int8, swap_int8_modules, unpack_int8
-from regard.models.registry import MODELS, build, config_type, is_registered
+from regard.models.registry import CONFIGS, MODELS, build, get_config
 
 WEIGHTS_FILE = "model.safetensors"
 VERSION = 1  # of the file layout; raise it when older readers would misread a file
@@ -34,18 +33,14 @@ MAX_BUFFER_BYTES = 256 << 20  # of buffers that are computed and not saved, such
 def save(model: nn.Module, path: str | Path) -> Path:
     """Save a model to a .safetensors file or into a folder; returns the file's path.
 
-    >>> from regard.models import LanguageModel, language_tiny
     >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> save(LanguageModel(language_tiny(vocab=10)), folder).name
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10))
+    >>> save(model, tempfile.mkdtemp()).name
     'model.safetensors'
     """
-    kind, config = type(model).__name__, cast(Any, model.config) if is_registered(model) else None
-    if config is None:
-        known = ", ".join(sorted(MODELS))
-        raise ConfigError(f"model: needs one of {known}, got {kind}; try model.state_dict()")
+    kind, config = type(model).__name__, asdict(get_config(model))
     tensors = {name: x.detach().cpu().contiguous() for name, x in _unique_tensors(model).items()}
-    header: dict[str, Any] = {"model": kind, "version": VERSION, "config": asdict(config)}
+    header: dict[str, Any] = {"model": kind, "version": VERSION, "config": config}
     if is_quantized(model):
         tensors, header["int8"] = pack_int8(tensors), True
     header["checksum"] = checksum(tensors)
@@ -61,19 +56,20 @@ def save(model: nn.Module, path: str | Path) -> Path:
 def load(path: str | Path) -> nn.Module:
     """Load a model that `save` wrote, on the CPU and in evaluation mode.
 
-    >>> from regard.models import LanguageModel, language_tiny
     >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = save(LanguageModel(language_tiny(vocab=10)), folder)
-    >>> load(folder).config.vocab
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10))
+    >>> load(save(model, tempfile.mkdtemp())).config.vocab
     10
     """
     file = Path(path) if Path(path).is_file() else _file(path)
     header, tensors = _read(file)
-    int8 = bool(header.get("int8"))
-    tensors = _unpack(tensors, file) if int8 else tensors
-    model = _build(header, tensors, file)
-    return (swap_int8_modules(model) if int8 else model).eval()
+    if not header.get("int8"):
+        return _build(header, tensors, file).eval()
+    try:
+        tensors = unpack_int8(tensors)
+    except (RuntimeError, TypeError) as error:  # a scale of another shape than its weight
+        raise FileError(f"{file}: needs one scale per row of a weight, got {error}") from error
+    return swap_int8_modules(_build(header, tensors, file)).eval()
 
 
 def _file(path: str | Path) -> Path:
@@ -109,18 +105,9 @@ def read_safetensors(file: Path, writer: str) -> tuple[str | None, dict[str, Ten
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    header, tensors = read_safetensors(file, "save")
-    if header is None:
+    text, tensors = read_safetensors(file, "save")
+    if text is None:
         raise FileError(f"{file}: needs our header, got other weights; try models.from_pretrained")
-    header = _parse(header, file)
-    if (got := checksum(tensors)) != header["checksum"]:
-        raise FileError(
-            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers were damaged"
-        )
-    return header, tensors
-
-
-def _parse(text: str, file: Path) -> dict[str, Any]:
     try:
         header = parse_json(text)
     except ValueError as error:
@@ -128,25 +115,20 @@ def _parse(text: str, file: Path) -> dict[str, Any]:
     names = ("model", "version", "config", "checksum")
     if not isinstance(header, dict) or set(names) - set(header):
         raise FileError(f"{file}: needs {', '.join(names)} in its header, got {text[:80]}")
-    if header["version"] != VERSION:
+    if (version := header["version"]) != VERSION:
+        raise FileError(f"{file}: needs version {VERSION}, got {version}; try a newer regard")
+    if (got := checksum(tensors)) != header["checksum"]:
         raise FileError(
-            f"{file}: needs version {VERSION}, got {header['version']}; try a newer regard"
+            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers were damaged"
         )
-    return header
-
-
-def _unpack(tensors: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
-    try:
-        return unpack_int8(tensors)
-    except (RuntimeError, TypeError) as error:  # a scale of another shape than its weight
-        raise FileError(f"{file}: needs one scale per row of a weight, got {error}") from error
+    return header, tensors
 
 
 def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) -> nn.Module:
     kind, given = header["model"], header["config"]
     if kind not in MODELS:
-        raise FileError(f"{file}: needs a known model, got {kind!r}{_nearest(kind, MODELS)}")
-    config_class = config_type(MODELS[kind])
+        raise FileError(f"{file}: needs a known model, got {kind!r}{suggestion(str(kind), MODELS)}")
+    config_class = CONFIGS[MODELS[kind]]
     known = {field.name: field for field in fields(config_class)}
     if not isinstance(given, dict):
         raise FileError(f"{file}: needs a config of names and values, got {given!r}")
@@ -154,7 +136,7 @@ def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) ->
         if name not in known:
             raise FileError(
                 f"{file}: needs a config of {config_class.__name__}, got unknown {name!r}"
-                f"{_nearest(name, known)}"
+                f"{suggestion(name, known)}"
             )
     for name, field in known.items():
         if name not in given and field.default is MISSING and field.default_factory is MISSING:
@@ -213,7 +195,7 @@ def _compare(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], kind: str
     for name in tensors:
         if name not in own:
             raise FileError(
-                f"{file}: needs the weights of {kind}, got unknown {name!r}{_nearest(name, own)}"
+                f"{file}: needs the weights of {kind}, got unknown {name!r}{suggestion(name, own)}"
             )
     for name, x in own.items():
         if name not in tensors:
@@ -241,11 +223,6 @@ def checksum(tensors: Mapping[str, Tensor]) -> int:
         numbers = tensors[name].reshape(-1).view(torch.uint8).numpy()
         total = zlib.crc32(numbers.data, zlib.crc32(name.encode(), total))
     return total
-
-
-def _nearest(name: str, among: Any) -> str:
-    close = get_close_matches(str(name), list(among), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _kind(x: Tensor) -> str:

@@ -57,11 +57,9 @@ class SpeechEncoder(nn.Module):
         features: Float[Tensor, "batch time mel"],
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch shorter dim"]:
-        if features.shape[2] != self.config.n_mels:
-            raise ShapeError(
-                f"features: needs n_mels={self.config.n_mels} values per frame, "
-                f"got {features.shape[2]}"
-            )
+        n_mels, got = self.config.n_mels, features.shape[2]
+        if got != n_mels:
+            raise ShapeError(f"features: needs n_mels={n_mels} values per frame, got {got}")
         x = self.subsample(features, lengths)
         x = x + lookup_positions(self.positions, torch.arange(x.shape[1], device=x.device))
         mask = None if lengths is None else Padding(self.subsample.out_lengths(lengths))

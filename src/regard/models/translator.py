@@ -23,9 +23,7 @@ from regard.ops import Causal, Padding
 class TranslatorConfig(TokenConfig):
     """Config of a translator; `layers` counts the encoder's. One table may embed both sides.
 
-    >>> TranslatorConfig(
-    ...     source_vocab=9, target_vocab=9, layers=2, decoder_layers=1, dim=8, heads=2
-    ... ).shared_embedding
+    >>> translator_tiny(vocab=9, decoder_layers=1).shared_embedding
     True
     """
 
@@ -57,12 +55,9 @@ class Translator(nn.Module):
     def __init__(self, config: TranslatorConfig):
         super().__init__()
         self.config = config
-        self.source_embedding = make_embedding(config, config.source_vocab)
-        self.target_embedding = (
-            self.source_embedding
-            if config.shared_embedding
-            else make_embedding(config, config.target_vocab)
-        )
+        self.source_embedding = self.target_embedding = make_embedding(config, config.source_vocab)
+        if not config.shared_embedding:
+            self.target_embedding = make_embedding(config, config.target_vocab)
         self.encoder = make_encoder(config)
         self.decoder = make_decoder(config, config.decoder_layers)
         self.readout = Readout(
@@ -79,19 +74,12 @@ class Translator(nn.Module):
         target: Int[Tensor, "batch target"],
         source_lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch target vocab"]:
-        memory = self.encode(source, source_lengths)
-        return self.decode(target, memory, source_lengths)
+        return self.decode(target, self.encode(source, source_lengths), source_lengths)
 
     def encode(
         self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch source dim"]:
-        """Encoder output (memory) of a source; it can be decoded any number of times.
-
-        memory = encoder(embed(source))
-
-        >>> Translator(translator_tiny(vocab=10)).encode(torch.tensor([[1, 2, 3]])).shape
-        torch.Size([1, 3, 64])
-        """
+        """Encoder output (memory) of a source; it can be decoded any number of times."""
         x = self.source_embedding(source)
         return self.encoder(x, mask=None if lengths is None else Padding(lengths))
 
@@ -106,28 +94,16 @@ class Translator(nn.Module):
     ) -> Float[Tensor, "batch target vocab"]:
         """Logits after each target token.
 
-        logits = readout(decoder(embed(target), memory))
-
         Args:
             target: Target tokens, shifted right.
             memory: Output of `encode`, or the keys and values of `decoder.project_memory`.
             source_lengths: Real tokens per source; all by default.
             offset: Number of target tokens already in the cache.
             cache: Stores the new keys and values of each layer and returns all of them.
-
-        >>> model = Translator(translator_tiny(vocab=10)).eval()
-        >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
-        >>> german, french = (model.decode(torch.tensor([[t]]), memory) for t in (4, 5))
         """
         x = self.target_embedding(target, offset=offset)
-        x = self.decoder(
-            x,
-            memory,
-            mask=Causal(),
-            memory_mask=None if source_lengths is None else Padding(source_lengths),
-            offset=offset,
-            cache=cache,
-        )
+        seen = None if source_lengths is None else Padding(source_lengths)
+        x = self.decoder(x, memory, mask=Causal(), memory_mask=seen, offset=offset, cache=cache)
         return self.readout(x, self.target_embedding.token_embeddings)
 
 
@@ -155,16 +131,8 @@ def translator_small(vocab: int, **changes) -> TranslatorConfig:
     >>> translator_small(vocab=10).layers
     3
     """
-    preset = TranslatorConfig(
-        source_vocab=vocab,
-        target_vocab=vocab,
-        layers=3,
-        decoder_layers=3,
-        dim=256,
-        heads=8,
-        dropout=0.1,
-    )
-    return replace(preset, **changes)
+    sizes = {"layers": 3, "decoder_layers": 3, "dim": 256, "heads": 8}
+    return translator_tiny(vocab, **sizes | changes)
 
 
 def translator_base(vocab: int, **changes) -> TranslatorConfig:
@@ -173,16 +141,6 @@ def translator_base(vocab: int, **changes) -> TranslatorConfig:
     >>> translator_base(vocab=10).norm_first
     False
     """
-    preset = TranslatorConfig(
-        source_vocab=vocab,
-        target_vocab=vocab,
-        layers=6,
-        decoder_layers=6,
-        dim=512,
-        heads=8,
-        activation="relu",
-        norm_first=False,
-        final_norm=False,
-        dropout=0.1,
-    )
-    return replace(preset, **changes)
+    sizes = {"layers": 6, "decoder_layers": 6, "dim": 512, "heads": 8}
+    post_ln = {"activation": "relu", "norm_first": False, "final_norm": False}
+    return translator_tiny(vocab, **sizes | post_ln | changes)

@@ -11,6 +11,7 @@ from regard.errors import ConfigError
 from regard.models.config import StackConfig, check_positive, make_encoder
 from regard.models.registry import register_model
 from regard.nn import ClassToken, PatchEmbedding, xavier_linear
+from regard.nn.patches import Images
 from regard.ops import interpolate_positions, patch_grid
 
 
@@ -76,30 +77,16 @@ class VisionTransformer(nn.Module):
         self.pre_logits = xavier_linear(dim, dim) if config.head == "mlp" else None
         self.head = xavier_linear(dim, config.classes)
 
-    def forward(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch classes"]:
+    def forward(self, images: Images) -> Float[Tensor, "batch classes"]:
         x = self.features(images)
         return self.head(x if self.pre_logits is None else self.pre_logits(x).tanh())
 
-    def features(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch dim"]:
-        """Input of the head: the class token after the encoder.
-
-        >>> VisionTransformer(vision_tiny(classes=10)).features(torch.zeros(2, 1, 28, 28)).shape
-        torch.Size([2, 64])
-        """
+    def features(self, images: Images) -> Float[Tensor, "batch dim"]:
+        """Input of the head: the class token after the encoder."""
         return self.encode(images)[:, 0]
 
-    def encode(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch time dim"]:
-        """Encoder output: the class token, then the patches row by row.
-
-        >>> VisionTransformer(vision_tiny(classes=10)).encode(torch.zeros(2, 1, 28, 28)).shape
-        torch.Size([2, 50, 64])
-        """
+    def encode(self, images: Images) -> Float[Tensor, "batch time dim"]:
+        """Encoder output: the class token, then the patches row by row."""
         x = self.cls(self.patches(images))
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
         x = x + interpolate_positions(self.positions, self.config.grid, grid)
@@ -112,17 +99,8 @@ def vision_tiny(classes: int, **changes) -> VisionConfig:
     >>> vision_tiny(classes=10).tokens
     50
     """
-    preset = VisionConfig(
-        classes=classes,
-        image_size=28,
-        channels=1,
-        patch_size=4,
-        layers=4,
-        dim=64,
-        heads=4,
-        dropout=0.1,
-    )
-    return replace(preset, **changes)
+    sizes = {"image_size": 28, "patch_size": 4, "channels": 1, "layers": 4, "dim": 64, "heads": 4}
+    return vision_base(classes, **sizes | {"dropout": 0.1} | changes)
 
 
 def vision_small(classes: int, **changes) -> VisionConfig:
@@ -131,7 +109,7 @@ def vision_small(classes: int, **changes) -> VisionConfig:
     >>> vision_small(classes=1000).dim
     384
     """
-    return replace(vision_base(classes), dim=384, heads=6, **changes)
+    return vision_base(classes, **{"dim": 384, "heads": 6} | changes)
 
 
 def vision_base(classes: int, **changes) -> VisionConfig:

@@ -1,25 +1,23 @@
 """Layers: parameters around one call of an op. They match `torch.nn` numerically."""
 
-from regard.nn.attention import AttentionOptions, CacheUpdate, KeysValues, MultiHeadAttention
+from regard.nn.attention import CacheUpdate, KeysValues, MultiHeadAttention
 from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
 from regard.nn.conv_subsampling import ConvSubsampling, GlobalCMVN, TimeFrequencyConv
 from regard.nn.embedding import TokenEmbedding
 from regard.nn.feed_forward import FeedForward
 from regard.nn.from_torch import attention_state_dict, from_torch
-from regard.nn.linear import xavier_linear
+from regard.nn.linear import Readout, xavier_linear
 from regard.nn.norm import Norm, Residual
 from regard.nn.patches import ClassToken, PatchEmbedding
-from regard.nn.readout import Readout
-from regard.nn.recurrent import (
-    AttentiveRecurrent,
+from regard.nn.recurrent.attentive import AttentiveRecurrent
+from regard.nn.recurrent.decoders import (
     BahdanauDecoder,
     LuongDecoder,
-    Recurrent,
-    RecurrentCell,
     RecurrentDecoder,
     RecurrentMemory,
-    StateAttention,
 )
+from regard.nn.recurrent.layers import Recurrent, RecurrentCell
+from regard.nn.recurrent.state_attention import StateAttention
 from regard.nn.relative_bias import (
     ALiBiBias,
     BucketBias,
@@ -31,7 +29,6 @@ from regard.nn.stack import Decoder, Encoder
 
 __all__ = [
     "ALiBiBias",
-    "AttentionOptions",
     "AttentiveRecurrent",
     "BahdanauDecoder",
     "BlockOptions",

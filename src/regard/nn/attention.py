@@ -16,21 +16,19 @@ KeysValues = tuple[Tensor, Tensor]
 CacheUpdate = Callable[[nn.Module, Tensor, Tensor], KeysValues]
 
 
-class AttentionOptions(TypedDict, total=False):
-    """Keyword arguments of `MultiHeadAttention` that blocks and stacks pass on.
+class TokenInputs(TypedDict, total=False):
+    """Keyword arguments about the new tokens, which stacks and blocks pass on to attention."""
 
-    >>> options = AttentionOptions(kv_heads=1, rope_theta=10000.0)
-    >>> MultiHeadAttention(8, 4, **options).to_k.weight.shape
-    torch.Size([2, 8])
-    """
+    positions: Int[Tensor, "*_ time"] | None
+    offset: int
+    cache: CacheUpdate | None
 
-    kv_heads: int | None
-    head_dim: int | None
-    scale: float | None
-    softcap: float | None
-    sinks: bool
-    rope_theta: float | None
-    rotate_half: bool
+
+class AttentionInputs(TokenInputs, total=False):
+    """All keyword arguments of self-attention, see `MultiHeadAttention.forward`."""
+
+    mask: Mask | Bool[Tensor, "... _ _"] | None
+    bias: Bias | Float[Tensor, "... _ _"] | None
 
 
 class MultiHeadAttention(nn.Module):
@@ -82,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         head_dim = dim // heads if head_dim is None else head_dim
         kv_heads = heads if kv_heads is None else kv_heads
         source_dim = dim if source_dim is None else source_dim
-        self.heads, self.kv_heads = heads, kv_heads
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.scale, self.softcap, self.dropout = scale, softcap, dropout
         self.rope_theta, self.rotate_half = rope_theta, rotate_half
         self.to_q = xavier_linear(dim, heads * head_dim, bias=qkv_bias)
@@ -143,9 +141,6 @@ class MultiHeadAttention(nn.Module):
         """The queries of x, split into heads.
 
         q = rope(x W_q)
-
-        >>> MultiHeadAttention(6, 2).project_query(torch.zeros(1, 4, 6)).shape
-        torch.Size([1, 2, 4, 3])
         """
         _check_width("x", x, self.to_q.in_features)
         return self._apply_rope(_split(self.to_q(x), self.heads), positions, offset)
@@ -156,16 +151,10 @@ class MultiHeadAttention(nn.Module):
         positions: Int[Tensor, "*_ key"] | None = None,
         *,
         offset: int = 0,
-    ) -> tuple[
-        Float[Tensor, "*batch head key head_dim"], Float[Tensor, "*batch head key head_dim"]
-    ]:
+    ) -> KeysValues:
         """The keys and values of a source, split into heads; `forward` accepts the pair.
 
         k = rope(s W_k),   v = s W_v
-
-        >>> layer, x, s = MultiHeadAttention(6, 2), torch.randn(1, 4, 6), torch.randn(1, 5, 6)
-        >>> torch.equal(layer(x, layer.project_kv(s)), layer(x, s))
-        True
         """
         _check_width("source", source, self.to_k.in_features)
         k, v = (_split(x, self.kv_heads) for x in _project(source, self.to_k, self.to_v))
@@ -198,10 +187,7 @@ def _split(x: Tensor, heads: int) -> Tensor:
 
 
 def _project(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """Several linear layers on x, as one matrix product where that is faster.
-
-    (x W₁ᵀ, x W₂ᵀ, …) = x [W₁; W₂; …]ᵀ, split
-    """
+    """Several linear layers on x, as one product x [W₁; W₂; …]ᵀ where that is faster."""
     if not _can_fuse(x, *layers):
         return tuple(layer(x) for layer in layers)
     weight = torch.cat([layer.weight for layer in layers])

@@ -1,54 +1,64 @@
 """Transformer blocks: attention and feed-forward, each with a residual connection."""
 
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from inspect import signature
 from typing import Any, Unpack
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.nn.attention import AttentionOptions, CacheUpdate, KeysValues, MultiHeadAttention
+from regard.nn.attention import AttentionInputs, KeysValues, MultiHeadAttention
 from regard.nn.feed_forward import Activation, FeedForward
 from regard.nn.norm import NormKind, Residual
-from regard.ops import Bias, Mask
+from regard.ops import Mask
 
 
-class BlockOptions(AttentionOptions, total=False):
-    """Keyword arguments of a block; the defaults are those of Vaswani et al. 2017.
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions:
+    """Options of a block; the defaults are those of Vaswani et al. 2017.
 
-    Args:
-        ffn_dim: width of the feed-forward layer, 4 · dim by default.
-        activation: its activation, "relu" by default.
-        gated: whether it is gated (GLU).
-        norm: "layer" (default), "rms" or "none".
-        norm_first: pre-LN instead of post-LN.
-        eps: of the norm, 1e-5 by default.
-        bias: whether linear layers and norms have a bias.
-        qkv_bias, out_bias: of the attention projections; as `bias` if None.
-        dropout: of each sublayer's output.
-        attention_dropout: of the attention weights.
-        activation_dropout: inside the feed-forward layer.
-        skip: False removes the residual connections.
-
-    `AttentionOptions` are accepted too.
+    Fields of attention are those of `MultiHeadAttention`; None stands for kv_heads = heads,
+    head_dim = dim / heads, ffn_dim = 4 · dim, scale = 1/√head_dim, qkv_bias and out_bias = bias.
 
     >>> options = BlockOptions(ffn_dim=16, gated=True, norm="rms", norm_first=True, bias=False)
-    >>> sum(p.numel() for p in EncoderBlock(8, 2, **options).parameters())
+    >>> sum(p.numel() for p in EncoderBlock(8, 2, options).parameters())
     656
     """
 
-    ffn_dim: int | None
-    activation: Activation
-    gated: bool
-    norm: NormKind
-    norm_first: bool
-    eps: float
-    bias: bool
-    qkv_bias: bool | None
-    out_bias: bool | None
-    dropout: float
-    attention_dropout: float
-    activation_dropout: float
-    skip: bool
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    ffn_dim: int | None = None  # hidden width of the feed-forward layer
+    activation: Activation = "relu"
+    gated: bool = False  # feed-forward with a gate (GLU)
+    norm: NormKind = "layer"
+    norm_first: bool = False  # pre-LN instead of post-LN
+    eps: float = 1e-5
+    bias: bool = True  # of linear layers and norms
+    qkv_bias: bool | None = None
+    out_bias: bool | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    rope_theta: float | None = None
+    rotate_half: bool = False
+    dropout: float = 0.0  # of each sublayer's output
+    attention_dropout: float = 0.0  # of the attention weights
+    activation_dropout: float = 0.0  # inside the feed-forward layer
+    skip: bool = True  # False removes the residual connections
+
+    @property
+    def resolved_qkv_bias(self) -> bool:
+        """Whether query, key and value projections have biases."""
+        return self.bias if self.qkv_bias is None else self.qkv_bias
+
+    @property
+    def resolved_out_bias(self) -> bool:
+        """Whether the output projection of attention has a bias."""
+        return self.bias if self.out_bias is None else self.out_bias
+
+
+POST_LN = BlockOptions()
 
 
 class EncoderBlock(nn.Module):
@@ -61,30 +71,18 @@ class EncoderBlock(nn.Module):
     torch.Size([1, 3, 8])
     """
 
-    def __init__(self, dim: int, heads: int, **options: Unpack[BlockOptions]):
+    def __init__(self, dim: int, heads: int, options: BlockOptions = POST_LN, **changes: Any):
         super().__init__()
-        parts = _split_options(options)
-        self.self_attention = MultiHeadAttention(dim, heads, **parts["attention"])
-        self.self_residual = Residual(dim, **parts["residual"])
-        self.feed_forward = FeedForward(dim, **parts["feed_forward"])
-        self.feed_forward_residual = Residual(dim, **parts["residual"])
+        options = replace(options, **changes)
+        self.self_attention = _attention(options, dim, heads)
+        self.self_residual = Residual(dim, **_arguments(Residual, options))
+        self.feed_forward = _feed_forward(options, dim)
+        self.feed_forward_residual = Residual(dim, **_arguments(Residual, options))
 
     def forward(
-        self,
-        x: Float[Tensor, "*batch time dim"],
-        *,
-        mask: Mask | Bool[Tensor, "... _ _"] | None = None,
-        bias: Bias | Float[Tensor, "... _ _"] | None = None,
-        positions: Int[Tensor, "*_ time"] | None = None,
-        offset: int = 0,
-        cache: CacheUpdate | None = None,
+        self, x: Float[Tensor, "*batch time dim"], **inputs: Unpack[AttentionInputs]
     ) -> Float[Tensor, "*batch time dim"]:
-        def attend_self(x: Tensor) -> Tensor:
-            return self.self_attention(
-                x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache
-            )
-
-        x = self.self_residual(x, attend_self)
+        x = self.self_residual(x, partial(self.self_attention, **inputs))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -101,68 +99,47 @@ class DecoderBlock(nn.Module):
     True
     """
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        source_dim: int | None = None,
-        **options: Unpack[BlockOptions],
-    ):
+    def __init__(self, dim: int, heads: int, options: BlockOptions = POST_LN, **changes: Any):
         super().__init__()
-        parts = _split_options(options)
-        attention, residual = parts["attention"], parts["residual"]
-        self.self_attention = MultiHeadAttention(dim, heads, **attention)
-        self.self_residual = Residual(dim, **residual)
+        options = replace(options, **changes)
+        self.self_attention = _attention(options, dim, heads)
+        self.self_residual = Residual(dim, **_arguments(Residual, options))
         # rotary positions are relative within one sequence; between two they mean nothing
-        cross = {**attention, "rope_theta": None}
-        self.cross_attention = MultiHeadAttention(dim, heads, source_dim=source_dim, **cross)
-        self.cross_residual = Residual(dim, **residual)
-        self.feed_forward = FeedForward(dim, **parts["feed_forward"])
-        self.feed_forward_residual = Residual(dim, **residual)
+        self.cross_attention = _attention(replace(options, rope_theta=None), dim, heads)
+        self.cross_residual = Residual(dim, **_arguments(Residual, options))
+        self.feed_forward = _feed_forward(options, dim)
+        self.feed_forward_residual = Residual(dim, **_arguments(Residual, options))
 
     def forward(
         self,
         x: Float[Tensor, "*batch time dim"],
-        memory: Float[Tensor, "*batch key source_dim"] | KeysValues,
+        memory: Float[Tensor, "*batch key dim"] | KeysValues,
         *,
-        mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         memory_mask: Mask | Bool[Tensor, "... _ _"] | None = None,
-        bias: Bias | Float[Tensor, "... _ _"] | None = None,
-        positions: Int[Tensor, "*_ time"] | None = None,
-        offset: int = 0,
-        cache: CacheUpdate | None = None,
+        **inputs: Unpack[AttentionInputs],
     ) -> Float[Tensor, "*batch time dim"]:
-        def attend_self(x: Tensor) -> Tensor:
-            return self.self_attention(
-                x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache
-            )
-
-        def attend_memory(x: Tensor) -> Tensor:
-            return self.cross_attention(x, memory, mask=memory_mask)
-
-        x = self.self_residual(x, attend_self)
-        x = self.cross_residual(x, attend_memory)
+        x = self.self_residual(x, partial(self.self_attention, **inputs))
+        x = self.cross_residual(x, lambda x: self.cross_attention(x, memory, mask=memory_mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-def _split_options(options: BlockOptions) -> dict[str, dict[str, Any]]:
-    """The options of each part of a block: those that its constructor has a parameter for."""
-    given: dict[str, Any] = {"bias": True, **options}
-    for name in ("qkv_bias", "out_bias"):
-        given[name] = given["bias"] if given.get(name) is None else given[name]
-    renamed = {"attention": "attention_dropout", "feed_forward": "activation_dropout"}
-    parts, unknown = {}, set(given) - {*renamed.values()}
-    for part, kind in _PARTS.items():
-        known = signature(kind.__init__).parameters
-        chosen = {name: value for name, value in given.items() if name in known}
-        unknown -= set(known)
-        if part in renamed:  # each has a dropout of its own
-            chosen["dropout"] = given.get(renamed[part], 0.0)
-        parts[part] = chosen
-    if unknown:
-        raise TypeError(f"got an unexpected keyword argument {sorted(unknown)[0]!r}")
-    return parts
+def _attention(options: BlockOptions, dim: int, heads: int) -> MultiHeadAttention:
+    arguments = _arguments(
+        MultiHeadAttention,
+        options,
+        qkv_bias=options.resolved_qkv_bias,
+        out_bias=options.resolved_out_bias,
+        dropout=options.attention_dropout,
+    )
+    return MultiHeadAttention(dim, heads, **arguments)
 
 
-_PARTS = {"attention": MultiHeadAttention, "feed_forward": FeedForward, "residual": Residual}
+def _feed_forward(options: BlockOptions, dim: int) -> FeedForward:
+    return FeedForward(dim, **_arguments(FeedForward, options, dropout=options.activation_dropout))
+
+
+def _arguments(part: type[nn.Module], options: BlockOptions, **more: Any) -> dict[str, Any]:
+    """The options that the constructor of a part has a parameter for, and others."""
+    known = signature(part.__init__).parameters
+    names = [field.name for field in fields(BlockOptions) if field.name in known]
+    return {name: getattr(options, name) for name in names} | more

@@ -104,7 +104,7 @@ class ConvSubsampling(nn.Module):
         for convolution, stride in zip(self.convolutions, self.strides, strict=True):
             if lengths is not None:
                 x = x.masked_fill(~length_mask(lengths, x.shape[-1])[:, None], 0)
-                lengths = _subsample(lengths, stride)
+                lengths = (lengths + stride - 1) // stride
             x = F.gelu(convolution(F.pad(x, (self.left, TIME_KERNEL - 1 - self.left))))
         return self.out(rearrange(x, "batch dim shorter -> batch shorter dim"))
 
@@ -115,7 +115,7 @@ class ConvSubsampling(nn.Module):
         tensor([0, 1, 1, 2])
         """
         for stride in self.strides:
-            lengths = _subsample(lengths, stride)
+            lengths = (lengths + stride - 1) // stride
         return lengths
 
 
@@ -151,7 +151,3 @@ class GlobalCMVN(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch time inputs"]) -> Float[Tensor, "batch time inputs"]:
         return (x - self.mean) / self.std
-
-
-def _subsample(lengths: Tensor, stride: int) -> Tensor:
-    return (lengths + stride - 1) // stride

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.block import DecoderBlock, EncoderBlock
-from regard.nn.feed_forward import Activation
+from regard.nn.feed_forward import ACTIVATIONS
 
 TorchLayer = nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
 
@@ -71,19 +70,20 @@ def _attention(layer: nn.MultiheadAttention) -> MultiHeadAttention:
 def _block(
     layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
 ) -> EncoderBlock | DecoderBlock:
-    parts = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
-    residuals = ["self_residual", "cross_residual", "feed_forward_residual"]
-    if isinstance(layer, nn.TransformerEncoderLayer):
-        kind = EncoderBlock
-        del parts["cross_attention"], residuals[1]
-    else:
-        kind = DecoderBlock
+    kind, parts = EncoderBlock, {"self_attention": "self_attn"}
+    residuals = ["self_residual", "feed_forward_residual"]
+    if isinstance(layer, nn.TransformerDecoderLayer):
+        kind, parts["cross_attention"] = DecoderBlock, "multihead_attn"
+        residuals.insert(1, "cross_residual")
+    activations = {function: name for name, function in ACTIVATIONS.items()}
+    if layer.activation not in activations:
+        raise ConfigError(f"activation: needs relu, gelu or silu, got {layer.activation}")
     attention = layer.self_attn
     ours = kind(
         attention.embed_dim,
         attention.num_heads,
         ffn_dim=layer.linear1.out_features,
-        activation=_activation(layer),
+        activation=activations[layer.activation],
         norm_first=layer.norm_first,
         eps=layer.norm1.eps,
         bias=layer.linear1.bias is not None,
@@ -97,24 +97,11 @@ def _block(
         for name, theirs in parts.items()
         for key, value in attention_state_dict(state, f"{theirs}.").items()
     }
-    for kind in ("weight", "bias"):
-        if f"linear1.{kind}" in state:
-            named[f"feed_forward.to_hidden.{kind}"] = state[f"linear1.{kind}"]
-            named[f"feed_forward.to_out.{kind}"] = state[f"linear2.{kind}"]
-        for i, name in enumerate(residuals, 1):
-            if f"norm{i}.{kind}" in state:
-                to = "gain" if kind == "weight" else "bias"
-                named[f"{name}.norm.{to}"] = state[f"norm{i}.{kind}"]
+    modules = {"linear1": "feed_forward.to_hidden", "linear2": "feed_forward.to_out"}
+    modules |= {f"norm{i}": f"{name}.norm" for i, name in enumerate(residuals, 1)}
+    for theirs, name in modules.items():
+        gain = "gain" if name.endswith("norm") else "weight"
+        for key, x in getattr(layer, theirs).state_dict().items():
+            named[f"{name}.{gain if key == 'weight' else key}"] = x
     ours.load_state_dict(named)
     return ours
-
-
-def _activation(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> Activation:
-    known: dict[object, Activation] = {
-        torch.nn.functional.relu: "relu",
-        torch.nn.functional.gelu: "gelu",
-        torch.nn.functional.silu: "silu",
-    }
-    if layer.activation not in known:
-        raise ConfigError(f"activation: needs relu, gelu or silu, got {layer.activation}")
-    return known[layer.activation]

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
-from regard.nn.readout import Readout
+from regard.nn.linear import Readout
 
 INT8_MAX = 127
 MIN_SCALE = 1e-30  # avoids division by zero for a row of zeros
@@ -76,19 +76,14 @@ class PackedInt8Linear:
             # truncation after adding one half rounds
             quantized = torch.add(self.half, x, alpha=self.steps / largest).to(torch.uint8)
             return self._multiply(quantized, largest, self.bias)
-        quantized, largest = self._quantize(x)
-        y = self._multiply(quantized, 1.0, None).mul_(largest)
-        return y if self.bias is None else y.add_(self.bias)
-
-    def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows as unsigned integers, and the largest magnitude of each row."""
         if len(x) <= FEW_ROWS:
             largest = torch.linalg.vector_norm(x, torch.inf, -1, True).clamp_(min=MIN_SCALE)
             quantized = torch.addcdiv(self.half, x, largest, value=self.steps)
         else:
             largest = x.abs().amax(-1, keepdim=True).clamp_(min=MIN_SCALE)
             quantized = (x * (self.steps / largest)).add_(self.half)
-        return quantized.to(torch.uint8), largest
+        y = self._multiply(quantized.to(torch.uint8), 1.0, None).mul_(largest)
+        return y if self.bias is None else y.add_(self.bias)
 
     def _multiply(self, quantized: Tensor, scale: float, bias: Tensor | None) -> Tensor:
         return _qlinear(quantized, scale, self.input_zero, self.packed, self.scale, self.zero, bias)
@@ -110,11 +105,11 @@ class _PackedCache:
         self.versions: Any = None
         self.layer: PackedInt8Linear | None = None
 
-    def get(self, weight: Tensor, bias: Tensor | None) -> PackedInt8Linear:
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         versions = [(x.data_ptr(), x._version) for x in (weight, bias) if x is not None]
         if self.layer is None or versions != self.versions:
             self.layer, self.versions = PackedInt8Linear(weight, bias), versions
-        return self.layer
+        return self.layer(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
     def __deepcopy__(self, memo: dict) -> "_PackedCache":
         return _PackedCache()  # the copy has other weights
@@ -143,22 +138,19 @@ class Int8Linear(nn.Linear):
     def forward(self, input: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out"]:  # noqa: A002
         if not supports_int8(input):
             return super().forward(input)
-        y = self.packed.get(self.weight, self.bias)(input.reshape(-1, input.shape[-1]))
-        return y.view(*input.shape[:-1], -1)
+        return self.packed(input, self.weight, self.bias)
 
 
 class Int8Readout(Readout):
     """`Readout` in int8, under the conditions of `Int8Linear`.
 
-    >>> readout = Int8Readout(2, 3, tied=True)
+    >>> readout = Int8Readout.from_readout(Readout(2, 3, tied=True))
     >>> with torch.no_grad():
     ...     readout(torch.tensor([[1.0, 2.0]]), torch.eye(3)[:, :2]).round()
     tensor([[1., 2., 0.]])
     """
 
-    def __init__(self, dim: int, vocab: int, **options: Any):
-        super().__init__(dim, vocab, **options)
-        self.packed = _PackedCache()
+    packed: _PackedCache
 
     @classmethod
     def from_readout(cls, readout: Readout) -> "Int8Readout":
@@ -166,27 +158,15 @@ class Int8Readout(Readout):
         result = cls(1, 1, tied=True, scale=readout.scale)
         if readout.weight is not None:
             result.weight = nn.Parameter(dequantize_int8(*quantize_int8(readout.weight)))
-        result.bias = readout.bias
+        result.bias, result.packed = readout.bias, _PackedCache()
         return result.train(readout.training)
 
-    def forward(
-        self, x: Float[Tensor, "*batch dim"], tied_weight: Float[Tensor, "vocab dim"] | None = None
-    ) -> Float[Tensor, "*batch vocab"]:
-        weight = tied_weight if self.weight is None else self.weight
-        if weight is None or not supports_int8(x):
-            return super().forward(x, tied_weight)
-        logits = self.packed.get(weight, None)(x.reshape(-1, x.shape[-1]))
-        logits = logits.view(*x.shape[:-1], -1)
-        logits = logits if self.scale == 1.0 else logits.mul_(self.scale)
-        return logits if self.bias is None else logits.add_(self.bias)
+    def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.packed(x, weight) if supports_int8(x) else super().multiply(x, weight)
 
 
 def supports_int8(x: Tensor) -> bool:
-    """Whether the int8 kernel takes this input: float32 on a CPU, gradients disabled.
-
-    >>> supports_int8(torch.zeros(1, 2)), supports_int8(torch.zeros(1, 2, dtype=torch.float64))
-    (False, False)
-    """
+    """Whether the int8 kernel takes this input: float32 on a CPU, gradients disabled."""
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
     return is_plain and not torch.is_grad_enabled()
 
@@ -198,9 +178,6 @@ def _input_steps() -> int:
     Without VNNI oneDNN adds pairs of u8 · s8 products in int16, where 2 · 255 · 127 overflows and
     2 · 127 · 127 does not. The kernel itself is tested: `ONEDNN_MAX_CPU_ISA` can disable VNNI, and
     torch reports only AVX512-VNNI, though AVX-VNNI suffices.
-
-    >>> _input_steps() in (63, 127)
-    True
     """
     return INT8_MAX if all(_is_exact(*shape) for shape in ((1, 2, 1), (17, 64, 64))) else 63
 

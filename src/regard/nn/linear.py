@@ -1,6 +1,10 @@
-"""Linear layers with Xavier initialisation."""
+"""Linear layers: with Xavier initialisation, and the output layer over a vocabulary."""
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import ShapeError
 
 
 def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
@@ -17,3 +21,36 @@ def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> 
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+class Readout(nn.Module):
+    """Output projection to logits.
+
+    logits = scale · x Wᵀ + b,   W its own or, if `tied`, the token embeddings given to forward
+
+    >>> Readout(2, 3, tied=True)(torch.tensor([[1.0, 2.0]]), torch.eye(3)[:, :2])
+    tensor([[1., 2., 0.]])
+    """
+
+    def __init__(
+        self, dim: int, vocab: int, *, tied: bool = False, bias: bool = False, scale: float = 1.0
+    ):
+        super().__init__()
+        self.scale = scale
+        self.weight = None if tied else nn.Parameter(torch.randn(vocab, dim) * dim**-0.5)
+        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
+
+    def forward(
+        self, x: Float[Tensor, "*batch dim"], tied_weight: Float[Tensor, "vocab dim"] | None = None
+    ) -> Float[Tensor, "*batch vocab"]:
+        weight = tied_weight if self.weight is None else self.weight
+        if weight is None:
+            raise ShapeError("tied_weight: needs the token embeddings for a tied readout, got None")
+        logits = self.multiply(x, weight)
+        if self.scale != 1.0:  # saves a pass over the largest tensor of a model
+            logits = self.scale * logits
+        return logits if self.bias is None else logits + self.bias
+
+    def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x Wᵀ, which a quantised readout computes otherwise."""
+        return x @ weight.mT

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from regard.errors import ShapeError
 from regard.ops.patches import patch_grid
 
+Images = Float[Tensor, "batch channel height width"]
+
 
 class PatchEmbedding(nn.Module):
     """Patch embedding: a convolution whose kernel and stride are the patch size.
@@ -25,9 +27,7 @@ class PatchEmbedding(nn.Module):
         self.patch_size = patch_size
         self.project = nn.Conv2d(channels, dim, kernel_size=patch_size, stride=patch_size)
 
-    def forward(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch time dim"]:
+    def forward(self, images: Images) -> Float[Tensor, "batch time dim"]:
         channels = self.project.in_channels
         if images.ndim != 4 or images.shape[1] != channels:
             raise ShapeError(
@@ -41,9 +41,7 @@ class PatchEmbedding(nn.Module):
         """The same layer for flattened patches (`ops.patchify`)."""
         weight = self.project.weight
         linear = nn.Linear(weight[0].numel(), len(weight)).to(weight)
-        with torch.no_grad():
-            linear.weight.copy_(weight.flatten(1))
-            linear.bias.copy_(_bias(self.project))
+        linear.load_state_dict({"weight": weight.flatten(1), "bias": self.project.bias})
         return linear
 
     @classmethod
@@ -61,10 +59,9 @@ class PatchEmbedding(nn.Module):
                 f"channels={channels}"
             )
         embedding = cls(channels, linear.out_features, patch_size).to(linear.weight)
-        with torch.no_grad():
-            embedding.project.weight.copy_(linear.weight.view_as(embedding.project.weight))
-            bias = linear.bias if linear.bias is not None else torch.zeros(())
-            _bias(embedding.project).copy_(bias)
+        shape = embedding.project.weight.shape
+        bias = torch.zeros(len(linear.weight)) if linear.bias is None else linear.bias
+        embedding.project.load_state_dict({"weight": linear.weight.view(shape), "bias": bias})
         return embedding
 
 
@@ -84,8 +81,3 @@ class ClassToken(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch more dim"]:
         return torch.cat([self.token.to(x.dtype).expand(len(x), 1, -1), x], 1)
-
-
-def _bias(layer: nn.Conv2d) -> Tensor:
-    assert layer.bias is not None
-    return layer.bias

@@ -1,7 +1,7 @@
 """The math: pure functions without parameters. Heads are the last leading axis of q, k and v."""
 
 from regard.ops import biases, masks
-from regard.ops.attend import attend, attention_weights
+from regard.ops.attend import attend, attention_weights, window
 from regard.ops.audio import frame_sizes, log_mel, mel_filters, mel_frame_count, online_cmvn
 from regard.ops.biases import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slopes
 from regard.ops.influence import Influence, influence, influence_window
@@ -33,7 +33,6 @@ from regard.ops.scores import additive, bilinear, dot, scaled_dot, score_moments
 from regard.ops.softargmax import gumbel_softmax, softargmax, straight_through
 from regard.ops.survey import Survey, survey
 from regard.ops.terms import Terms
-from regard.ops.window import window
 
 __all__ = [
     "ALiBi",

@@ -1,12 +1,13 @@
 """Ops under torch.autocast: inputs are cast as SDPA casts them, then autocast is disabled."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+Op = TypeVar("Op", bound=Callable[..., Any])
 
 
 def is_autocast(x: Tensor) -> bool:
@@ -25,23 +26,15 @@ def cast_to_autocast(*tensors: Tensor) -> list[Tensor]:
     return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
 
 
-def disable_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """A context without autocast on the device of a tensor."""
-    return torch.autocast(x.device.type, enabled=False)
-
-
-def without_autocast(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: run an op without autocast, which would round its products.
-
-    The first argument of the op is a tensor, or has one as `.q`.
-    """
+def without_autocast(op: Op) -> Op:
+    """Decorator: run an op of q, … without autocast, which would round its products."""
 
     @wraps(op)
-    def run(first: Any, *args: Any, **kwargs: Any) -> Any:
-        x = first if isinstance(first, Tensor) else first.q
-        if not is_autocast(x):
-            return op(first, *args, **kwargs)
-        with disable_autocast(x):
-            return op(first, *args, **kwargs)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        q = args[0] if args else kwargs["q"]
+        if not is_autocast(q):
+            return op(*args, **kwargs)
+        with torch.autocast(q.device.type, enabled=False):
+            return op(*args, **kwargs)
 
-    return run
+    return run  # pyright: ignore[reportReturnType] the signature of op

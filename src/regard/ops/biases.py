@@ -3,15 +3,16 @@
 Like masks, biases are functions of positions, not n × n tensors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.grid import Grid, slice_dense
-from regard.ops.term_registry import register_term
+from regard.ops.grid import Grid, slice_dense, slice_head
+from regard.ops.term_registry import TERMS, register_term
 
 
 class Bias:
@@ -25,6 +26,8 @@ class Bias:
     tensor(6.)
     """
 
+    per_head: ClassVar[tuple[str, int] | None] = None  # a field with one entry per head, its axis
+
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The number added to the score of query position i and key position j."""
         raise NotImplementedError
@@ -35,11 +38,31 @@ class Bias:
 
     def check(self, heads: int, head_dim: int) -> None:
         """Raise a ShapeError if the bias does not fit these sizes."""
+        if self.per_head is not None:
+            name, axis = self.per_head
+            if (got := getattr(self, name).shape[axis]) != heads:
+                raise ShapeError(f"{name}: needs one for each of {heads} heads, got {got}")
+
+    def head_view(self, head: int) -> "Bias | None":
+        """The bias of one head; None if an unregistered bias may differ from head to head."""
+        if type(self) not in TERMS:
+            return None
+        if self.per_head is None:
+            return self
+        name, axis = self.per_head
+        part: dict[str, Any] = {name: getattr(self, name).narrow(axis, head, 1)}
+        return replace(self, **part)  # pyright: ignore[reportArgumentType] registered: a dataclass
+
+    @property
+    def parts(self) -> "list[Bias]":
+        """The biases whose sum it is."""
+        return [self]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Its tensors that may be trained."""
-        return ()
+        """Its tensors that may be trained: the fields of a dataclass."""
+        values = [getattr(self, f.name) for f in fields(self)] if is_dataclass(self) else []
+        return tuple(x for x in values if isinstance(x, Tensor))
 
     @property
     def depends_on_query(self) -> bool:
@@ -70,15 +93,10 @@ class ALiBi(Bias):
 
     slopes: Float[Tensor, " head"]
 
+    per_head = ("slopes", 0)
+
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return -self.slopes[h] * (i - j).abs()
-
-    def check(self, heads: int, head_dim: int) -> None:
-        _check_heads("slopes", self.slopes.shape[0], heads)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.slopes,)
 
 
 @register_term("bias")
@@ -92,19 +110,14 @@ class Toeplitz(Bias):
 
     table: Float[Tensor, "head distance"]  # distances -radius … radius
 
+    per_head = ("table", 0)
+
     def __post_init__(self) -> None:
         _check_odd("table", self.table.shape[-1])
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         radius = self.table.shape[-1] // 2
         return self.table[h, (j - i).clamp(-radius, radius) + radius]
-
-    def check(self, heads: int, head_dim: int) -> None:
-        _check_heads("table", self.table.shape[0], heads)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.table,)
 
 
 @register_term("bias")
@@ -123,6 +136,8 @@ class Buckets(Bias):
     table: Float[Tensor, "bucket head"]
     bidirectional: bool = True
     max_distance: int = 128
+
+    per_head = ("table", 1)
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.table[self.bucket(j - i), h]
@@ -144,13 +159,6 @@ class Buckets(Bias):
         )
         wide = exact + (log_ratio * (count - exact)).long()
         return first + torch.where(distance < exact, distance, wide.clamp(max=count - 1))
-
-    def check(self, heads: int, head_dim: int) -> None:
-        _check_heads("table", self.table.shape[1], heads)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.table,)
 
 
 @register_term("bias")
@@ -186,10 +194,6 @@ class RelativeKeys(Bias):
     def depends_on_query(self) -> bool:
         return True
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.table,)
-
 
 @register_term("bias")
 @dataclass(frozen=True, eq=False)
@@ -206,9 +210,8 @@ class DenseBias(Bias):
     def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
         return slice_dense(self.values, grid, "bias")
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.values,)
+    def head_view(self, head: int) -> Bias:
+        return DenseBias(slice_head(self.values, head))
 
 
 @register_term("bias")
@@ -234,6 +237,14 @@ class SumBias(Bias):
         self.a.check(heads, head_dim)
         self.b.check(heads, head_dim)
 
+    def head_view(self, head: int) -> Bias | None:
+        a, b = self.a.head_view(head), self.b.head_view(head)
+        return None if a is None or b is None else SumBias(a, b)
+
+    @property
+    def parts(self) -> list[Bias]:
+        return self.a.parts + self.b.parts
+
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.a.tensors + self.b.tensors
@@ -241,11 +252,6 @@ class SumBias(Bias):
     @property
     def depends_on_query(self) -> bool:
         return self.a.depends_on_query or self.b.depends_on_query
-
-
-def _check_heads(name: str, got: int, heads: int) -> None:
-    if got != heads:
-        raise ShapeError(f"{name}: needs one for each of {heads} heads, got {got}")
 
 
 def _check_odd(name: str, got: int) -> None:

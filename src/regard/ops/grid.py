@@ -80,6 +80,11 @@ def slice_dense(x: Tensor, grid: Grid, name: str) -> Tensor:
     return slice_axis(x, -1, grid.keys) if keys > 1 else x
 
 
+def slice_head(x: Tensor, head: int) -> Tensor:
+    """One head of a tensor given for the whole map; a tensor for all heads stays."""
+    return x[..., head : head + 1, :, :] if x.ndim > 2 and x.shape[-3] > 1 else x
+
+
 def to_4d(x: Tensor) -> Tensor:
     """Reshape to (batch, head, n, d) for kernels; a single leading axis is taken as heads.
 

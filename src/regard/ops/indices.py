@@ -18,7 +18,8 @@ def as_int(name: str, value: Any) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
-        hint = f"; try {value.strip()}" if isinstance(value, str) and _is_digits(value) else ""
+        text = value.strip() if isinstance(value, str) else ""
+        hint = f"; try {text}" if text.lstrip("-").isdigit() else ""
         raise ShapeError(f"{name}: needs a whole number, got {value!r}{hint}") from None
 
 
@@ -83,7 +84,3 @@ def resolve_slice(value: Any, count: int, name: str) -> range:
     if not result:
         raise ShapeError(f"{name}: needs at least one of {count}, got {value}")
     return result
-
-
-def _is_digits(text: str) -> bool:
-    return text.strip().lstrip("-").isdigit()

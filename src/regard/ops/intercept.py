@@ -58,11 +58,8 @@ class _Entry(Generic[A]):
     scope: Scope | None
     is_open: bool = True
 
-    def includes_call(self, call: Any) -> bool:
-        return self.scope is None or self.scope.includes_call(call)
-
-    def includes_model(self, model: nn.Module) -> bool:
-        return self.scope is None or self.scope.includes_model(model)
+    def receives(self, call: Any) -> bool:
+        return self.is_open and (self.scope is None or self.scope.includes_call(call))
 
 
 class InterceptorRegistry(Generic[A]):
@@ -102,16 +99,16 @@ class InterceptorRegistry(Generic[A]):
         local, global_ = self._local.get(), self._global
         if not local and not global_:
             return []
-        entries = [e for e in local if e.is_open and e.includes_call(call)]
+        entries = [e for e in local if e.receives(call)]
         if all(e.scope is None for e in entries):
-            entries += [e for e in global_ if e.is_open and e.includes_call(call)]
+            entries += [e for e in global_ if e.receives(call)]
             entries.sort(key=lambda e: e.serial)
         return [e.interceptor for e in entries]
 
     def intercepts(self, model: nn.Module) -> bool:
         """Whether calls of this model would be intercepted; it need not be running."""
-        entries = {*self._local.get(), *self._global}
-        return any(e.is_open and e.includes_model(model) for e in entries)
+        entries = (e for e in (*self._local.get(), *self._global) if e.is_open)
+        return any(e.scope is None or e.scope.includes_model(model) for e in entries)
 
     def dispatch(self, call: Any, compute: Callable[[Any], Any], method: str | None = None) -> Any:
         """Pass a call through all interceptors, the latest first, then compute it.
@@ -140,12 +137,8 @@ def intercepting(
     """Register an interceptor: it receives each call and `proceed`, which computes it.
 
     A recorder calls `proceed(call)` and keeps the result; an edit proceeds with another call or
-    changes the result. The latest interceptor is called first.
-
-    Args:
-        interceptor: function of (call, proceed) that returns output and log-sum-exp.
-        scope: the model whose calls it receives; None for all calls of this thread.
-        other_threads: with a scope, also receive calls of the model from other threads.
+    changes the result. The latest is called first. With a scope it receives the calls of one model,
+    by default also those of other threads; without, all calls of this thread.
     """
     return _interceptors.register(interceptor, scope, other_threads=other_threads)
 
@@ -182,9 +175,9 @@ BYPASSES = (
     Bypass("gpu engine", "regard.decode.gpu.engine", "CudaGraphEngine.ready", "the model"),
     Bypass("gpu weights", "regard.decode.gpu.engine", "_weight_addresses", "the model"),
     Bypass(
-        "gpu engine start", "regard.decode.steppers.language", "LanguageStepper.start", "the model"
+        "gpu engine start", "regard.decode.language_stepper", "LanguageStepper.start", "the model"
     ),
     Bypass(
-        "gpu engine step", "regard.decode.steppers.language", "LanguageStepper.step", "the model"
+        "gpu engine step", "regard.decode.language_stepper", "LanguageStepper.step", "the model"
     ),
 )

@@ -5,15 +5,18 @@ position i may attend to key position j, in sequence b and head h. Indices broad
 expression serves one cell, a tile and the whole map.
 """
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.grid import Grid, slice_dense
-from regard.ops.term_registry import register_term
+from regard.ops.grid import Grid, slice_dense, slice_head
+from regard.ops.term_registry import TERMS, register_term
 
 
 class Mask:
@@ -25,10 +28,8 @@ class Mask:
     >>> class Even(Mask):
     ...     def at(self, b, h, i, j):
     ...         return j % 2 == 0
-    >>> (Even() & Causal()).dense(3, 3).int()
-    tensor([[1, 0, 0],
-            [1, 0, 0],
-            [1, 0, 1]], dtype=torch.int32)
+    >>> (Even() & Causal()).dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
     """
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -59,12 +60,20 @@ class Mask:
     def check(self, sequences: int, queries: int, keys: int) -> None:
         """Raise a ShapeError if the mask does not fit these sizes."""
 
+    @property
+    def parts(self) -> "list[Mask]":
+        """The masks whose intersection it is."""
+        return [self]
+
+    def head_view(self, head: int) -> "Mask | None":
+        """The mask of one head; None if an unregistered mask may differ from head to head."""
+        return self if type(self) in TERMS else None
+
     def dense(self, queries: int, keys: int, offset: int = 0) -> Tensor:
         """The mask of one sequence as a matrix.
 
-        >>> Causal().dense(2, 3, offset=1)
-        tensor([[ True,  True, False],
-                [ True,  True,  True]])
+        >>> Causal().dense(2, 3, offset=1).int().tolist()
+        [[1, 1, 0], [1, 1, 1]]
         """
         grid = Grid((), range(queries), range(keys), offset, torch.device("cpu"))
         return self.tile(grid).expand(queries, keys)
@@ -81,10 +90,8 @@ class Mask:
 class Causal(Mask):
     """Causal mask: j ≤ i.
 
-    >>> Causal().dense(3, 3)
-    tensor([[ True, False, False],
-            [ True,  True, False],
-            [ True,  True,  True]])
+    >>> Causal().dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -106,10 +113,8 @@ class Causal(Mask):
 class Local(Mask):
     """Sliding window: |i - j| ≤ radius.
 
-    >>> (Causal() & Local(1)).dense(3, 3)
-    tensor([[ True, False, False],
-            [ True,  True, False],
-            [False,  True,  True]])
+    >>> (Causal() & Local(1)).dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
 
     radius: int
@@ -136,11 +141,8 @@ class Local(Mask):
 class Chunked(Mask):
     """Chunked attention for streaming: the own chunk and `left_chunks` before it (None: all).
 
-    >>> Chunked(2, left_chunks=0).dense(4, 4).int()
-    tensor([[1, 1, 0, 0],
-            [1, 1, 0, 0],
-            [0, 0, 1, 1],
-            [0, 0, 1, 1]], dtype=torch.int32)
+    >>> Chunked(2, left_chunks=0).dense(4, 4).int().tolist()
+    [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
     """
 
     size: int
@@ -195,15 +197,11 @@ class Padding(Mask):
         return None if self.left_padding is None else self.left_padding.reshape(-1)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
-        if self.lengths.numel() != sequences:
-            raise ShapeError(
-                f"lengths: needs one for each of {sequences} sequences, got {self.lengths.numel()}"
-            )
-        if self.left_padding is not None and self.left_padding.numel() != sequences:
-            raise ShapeError(
-                f"left_padding: needs one for each of {sequences} sequences, "
-                f"got {self.left_padding.numel()}"
-            )
+        for name, x in (("lengths", self.lengths), ("left_padding", self.left_padding)):
+            if x is not None and x.numel() != sequences:
+                raise ShapeError(
+                    f"{name}: needs one for each of {sequences} sequences, got {x.numel()}"
+                )
 
 
 @register_term("mask")
@@ -211,10 +209,8 @@ class Padding(Mask):
 class Documents(Mask):
     """Packed documents: a query attends to keys with its own document id.
 
-    >>> Documents(torch.tensor([[0, 0, 1]])).dense(3, 3).int()
-    tensor([[1, 1, 0],
-            [1, 1, 0],
-            [0, 0, 1]], dtype=torch.int32)
+    >>> Documents(torch.tensor([[0, 0, 1]])).dense(3, 3).int().tolist()
+    [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     """
 
     ids: Int[Tensor, "batch time"]
@@ -235,15 +231,17 @@ class Documents(Mask):
 class DenseMask(Mask):
     """Any pattern as a boolean matrix, True where a query may attend to a key.
 
-    >>> (DenseMask(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2)
-    tensor([[ True, False],
-            [False,  True]])
+    >>> (DenseMask(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2).tolist()
+    [[True, False], [False, True]]
     """
 
     allowed: Bool[Tensor, "... query key"]
 
     def tile(self, grid: Grid) -> Tensor:
         return slice_dense(self.allowed, grid, "mask")
+
+    def head_view(self, head: int) -> Mask:
+        return DenseMask(slice_head(self.allowed, head))
 
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         queries, keys = self.allowed.shape[-2:]
@@ -256,65 +254,72 @@ class DenseMask(Mask):
         return visible.int().argmax(-1).expand(sequences)
 
 
-@register_term("mask", spelling="&")
 @dataclass(frozen=True)
-class Both(Mask):
-    """Intersection of two masks, `a & b`.
-
-    >>> (Causal() & Local(0)).dense(2, 2)
-    tensor([[ True, False],
-            [False,  True]])
-    """
+class _Pair(Mask):
+    """Two masks, combined by & or |."""
 
     a: Mask
     b: Mask
 
+    combine: ClassVar[Callable[[Any, Any], Any]]
+
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return self.a.at(b, h, i, j) & self.b.at(b, h, i, j)
+        return self.combine(self.a.at(b, h, i, j), self.b.at(b, h, i, j))
 
     def tile(self, grid: Grid) -> Tensor:
-        return self.a.tile(grid) & self.b.tile(grid)
+        return self.combine(self.a.tile(grid), self.b.tile(grid))
+
+    def is_full(self, positions: range, keys: range) -> bool:
+        return self.combine(self.a.is_full(positions, keys), self.b.is_full(positions, keys))
+
+    @property
+    def allows_future(self) -> bool:
+        return self.combine(self.a.allows_future, self.b.allows_future)
+
+    def check(self, sequences: int, queries: int, keys: int) -> None:
+        self.a.check(sequences, queries, keys)
+        self.b.check(sequences, queries, keys)
+
+    def head_view(self, head: int) -> Mask | None:
+        a, b = self.a.head_view(head), self.b.head_view(head)
+        return None if a is None or b is None else type(self)(a, b)
+
+
+@register_term("mask", spelling="&")
+@dataclass(frozen=True)
+class Both(_Pair):
+    """Intersection of two masks, `a & b`.
+
+    >>> (Causal() & Local(0)).dense(2, 2).tolist()
+    [[True, False], [False, True]]
+    """
+
+    combine = operator.and_
+
+    @property
+    def parts(self) -> list[Mask]:
+        return self.a.parts + self.b.parts
 
     def key_span(self, positions: range, keys: int) -> range:
         a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
         start = max(a.start, b.start)
         return range(start, max(start, min(a.stop, b.stop)))
 
-    def is_full(self, positions: range, keys: range) -> bool:
-        return self.a.is_full(positions, keys) and self.b.is_full(positions, keys)
-
-    @property
-    def allows_future(self) -> bool:
-        return self.a.allows_future and self.b.allows_future
-
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
         return b if a is None else a if b is None else torch.maximum(a, b)
 
-    def check(self, sequences: int, queries: int, keys: int) -> None:
-        self.a.check(sequences, queries, keys)
-        self.b.check(sequences, queries, keys)
-
 
 @register_term("mask", spelling="|")
 @dataclass(frozen=True)
-class Either(Mask):
+class Either(_Pair):
     """Union of two masks, `a | b`.
 
-    >>> (Local(0) | DenseMask(torch.tensor([[True, False, False]]))).dense(3, 3).int()
-    tensor([[1, 0, 0],
-            [1, 1, 0],
-            [1, 0, 1]], dtype=torch.int32)
+    >>> (Local(0) | DenseMask(torch.tensor([[True, False, False]]))).dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
 
-    a: Mask
-    b: Mask
-
-    def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return self.a.at(b, h, i, j) | self.b.at(b, h, i, j)
-
-    def tile(self, grid: Grid) -> Tensor:
-        return self.a.tile(grid) | self.b.tile(grid)
+    combine = operator.or_
 
     def key_span(self, positions: range, keys: int) -> range:
         a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
@@ -322,27 +327,15 @@ class Either(Mask):
             return a or b
         return range(min(a.start, b.start), max(a.stop, b.stop))
 
-    def is_full(self, positions: range, keys: range) -> bool:
-        return self.a.is_full(positions, keys) or self.b.is_full(positions, keys)
-
-    @property
-    def allows_future(self) -> bool:
-        return self.a.allows_future or self.b.allows_future
-
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
         return None if a is None or b is None else torch.minimum(a, b)
-
-    def check(self, sequences: int, queries: int, keys: int) -> None:
-        self.a.check(sequences, queries, keys)
-        self.b.check(sequences, queries, keys)
 
 
 def length_mask(lengths: Int[Tensor, "*batch"], time: int) -> Bool[Tensor, "*batch time"]:
     """Which positions of padded sequences are valid: t < length.
 
-    >>> length_mask(torch.tensor([1, 2]), 3).int()
-    tensor([[1, 0, 0],
-            [1, 1, 0]], dtype=torch.int32)
+    >>> length_mask(torch.tensor([1, 2]), 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0]]
     """
     return torch.arange(time, device=lengths.device) < lengths[..., None]

@@ -12,11 +12,8 @@ def patchify(
 ) -> Shaped[Tensor, "*batch time pixel"]:
     """Split images into flattened patches, row by row: N = H·W / P² patches of P²·C numbers.
 
-    >>> patchify(torch.arange(16).view(1, 4, 4), 2)
-    tensor([[ 0,  1,  4,  5],
-            [ 2,  3,  6,  7],
-            [ 8,  9, 12, 13],
-            [10, 11, 14, 15]])
+    >>> patchify(torch.arange(16).view(1, 4, 4), 2).tolist()
+    [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
     """
     grid = patch_grid(images.shape[-2], images.shape[-1], patch_size)
     pattern = "... channel (h row) (w col) -> ... (h w) (channel row col)"

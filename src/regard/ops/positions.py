@@ -80,12 +80,10 @@ def apply_rope(
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * rotations).flatten(-2)
     sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
-    pattern = (
-        "... (half pair) -> ... pair half" if rotate_half else "... (pair half) -> ... pair half"
-    )
-    a, b = rearrange(x, pattern, half=2).unbind(-1)
+    features = "... (half pair)" if rotate_half else "... (pair half)"
+    a, b = rearrange(x, f"{features} -> ... pair half", half=2).unbind(-1)
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
-    return rearrange(rotated, "... pair half -> " + pattern.partition(" ->")[0])
+    return rearrange(rotated, f"... pair half -> {features}")
 
 
 def lookup_positions(
@@ -93,9 +91,8 @@ def lookup_positions(
 ) -> Float[Tensor, "*batch dim"]:
     """Learned position embeddings: the row of the table for each position.
 
-    >>> lookup_positions(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0]))
-    tensor([[2.],
-            [1.]])
+    >>> lookup_positions(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0])).tolist()
+    [[2.0], [1.0]]
     """
     # a check on a GPU would synchronise every step; there the kernel raises by itself
     last = int(positions.max()) if positions.numel() and not positions.is_cuda else 0

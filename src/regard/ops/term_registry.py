@@ -6,10 +6,10 @@ A mask of integers is spelled by its name and fields, "local:3"; masks combine a
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import reduce
 from operator import and_, or_
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -19,13 +19,11 @@ T = TypeVar("T", bound=type)
 TermKind = Literal["mask", "bias"]
 
 
-@dataclass(frozen=True)
-class RegisteredTerm:
-    """One registered class of masks or biases."""
+class RegisteredTerm(NamedTuple):
+    """What is known of a registered class of masks or biases."""
 
     kind: TermKind
-    cls: type
-    spelling: str | None = None  # its name in text; None if it holds tensors
+    spelling: str | None  # its name in text; None if it holds tensors
 
 
 TERMS: dict[type, RegisteredTerm] = {}
@@ -35,7 +33,7 @@ def register_term(kind: TermKind, *, spelling: str | None = None) -> Callable[[T
     """Class decorator that adds a dataclass of masks or biases to the registry."""
 
     def add(cls: T) -> T:
-        TERMS[cls] = RegisteredTerm(kind, cls, spelling)
+        TERMS[cls] = RegisteredTerm(kind, spelling)
         return cls
 
     return add
@@ -95,7 +93,7 @@ def parse_mask(text: str) -> Any:
 
 def _parse_one(text: str) -> Any:
     name, *numbers = text.strip().split(":")
-    spelled = {e.spelling: e.cls for e in TERMS.values() if e.spelling and e.spelling.isalpha()}
+    spelled = {e.spelling: cls for cls, e in TERMS.items() if e.spelling and e.spelling.isalpha()}
     try:
         return spelled[name](*map(int, numbers))
     except RegardError:  # a number out of range

@@ -87,16 +87,10 @@ class Terms:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
             scores = scores + self.bias.tile(grid, q, self.scale).to(scores.dtype)
-        return self.apply_mask(scores, grid, in_place=buffer is not None)
-
-    def apply_mask(self, scores: Tensor, grid: Grid, *, in_place: bool = False) -> Tensor:
-        """The scores with -inf where masked."""
         if self.mask is None or self.mask.is_full(grid.query_positions, grid.keys):
             return scores
-        masked = ~self.mask.tile(grid)
-        if in_place:
-            return scores.masked_fill_(masked, -torch.inf)
-        return scores.masked_fill(masked, -torch.inf)
+        fill = scores.masked_fill if buffer is None else scores.masked_fill_
+        return fill(~self.mask.tile(grid), -torch.inf)
 
     def grid(
         self, q: Tensor, k: Tensor, rows: range | None = None, keys: range | None = None
@@ -117,6 +111,13 @@ class Terms:
         if self.sinks is None:
             return lse
         return torch.logaddexp(lse, self.sinks.to(lse.dtype)[:, None])
+
+    def add_sinks(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp including the sinks, which only scale the output down."""
+        if self.sinks is None:
+            return out, lse
+        total = self.with_sinks(lse)
+        return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
 
     def without(self, *names: str) -> "Terms":
         """A copy with the named terms set to None."""
@@ -179,9 +180,8 @@ def _group(q: Tensor, k: Tensor) -> int:
 def _grouped_dot(q: Tensor, k: Tensor, buffer: Tensor | None) -> Tensor:
     if q.shape[:-2] == k.shape[:-2]:
         return _dot(q, k, buffer)
-    shared = q.unflatten(-3, (k.shape[-3], -1)).flatten(
-        -3, -2
-    )  # all queries of a group, one matrix
+    # all queries of a group in one matrix
+    shared = q.unflatten(-3, (k.shape[-3], -1)).flatten(-3, -2)
     return _dot(shared, k, buffer).unflatten(-2, (_group(q, k), -1)).flatten(-4, -3)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,10 @@ from torch import Tensor
 from regard.ops.terms import Terms
 
 MAX_SCORES = 1 << 24  # scores per band, 64 MB of float32
+
+Recompute = Callable[
+    [range, Sequence[Tensor], Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Tensor]]
+]
 
 
 class TileSize(NamedTuple):
@@ -51,8 +55,8 @@ def row_bands(queries: int, per_row: int, max_elements: int = MAX_SCORES) -> lis
     >>> row_bands(5, per_row=10, max_elements=20)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
-    height = max(1, min(queries, max_elements // max(1, per_row)))
-    return [range(i, min(i + height, queries)) for i in range(0, max(1, queries), max(1, height))]
+    height = max(1, max_elements // max(1, per_row))
+    return [range(top, min(top + height, queries)) for top in range(0, max(1, queries), height)]
 
 
 def split_rows(q: Tensor, height: int) -> list[range]:
@@ -61,8 +65,7 @@ def split_rows(q: Tensor, height: int) -> list[range]:
     >>> split_rows(torch.zeros(5, 1), height=3)
     [range(0, 3), range(3, 5)]
     """
-    queries = q.shape[-2]
-    return [range(top, min(top + height, queries)) for top in range(0, queries, height)]
+    return row_bands(q.shape[-2], 1, height) if q.shape[-2] else []
 
 
 def split_keys(keys: range, width: int, boundaries: Iterable[int] = ()) -> list[range]:
@@ -78,23 +81,47 @@ def split_keys(keys: range, width: int, boundaries: Iterable[int] = ()) -> list[
     return [range(a, b) for a, b in pairwise(at) if a < b]
 
 
-def band_gradients(
+def attach_gradients(
+    values: Sequence[Tensor],
     inputs: Sequence[Tensor],
-    bands: Iterable[range],
-    recompute: Callable[[range], tuple[Sequence[Tensor], Sequence[Tensor]]],
-) -> list[Tensor | None]:
-    """Gradients of a streamed op: each band is recomputed, differentiated and summed up.
+    trainable: Sequence[Tensor],
+    bands: Sequence[range],
+    recompute: Recompute,
+) -> tuple[Tensor, ...]:
+    """The values of a streamed op, with a backward pass that recomputes each band.
 
-    `recompute(rows)` returns the outputs of a band and their gradients. The result has one entry
-    per input, None where it requires no gradient.
+    `recompute(rows, inputs, grads)` returns the outputs of a band and their gradients, given the
+    gradients of the values. Inputs are passed in detached, as one may be computed from another.
     """
-    wanted = [x for x in inputs if x.requires_grad]
-    totals = {id(x): torch.zeros_like(x) for x in wanted}
-    for rows in bands:
-        with torch.enable_grad():
-            outputs, grad_outputs = recompute(rows)
-        grads = torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True)
-        for x, grad in zip(wanted, grads, strict=True):
-            if grad is not None:
-                totals[id(x)] += grad
-    return [totals.get(id(x)) for x in inputs]
+    tensors = (*inputs, *trainable)
+    if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+        return tuple(values)
+    return _Streamed.apply(bands, recompute, len(inputs), len(tensors), *tensors, *values)
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, bands: Any, recompute: Recompute, inputs: int, count: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.bands, ctx.recompute, ctx.inputs = bands, recompute, inputs
+        ctx.save_for_backward(*tensors[:count])
+        ctx.values = len(tensors) - count
+        return tuple(value.clone() for value in tensors[count:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = [
+            x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors[: ctx.inputs]
+        ]
+        tensors = (*inputs, *ctx.saved_tensors[ctx.inputs :])
+        wanted = [x for x in tensors if x.requires_grad]
+        totals = {id(x): torch.zeros_like(x) for x in wanted}
+        for rows in ctx.bands:
+            with torch.enable_grad():
+                outputs, grad_outputs = ctx.recompute(rows, inputs, grads)
+            parts = torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True)
+            for x, part in zip(wanted, parts, strict=True):
+                if part is not None:
+                    totals[id(x)] += part
+        return (None,) * 4 + tuple(totals.get(id(x)) for x in tensors) + (None,) * ctx.values

@@ -1,28 +1,38 @@
 """Trained runs on disk and what one does with them: open, train, evaluate, apply, export."""
 
-from regard.runs.alignment import Alignment, Link, align, alignment_head
-from regard.runs.apply.classify import ClassPrediction, classify_run
+from regard.runs.alignment import (
+    Alignment,
+    Link,
+    align,
+    alignment_head,
+    record_translation,
+    with_output_tokens,
+)
+from regard.runs.apply.classify import (
+    ClassifiedFile,
+    ClassPrediction,
+    classify_files,
+    classify_run,
+)
 from regard.runs.apply.generate import generate_run
-from regard.runs.apply.transcribe import transcribe_run, transcribe_run_detailed
+from regard.runs.apply.look import LookReport, look_report
+from regard.runs.apply.report import Reporter
+from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcribe_run_detailed
 from regard.runs.apply.translate import TranslationPipeline, translate_run
+from regard.runs.apply.translate_files import TranslationJob, TranslationReport, translate_file
+from regard.runs.contents import new_run_folder, read_recipe
 from regard.runs.evaluate import AnswerEvaluator, Evaluation, Mistake, evaluate_run
 from regard.runs.export import export_run
-from regard.runs.jobs.classify import ClassifiedFile, ClassifyRequest, classify_files
-from regard.runs.jobs.look import LookReport, LookRequest, look_report
-from regard.runs.jobs.report import Reporter
-from regard.runs.jobs.transcribe import TranscribeJob, TranscriptChunk
-from regard.runs.jobs.translate import (
-    TranslationReport,
-    TranslationRequest,
-    translate_file,
-    translate_files,
-)
 from regard.runs.listing import list_runs
-from regard.runs.load import load, load_text_model
-from regard.runs.named_models import build_or_load_model, cost_by_name
-from regard.runs.pretrained import find_run, load_pretrained, pretrained_names
+from regard.runs.load import (
+    build_or_load_model,
+    find_run,
+    load,
+    load_pretrained,
+    pretrained_names,
+)
 from regard.runs.quantize import QuantizationResult, quantize_run
-from regard.runs.run import Run, load_run, new_run_folder, read_recipe
+from regard.runs.run import Run, load_run
 from regard.runs.settings import (
     config_from_json,
     config_to_json,
@@ -32,18 +42,15 @@ from regard.runs.settings import (
 )
 from regard.runs.text_model import TextModel
 from regard.runs.training import resume_run, start_run
-from regard.runs.translation_sight import record_translation, with_output_tokens
 
 __all__ = [
     "Alignment",
     "AnswerEvaluator",
     "ClassPrediction",
     "ClassifiedFile",
-    "ClassifyRequest",
     "Evaluation",
     "Link",
     "LookReport",
-    "LookRequest",
     "Mistake",
     "QuantizationResult",
     "Reporter",
@@ -51,9 +58,9 @@ __all__ = [
     "TextModel",
     "TranscribeJob",
     "TranscriptChunk",
+    "TranslationJob",
     "TranslationPipeline",
     "TranslationReport",
-    "TranslationRequest",
     "align",
     "alignment_head",
     "build_or_load_model",
@@ -61,7 +68,6 @@ __all__ = [
     "classify_run",
     "config_from_json",
     "config_to_json",
-    "cost_by_name",
     "evaluate_run",
     "export_run",
     "find_run",
@@ -71,7 +77,6 @@ __all__ = [
     "load",
     "load_pretrained",
     "load_run",
-    "load_text_model",
     "look_report",
     "new_run_folder",
     "override_settings",
@@ -82,10 +87,8 @@ __all__ = [
     "record_translation",
     "resume_run",
     "start_run",
-    "transcribe_run",
     "transcribe_run_detailed",
     "translate_file",
-    "translate_files",
     "translate_run",
     "with_output_tokens",
 ]

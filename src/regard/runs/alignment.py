@@ -1,14 +1,45 @@
-"""Word alignment of a translation with its source, from cross-attention."""
+"""Recorded attention of a translator on a pair of texts, and the word alignment it shows."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
-from regard.data import Pair, Tokenizer, pair_preprocessor
+from regard.data import Pair, Tokenizer, collate, pair_preprocessor
 from regard.errors import LookError
+from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
-from regard.runs.translation_sight import record_translation, with_output_tokens
+
+
+@torch.no_grad()
+def record_translation(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: str = "*") -> Sight:
+    """Record the attention of a translator while it decodes a given target (teacher forcing).
+
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
+    >>> tokenizer, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
+    >>> record_translation(model, tokenizer, pair)["decoder.0.cross"]
+    decoder.0.cross: cross, 4 heads, 5 queries, 4 keys
+    """
+    batch, device = collate([pair_preprocessor(tokenizer)(pair)]), next(model.parameters()).device
+    inputs = {"source": batch["source"].to(device), "target": batch["target"][:, :-1].to(device)}
+    tokens = {name: list(map(tokenizer.id_to_token, x[0].tolist())) for name, x in inputs.items()}
+    with look(model, at, tokens=tokens) as sight:
+        model(*inputs.values())
+    return sight
+
+
+def with_output_tokens(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:
+    """A decoder's site with each query labelled by its output token instead of its input token.
+
+    >>> run, pair = rg.load("phrases"), rg.data.Pair("3 days", "3 Tage", "de")
+    >>> site = record_translation(run.model, run.tokenizer, pair)["decoder.0.cross"]
+    >>> with_output_tokens(site, run.tokenizer, pair).query_tokens[0][-1]
+    '<end>'
+    """
+    ids = pair_preprocessor(tokenizer)(pair)["target"][1:]
+    return replace(site, query_tokens=[[tokenizer.id_to_token(i) for i in ids]])
 
 
 class Link(NamedTuple):
@@ -36,17 +67,13 @@ class Alignment(NamedTuple):
 
 
 def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
-    """Align each target word with the source word that it attends to most.
+    """Align each target word with the source word that it attends to most, by `alignment_head`.
 
     weight(word, other) = Σ_{j in other} mean_{i in word} w_ij,   i of the target, j of the source
 
-    The head is `alignment_head`.
-
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> tokenizer = rg.data.ByteTokenizer(("de",))
-    >>> pair = rg.data.Pair("two days", "zwei Tage", "de")
-    >>> [link.target for link in align(model, tokenizer, pair).links]
-    ['zwei', 'Tage']
+    >>> run, pair = rg.load("phrases"), rg.data.Pair("3 days", "3 Tage", "de")
+    >>> [link.source for link in align(run.model, run.tokenizer, pair).links]
+    ['3', 'days']
     """
     sight = record_translation(model, tokenizer, pair)
     best = alignment_head(sight)
@@ -67,9 +94,8 @@ def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
 def alignment_head(sight: Sight) -> Any:
     """The row of `sight.heads()` whose cross-attention is sharpest with a distinct key per query.
 
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> tokenizer, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
-    >>> alignment_head(record_translation(model, tokenizer, pair)).kind
+    >>> run, pair = rg.load("phrases"), rg.data.Pair("3 days", "3 Tage", "de")
+    >>> alignment_head(record_translation(run.model, run.tokenizer, pair)).kind
     'cross'
     """
     rows = [row for row in sight.heads() if row.kind == "cross"]

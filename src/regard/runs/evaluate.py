@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.runs.run import Device, Run, model_on, require_verb
+from regard.runs.contents import Device, RunContents, require_verb
+from regard.runs.text_model import model_on
 from regard.tasks import EvalSplit, TranslationEvaluator
 from regard.train import Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
@@ -26,10 +27,7 @@ class Mistake(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Scores of a run on a split, its mistakes in order, and the quality of its confidence.
-
-    `mistakes` is empty for a task without text output, `confidence` for a run without a
-    calibration.
+    """Scores of a run on a split, its mistakes (of text output), the quality of its confidence.
 
     >>> Evaluation("test", {"exact": 1.0}, []).scores["exact"]
     1.0
@@ -45,10 +43,8 @@ class Evaluation(NamedTuple):
 class AnswerEvaluator(Protocol):
     """An evaluator whose predictions are texts that can be compared one by one.
 
-    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
-    >>> tokenizer = rg.data.ByteTokenizer(languages=("de",))
-    >>> evaluator = rg.tasks.TranslationEvaluator(pairs, tokenizer, split="valid")
-    >>> isinstance(evaluator, AnswerEvaluator)
+    >>> run = rg.load("phrases", device="cpu")
+    >>> isinstance(run.data.evaluator(run.tokenizer, "valid"), AnswerEvaluator)
     True
     """
 
@@ -64,7 +60,7 @@ class AnswerEvaluator(Protocol):
 
 
 def evaluate_run(
-    run: Run,
+    run: RunContents,
     split: EvalSplit = "test",
     *,
     beam_width: int | None = None,
@@ -78,19 +74,15 @@ def evaluate_run(
         beam_width: of the beam search; None takes the recipe's.
         device: where to evaluate, on a copy of the model; None is where the model is.
 
-    >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
-    >>> small += ["dim=16", "device=cpu"]
-    >>> folder = tempfile.mkdtemp()
-    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
-    >>> scores = rg.runs.start_run(recipe, folder).scores
-    >>> evaluate_run(rg.runs.load_run(folder)).scores == scores
-    True
+    >>> run = rg.load("phrases", device="cpu")
+    >>> small = rg.runs.override_settings(run.recipe, ["valid_size=3"])
+    >>> evaluate_run(replace(run, recipe=small), "valid").scores["exact"]
+    1.0
     """
     require_verb(run, "evaluate")
     if split not in ("valid", "test"):
         raise ConfigError(f"split: needs one of valid, test, got {split!r}")
-    evaluator = run.recipe.data.evaluator(run.tokenizer, split)
+    evaluator = run.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
         if not isinstance(evaluator, TranslationEvaluator):
             kind = type(run.model).__name__
@@ -112,7 +104,7 @@ def evaluate_run(
     return Evaluation(split, scores, mistakes, confidence)
 
 
-def _confidence(run: Run, model: nn.Module, evaluator: object) -> dict[str, float]:
+def _confidence(run: RunContents, model: nn.Module, evaluator: object) -> dict[str, float]:
     if run.calibration is None or not isinstance(evaluator, Gradable):
         return {}
     return calibration_metrics(run_evaluation(model, evaluator.grade), run.calibration)

@@ -13,27 +13,23 @@ from regard.models import OnnxFile, Recogniser, VisionTransformer, export_onnx
 from regard.models.recogniser import BLANK
 from regard.ops.audio.log_mel import frame_sizes
 from regard.runs.apply.classify import class_names
-from regard.runs.run import Run, model_on, require_verb
+from regard.runs.contents import RunContents, require_verb
+from regard.runs.text_model import model_on
 
 EXPORT_FILE = "export.json"
 
 
-def export_run(run: Run, folder: str | Path) -> list[OnnxFile]:
+def export_run(run: RunContents, folder: str | Path) -> list[OnnxFile]:
     """Write ONNX files compared with torch, the tokenizer and export.json into a folder.
 
     export.json holds what a program needs beside the model: the end token and the first decoder
     token of each language, text normalisation, class names, or sample rate and frame sizes.
 
     >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> [file.name for file, _ in rg.load("phrases", device="cpu").export(folder)]
+    >>> [file.name for file, _ in rg.load("phrases", device="cpu").export(tempfile.mkdtemp())]
     ['encoder.onnx', 'step.onnx']
-    >>> sorted(path.name for path in folder.iterdir())
-    ['encoder.onnx', 'export.json', 'step.onnx', 'tokenizer.json']
-    >>> json.loads((folder / "export.json").read_text())["language_ids"]["de"]
-    5
     """
-    if not isinstance(run, Run):
+    if not isinstance(run, RunContents):
         raise ConfigError(
             f"run: needs a run, got {type(run).__name__}; try rg.models.export_onnx for a model"
         )
@@ -49,7 +45,7 @@ def export_run(run: Run, folder: str | Path) -> list[OnnxFile]:
     return files
 
 
-def _task_info(run: Run) -> dict[str, Any]:
+def _task_info(run: RunContents) -> dict[str, Any]:
     if isinstance(run.model, Recogniser):
         config = run.model.config
         window, hop = frame_sizes(config.sample_rate)

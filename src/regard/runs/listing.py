@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError
-from regard.runs.run import RECIPE_FILE, read_recipe, read_result
+from regard.runs.contents import RECIPE_FILE, read_recipe, read_result
 from regard.runs.settings import iter_settings
 from regard.train import read_metrics
 

@@ -1,13 +1,29 @@
-"""`rg.load`: a run, a pretrained model or a Hugging Face folder, by name or path."""
+"""Runs, pretrained models, presets and Hugging Face folders by name or path: `rg.load`."""
 
+from difflib import get_close_matches
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from regard import models
-from regard.errors import FileError
-from regard.runs.hub_text_model import load_hub_text_model
-from regard.runs.pretrained import find_run
-from regard.runs.run import RECIPE_FILE, WEIGHTS_FILE, Device, Run, default_device, load_run
-from regard.runs.text_model import TextModel
+from regard.errors import ConfigError, FileError, suggestion
+from regard.models.serialization import WEIGHTS_FILE
+from regard.runs.contents import RECIPE_FILE, Device, default_device
+from regard.runs.run import Run, load_run
+from regard.runs.text_model import load_hub_text_model
+from regard.train.loop import CHECKPOINTS
+
+_MODELS = {
+    "translator": models.Translator,
+    "recurrent": models.RecurrentTranslator,
+    "language": models.LanguageModel,
+    "classifier": models.Classifier,
+    "vision": models.VisionTransformer,
+    "recogniser": models.Recogniser,
+}
+# runs without checkpoints, in half precision
+PRETRAINED_FOLDER = Path(__file__).parents[1] / "pretrained"
 
 
 def load(name_or_path: str | Path, *, device: Device | None = None) -> Run:
@@ -37,13 +53,79 @@ def load(name_or_path: str | Path, *, device: Device | None = None) -> Run:
     return Run(path, None, models.load(path).to(device).eval(), None)
 
 
-def load_text_model(path: str | Path, *, device: Device | None = None) -> TextModel:
-    """The model at a path with its tokenizer, for recording attention; paths are those of `load`.
+def pretrained_names() -> list[str]:
+    """Names of the pretrained models.
 
-    >>> import tempfile
-    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10))
-    >>> text_model = load_text_model(rg.models.save(model, tempfile.mkdtemp()))
-    >>> text_model.look("3 1 4").names
-    ['decoder.0.self', 'decoder.1.self']
+    >>> "phrases" in pretrained_names()
+    True
     """
-    return load(path, device=device).text_model
+    return sorted(file.parent.name for file in PRETRAINED_FOLDER.glob(f"*/{RECIPE_FILE}"))
+
+
+def load_pretrained(name: str, *, device: Device = "cpu") -> Run:
+    """Open a pretrained model of the package by name.
+
+    >>> load_pretrained("phrases").translate("2 days", to="de")
+    {'de': ['2 Tage']}
+    """
+    if name not in (names := pretrained_names()):
+        raise FileError(f"name: needs one of {_known()}, got {name!r}{suggestion(name, names)}")
+    return load_run(PRETRAINED_FOLDER / name, device=device)
+
+
+def find_run(name: str | Path) -> Path:
+    """The folder of a run or saved model, given by its path or as the name of a pretrained model.
+
+    A folder of that name takes precedence if it holds a run or a model; one of other files, such as
+    recordings in `morse/`, does not hide the pretrained model. `./morse` is always the folder.
+
+    >>> find_run("phrases").parent.name
+    'pretrained'
+    """
+    path, is_pretrained = Path(name), str(name) in pretrained_names()
+    if path.exists() and (_holds_model(path) or not is_pretrained):
+        return path
+    if is_pretrained:
+        return PRETRAINED_FOLDER / name
+    raise FileError(
+        f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
+        f"{suggestion(str(name), pretrained_names())}"
+    )
+
+
+def _holds_model(path: Path) -> bool:
+    return any((path / name).exists() for name in (RECIPE_FILE, WEIGHTS_FILE, CHECKPOINTS))
+
+
+def _known() -> str:
+    names = pretrained_names()
+    return f"the pretrained models {', '.join(names)}" if names else "no pretrained model"
+
+
+def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.Module:
+    """A model by the name of a preset or pretrained model, or by its path.
+
+    A preset is built on the meta device: it has all shapes, and its weights take no memory.
+
+    >>> model = build_or_load_model("translator_base")
+    >>> model.readout.weight, next(model.parameters()).device
+    (None, device(type='meta'))
+    """
+    if name in preset_names():
+        kind = name.partition("_")[0]
+        sizes = {"classifier": {"vocab": vocab, "classes": classes}, "vision": {"classes": classes}}
+        config = getattr(models, name)(**sizes.get(kind, {"vocab": vocab}))
+        with torch.device("meta"):
+            return _MODELS[kind](config)
+    if Path(name).exists() or name in pretrained_names():
+        return models.load(find_run(name)).float()
+    known = [*preset_names(), *pretrained_names()]
+    near = get_close_matches(name, known, 1, 0.5) or ["translator_base"]
+    raise ConfigError(
+        f"name: needs a saved model or one of {', '.join(known)}, got {name!r}; try {near[0]}"
+    )
+
+
+def preset_names() -> list[str]:
+    """Names of the model presets."""
+    return [name for name in models.__all__ if name.partition("_")[0] in _MODELS]

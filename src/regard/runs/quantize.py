@@ -9,17 +9,10 @@ from regard import models
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import FileError
 from regard.files import atomic_write, make_folder, write_text
+from regard.models.serialization import WEIGHTS_FILE
+from regard.runs.contents import RECIPE_FILE, RESULT_FILE, Device, RunContents, require_verb
 from regard.runs.evaluate import evaluate_run
-from regard.runs.run import (
-    RECIPE_FILE,
-    RESULT_FILE,
-    WEIGHTS_FILE,
-    Device,
-    Run,
-    load_run,
-    model_on,
-    require_verb,
-)
+from regard.runs.text_model import model_on
 from regard.train.metrics.calibration import CALIBRATION_FILE
 
 
@@ -36,7 +29,7 @@ class QuantizationResult(NamedTuple):
 
 
 def quantize_run(
-    run: Run, folder: str | Path, *, score: bool = True, device: Device | None = None
+    run: RunContents, folder: str | Path, *, score: bool = True, device: Device | None = None
 ) -> QuantizationResult:
     """Write a run with int8 weights into a new folder, and evaluate both.
 
@@ -49,13 +42,12 @@ def quantize_run(
         device: where the float run is evaluated; None is where its model is.
 
     >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp()) / "small"
-    >>> result = quantize_run(rg.load("glyphs", device="cpu"), folder, score=False)
-    >>> result.file_sizes[1] < 0.6 * result.file_sizes[0]
-    True
-    >>> rg.models.is_quantized(rg.runs.load_run(folder).model)
+    >>> sizes = rg.load("glyphs", device="cpu").quantize(tempfile.mkdtemp(), score=False).file_sizes
+    >>> sizes[1] < 0.6 * sizes[0]
     True
     """
+    from regard.runs.run import load_run  # whose class has this function as a method
+
     require_verb(run, "quantize")
     assert run.folder is not None
     folder = Path(folder)

@@ -1,6 +1,8 @@
 """`TextModel`: a model with its tokenizer, to record attention on a text."""
 
+import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,14 +11,31 @@ from torch import Tensor, nn
 from regard import models
 from regard.data import Pair, Tokenizer
 from regard.data.text.tokenizers import SPECIAL_TOKENS
-from regard.errors import LookError, ShapeError
+from regard.errors import FileError, LookError, ShapeError
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
-from regard.runs.translation_sight import record_translation
+from regard.models.registry import get_config
+from regard.runs.alignment import record_translation
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
 PUNCTUATION = frozenset(".,;:!?")  # separators beside a tokenizer's own special tokens
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator)
 SINGLE_STACKS = (models.LanguageModel, models.Classifier)
+
+
+def model_on(model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    """The model itself, or a copy of it where `device` is another one: never moved in place.
+
+    >>> model = torch.nn.Linear(1, 1)
+    >>> model_on(model, None) is model, model_on(model, "cpu") is model
+    (True, True)
+    """
+    if device is None:
+        return model
+    device, current = torch.device(device), next(model.parameters()).device
+    if device.type == current.type and device.index in (None, current.index):
+        return model
+    return copy.deepcopy(model).to(device)
 
 
 @dataclass(frozen=True)
@@ -48,14 +67,13 @@ class TextModel:
     @staticmethod
     def from_model(model: nn.Module, tokenizer: Tokenizer | None = None) -> "TextModel":
         """A model of ours that reads token ids."""
-        if not TextModel.supports(model):
+        if not isinstance(model, ENCODER_DECODERS + SINGLE_STACKS):
             raise LookError(
                 f"model: needs one that reads tokens, got {type(model).__name__}; "
                 "try rg.look(model) in Python with its own input"
             )
-        config: Any = model.config
         pair = isinstance(model, ENCODER_DECODERS)
-        vocab = config.source_vocab if pair else config.vocab
+        vocab = model.config.source_vocab if pair else model.config.vocab
         return TextModel(model, is_encoder_decoder=pair, vocab=vocab, tokenizer=tokenizer)
 
     @property
@@ -72,8 +90,6 @@ class TextModel:
 
     def on(self, device: str | torch.device | None) -> "TextModel":
         """The same with a copy of the model on another device; itself if that is the same."""
-        from regard.runs.run import model_on
-
         model = model_on(self.model, device)
         return self if model is self.model else replace(self, model=model)
 
@@ -81,8 +97,7 @@ class TextModel:
         """The same with freshly initialised weights."""
         with torch.random.fork_rng(), torch.device(self.device):
             torch.manual_seed(seed)
-            config: Any = self.model.config
-            return replace(self, model=type(self.model)(config).eval())
+            return replace(self, model=models.build(get_config(self.model)).eval())
 
     @torch.no_grad()
     def look(
@@ -171,3 +186,51 @@ class TextModel:
         if self.hf_tokenizer is None:
             return [str(x) for x in ids[0].tolist()]
         return list(self.hf_tokenizer.convert_ids_to_tokens(ids[0].tolist()))
+
+
+def load_hub_text_model(path: Path) -> TextModel:
+    """The model and tokenizer of a Hugging Face folder; nothing is downloaded."""
+    try:
+        from transformers import AutoConfig, AutoModel
+    except ImportError:
+        raise LookError(
+            "model: needs transformers for a Hugging Face folder, got no such package; "
+            "try pip install transformers"
+        ) from None
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        model = AutoModel.from_pretrained(path, config=config, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
+    if getattr(model, "main_input_name", "input_ids") != "input_ids":
+        raise LookError(
+            f"model: needs one that reads tokens, got {type(model).__name__}, which reads "
+            f"{model.main_input_name}; try rg.look(model) in Python with its own input"
+        )
+    is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
+    start = getattr(config, "decoder_start_token_id", None)
+    return TextModel(
+        model.eval(),
+        hf_tokenizer=_tokenizer(path),
+        is_encoder_decoder=is_encoder_decoder,
+        vocab=getattr(config, "vocab_size", None),
+        max_length=getattr(config, "max_position_embeddings", None),
+        decoder_start_token_id=(0 if start is None else start) if is_encoder_decoder else None,
+    )
+
+
+def _tokenizer(path: Path) -> Any:
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise FileError(
+            f"{path}: has a tokenizer that cannot be loaded, {_first(error)}"
+        ) from error
+
+
+def _first(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -15,8 +15,7 @@ from regard.data import Tokenizer
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import FileError, RegardError
 from regard.files import make_folder, write_text
-from regard.runs.lock import lock_folder
-from regard.runs.run import (
+from regard.runs.contents import (
     RECIPE_FILE,
     RESULT_FILE,
     VERSION,
@@ -24,6 +23,7 @@ from regard.runs.run import (
     load_tokenizer,
     read_recipe,
 )
+from regard.runs.lock import lock_folder
 from regard.runs.settings import config_to_json
 from regard.tasks import Recipe
 from regard.train import (
@@ -59,14 +59,10 @@ def start_run(
         tensorboard: also write TensorBoard event files.
 
     >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
-    >>> small += ["dim=16", "device=cpu"]
-    >>> folder = Path(tempfile.mkdtemp()) / "run"
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "dim=16", "device=cpu"]
     >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
-    >>> start_run(recipe, folder).reason
+    >>> start_run(recipe, Path(tempfile.mkdtemp()) / "run").reason
     'finished'
-    >>> sorted(path.name for path in folder.iterdir())[-3:]
-    ['recipe.json', 'result.json', 'tokenizer.json']
     """
     folder, ranks = Path(folder), ranks or Ranks()
     with _locked(folder, ranks):
@@ -123,10 +119,9 @@ def _locked(folder: Path, ranks: Ranks) -> Iterator[None]:
     with ExitStack() as stack:
 
         def lock() -> None:
-            is_new = not folder.exists()
-            make_folder(folder)
-            if is_new:
+            if not folder.exists():
                 stack.callback(_remove_if_empty, folder)
+            make_folder(folder)
             try:
                 stack.enter_context(lock_folder(folder))
             except OSError as error:

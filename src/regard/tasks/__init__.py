@@ -10,8 +10,7 @@ from regard.tasks.classification.images import ImageData
 from regard.tasks.language.text import LanguageData, TextData
 from regard.tasks.language.windows import LanguageEvaluator
 from regard.tasks.recipe import DataModule, EvalSplit, Evaluator, Recipe
-from regard.tasks.recognition.error_rate import edit_distance, error_rate
-from regard.tasks.recognition.evaluator import RecognitionEvaluator
+from regard.tasks.recognition.evaluator import RecognitionEvaluator, edit_distance, error_rate
 from regard.tasks.recognition.morse import MorseData
 from regard.tasks.recognition.speech import SpeechData
 from regard.tasks.recognition.transcripts import Transcript, best_path, transcribe_batch

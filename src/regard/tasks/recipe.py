@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 from torch import nn
 
@@ -16,6 +16,13 @@ EvalSplit = Literal["valid", "test"]
 Evaluator = Callable[[nn.Module], dict[str, Any]]  # computes the scores of a model
 BatchUnit = Literal["batch_tokens", "batch_size"]
 DEFAULT_BATCH: dict[BatchUnit, int] = {"batch_tokens": 4096, "batch_size": 64}
+
+
+class Shard(TypedDict, total=False):
+    """The rank of a process and the number of processes, whose batches differ."""
+
+    rank: int
+    world_size: int
 
 
 class DataModule(ABC):
@@ -40,9 +47,7 @@ class DataModule(ABC):
         """The model's config, completed with sizes that only the data knows."""
 
     @abstractmethod
-    def batches(
-        self, tokenizer: Any, train: TrainConfig, *, rank: int = 0, world_size: int = 1
-    ) -> BatchSource:
+    def batches(self, tokenizer: Any, train: TrainConfig, **shard: Unpack[Shard]) -> BatchSource:
         """Endless batches of the train split, in an order fixed by the seed."""
 
     @abstractmethod

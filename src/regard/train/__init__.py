@@ -10,6 +10,7 @@ from regard.train.checkpoint.store import (
 )
 from regard.train.config import TrainConfig
 from regard.train.distributed.ranks import Ranks, init_distributed, shutdown_distributed
+from regard.train.evaluation import mean_loss, score_texts
 from regard.train.loop import Outcome, Trainer
 from regard.train.losses import (
     ModelOutputs,
@@ -20,7 +21,6 @@ from regard.train.losses import (
     register_objective,
     symmetric_kl,
 )
-from regard.train.metrics.bleu import score_texts
 from regard.train.metrics.calibration import (
     Calibration,
     Gradable,
@@ -31,7 +31,6 @@ from regard.train.metrics.calibration import (
     save_calibration,
 )
 from regard.train.metrics.log import read_metrics
-from regard.train.metrics.loss import mean_loss
 from regard.train.progress import Progress
 from regard.train.schedules import lr_factor
 from regard.train.signals import defer_signals

@@ -27,10 +27,6 @@ class CompilePolicy:
     dynamic sizes of a translator raise an assertion in the tiling of torch 2.11's compiler on an
     H200. With `graphs`, static shapes are replayed as CUDA graphs: small kernels end before Python
     has launched the next one.
-
-    >>> policy = CompilePolicy("off")
-    >>> policy.loss_function(max, {"x": torch.ones(1)}) is max
-    True
     """
 
     def __init__(self, mode: str, *, graphs: bool = False):
@@ -78,9 +74,6 @@ def build_compile_policy(
 
     CUDA graphs need one batch per update and one rank: a graph writes each gradient to the memory
     of the last one.
-
-    >>> build_compile_policy(TrainConfig(steps=9), nn.Linear(1, 1), torch.device("cpu")).mode
-    'off'
     """
     graphs = device.type == "cuda" and config.accumulate == 1 and strategy == "none"
     if config.compile != "auto":

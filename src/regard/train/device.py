@@ -8,11 +8,7 @@ from regard.train.distributed.ranks import Ranks
 
 
 def select_device(config: TrainConfig, ranks: Ranks | None = None) -> torch.device:
-    """The device that a config asks for; bf16 on a CPU, where it is a hundred times slower, raises.
-
-    >>> select_device(TrainConfig(steps=1, device="cpu"))
-    device(type='cpu')
-    """
+    """The device of a config; bf16 on a CPU, where it is a hundred times slower, raises."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: needs a CUDA device for cuda, got none here; try cpu")
     if config.device != "cpu" and torch.cuda.is_available():

@@ -1,10 +1,13 @@
-"""Evaluation of a model during and after training."""
+"""Evaluation of a model during and after training: mean loss, exact match and BLEU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+
+from regard.errors import ShapeError
+from regard.train.losses import Batch, Objective
 
 Scores = TypeVar("Scores")
 
@@ -18,6 +21,45 @@ def run_evaluation(model: nn.Module, evaluate: Callable[[nn.Module], Scores]) ->
             return evaluate(model)
     finally:
         model.train(was_training)
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, objective: Objective, batches: Iterable[Batch]) -> float:
+    """Loss per token (or example) over all batches, without label smoothing.
+
+    Σ_batches loss_sum / Σ_batches size
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=8)).eval()
+    >>> batch = {"tokens": torch.zeros(1, 5, dtype=torch.long)}
+    >>> mean_loss(model, rg.train.objective("next_token"), [batch]) > 0
+    True
+    """
+    device = next(model.parameters()).device
+    total, size = 0.0, 0
+    for batch in batches:
+        batch = {name: x.to(device) for name, x in batch.items()}
+        total += float(objective.loss_sum(model, batch))
+        size += int(objective.size(batch))
+    return total / max(1, size)
+
+
+def score_texts(answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Exact-match rate, corpus BLEU by sacrebleu, and sacrebleu's signature of that BLEU.
+
+    >>> scores = score_texts(["one two three four", "five"], ["one two three four", "six"])
+    >>> scores["exact"], round(scores["bleu"], 1)  # 4 of 5 words, all pairs: (4/5)^(1/4)
+    (0.5, 94.6)
+    """
+    from sacrebleu.metrics.bleu import BLEU  # slow to import
+
+    if not answers or len(answers) != len(references):
+        raise ShapeError(
+            f"answers: needs one for each of {len(references)} references, got {len(answers)}"
+        )
+    bleu = BLEU()
+    score = bleu.corpus_score(list(answers), [list(references)]).score
+    exact = sum(a == b for a, b in zip(answers, references, strict=True)) / len(answers)
+    return {"exact": exact, "bleu": score, "signature": str(bleu.get_signature())}
 
 
 def format_scores(scores: dict[str, Any]) -> str:

@@ -12,14 +12,7 @@ Logger = Callable[[dict[str, Any]], None]
 
 
 def tensorboard_logger(folder: str | Path) -> Logger:
-    """A logger that writes the numbers of each line of metrics as TensorBoard scalars.
-
-    >>> import tempfile
-    >>> try:
-    ...     tensorboard_logger(tempfile.mkdtemp())({"step": 1, "loss": 0.5})
-    ... except ConfigError as error:  # an extra: it may not be installed
-    ...     assert str(error).startswith("tensorboard: needs the package")
-    """
+    """A logger that writes the numbers of each line of metrics as TensorBoard scalars."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

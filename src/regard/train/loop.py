@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError, FileError, TrainError
-from regard.train.checkpoint.sharded import save_sharded_checkpoint
 from regard.train.checkpoint.shards import read_shards
 from regard.train.checkpoint.store import (
     Checkpoint,
@@ -23,6 +22,7 @@ from regard.train.checkpoint.store import (
     load_checkpoint,
     merge_tensors,
     save_checkpoint,
+    save_sharded_checkpoint,
     verify_checkpoint,
 )
 from regard.train.compilation import build_compile_policy
@@ -42,7 +42,7 @@ from regard.train.optimizer import (
 )
 from regard.train.prefetch import BatchSource, Prefetcher
 from regard.train.progress import Progress
-from regard.train.rng import RngState, get_rng_state, parse_rng_state, set_rng_state
+from regard.train.rng import RngState
 from regard.train.schedules import lr_factor
 from regard.train.signals import defer_signals, received_signal
 from regard.train.updates import NonFiniteUpdate, Updater, UpdateStats
@@ -84,20 +84,12 @@ class Trainer:
         ranks: of a distributed training; all of them build a Trainer.
         loggers: each is called with every line of metrics, on rank 0.
 
-    >>> batch = {"tokens": torch.arange(8).repeat(2, 1)}
-    >>> class Repeat:
-    ...     def __iter__(self):
-    ...         while True:
-    ...             yield batch
-    ...     def state(self): return {}
-    ...     def restore(self, state): pass
+    >>> batches = rg.data.GeneratedBatches(lambda n: {"tokens": torch.arange(8).repeat(2, 1)})
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=8, dropout=0.0))
     >>> config = rg.train.TrainConfig(steps=30, warmup=5, device="cpu")
-    >>> trainer = Trainer(model, rg.train.objective("next_token"), Repeat(), config)
-    >>> trainer.run().reason
-    'finished'
-    >>> trainer.loss < 0.5  # memorised
-    True
+    >>> trainer = Trainer(model, rg.train.objective("next_token"), batches, config)
+    >>> trainer.run().reason, trainer.loss < 0.5  # memorised
+    ('finished', True)
     """
 
     def __init__(
@@ -143,7 +135,8 @@ class Trainer:
             reason, self.updater.stop_counts = "finished", request.counts
             try:
                 while self.step < self.config.steps:
-                    if self._is_out_of_patience():
+                    patience = self.config.patience
+                    if patience is not None and self.stale_evaluations >= patience:
                         reason = "stopped early"
                         self.save()
                         break
@@ -173,7 +166,10 @@ class Trainer:
         self.best, self.stale_evaluations = state["best"], state["stale_evaluations"]
         self.scores = state["scores"]
         self.prefetcher.restore(state["data_state"])
-        self._restore_rng(state["rng_state"])
+        if self.ranks.rank < len(state["rng_state"]):
+            RngState.from_hex(state["rng_state"][self.ranks.rank]).restore(self.device)
+        else:  # a rank that is new gets a random state of its own
+            _seed(self.config, self.ranks, self.step)
         return problems
 
     def _find_checkpoint(self) -> tuple[str | None, list[str]]:
@@ -196,19 +192,12 @@ class Trainer:
         load_optimizer_tensors(self.model, self.optimizer, checkpoint.optimizer)
         return checkpoint
 
-    def _restore_rng(self, states: list[dict[str, str]]) -> None:
-        """Continue this rank's random state; a rank that is new gets its own."""
-        if self.ranks.rank < len(states):
-            set_rng_state(parse_rng_state(states[self.ranks.rank]), self.device)
-        else:
-            _seed(self.config, self.ranks, self.step)
-
     def save(self, rewind_to: tuple[dict[str, Any], RngState] | None = None) -> None:
         """Write a checkpoint; `rewind_to` replaces the current data and random state in it."""
         self._record(self.updater.read_stats())
         if self.folder is None:
             return
-        data, rng = rewind_to or (self.prefetcher.data_state, get_rng_state(self.device))
+        data, rng = rewind_to or (self.prefetcher.data_state, RngState.current(self.device))
         state = {
             "data_state": data,
             "rng_state": self.ranks.all_gather(rng.to_hex()),  # one per rank
@@ -217,19 +206,17 @@ class Trainer:
             "scores": self.scores,
         }
         folder = self.folder / CHECKPOINTS
-        keep, every = self.config.keep_last, self.config.save_every
+        keep: dict[str, int] = {"keep": self.config.keep_last, "every": self.config.save_every}
         optimizer = optimizer_tensors(self.model, self.optimizer)
         if self.parallel.strategy == "fsdp":
             tensors = merge_tensors(state_tensors(self.model), optimizer)
-            save_sharded_checkpoint(
-                self.step, tensors, state, folder, keep=keep, every=every, ranks=self.ranks
-            )
+            save_sharded_checkpoint(self.step, tensors, state, folder, **keep, ranks=self.ranks)
             return
 
         def write() -> None:
             copies = {name: x.cpu().clone().contiguous() for name, x in optimizer.items()}
             checkpoint = Checkpoint(self.step, copy_weights(self.model), copies, state)
-            save_checkpoint(checkpoint, folder, keep=keep, every=every)
+            save_checkpoint(checkpoint, folder, **keep)
 
         self.ranks.run_on_first(write)
 
@@ -245,9 +232,8 @@ class Trainer:
         if logs or evaluates or saves:
             self._record(self.updater.read_stats(), progress)
         if logs and (stats := self.last_update) is not None:
-            self._log(
-                {"loss": stats.loss, "lr": stats.lr, "grad_norm": stats.norm, "count": stats.size}
-            )
+            values = {"loss": stats.loss, "lr": stats.lr, "grad_norm": stats.norm}
+            self._log(values | {"count": stats.size})
         if self.evaluate is not None and evaluates:
             self._evaluate(progress)
         if saves:
@@ -307,9 +293,6 @@ class Trainer:
         evaluate, model = self.evaluate, self.parallel.full_model()
         assert evaluate is not None
         return self.ranks.run_on_first(lambda: run_evaluation(model, evaluate))
-
-    def _is_out_of_patience(self) -> bool:
-        return self.config.patience is not None and self.stale_evaluations >= self.config.patience
 
     def _average(self, progress: Progress | None) -> None:
         """Replace the weights by the mean of the last checkpoints, and evaluate them."""

@@ -40,6 +40,9 @@ class ModelOutputs(NamedTuple):
     weights: Tensor | None = None
 
 
+LossSum = Callable[[ModelOutputs, Batch, float], Tensor]  # the float is the label smoothing
+
+
 def objective(name: str) -> Objective:
     """A registered loss: translation, next_token, ctc, class, or one of `register_objective`.
 
@@ -49,10 +52,8 @@ def objective(name: str) -> Objective:
     regard.errors.ConfigError: objective: needs one of class, ctc, ..., got 'clas'; try class
     """
     if name not in OBJECTIVES:
-        known = ", ".join(sorted(OBJECTIVES))
-        raise ConfigError(
-            f"objective: needs one of {known}, got {name!r}{suggestion(name, OBJECTIVES)}"
-        )
+        known, hint = ", ".join(sorted(OBJECTIVES)), suggestion(name, OBJECTIVES)
+        raise ConfigError(f"objective: needs one of {known}, got {name!r}{hint}")
     return OBJECTIVES[name]
 
 
@@ -75,9 +76,6 @@ def label_smoothed_cross_entropy(
     >>> logits = torch.tensor([[0.75, 0.25], [0.5, 0.5]]).log()
     >>> label_smoothed_cross_entropy(logits, torch.tensor([0, 1])).exp()  # 4/3 · 2
     tensor(2.6667)
-    >>> mask = torch.tensor([False, True])
-    >>> label_smoothed_cross_entropy(logits, torch.tensor([0, 1]), mask=mask).exp()
-    tensor(2.)
     """
     if mask is not None:
         targets = targets.masked_fill(~mask, -100)
@@ -116,19 +114,12 @@ def classification_losses(
     """Cross-entropy of each example; where the label is -1, to the uniform distribution.
 
     The label -1 marks an example of no class (outlier exposure, Hendrycks et al. 2019).
-
-    >>> logits = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
-    >>> classification_losses(logits, torch.tensor([1, -1])).exp()
-    tensor([2., 2.])
     """
     log_probs = logits.float().log_softmax(-1)
     to_label = -log_probs.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
     to_uniform = -log_probs.mean(-1)
     smoothed = (1 - label_smoothing) * to_label + label_smoothing * to_uniform
     return torch.where(labels < 0, to_uniform, smoothed)
-
-
-# ---- forward passes, one per objective
 
 
 def _target_mask(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
@@ -165,23 +156,16 @@ def _class(model: nn.Module, batch: Batch) -> ModelOutputs:
     return ModelOutputs(model(batch["tokens"], batch.get("tokens_lengths")))
 
 
-# ---- losses of their outputs
-
-
-def _token_loss(name: str) -> Callable[[ModelOutputs, Batch, float], Tensor]:
-    def loss(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
-        return label_smoothed_cross_entropy(
-            outputs.logits, batch[name][:, 1:], label_smoothing, outputs.weights
-        )
-
-    return loss
+def _token_loss(name: str) -> LossSum:
+    return lambda outputs, batch, label_smoothing: label_smoothed_cross_entropy(
+        outputs.logits, batch[name][:, 1:], label_smoothing, outputs.weights
+    )
 
 
 def _ctc(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
     assert outputs.weights is not None
-    lengths = outputs.weights.count_nonzero(1)
-    log_probs = outputs.logits.float()
-    loss = ctc_loss(log_probs, lengths, batch["target"], batch["target_lengths"])
+    lengths, target = outputs.weights.count_nonzero(1), batch["target"]
+    loss = ctc_loss(outputs.logits.float(), lengths, target, batch["target_lengths"])
     return loss * len(lengths)
 
 
@@ -192,9 +176,6 @@ def _class_loss(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> 
     # CutMix: the class of the pasted rectangle counts by its area
     other = classification_losses(outputs.logits, batch["other"], label_smoothing)
     return (batch["share"] * losses + (1 - batch["share"]) * other).sum()
-
-
-# ---- sizes of a batch
 
 
 def _count_rows(name: str) -> Callable[[Batch], Tensor]:
@@ -214,7 +195,7 @@ def _count_targets(name: str) -> Callable[[Batch], Tensor]:
 def make_objective(
     size: Callable[[Batch], Tensor],
     forward: Callable[[nn.Module, Batch], ModelOutputs],
-    loss: Callable[[ModelOutputs, Batch, float], Tensor],
+    loss: LossSum,
 ) -> Objective:
     """An objective of a forward pass and the loss of its outputs, with R-Drop over both.
 

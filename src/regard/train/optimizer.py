@@ -29,12 +29,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The tensors of the optimizer's state, named `parameter.state`.
-
-    >>> layer = nn.Linear(2, 2)
-    >>> optimizer_tensors(layer, make_optimizer(layer, TrainConfig(steps=1)))
-    {}
-    """
+    """The tensors of the optimizer's state, named `parameter.state`."""
     return {
         f"{name}.{state}": x
         for name, p in model.named_parameters()
@@ -44,11 +39,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def empty_optimizer_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Zeros in the shape of AdamW's state, each sharded as its parameter.
-
-    >>> list(empty_optimizer_tensors(nn.Linear(2, 2, bias=False)))
-    ['weight.step', 'weight.exp_avg', 'weight.exp_avg_sq']
-    """
+    """Zeros in the shape of AdamW's state, each sharded as its parameter."""
     return {
         f"{name}.{state}": torch.zeros((), device=p.device)
         if state == "step"
@@ -63,14 +54,7 @@ def empty_optimizer_tensors(model: nn.Module) -> dict[str, Tensor]:
 def load_optimizer_tensors(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Load the state that `optimizer_tensors` returned.
-
-    >>> layer = nn.Linear(1, 1, bias=False)
-    >>> optimizer = make_optimizer(layer, TrainConfig(steps=1))
-    >>> load_optimizer_tensors(layer, optimizer, {"weight.step": torch.tensor(3.0)})
-    >>> optimizer_tensors(layer, optimizer)
-    {'weight.step': tensor(3.)}
-    """
+    """Load the state that `optimizer_tensors` returned."""
     named = dict(model.named_parameters())
     unknown = {name.rpartition(".")[0] for name in tensors} - set(named)
     if unknown:

@@ -1,9 +1,8 @@
 """Batches on their device in time: for a GPU, those of the next update are prefetched."""
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
-from queue import Empty, Full, Queue
-from threading import Event, Thread
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from regard.errors import TrainError
 
 Batch = dict[str, Tensor]
+UPDATES_AHEAD = 2  # updates whose batches the thread makes in advance
 
 
 @runtime_checkable
@@ -24,11 +24,7 @@ class BatchSource(Protocol):
 
 
 class UpdateBatches(NamedTuple):
-    """The batches of one update, their sizes, and the state of the data before and after them.
-
-    >>> UpdateBatches([{"tokens": torch.zeros(1, 3)}], [2], {"position": 0}, {"position": 1}).sizes
-    [2]
-    """
+    """The batches of one update, their sizes, and the state of the data before and after them."""
 
     batches: list[Batch]
     sizes: list[int]
@@ -41,19 +37,7 @@ class Prefetcher:
     """Yields the batches of one update after another, on the device, and tracks the data state.
 
     Sizes are computed on the CPU, before the copy: to read them from a GPU would synchronise. For
-    a GPU a thread makes the next update's batches in pinned memory while this one's are computed.
-
-    >>> class Ones:
-    ...     position = 0
-    ...     def __iter__(self):
-    ...         while True:
-    ...             self.position += 1
-    ...             yield {"x": torch.ones(self.position)}
-    ...     def state(self): return {"position": self.position}
-    ...     def restore(self, state): self.position = state["position"]
-    >>> prefetcher = Prefetcher(Ones(), lambda batch: batch["x"].sum(), 2, torch.device("cpu"))
-    >>> prefetcher.next().sizes, prefetcher.data_state
-    ([1, 2], {'position': 2})
+    a GPU a thread makes the next updates' batches in pinned memory while this one's are computed.
     """
 
     def __init__(
@@ -67,23 +51,33 @@ class Prefetcher:
         self.batches_per_update = batches_per_update
         self.is_async = device.type == "cuda"
         self.data_state = source.state()
-        self._updates: Generator[UpdateBatches, None, None] | None = None
+        self._updates: Iterator[UpdateBatches] | None = None
+        self._worker: ThreadPoolExecutor | None = None
+        self._futures: deque[Future[UpdateBatches | None]] = deque()
         self._stream: torch.cuda.Stream | None = None  # of the copies to the GPU
 
     def next(self) -> UpdateBatches:
         """The batches of the next update."""
-        if self._updates is None:
-            self._updates = _in_background(self._generate) if self.is_async else self._generate()
-        try:
-            update = next(self._updates)
-        except StopIteration:
-            self._updates = None
+        update = self._next_async() if self.is_async else self._make()
+        if update is None:
             raise TrainError(
                 f"batches: needs to be without end, got no more after {self.data_state}; "
                 f"try train data"
-            ) from None
+            )
         self.data_state = update.after
         return self._synchronize(update)
+
+    def _make(self) -> UpdateBatches | None:
+        if self._updates is None:
+            self._updates = self._generate()
+        return next(self._updates, None)
+
+    def _next_async(self) -> UpdateBatches | None:
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1)  # one thread: updates are made in order
+        while len(self._futures) <= UPDATES_AHEAD:
+            self._futures.append(self._worker.submit(self._make))
+        return self._futures.popleft().result()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from another state of the data."""
@@ -93,12 +87,13 @@ class Prefetcher:
 
     def close(self) -> None:
         """End the prefetching; batches that were not taken come again."""
-        if self._updates is not None and self.is_async:
-            self._updates.close()
+        if self._worker is not None:
+            self._worker.shutdown(cancel_futures=True)
+            self._futures.clear()
+            self._worker = self._updates = None
             self.source.restore(self.data_state)
-            self._updates = None
 
-    def _generate(self) -> Generator[UpdateBatches, None, None]:
+    def _generate(self) -> Iterator[UpdateBatches]:
         stream = iter(self.source)
         while True:
             before, batches = self.source.state(), []
@@ -135,52 +130,3 @@ class Prefetcher:
                 for x in batch.values():
                     x.record_stream(current)  # else the allocator could reuse its memory too early
         return update
-
-
-def _in_background(
-    generate: Callable[[], Generator[UpdateBatches, None, None]],
-) -> Generator[UpdateBatches, None, None]:
-    """The same items, made by a thread, one ahead."""
-    queue: Queue[UpdateBatches | BaseException | None] = Queue(1)
-    stop = Event()
-
-    def put(item: UpdateBatches | BaseException | None) -> None:
-        while not stop.is_set():
-            try:
-                return queue.put(item, timeout=0.1)
-            except Full:
-                pass
-        return None
-
-    def work() -> None:
-        try:
-            with closing(generate()) as updates:
-                for update in updates:
-                    put(update)
-                    if stop.is_set():
-                        return
-            put(None)
-        except BaseException as error:  # raised again by the consumer
-            put(error)
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while True:
-            item = _get(queue, thread)
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _get(queue: "Queue[Any]", thread: Thread) -> Any:
-    while True:
-        try:
-            return queue.get(timeout=1)
-        except Empty:
-            assert thread.is_alive(), "the prefetch thread died without an error"

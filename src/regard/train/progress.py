@@ -16,7 +16,6 @@ class Progress:
         file: where to print; None is stdout.
         every: seconds between plain lines.
 
-
     >>> with Progress(steps=100) as progress:
     ...     progress.print_line("valid: loss 0.3000")
     valid: loss 0.3000
@@ -26,14 +25,11 @@ class Progress:
         self.steps, self.every = steps, every
         # a log file has no width: its lines are never wrapped
         self.console = Console(file=file, highlight=False, soft_wrap=True)
-        self.live = Live(console=self.console, transient=True) if self._is_live else None
+        is_live = self.console.is_terminal
+        self.live = Live(console=self.console, transient=True) if is_live else None
         self.tokens, self.loss = 0, None
         self.started_at = self.printed_at = time.monotonic()
         self.first_step: int | None = None
-
-    @property
-    def _is_live(self) -> bool:
-        return self.console.is_terminal
 
     def __enter__(self) -> "Progress":
         if self.live is not None:
@@ -51,10 +47,9 @@ class Progress:
         self.tokens += tokens
         self.loss = loss if self.loss is None else 0.95 * self.loss + 0.05 * loss
         now = time.monotonic()
-        last = step == self.steps
         if self.live is not None:
             self.live.update(Text(self.format_line(step, lr, now - self.started_at)))
-        elif last or now - self.printed_at >= self.every:
+        elif step == self.steps or now - self.printed_at >= self.every:
             self.printed_at = now
             self.print_line(self.format_line(step, lr, now - self.started_at))
 

@@ -7,52 +7,30 @@ from torch import Tensor
 
 
 class RngState(NamedTuple):
-    """The state of the CPU generator and, on a GPU, of that device's generator.
-
-    >>> state = get_rng_state(torch.device("cpu"))
-    >>> first = torch.rand(2)
-    >>> set_rng_state(state, torch.device("cpu"))
-    >>> torch.equal(torch.rand(2), first)
-    True
-    """
+    """The state of the CPU generator and, on a GPU, of that device's generator."""
 
     cpu: Tensor
     cuda: Tensor | None = None
 
+    @classmethod
+    def current(cls, device: torch.device) -> "RngState":
+        """The state now; of a GPU it is a seed and an offset on the CPU: no synchronisation."""
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(torch.get_rng_state(), cuda)
+
+    def restore(self, device: torch.device) -> None:
+        """Set the generators; a state without CUDA leaves a GPU's generator as it is."""
+        torch.set_rng_state(self.cpu)
+        if device.type == "cuda" and self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, device)
+
     def to_hex(self) -> dict[str, str]:
         """As hexadecimal strings, for JSON."""
-        states = {"cpu": self.cpu, "cuda": self.cuda}
-        return {name: x.numpy().tobytes().hex() for name, x in states.items() if x is not None}
+        states = self._asdict().items()
+        return {name: x.numpy().tobytes().hex() for name, x in states if x is not None}
 
-
-def get_rng_state(device: torch.device) -> RngState:
-    """The current state; of a GPU it is a seed and an offset on the CPU: no synchronisation.
-
-    >>> get_rng_state(torch.device("cpu")).cuda is None
-    True
-    """
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return RngState(torch.get_rng_state(), cuda)
-
-
-def parse_rng_state(values: dict[str, str]) -> RngState:
-    """The state that `RngState.to_hex` wrote.
-
-    >>> state = get_rng_state(torch.device("cpu"))
-    >>> torch.equal(parse_rng_state(state.to_hex()).cpu, state.cpu)
-    True
-    """
-    states = {
-        name: torch.tensor(list(bytes.fromhex(x)), dtype=torch.uint8) for name, x in values.items()
-    }
-    return RngState(states["cpu"], states.get("cuda"))
-
-
-def set_rng_state(state: RngState, device: torch.device) -> None:
-    """Set the generators; a state without CUDA leaves a GPU's generator as it is.
-
-    >>> set_rng_state(get_rng_state(torch.device("cpu")), torch.device("cpu"))
-    """
-    torch.set_rng_state(state.cpu)
-    if device.type == "cuda" and state.cuda is not None:
-        torch.cuda.set_rng_state(state.cuda, device)
+    @classmethod
+    def from_hex(cls, values: dict[str, str]) -> "RngState":
+        """The state that `to_hex` wrote."""
+        states = {name: list(bytes.fromhex(x)) for name, x in values.items()}
+        return cls(**{name: torch.tensor(x, dtype=torch.uint8) for name, x in states.items()})

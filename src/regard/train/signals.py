@@ -10,11 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """The signal received while signals were deferred, if any.
-
-    >>> StopRequest().signal is None
-    True
-    """
+    """The signal received while signals were deferred, if any."""
 
     signal: int | None = None
 
@@ -24,11 +20,7 @@ class StopRequest:
 
 
 def received_signal(counts: Sequence[int]) -> int | None:
-    """The signal that any rank received, from `StopRequest.counts` summed over ranks.
-
-    >>> received_signal([0, 2]) == signal.SIGTERM, received_signal([0, 0])
-    (True, None)
-    """
+    """The signal that any rank received, from `StopRequest.counts` summed over ranks."""
     return next((number for number, count in zip(SIGNALS, counts, strict=True) if count), None)
 
 
@@ -68,10 +60,6 @@ def block_signals() -> Iterator[None]:
     A signal to the whole process group would kill torch's compile workers, and the training would
     wait for them forever. A child inherits the mask of the thread that starts it, so this thread
     blocks the signals, and an idle one receives them instead.
-
-    >>> with block_signals():
-    ...     signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    True
     """
     if threading.current_thread() is not threading.main_thread():
         yield

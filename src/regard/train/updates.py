@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -14,16 +14,11 @@ from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import ParallelModel
 from regard.train.losses import Objective
 from regard.train.prefetch import Prefetcher, UpdateBatches
-from regard.train.rng import RngState, get_rng_state
+from regard.train.rng import RngState
 
 
 class PendingUpdate(NamedTuple):
-    """An update with its numbers still on the device, and the state before it.
-
-    >>> rng, x = get_rng_state(torch.device("cpu")), torch.ones(1)
-    >>> PendingUpdate(1, 1e-3, 6, x, x, x[0], {}, rng, []).step
-    1
-    """
+    """An update with its numbers still on the device, and the state before it."""
 
     step: int
     lr: float
@@ -37,11 +32,7 @@ class PendingUpdate(NamedTuple):
 
 
 class UpdateStats(NamedTuple):
-    """Loss, gradient norm, size (tokens or examples) and learning rate of an update.
-
-    >>> UpdateStats(1, [0.25, 0.5], 1.0, 6, 1e-3).loss
-    0.75
-    """
+    """Loss, gradient norm, size (tokens or examples) and learning rate of an update."""
 
     step: int
     losses: list[float]
@@ -52,11 +43,6 @@ class UpdateStats(NamedTuple):
     @property
     def loss(self) -> float:
         return sum(self.losses)
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether loss and gradient norm are finite."""
-        return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
 class NonFiniteUpdate(Exception):
@@ -100,7 +86,9 @@ class Updater:
 
     def step(self, objective: Objective, step: int, lr: float) -> list[UpdateStats]:
         """Make update number `step`; returns its stats where that needs no synchronisation."""
-        rng, buffers = get_rng_state(self.device), self._copy_buffers()
+        rng = RngState.current(self.device)
+        # running statistics, which a forward pass changes even in a skipped update
+        buffers = [x.clone() for x in self.parallel.buffers]
         update = self.prefetcher.next()
         size, *self.stop_totals = self.parallel.ranks.sum_counts(
             sum(update.sizes), *self.stop_counts()
@@ -132,8 +120,10 @@ class Updater:
         stats = []
         for update, (*losses, norm) in zip(pending, values, strict=True):
             stats.append(UpdateStats(update.step, losses, norm, update.size, update.lr))
-            if not stats[-1].is_finite:
-                self._restore_buffers(update)
+            if not (math.isfinite(stats[-1].loss) and math.isfinite(norm)):
+                self.found_inf.zero_()
+                for x, before in zip(self.parallel.buffers, update.buffers, strict=True):
+                    x.copy_(before)
                 raise NonFiniteUpdate(update, stats[-1])
         return stats
 
@@ -142,11 +132,12 @@ class Updater:
             self.parallel.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         c, losses, world_size = self.config, [], self.parallel.ranks.world_size
+        half = self.device.type == "cuda" and c.precision != "float32"
         for n, batch in enumerate(update.batches):
             loss_sum = self.compile_policy.loss_function(objective.loss_sum, batch)
             no_sync = self.parallel.no_sync(last=n + 1 == len(update.batches))
             with self.compile_policy.block_signals(batch), no_sync:
-                with self.autocast():
+                with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
                     total = loss_sum(
                         self.parallel.forward_module, batch, c.label_smoothing, c.rdrop
                     )
@@ -156,29 +147,9 @@ class Updater:
             losses.append(loss.detach())
         return losses
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """bfloat16 on a GPU, unless the config says float32."""
-        half = self.device.type == "cuda" and self.config.precision != "float32"
-        return torch.autocast("cuda", torch.bfloat16) if half else nullcontext()
-
-    def _copy_buffers(self) -> list[Tensor]:
-        """Copies of running statistics, which a forward pass changes even in a skipped update."""
-        return [x.clone() for x in self.parallel.buffers]
-
-    @torch.no_grad()
-    def _restore_buffers(self, update: PendingUpdate) -> None:
-        self.found_inf.zero_()
-        for x, before in zip(self.parallel.buffers, update.buffers, strict=True):
-            x.copy_(before)
-
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether any module of a model has a positive dropout rate.
-
-    >>> has_dropout(nn.Sequential(nn.Dropout(0.0))), has_dropout(nn.Sequential(nn.Dropout(0.1)))
-    (False, True)
-    """
-    rates = (
-        getattr(m, "p" if isinstance(m, nn.Dropout) else "dropout", 0) for m in model.modules()
-    )
+    """Whether any module of a model has a positive dropout rate."""
+    names = ((m, "p" if isinstance(m, nn.Dropout) else "dropout") for m in model.modules())
+    rates = (getattr(m, name, 0) for m, name in names)
     return any(isinstance(rate, float) and rate > 0 for rate in rates)

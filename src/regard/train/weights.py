@@ -9,11 +9,7 @@ from regard.errors import FileError
 
 
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model's state dict, detached; a shared one once, under its first name.
-
-    >>> list(state_tensors(nn.Linear(1, 1)))
-    ['weight', 'bias']
-    """
+    """The tensors of a model's state dict, detached; a shared one once, under its first name."""
     first: dict[int, tuple[str, Tensor]] = {}
     for name, x in model.state_dict(keep_vars=True).items():
         first.setdefault(id(x), (name, x))
@@ -46,11 +42,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], label: str = "
 
 
 def shard_like(target: Tensor, x: Tensor) -> Tensor:
-    """A full tensor as `target` is held: itself, or this rank's shard where that is a DTensor.
-
-    >>> shard_like(torch.zeros(2), torch.ones(2))
-    tensor([1., 1.])
-    """
+    """A full tensor as `target` is held: itself, or this rank's shard where that is a DTensor."""
     if not hasattr(target, "full_tensor"):  # importing DTensor takes a second
         return x
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -62,10 +54,5 @@ def shard_like(target: Tensor, x: Tensor) -> Tensor:
 
 
 def gather_tensor(x: Tensor) -> Tensor:
-    """The full tensor of a sharded one; any other tensor as it is.
-
-    >>> gather_tensor(torch.ones(1))
-    tensor([1.])
-    """
-    gather = getattr(x, "full_tensor", None)
-    return x if gather is None else gather()
+    """The full tensor of a sharded one; any other tensor as it is."""
+    return getattr(x, "full_tensor", lambda: x)()

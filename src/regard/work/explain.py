@@ -8,6 +8,9 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.rules import M, Matrix
+from regard.work.show.html import html_body
+from regard.work.show.latex import as_markdown
+from regard.work.show.text import as_text
 from regard.work.solution import Solution, SolutionBuilder
 
 if TYPE_CHECKING:
@@ -33,18 +36,12 @@ class Explanation(Solution):
     breakdown: Any = None  # regard.inspection WeightBreakdown: the same numbers as tensors
 
     def __str__(self) -> str:
-        from regard.work.show.text import as_text
-
         return f"{self.title}\n\n{as_text(self)}"
 
     def _repr_html_(self) -> str:
-        from regard.work.show.html import html_body
-
         return f"<h3>{escape(self.title)}</h3>{html_body(self)}"
 
     def _repr_markdown_(self) -> str:
-        from regard.work.show.latex import as_markdown
-
         return f"# {self.title}\n\n{as_markdown(self)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -77,30 +74,32 @@ def explain(
     >>> [step.name for step in explanation.steps]
     ['P', 'd', 's', 'w', 'c']
     """
+    from regard.inspection.attribution.relevance import check_output_projection
+
     if not 1 <= max_terms <= MAX_TERMS:
         raise WorkError(f"max_terms: needs 1 to {MAX_TERMS} terms, got {max_terms}")
     breakdown = site.breakdown(head, query, key, batch)
-    head, query, key, batch = head % site.heads, query % site.queries, key % site.keys, batch
+    index = (batch, head % site.heads, query % site.queries, key % site.keys)
     builder = SolutionBuilder("explain", {})
-    score = _add_score(builder, site, breakdown, (batch, head, query, key), max_terms)
+    score = _add_score(builder, site, breakdown, index, max_terms)
     builder.add_given("L", _row([breakdown.lse]))
     title = "the weight: divided by exp(L), the sum over all keys of this query"
     builder.add_step("w", "weight", score, "L", title=title)
-    _add_output(builder, breakdown, max_terms)
+    first = _add_largest(builder, "g", breakdown.contribution, max_terms)
+    builder.add_given("v", _row(breakdown.value[first].tolist()))
+    builder.add_given("h", _row(breakdown.out[first].tolist()))
+    title = "contribution of this key to the output h, at its largest features g"
+    builder.add_step("c", "scale", "v", "w", title=title)
     if w_out is not None:
-        _add_projection(builder, site, breakdown, w_out, head, max_terms)
-    for remark in _remarks(site, breakdown, (batch, head, query, key)):
-        builder.add_remark(remark)
-    solution = builder.build()
-    title = _title(site, (batch, head, query, key), breakdown.weight)
-    return Explanation(
-        solution.family,
-        solution.given,
-        solution.steps,
-        solution.remarks,
-        title=title,
-        breakdown=breakdown,
-    )
+        check_output_projection(site, w_out)
+        projected = breakdown.value @ w_out[index[1]].detach().double().cpu()
+        first = _add_largest(builder, "n", projected, max_terms)
+        builder.add_given("u", _row(projected[first].tolist()))
+        title = "the contribution after the output projection, u = v W_O, at its largest features n"
+        builder.add_step("y", "scale", "u", "w", title=title)
+    builder.remarks += _remarks(site, breakdown, index)
+    title = _title(site, index, breakdown.weight)
+    return Explanation(**vars(builder.build()), title=title, breakdown=breakdown)
 
 
 CellIndex = tuple[int, int, int, int]  # batch, head, query, key
@@ -115,9 +114,8 @@ def _add_score(
 ) -> str:
     """Add the steps from the products to the score; return the name of the last one."""
     if breakdown.products is None:
-        name = builder.add_given(
-            "s", _row([breakdown.scaled])
-        )  # custom score function: no products
+        # a custom score function has no products
+        name = builder.add_given("s", _row([breakdown.scaled]))
     else:
         name = _add_dot(builder, site, breakdown.products, index, max_terms)
         builder.add_given("β", _row([breakdown.scale]))
@@ -139,15 +137,10 @@ def _add_dot(
     builder: SolutionBuilder, site: "Site", products: "Tensor", index: CellIndex, max_terms: int
 ) -> str:
     batch, head, query, key = index
-    first = products.abs().argsort(descending=True)[:max_terms]
+    first = _add_largest(builder, "f", products, max_terms)
     kv_head = head // (site.heads // site.k.shape[1])  # grouped-query attention
-    builder.add_given("f", M([first.tolist()]))
-    builder.add_given(
-        "q", _row(site.q[batch, head, query].double()[first.to(site.q.device)].tolist())
-    )
-    builder.add_given(
-        "k", _row(site.k[batch, kv_head, key].double()[first.to(site.k.device)].tolist())
-    )
+    for name, x in (("q", site.q[batch, head, query]), ("k", site.k[batch, kv_head, key])):
+        builder.add_given(name, _row(x.double()[first.to(x.device)].tolist()))
     title = "query times key at the features f with the largest products"
     name = builder.add_step("P", "elementwise product", "q", "k", title=title)
     if len(first) == len(products):
@@ -157,32 +150,11 @@ def _add_dot(
     return builder.add_step("d", "sum with remainder", name, "rest", title=title)
 
 
-def _add_output(builder: SolutionBuilder, breakdown: "WeightBreakdown", max_terms: int) -> None:
-    first = breakdown.contribution.abs().argsort(descending=True)[:max_terms]
-    builder.add_given("g", M([first.tolist()]))
-    builder.add_given("v", _row(breakdown.value[first].tolist()))
-    builder.add_given("h", _row(breakdown.out[first].tolist()))
-    title = "contribution of this key to the output h, at its largest features g"
-    builder.add_step("c", "scale", "v", "w", title=title)
-
-
-def _add_projection(
-    builder: SolutionBuilder,
-    site: "Site",
-    breakdown: "WeightBreakdown",
-    w_out: "Tensor",
-    head: int,
-    max_terms: int,
-) -> None:
-    from regard.inspection.attribution.output_projection import check_output_projection
-
-    check_output_projection(site, w_out)
-    projected = breakdown.value @ w_out[head].detach().double().cpu()
-    first = projected.abs().argsort(descending=True)[:max_terms]
-    builder.add_given("n", M([first.tolist()]))
-    builder.add_given("u", _row(projected[first].tolist()))
-    title = "the contribution after the output projection, u = v W_O, at its largest features n"
-    builder.add_step("y", "scale", "u", "w", title=title)
+def _add_largest(builder: SolutionBuilder, name: str, x: "Tensor", max_terms: int) -> "Tensor":
+    """Indices of the largest entries of a vector, added to the given matrices."""
+    first = x.abs().argsort(descending=True)[:max_terms]
+    builder.add_given(name, M([first.tolist()]))
+    return first
 
 
 def _remarks(site: "Site", breakdown: "WeightBreakdown", index: CellIndex) -> list[str]:
@@ -192,22 +164,18 @@ def _remarks(site: "Site", breakdown: "WeightBreakdown", index: CellIndex) -> li
     order = row.argsort(descending=True).tolist()
     remarks = [f"Rank {order.index(key) + 1} of {site.keys} keys by weight."]
     others = [n for n in order if n != key][:3]
-    if others:
-        others_text = (
-            f"{n}{_token(site.key_tokens, batch, n)} {row[n].item():.4g}" for n in others
-        )
-        remarks.append(f"Largest other weights: {', '.join(others_text)}.")
+    weights = [f"{n}{_token(site.key_tokens, batch, n)} {row[n].item():.4g}" for n in others]
+    if weights:
+        remarks.append(f"Largest other weights: {', '.join(weights)}.")
     if site.terms.sinks is not None:
         sink = (site.terms.sinks[head].double().cpu() - breakdown.lse).exp().item()
-        remarks.append(
-            f"A sink takes {sink:.4g} of this query's weight and adds nothing to the output."
-        )
+        text = f"A sink takes {sink:.4g} of this query's weight and adds nothing to the output."
+        remarks.append(text)
     size = (breakdown.out @ breakdown.out).item()
     if size > 0:
         part = (breakdown.contribution @ breakdown.out).item() / size
-        remarks.append(
-            f"This key contributes {part:.1%} of the output, projected on its direction."
-        )
+        text = f"This key contributes {part:.1%} of the output, projected on its direction."
+        remarks.append(text)
     return remarks
 
 
@@ -223,10 +191,5 @@ def _token(tokens: list[list[str]] | None, batch: int, index: int) -> str:
 
 
 def _row(numbers: list[float]) -> Matrix:
-    return M([[_float(x) for x in numbers]])
-
-
-def _float(x: float) -> Any:
-    if abs(x) == float("inf"):
-        return sympy.oo if x > 0 else -sympy.oo
-    return sympy.Float(x, DIGITS)
+    infinite = {float("inf"): sympy.oo, float("-inf"): -sympy.oo}
+    return M([[infinite.get(x) or sympy.Float(x, DIGITS) for x in numbers]])

@@ -3,20 +3,22 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError, WorkError, suggestion
 from regard.files import read_text
-from regard.work.exact.numbers import parse_matrix, shorten_repr
-from regard.work.exact.symbols import parse_symbolic, parse_symbols
+from regard.work.exact.numbers import parse_matrix, parse_number, shorten_repr
+from regard.work.exact.parse import CONSTANTS, FUNCTIONS, SYMBOL
 from regard.work.families import FAMILIES
-from regard.work.rules.symbols import SUBSTITUTION_PREFIX
 from regard.work.solution import Solution, Step, apply_rule
 
 PROBLEMS = Path(__file__).parent / "problems"
 MAX_BYTES = 1 << 20  # largest problem or answer file
 LONG_DOTTED_KEY = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
+MAX_SYMBOLS = 12  # per problem
+NOT_SYMBOLS = {*FUNCTIONS, *CONSTANTS} - {"e", "E"}
 COMMON_KEYS = ("family", "given", "symbols", "values")  # keys of every family
 
 
@@ -48,26 +50,47 @@ def solve(problem: Mapping[str, Any]) -> Solution:
     if not isinstance(values, Mapping):
         got = shorten_repr(values)
         raise WorkError(f"values: needs a table with one number per symbol, got {got}")
-    if symbols := parse_symbols(problem.get("symbols"), values):
-        problem = parse_symbolic(problem, symbols)
+    if symbols := _parse_symbols(problem.get("symbols"), values):
+        problem = _parse_symbolic(problem, symbols)
         given = problem["given"]
     chosen = {key: value for key, value in problem.items() if key not in COMMON_KEYS}
-    return substitute_values(family.solve(given, **chosen), values)
+    return _substitute_values(family.solve(given, **chosen), values)
 
 
-def substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution:
-    """Add a final step that substitutes numbers for the symbols of the last result.
+def _parse_symbols(symbols: Any, values: Mapping[str, Any]) -> list[str]:
+    """Validate symbol names; those with values need no declaration."""
+    declared: Any = [symbols] if isinstance(symbols, str) else symbols or []
+    if not isinstance(declared, list | tuple):
+        raise WorkError(f'symbols: needs a list such as ["a", "x_1"], got {shorten_repr(declared)}')
+    for name in (*declared, *values):
+        if not isinstance(name, str) or not SYMBOL.fullmatch(name) or name in NOT_SYMBOLS:
+            raise WorkError(f"symbols: needs names such as a, x_1 or β, got {name!r}")
+    names = list(dict.fromkeys([*declared, *values]))
+    if len(names) > MAX_SYMBOLS:
+        raise WorkError(f"symbols: needs at most {MAX_SYMBOLS}, got {len(names)}")
+    return names
 
-    >>> from regard.work import solve
-    >>> problem = {"symbols": ["a"], "values": {"a": 2}, "scale": 1, "given": {"X": [["a"], [0]]}}
-    >>> solve(problem)["H_values"]
-    Matrix([
-    [2*exp(4)/(1 + exp(4))],
-    [                    1]])
-    """
+
+def _parse_symbolic(values: Any, symbols: Sequence[str]) -> Any:
+    """Parse every string that contains a declared symbol, in nested lists and tables."""
+    if isinstance(values, Mapping):
+        return {name: _parse_symbolic(value, symbols) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_parse_symbolic(value, symbols) for value in values]
+    if not isinstance(values, str):
+        return values
+    try:
+        number = parse_number(values, symbols)
+    except WorkError:
+        return values  # an option such as mask = "causal"; the family validates it
+    return number if number.free_symbols else values
+
+
+def _substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution:
+    """Add a final step that substitutes numbers for the symbols of the last result."""
     if not values or not solution.steps:
         return solution
-    used = sorted({str(s) for value in solution.given.values() for s in value.free_symbols})
+    used = solution.symbols
     for name in values:
         if name not in used:
             known, hint = ", ".join(used) or "none", suggestion(name, used)
@@ -77,16 +100,10 @@ def substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution
     for name in numbers:
         if name in solution.values():
             raise WorkError(f"symbols: need names that no step has, got {name!r}")
-    rule, inputs = SUBSTITUTION_PREFIX + ", ".join(numbers), (last.name, *numbers)
+    rule, inputs = f"substitute {', '.join(numbers)}", (last.name, *numbers)
     value = apply_rule(rule, last.value, *numbers.values())
     step = Step(f"{last.name}_values", rule, inputs, value, "with the values substituted")
-    return Solution(
-        solution.family,
-        {**solution.given, **numbers},
-        (*solution.steps, step),
-        solution.remarks,
-        solution.mistakes,
-    )
+    return replace(solution, given={**solution.given, **numbers}, steps=(*solution.steps, step))
 
 
 def problem_names() -> list[str]:
@@ -104,11 +121,8 @@ def problem_titles() -> dict[str, str]:
     >>> problem_titles()["rnn"]
     'An RNN of two numbers over three steps.'
     """
-    return {name: _first_line(PROBLEMS / f"{name}.toml") for name in problem_names()}
-
-
-def _first_line(file: Path) -> str:
-    return file.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+    texts = {name: read_text(PROBLEMS / f"{name}.toml") for name in problem_names()}
+    return {name: text.splitlines()[0].removeprefix("#").strip() for name, text in texts.items()}
 
 
 def read_problem(source: str | Path) -> dict[str, Any]:
@@ -147,12 +161,7 @@ def read_problems(
     options: Mapping[str, Any] | None = None,
     sweep: str | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Read problems, override options, and vary one option; by heading.
-
-    Args:
-        sources: TOML files or names of included problems.
-        options: options that replace those of each problem.
-        sweep: NAME=V1,V2 …: one copy of each problem per value.
+    """Read problems by heading; `options` replace theirs, `sweep` (NAME=V1,V2 …) varies one.
 
     >>> list(read_problems(["self-attention"], sweep="scale=0,1"))
     ['scale = 0', 'scale = 1']
@@ -161,29 +170,24 @@ def read_problems(
     if sweep is None:
         return problems
     name, _, values = sweep.partition("=")
-    return {
-        f"{source}, {name} = {value}" if len(problems) > 1 else f"{name} = {value}": problem
-        | dict([parse_option(f"{name}={value}")])
-        for source, problem in problems.items()
-        for value in values.split(",")
-    }
+    swept = {}
+    for source, problem in problems.items():
+        before = f"{source}, " if len(problems) > 1 else ""
+        for value in values.split(","):
+            option = dict([parse_option(f"{name}={value}")])
+            swept[f"{before}{name} = {value}"] = problem | option
+    return swept
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file of at most 1 MiB; decimals stay strings, so that no digit is lost.
-
-    >>> read_toml("nowhere.toml")
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nowhere.toml: needs to be a TOML file, got nothing there
-    """
+    """Read a TOML file of at most 1 MiB; decimals stay strings, so that no digit is lost."""
     file = Path(path)
     try:
         if not file.is_file():
             raise FileError(f"{file}: needs to be a TOML file, got nothing there")
         if file.stat().st_size > MAX_BYTES:
             raise FileError(f"{file}: needs at most {MAX_BYTES} bytes, got {file.stat().st_size}")
-        text = read_text(file).replace("\r\n", "\n").replace("\r", "\n")
+        text = re.sub("\r\n?", "\n", read_text(file))
         if LONG_DOTTED_KEY.search(text):  # tomllib is quadratic in the number of parts
             raise FileError(f"{file}: needs TOML with short names, got one of more than 20 parts")
         # a float would lose the trailing zero of 0.50 and digits after the sixteenth

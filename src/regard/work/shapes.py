@@ -1,6 +1,6 @@
 """Shape errors that name the matrices and suggest the product that would work."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from regard.errors import ShapeError
@@ -17,11 +17,7 @@ COLUMN_CONVENTION = "tokens are columns: W X, Kᵀ Q, V A"
 
 
 class Factor(NamedTuple):
-    """A factor of a matrix product: its name, stored size, and whether it is transposed.
-
-    >>> Factor("K", 3, 2, True).label, Factor("K", 3, 2, True).shape
-    ('Kᵀ', (2, 3))
-    """
+    """A factor of a matrix product: its name, stored size, and whether it is transposed."""
 
     name: str
     rows: int
@@ -39,13 +35,19 @@ class Factor(NamedTuple):
         return f"{self.name}ᵀ" if self.transposed else self.name
 
 
-def format_shape(value: Matrix) -> str:
-    """Shape of a matrix as text.
+def product_factors(
+    rule_name: str, inputs: Sequence[str], values: Mapping[str, Matrix]
+) -> list[Factor]:
+    """The two factors of a product; none for other rules."""
+    sides = PRODUCT_SIDES.get(rule_name, ())
+    return [
+        Factor(name, values[name].rows, values[name].cols, transposed)
+        for name, transposed in zip(inputs, sides, strict=bool(sides))
+    ]
 
-    >>> import sympy
-    >>> format_shape(sympy.zeros(2, 3))
-    '2×3'
-    """
+
+def format_shape(value: Matrix) -> str:
+    """Shape of a matrix as text."""
     return f"{value.rows}×{value.cols}"
 
 
@@ -64,64 +66,50 @@ def shape_error(
     H = A V: needs as many rows in V as A has columns, 5, got A 6×5 and V 3×6; \
 try V A (tokens are columns: W X, Kᵀ Q, V A)
     """
-    step = f"{name} = {get_rule(rule_name).text.format(*inputs)}"
-    shapes = " and ".join(
-        f"{input_name} {format_shape(values[input_name])}" for input_name in dict.fromkeys(inputs)
-    )
     if str(error).partition(":")[0] in inputs:
         return error  # it already names an input
+    step = f"{name} = {get_rule(rule_name).text.format(*inputs)}"
+    shapes = " and ".join(f"{key} {format_shape(values[key])}" for key in dict.fromkeys(inputs))
     if rule_name not in PRODUCT_SIDES:
         rule = str(error).partition(", got")[0].partition("needs ")[2] or "matching shapes"
         return ShapeError(f"{step}: needs {rule}, got {shapes}")
-    left, right = (
-        make_factor(input_name, values[input_name], transposed)
-        for input_name, transposed in zip(inputs, PRODUCT_SIDES[rule_name], strict=True)
-    )
-    hints = suggest_products(left, right)
-    hint = f"; try {hints[0]}" if hints else ""
+    left, right = product_factors(rule_name, inputs, values)
+    suggestion = suggest_product(left, right)
+    hint = f"; try {suggestion}" if suggestion else ""
     return ShapeError(
         f"{step}: needs as many {_side(right, 0)} in {right.name} as {left.name} has "
         f"{_side(left, 1)}, {left.shape[1]}, got {shapes}{hint}"
     )
 
 
-def make_factor(name: str, value: Matrix, transposed: bool) -> Factor:
-    """Factor with the shape of a matrix."""
-    return Factor(name, value.rows, value.cols, transposed)
-
-
 def _side(factor: Factor, which: int) -> str:
     return ("rows", "columns")[which ^ factor.transposed]
 
 
-def suggest_products(left: Factor, right: Factor) -> list[str]:
-    """Products of the same two matrices whose shapes match, the most likely first.
-
-    >>> suggest_products(Factor("X", 3, 4), Factor("W", 2, 4))
-    ['X Wᵀ, as W is written for the other convention']
-    """
-    products = []
-    for first, second in ((right, left), (left, _transpose(right)), (_transpose(left), right)):
-        if first.shape[1] != second.shape[0]:
-            continue
-        product = f"{first.label} {second.label}"
-        if first is right:
-            is_row = is_row_product(left, right)
-            products.append(f"{product} ({COLUMN_CONVENTION if is_row else ROW_CONVENTION})")
-        else:
-            other = second if first is left else first
-            products.append(f"{product}, as {other.name} is written for the other convention")
-    return products
+def suggest_product(left: Factor, right: Factor) -> str:
+    """The most likely product of the same two matrices whose shapes match; "" if there is none."""
+    if right.shape[1] == left.shape[0]:
+        is_row = product_convention(left, right) == ROW_CONVENTION
+        convention = COLUMN_CONVENTION if is_row else ROW_CONVENTION
+        return f"{right.label} {left.label} ({convention})"
+    for first, second, other in (
+        (left, _transpose(right), right),
+        (_transpose(left), right, left),
+    ):
+        if first.shape[1] == second.shape[0]:
+            product = f"{first.label} {second.label}"
+            return f"{product}, as {other.name} is written for the other convention"
+    return ""
 
 
 def _transpose(factor: Factor) -> Factor:
     return factor._replace(transposed=not factor.transposed)
 
 
-def is_row_product(left: Factor, right: Factor) -> bool:
-    """Whether a product follows the convention in which tokens are rows."""
+def product_convention(left: Factor, right: Factor) -> str:
+    """Convention that a product follows (tokens as rows or as columns); "" if it does not show."""
     if left.name[:1] in "WU" or right.name[:1] == "A" or left.transposed:
-        return False
-    return (
-        right.name[:1] in "WU" or right.transposed or left.name[:1] == "A" or left.name[:1] == "s"
-    )
+        return COLUMN_CONVENTION
+    if right.name[:1] in "WU" or right.transposed or left.name[:1] in "As":
+        return ROW_CONVENTION
+    return ""

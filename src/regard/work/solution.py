@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import RegardError, ShapeError, WorkError
-from regard.work.exact.evaluate import check_arguments, evaluate_digits
+from regard.work.exact.evaluate import check_arguments, evaluate_digits, to_float
 from regard.work.exact.numbers import parse_matrix
 from regard.work.exact.parse import has_too_many_digits
 from regard.work.rules import M, Matrix, MatrixFunction, get_rule
@@ -63,11 +63,7 @@ def tex_name(name: str) -> str:
 
 
 class KnownMistake(NamedTuple):
-    """A common mistake over several steps: the step it shows in, a description, and its value.
-
-    >>> KnownMistake("A", "the mask was applied after the softmax", M([[0]])).name
-    'A'
-    """
+    """A common mistake over several steps: the step it shows in, a description, and its value."""
 
     name: str
     description: str
@@ -98,9 +94,8 @@ def run_checked(rule_name: str, run: MatrixFunction, *inputs: Matrix) -> Matrix:
     except (ArithmeticError, TypeError, ValueError, IndexError) as error:  # raised by sympy
         raise WorkError(f"{rule_name}: needs numbers that give one, got {error}") from error
     if value.has(sympy.nan, sympy.zoo):
-        raise WorkError(
-            f"{rule_name}: needs numbers that give one, got inf - inf, 0 · inf or 1 / 0"
-        )
+        got = "inf - inf, 0 · inf or 1 / 0"
+        raise WorkError(f"{rule_name}: needs numbers that give one, got {got}")
     if value.has(sympy.I):
         raise WorkError(f"{rule_name}: needs real numbers that give one, got a root or log below 0")
     return value
@@ -120,8 +115,6 @@ def _limit_length(x: Any) -> Any:
 class Solution:
     """Steps of a problem in order; every value can be recomputed from those before it.
 
-    Remarks are sentences that interpret the numbers.
-
     >>> builder = SolutionBuilder("example", {"a": [[1, 2]], "b": [[3], [4]]})
     >>> builder.add_step("c", "product", "a", "b", title="the product")
     'c'
@@ -132,7 +125,7 @@ class Solution:
     family: str
     given: Mapping[str, Matrix]
     steps: tuple[Step, ...]
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # sentences that interpret the numbers
     mistakes: tuple[KnownMistake, ...] = ()
 
     def __getitem__(self, name: str) -> Matrix:
@@ -140,6 +133,11 @@ class Solution:
         if name not in values:
             raise WorkError(f"name: needs one of {', '.join(values)}, got {name!r}")
         return values[name]
+
+    @property
+    def symbols(self) -> list[str]:
+        """Names of the symbols among the given numbers."""
+        return sorted({str(s) for value in self.given.values() for s in value.free_symbols})
 
     def values(self) -> dict[str, Matrix]:
         """Given matrices and step results, by name."""
@@ -158,21 +156,22 @@ class Solution:
         >>> SolutionBuilder("none", {"a": 1}).build().to_json()["given"]
         {'a': [['1']]}
         """
-        steps = [
-            {
-                "name": s.name,
-                "rule": s.rule,
-                "inputs": list(s.inputs),
-                "title": s.title,
-                "value": _cells(s.value),
-            }
-            for s in self.steps
-        ]
-        given = {name: _cells(value) for name, value in self.given.items()}
-        remarks = list(self.remarks)
-        symbols = sorted({str(s) for value in self.given.values() for s in value.free_symbols})
-        data = {"family": self.family, "given": given, "steps": steps, "remarks": remarks}
-        return data | ({"symbols": symbols} if symbols else {})
+        data = {
+            "family": self.family,
+            "given": {name: _cells(value) for name, value in self.given.items()},
+            "steps": [
+                {
+                    "name": step.name,
+                    "rule": step.rule,
+                    "inputs": list(step.inputs),
+                    "title": step.title,
+                    "value": _cells(step.value),
+                }
+                for step in self.steps
+            ],
+            "remarks": list(self.remarks),
+        }
+        return data | ({"symbols": self.symbols} if self.symbols else {})
 
 
 @dataclass
@@ -213,6 +212,22 @@ class SolutionBuilder:
             title = f"{title} ({ROUNDING_NOTE})"
         self.steps.append(Step(name, rule_name, inputs, value, title))
         return name
+
+    def add_steps(self, *steps: tuple[str, str, str, str]) -> list[str]:
+        """Add steps (name, rule, inputs separated by spaces, title); return their names."""
+        return [
+            self.add_step(name, rule, *inputs.split(), title=title)
+            for name, rule, inputs, title in steps
+        ]
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether a given matrix has symbols."""
+        return any(value.free_symbols for value in self.given.values())
+
+    def number(self, name: str) -> float:
+        """First entry of a matrix, as a float."""
+        return to_float(self.values[name][0])
 
     def add_remark(self, text: str) -> None:
         """Add a sentence about the numbers so far."""

@@ -30,9 +30,9 @@ TERMS = {
 @pytest.mark.usefixtures("users_view")  # the shape checker cannot be traced
 @pytest.mark.parametrize("kind", TERMS)
 def test_flex_scores_are_those_of_the_terms(kind, monkeypatch):
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
-    monkeypatch.setattr(flex, "_flex", lambda: flex_attention)
+    monkeypatch.setattr(flex, "_flex", lambda: (flex_attention, AuxRequest(lse=True)))
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
     call = AttentionCall(q, k, v, make_terms(q, k, **TERMS[kind]))
     want, want_lse = reference.attend(call)

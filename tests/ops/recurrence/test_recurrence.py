@@ -245,7 +245,7 @@ def test_all_backends_agree_with_gradients(kind, dim, hidden, time, bias, revers
             assert_close(got[name], want[name], msg=lambda m, n=name, f=backend: f"{f} {n}: {m}")
 
 
-@given(kinds, small, small, st.integers(1, 6), switch, st.data())
+@given(st.sampled_from(["gru", "lstm"]), small, small, st.integers(1, 6), switch, st.data())
 def test_gates_recomputed_after_the_kernel_are_the_same(kind, dim, hidden, time, bias, data):
     """What CUDA does, here on the CPU."""
     weights = weights_of(kind, dim, hidden, bias)
@@ -456,5 +456,5 @@ def test_error_messages():
         LSTMWeights(weights.w, weights.u, double(3))
     with pytest.raises(ShapeError, match="name: needs one of i, f, o, candidate, got 'z'"):
         weights.gate("z")
-    with pytest.raises(ShapeError, match=r"h: needs shape \(2, 4\), got \(2, 3\)"):
+    with pytest.raises(ShapeError, match=r"h: needs \(2, 4\), got \(2, 3\)"):
         lstm_step(x[:, 0], h[:, :3], h, weights)

@@ -19,11 +19,7 @@ MAX_CACHED_POSITIONS = 512  # position codes that are computed in advance
 
 
 def supports_cpu_decoder(model: Translator) -> bool:
-    """Whether `CpuDecoder` computes what the model does: CPU, float32, no score terms, no hooks.
-
-    >>> supports_cpu_decoder(rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval())
-    True
-    """
+    """Whether `CpuDecoder` computes what the model does: CPU, float32, no score terms, no hooks."""
     config, weight = model.config, model.target_embedding.token_embeddings
     plain = config.softcap is None and not config.sinks and config.relative_bias == "none"
     # hooks expect the modules to run
@@ -33,13 +29,36 @@ def supports_cpu_decoder(model: Translator) -> bool:
 
 
 @dataclass(frozen=True)
-class CpuState:
-    """Projected source and cache; all rows of a source (a beam) share its memory and storage."""
+class TranslatorState:
+    """Keys and values of the source per layer, and the cache of the target."""
 
     memory: list[KeysValues]
     lengths: Tensor | None
-    memory_bias: Tensor | None  # added to the scores of cross-attention: -inf at padding
     cache: KVCache = field(default_factory=KVCache)
+    memory_bias: Tensor | None = None  # added to the scores of cross-attention: -inf at padding
+
+    def select(self, rows: Tensor) -> "TranslatorState":
+        """The state of these rows, each with a source and a past of its own."""
+        source = rows // self.cache.rows_per_source
+        memory = [(k[source], v[source]) for k, v in self.memory]
+        lengths, bias = (None if x is None else x[source] for x in (self.lengths, self.memory_bias))
+        cache = self.cache.select(rows)
+        return replace(self, memory=memory, lengths=lengths, cache=cache, memory_bias=bias)
+
+
+class CpuState(TranslatorState):
+    """State of `CpuDecoder`; all rows of a source (a beam) share its memory and storage."""
+
+    def select(self, rows: Tensor) -> TranslatorState:
+        """The state of these rows; nothing is copied for rows that stay with their source."""
+        cache, (each, rest) = self.cache, divmod(len(rows), len(self.memory[0][0]))
+        source = torch.arange(len(rows)) // max(1, each)
+        if each and not rest and torch.equal(rows // cache.rows_per_source, source):
+            if each == cache.rows_per_source:
+                return replace(self, cache=cache.reorder(rows))
+            if cache.length == 0:
+                return replace(self, cache=replace(cache, rows_per_source=each))
+        return super().select(rows)
 
 
 class CpuDecoder:
@@ -55,46 +74,31 @@ class CpuDecoder:
         memory = self.model.encode(tokens, lengths)
         projected = self.model.decoder.project_memory(memory)
         memory = [(k.contiguous(), v.contiguous()) for k, v in projected]
-        return CpuState(
-            memory, lengths, None if lengths is None else _padding_bias(tokens, lengths)
-        )
+        return CpuState(memory, lengths, memory_bias=_padding_bias(tokens, lengths))
 
     def step(self, tokens: Tensor, state: CpuState) -> tuple[Tensor, CpuState]:
         """The logits after one more token per row, and the next state."""
         cache, writer, each = state.cache, state.cache.append(1), state.cache.rows_per_source
         x, history = self._embed(tokens, cache.length), _add_own_keys(cache, len(tokens))
-        bias, rotary = _as_bias(history, x), make_rotary(self.layers[0], cache.length)
+        bias, rotary = None, make_rotary(self.layers[0], cache.length)
+        if history is not None:
+            bias = x.new_zeros(history.shape).masked_fill(~history, -torch.inf)[:, None]
         for layer, (k, v) in zip(self.layers, state.memory, strict=True):
             keys_values = writer.reserve((len(k), 2 * layer.kv_heads, layer.head_dim), x)
             x = layer.self_attention(x, keys_values, writer.length, each, bias, rotary)
             x = layer.cross_attention(x, k, v, each, state.memory_bias)
             x = layer.feed_forward(x)
         logits, scale = self.readout(self.norm(x)), self.model.readout.scale
-        return (logits if scale == 1.0 else scale * logits), replace(
-            state, cache=writer.new_cache(history)
-        )
+        state = replace(state, cache=writer.new_cache(history))
+        return (logits if scale == 1.0 else scale * logits), state
 
     def _embed(self, tokens: Tensor, time: int) -> Tensor:
         layer = self.model.target_embedding
         # at time 0 through the module too, which checks the tokens
         if time == 0 or self.position_codes is None or time >= len(self.position_codes):
             return layer(tokens[:, None], offset=time)[:, 0]
-        return torch.add(
-            self.position_codes[time],
-            F.embedding(tokens, layer.token_embeddings),
-            alpha=layer.scale,
-        )
-
-    def select(self, state: CpuState, rows: Tensor) -> CpuState:
-        """The state of these rows; nothing is copied for rows that stay with their source."""
-        cache, (each, rest) = state.cache, divmod(len(rows), len(state.memory[0][0]))
-        source = torch.arange(len(rows)) // max(1, each)
-        if each and not rest and torch.equal(rows // cache.rows_per_source, source):
-            if each == cache.rows_per_source:
-                return replace(state, cache=cache.reorder(rows))
-            if cache.length == 0:
-                return replace(state, cache=replace(cache, rows_per_source=each))
-        return copy_rows(state, rows)
+        embedded = F.embedding(tokens, layer.token_embeddings)
+        return torch.add(self.position_codes[time], embedded, alpha=layer.scale)
 
     def _refresh(self) -> None:
         versions = [(p.data_ptr(), p._version) for p in self.model.parameters()]
@@ -102,16 +106,11 @@ class CpuDecoder:
             return
         self.weight_versions = versions
         self.layers = [CpuDecoderLayer(cast(DecoderBlock, b)) for b in self.model.decoder.blocks]
-        self.norm, self.position_codes = (
-            norm_function(self.model.decoder.norm),
-            _position_codes(self.model),
-        )
-        readout = self.model.readout
-        weight = (
-            self.model.target_embedding.token_embeddings
-            if readout.weight is None
-            else readout.weight
-        )
+        self.norm = norm_function(self.model.decoder.norm)
+        self.position_codes = _position_codes(self.model)
+        readout, weight = self.model.readout, self.model.readout.weight
+        if weight is None:
+            weight = self.model.target_embedding.token_embeddings
         self.readout = make_matmul(weight, readout.bias, int8=isinstance(readout, Int8Readout))
 
 
@@ -127,8 +126,8 @@ def _position_codes(model: Translator) -> Tensor | None:
     return sinusoidal(torch.arange(MAX_CACHED_POSITIONS), layer.token_embeddings.shape[1]).float()
 
 
-def _padding_bias(tokens: Tensor, lengths: Tensor) -> Tensor | None:
-    if bool((lengths == tokens.shape[1]).all()):
+def _padding_bias(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
+    if lengths is None or bool((lengths == tokens.shape[1]).all()):
         return None
     past = torch.arange(tokens.shape[1]) >= lengths[:, None]
     return torch.zeros(past.shape).masked_fill(past, -torch.inf)[:, None, None]
@@ -141,17 +140,3 @@ def _add_own_keys(cache: KVCache, rows: int) -> Tensor | None:
         return None
     new = torch.eye(each, dtype=torch.bool).expand(rows // each, each, each)
     return new if cache.history is None else torch.cat([cache.history, new], -1)
-
-
-def _as_bias(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    if mask is None:
-        return None
-    return torch.zeros(mask.shape, dtype=x.dtype).masked_fill(~mask, -torch.inf)[:, None]
-
-
-def copy_rows(state: CpuState, rows: Tensor) -> CpuState:
-    """The state of these rows, each with a source and a past of its own."""
-    source = rows // state.cache.rows_per_source
-    memory = [(k[source], v[source]) for k, v in state.memory]
-    lengths, bias = (None if x is None else x[source] for x in (state.lengths, state.memory_bias))
-    return CpuState(memory, lengths, bias, state.cache.select(rows))

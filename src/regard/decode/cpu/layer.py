@@ -29,11 +29,9 @@ class PackedLinear:
         self.count += 1
         if self.count == REPACK_AFTER:
             self.packed_matmul = packed_linear(self.weight, self.bias, self.rows)
-        return (
-            F.linear(x, self.weight, self.bias)
-            if self.packed_matmul is None
-            else self.packed_matmul(x)
-        )
+        if self.packed_matmul is None:
+            return F.linear(x, self.weight, self.bias)
+        return self.packed_matmul(x)
 
 
 Matmul = PackedLinear | PackedInt8Linear
@@ -81,44 +79,35 @@ class CpuDecoderLayer:
         rotary: "Rotary",
     ) -> Tensor:
         """Self-attention sublayer of the new tokens, whose keys and values are added to `cache`."""
-        heads, end = self.heads, time * rows_per_source
+        heads, kv_heads, end = self.heads, self.kv_heads, time * rows_per_source
         before, after = self.residuals[0]
-        y = self.to_qkv(before(x)).view(
-            -1, rows_per_source, heads + 2 * self.kv_heads, self.head_dim
-        )
+        y = self.to_qkv(before(x)).view(-1, rows_per_source, heads + 2 * kv_heads, self.head_dim)
         if rotary is not None:
-            rotary(y[:, :, : heads + self.kv_heads])
+            rotary(y[:, :, : heads + kv_heads])
         y = y.transpose(1, 2)
         cache[:, :, end - rows_per_source : end] = y[:, heads:]
-        k, v = cache[:, : self.kv_heads, :end], cache[:, self.kv_heads :, :end]
-        return after(
-            x, self.to_out(self._attend(y[:, :heads], k, v, attn_bias, self.self_module.scale))
-        )
+        k, v = cache[:, :kv_heads, :end], cache[:, kv_heads:, :end]
+        y = self._attend(y[:, :heads], k, v, attn_bias, self.self_module.scale)
+        return after(x, self.to_out(y))
 
     def cross_attention(
         self, x: Tensor, k: Tensor, v: Tensor, rows_per_source: int, attn_bias: Tensor | None
     ):
         """Cross-attention sublayer."""
         before, after = self.residuals[1]
-        q = (
-            self.to_cross_q(before(x))
-            .view(-1, rows_per_source, self.heads, self.head_dim)
-            .transpose(1, 2)
-        )
-        return after(
-            x, self.to_cross_out(self._attend(q, k, v, attn_bias, self.cross_module.scale))
-        )
+        q = self.to_cross_q(before(x)).view(-1, rows_per_source, self.heads, self.head_dim)
+        y = self._attend(q.transpose(1, 2), k, v, attn_bias, self.cross_module.scale)
+        return after(x, self.to_cross_out(y))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Feed-forward sublayer."""
         before, after = self.residuals[2]
         y = before(x)
         h = self.ffn_up(y)
-        h = (
-            self.activation(h)
-            if self.ffn_gate is None
-            else self.activation(self.ffn_gate(y)).mul_(h)
-        )
+        if self.ffn_gate is None:
+            h = self.activation(h)
+        else:
+            h = self.activation(self.ffn_gate(y)).mul_(h)
         return after(x, self.ffn_down(h))
 
     def _attend(

@@ -39,9 +39,9 @@ def _load_past(
     cache_row = row
     if USE_CACHE_ROWS:
         cache_row = tl.load(cache_rows_ptr + row * capacity + j, mask=valid, other=0)
-    at = ((cache_row * kv_heads + kv_head).to(tl.int64) * capacity + j)[
-        :, :, :, None
-    ] * HEAD_DIM + f
+    # a row has its keys, then its values (`KVStorage`)
+    step = (cache_row * (2 * kv_heads) + kv_head).to(tl.int64) * capacity + j
+    at = step[:, :, :, None] * HEAD_DIM + f
     both = valid[:, :, :, None] & live
     # a false hint for the layout: features, then keys along a warp, groups over the warps
     k = tl.load(
@@ -102,7 +102,7 @@ def attend_head(
         turned = new_k.to(tl.float32)
         turned = _rotate(turned, k_at, copies, one, place, cos_ptr, sin_ptr, HEAD_DIM, ROTATE_HALF)
         new_k = turned.to(k_ptr.dtype.element_ty)
-    here = ((row * kv_heads + kv_head).to(tl.int64) * capacity + time) * HEAD_DIM
+    here = ((row * (2 * kv_heads) + kv_head).to(tl.int64) * capacity + time) * HEAD_DIM
     if store & (head % group == 0):
         once = one & (which == 0)
         tl.store(tl.max_contiguous(k_ptr + here + copies, [2, 4, WIDTH]), new_k, mask=once)
@@ -122,21 +122,9 @@ def attend_head(
         j = start + index
         seen = j < time - KEYS + 1
         k, v = _load_past(
-            k_ptr,
-            v_ptr,
-            cache_rows_ptr,
-            j,
-            seen,
-            row,
-            kv_head,
-            kv_heads,
-            capacity,
-            f,
-            live,
-            HEAD_DIM,
-            WIDTH,
-            USE_CACHE_ROWS,
-        )
+            k_ptr, v_ptr, cache_rows_ptr, j, seen, row, kv_head, kv_heads, capacity,
+            f, live, HEAD_DIM, WIDTH, USE_CACHE_ROWS,
+        )  # fmt: skip
         score = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :, :, :], 3), -float("inf"))
         new = tl.maximum(most, tl.max(tl.max(score, 0), 1))
         fade = tl.exp(most - _finite(new))

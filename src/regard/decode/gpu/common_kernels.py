@@ -95,31 +95,22 @@ def add_to_residual(x_ptr, overflow_ptr, at, part, live, limit):
 
 @triton.jit
 @no_type_check
-def pick_matrix(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
-    """The one of three stacked matrices that holds a block of rows, and the row in it."""
-    ptr = a_ptr
-    start = first
-    if first >= end_a:
-        ptr = b_ptr
-        start = first - end_a
-    if first >= end_b:
-        ptr = c_ptr
-        start = first - end_b
-    return ptr, start
-
-
-@triton.jit
-@no_type_check
 def locate_weights(
     first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB: tl.constexpr
 ):  # fmt: skip
-    """Matrix, bias and first row of a block of outputs."""
+    """Matrix, bias and first row of a block of outputs; QKV stacks three matrices."""
     matrix = w_ptr
     bias = b_ptr
     start = first
     if JOB == QKV:
-        matrix, start = pick_matrix(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
-        bias, _ = pick_matrix(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
+        if first >= end_a:
+            matrix = w2_ptr
+            bias = b2_ptr
+            start = first - end_a
+        if first >= end_b:
+            matrix = w3_ptr
+            bias = b3_ptr
+            start = first - end_b
     return matrix, bias, start
 
 

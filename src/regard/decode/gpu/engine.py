@@ -1,14 +1,14 @@
 """CUDA graph engine of a language model: static buffers, one graph per step."""
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, cast
-from weakref import WeakKeyDictionary, ref
+from importlib.util import find_spec
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from regard.decode.gpu.buffers import StepBuffers, make_buffers
+from regard.decode.gpu.buffers import StepBuffers
 from regard.decode.gpu.launcher import StepLauncher, Tuning
 from regard.decode.sampling import Sampling, sample_tokens
 from regard.models import LanguageModel
@@ -21,22 +21,20 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def can_capture(model: LanguageModel) -> bool:
-    """Whether the kernels support the model, its dtype and its device.
-
-    >>> can_capture(rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval().double())
-    False
-    """
+    """Whether the kernels support the model, its dtype and its device."""
     config, table = model.config, model.embedding.token_embeddings
     if not _runs_on(table.device) or table.dtype not in DTYPES:
         return False
-    if not all(_is_usual(p, table) for p in model.parameters()):
-        return False
+    for p in model.parameters():
+        same = p.dtype == table.dtype and p.device == table.device
+        if not (same and p.is_contiguous() and p.data_ptr() % 16 == 0):
+            return False
     plain = config.softcap is None and not config.sinks and config.relative_bias == "none"
     usual = config.norm_first and config.skip and not config.embedding_norm and not config.segments
-    feat, hidden = config.resolved_head_dim, config.resolved_ffn_dim
-    keyed = config.resolved_kv_heads * feat
-    even = feat % 8 == 0 and keyed % 16 == 0 and config.dim % 8 == 0 and hidden % 8 == 0
-    small = max(config.dim, hidden, config.heads * feat) <= MAX_WIDTH
+    head_dim, ffn_dim = config.resolved_head_dim, config.resolved_ffn_dim
+    even = not any(size % 8 for size in (head_dim, config.dim, ffn_dim))
+    even = even and config.resolved_kv_heads * head_dim % 16 == 0
+    small = max(config.dim, ffn_dim, config.heads * head_dim) <= MAX_WIDTH
     # other linear layers, such as int8, compute differently
     known = type(model.readout) is Readout and all(
         type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear)
@@ -64,22 +62,8 @@ def _weight_addresses(model: nn.Module) -> list[Any] | None:
     return found
 
 
-def _is_usual(p: Tensor, like: Tensor) -> bool:
-    same = p.dtype == like.dtype and p.device == like.device
-    return same and p.is_contiguous() and p.data_ptr() % 16 == 0
-
-
-@lru_cache
-def _has_triton() -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def _runs_on(device: torch.device) -> bool:
-    if not _has_triton():
+    if not find_spec("triton"):
         return False
     from regard.ops.kernels.terms import INTERPRETED
 
@@ -87,18 +71,11 @@ def _runs_on(device: torch.device) -> bool:
 
 
 _TRY_ON_CPU = False  # set in tests, to run in Triton's interpreter
-
-
 _ENGINES: "WeakKeyDictionary[LanguageModel, CudaGraphEngine]" = WeakKeyDictionary()
 
 
 def get_engine(model: LanguageModel) -> "CudaGraphEngine":
-    """The engine of a model; there is one, so that captured graphs are reused.
-
-    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
-    >>> get_engine(model) is get_engine(model)
-    True
-    """
+    """The engine of a model; there is one, so that captured graphs are reused."""
     if model not in _ENGINES:
         _ENGINES[model] = CudaGraphEngine(model)
     return _ENGINES[model]
@@ -108,20 +85,14 @@ class CudaGraphEngine:
     """Runs decoding steps of one model, with a pool of buffers and their graphs."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning | None = None):
-        self._model = ref(model)  # weak: the engine must not keep the model alive
-        self.free_buffers, self.weight_addresses, self.is_supported = (
-            list[StepBuffers](),
-            list[Any](),
-            False,
-        )
-        self.version, self.graph_pool = object(), cast(Any, None)
-        self.tuning = Tuning() if tuning is None else tuning
+        self.weight_addresses, self.is_supported = list[Any](), False
+        self.launcher = StepLauncher(model, tuning or Tuning())
+        self._forget()
 
     @property
     def model(self) -> LanguageModel:
-        model = self._model()
-        assert model is not None
-        return model
+        """The model, of which the launcher holds a weak reference."""
+        return self.launcher.model
 
     @property
     def tuning(self) -> Tuning:
@@ -144,7 +115,8 @@ class CudaGraphEngine:
         return self.is_supported
 
     def _forget(self) -> None:
-        self.free_buffers, self.version, self.graph_pool = [], object(), None
+        self.free_buffers, self.version = list[StepBuffers](), object()
+        self.graph_pool: Any = None
 
     def acquire(self, rows: int, capacity: int) -> StepBuffers:
         """Buffers for this many rows and keys, from the pool if possible."""
@@ -152,7 +124,7 @@ class CudaGraphEngine:
             if b.rows == rows and b.capacity >= capacity:
                 return self.free_buffers.pop(n)
         blocks = -(-self.model.config.vocab // self.launcher.logits_block(rows))
-        return make_buffers(self.model, rows, capacity, blocks)
+        return StepBuffers(self.model, rows, capacity, blocks)
 
     def run_steps(self, b: StepBuffers, steps: int, sampling: Sampling | None) -> None:
         """Run steps including the choice of tokens, without synchronising."""
@@ -165,11 +137,8 @@ class CudaGraphEngine:
                 _sample(b, sampling)
 
         together = self.tuning.steps_per_graph
-        while steps >= together:
-            self._replay(b, (sampling, together), lambda: [step() for _ in range(together)])
-            steps -= together
-        for _ in range(steps):
-            self._replay(b, (sampling, 1), step)
+        for count in (*[together] * (steps // together), *[1] * (steps % together)):
+            self._replay(b, (sampling, count), lambda n=count: [step() for _ in range(n)])
 
     def prefill(self, b: StepBuffers, length: int, work: Callable[[], None]) -> None:
         """Process a prompt: directly the first time, as a graph when its length recurs."""

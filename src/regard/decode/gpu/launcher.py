@@ -1,6 +1,7 @@
 """Launches the kernels of one step of a language model."""
 
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, cast
 from weakref import ref
 
@@ -21,15 +22,13 @@ class StepLauncher:
     """Kernel launches of one model."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning):
+        # weak: the launcher must not keep the model alive
         self._model, self.config, self.tuning = ref(model), model.config, tuning
-        self.heads = self.config.heads
-        self.kv_heads = self.config.resolved_kv_heads
+        self.heads, self.kv_heads = self.config.heads, self.config.resolved_kv_heads
         self.head_dim = self.config.resolved_head_dim
-        self.ffn_dim = self.config.resolved_ffn_dim
         # increments below this cannot overflow the residual together
-        self.max_increment = MAX_FIXED_POINT / (
-            self.config.layers * (self.heads + self.ffn_dim) + 1
-        )
+        increments = self.config.layers * (self.heads + self.config.resolved_ffn_dim) + 1
+        self.max_increment = MAX_FIXED_POINT / increments
 
     @property
     def model(self) -> LanguageModel:
@@ -38,36 +37,19 @@ class StepLauncher:
         return model
 
     @cached_property
-    def common_kernels(self) -> Any:
-        from regard.decode.gpu import common_kernels
+    def kernels(self) -> Any:
+        """All kernels by name; imported late, because Triton may be missing."""
+        from regard.decode.gpu import attention_kernels, batch_kernels, common_kernels
+        from regard.decode.gpu import single_row_kernels as single_row
 
-        return common_kernels
-
-    @cached_property
-    def single_row_kernels(self) -> Any:
-        from regard.decode.gpu import single_row_kernels
-
-        return single_row_kernels
-
-    @cached_property
-    def batch_kernels(self) -> Any:
-        from regard.decode.gpu import batch_kernels
-
-        return batch_kernels
-
-    @cached_property
-    def attention_kernels(self) -> Any:
-        from regard.decode.gpu import attention_kernels
-
-        return attention_kernels
+        modules = (common_kernels, attention_kernels, batch_kernels, single_row)
+        return SimpleNamespace(**{name: x for m in modules for name, x in vars(m).items()})
 
     def launch(self, b: StepBuffers) -> None:
         """All kernels of a step, up to the logits."""
         layers = cast(list[EncoderBlock], list(self.model.decoder.blocks))
-        if b.rows == 1:
-            self._one(b, layers)
-        else:
-            self._some(b, layers)
+        launch = self._one if b.rows == 1 else self._some
+        launch(b, layers)
 
     def _one(self, b: StepBuffers, layers: list[EncoderBlock]) -> None:
         work, x = b.scratch, b.scratch["x"]
@@ -117,7 +99,7 @@ class StepLauncher:
     ) -> None:  # fmt: skip
         work, x, dim = b.scratch, b.scratch["x"], self.config.dim
         places, table = work.get("position_table"), self.model.embedding.token_embeddings
-        self.common_kernels.embed_or_add[(b.rows,)](
+        self.kernels.embed_or_add[(b.rows,)](
             b.token, b.lengths, b.left_padding, table, x if places is None else places,
             work["split_k_sums"], x if bias is None else bias, x, work["overflow"],
             work["normed_x"],
@@ -132,9 +114,7 @@ class StepLauncher:
         self, b: StepBuffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
         norm: Norm | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
-        outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
-        gated = job == "FFN_UP" and len(maps) == 2
-        outs = outs // 2 if gated else outs
+        outs, ins, gated = _sizes(maps, job)
         width, few = next_power_of_2(ins), self.tuning.mma_tile // 16
         if job == "RESIDUAL" and self._split(min(width, few)):
             width = min(width, few)
@@ -146,40 +126,31 @@ class StepLauncher:
         split = split if rows % 16 == 0 else 0
         assert split or width >= ins
         weights, biases, ends = _stacked_weights(maps)
-        work = b.scratch
-        self.single_row_kernels.single_row_matmul[(-(-outs // rows), -(-ins // width))](
+        work, lanes = b.scratch, self.tuning.lane_bytes // maps[0].weight.element_size()
+        self.kernels.single_row_matmul[(-(-outs // rows), -(-ins // width))](
             x, *weights, *biases, *_norm_parts(norm, x), out,
             work["overflow"], b.suppress_mask, *_block_stats(b),
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.max_increment,
-            ROWS=rows, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
-            JOB=getattr(self.common_kernels, job).value, **self._norm_kind(norm),
+            ROWS=rows, WIDTH=width, LANES=min(width, lanes), SPLIT=split,
+            JOB=getattr(self.kernels, job).value, **self._norm_kind(norm),
             BIASED=maps[0].bias is not None, GATED=gated,
-            ACTIVATION=self.common_kernels.ACTIVATIONS[self.config.activation],
+            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
             num_warps=split or self.tuning.warps, **self._pdl_options(b),
         )  # fmt: skip
 
     def _split(self, ins: int) -> int:
         """Warps over which a single-row product splits its inputs; 0: no tensor cores."""
-        cores, exact = (
-            self.tuning.mma_warps,
-            self.model.embedding.token_embeddings.dtype == torch.float32,
-        )
+        cores = self.tuning.mma_warps
+        exact = self.model.embedding.token_embeddings.dtype == torch.float32
         few = next_power_of_2(ins) * 16 <= self.tuning.mma_tile  # rows of a program
         return 0 if exact or not cores or not few or next_power_of_2(ins) < 32 * cores else cores
-
-    def _lanes(self, width: int) -> int:
-        return min(
-            width, self.tuning.lane_bytes // self.model.embedding.token_embeddings.element_size()
-        )
 
     def _batch_matmul(
         self, b: StepBuffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
         scale: float = 1.0,
     ) -> int:  # fmt: skip
         """A batched product; returns the number of split-K slices to sum."""
-        gated = job == "FFN_UP" and len(maps) == 2
-        outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
-        outs = outs // 2 if gated else outs
+        outs, ins, gated = _sizes(maps, job)
         batch = max(16, min(MAX_BATCH_TILE, next_power_of_2(b.rows)))
         exact = x.dtype == torch.float32
         name, rows, part, settings = self.tuning.plan_matmul(outs, ins, job, 1 + gated, exact)
@@ -187,35 +158,38 @@ class StepLauncher:
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _stacked_weights(maps)
         slices = -(-ins // part)
-        getattr(self.batch_kernels, name)[(-(-outs // rows), slices, -(-b.rows // batch))](
+        getattr(self.kernels, name)[(-(-outs // rows), slices, -(-b.rows // batch))](
             x, *weights, *biases, out, b.suppress_mask, *_block_stats(b),
             *ends, outs, ins, b.rows, scale,
-            BATCH=batch, ROWS=rows, JOB=getattr(self.common_kernels, job).value,
+            BATCH=batch, ROWS=rows, JOB=getattr(self.kernels, job).value,
             BIASED=maps[0].bias is not None and job != "SPLIT_K", GATED=gated,
-            ACTIVATION=self.common_kernels.ACTIVATIONS[self.config.activation],
+            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
             **settings, **self._pdl_options(b),
         )  # fmt: skip
         return slices
 
     def _attend(self, b: StepBuffers, layer: int, scale: float | None) -> None:
-        self.attention_kernels.attend_step[(b.rows * self.heads,)](
-            b.scratch["qkv"], b.keys[layer], b.values[layer], b.scratch["attention_out"],
+        self.kernels.attend_step[(b.rows * self.heads,)](
+            b.scratch["qkv"], *self._keys_values(b, layer), b.scratch["attention_out"],
             *self._attention_args(b, layer, scale), **self._attention_options(b),
         )  # fmt: skip
 
     def _attend_and_project(self, b: StepBuffers, layer: int, block: EncoderBlock) -> None:
         out, dim = block.self_attention.to_out, self.config.dim
         options = self._attention_options(b)
-        outs = max(
-            options["GROUPS"] * options["NEAR"], next_power_of_2(-(-dim // self.tuning.out_splits))
-        )
-        self.single_row_kernels.attend_and_project[(self.heads, -(-dim // outs))](
-            b.scratch["qkv"], b.keys[layer], b.values[layer],
+        outs = next_power_of_2(-(-dim // self.tuning.out_splits))
+        outs = max(outs, options["GROUPS"] * options["NEAR"])
+        self.kernels.attend_and_project[(self.heads, -(-dim // outs))](
+            b.scratch["qkv"], *self._keys_values(b, layer),
             out.weight, out.weight if out.bias is None else out.bias,
             b.scratch["x"], b.scratch["overflow"],
             *self._attention_args(b, layer, block.self_attention.scale), dim, self.max_increment,
             OUTS=outs, BIASED=out.bias is not None, **options,
         )  # fmt: skip
+
+    def _keys_values(self, b: StepBuffers, layer: int) -> tuple[Tensor, Tensor]:
+        x = b.storage.layers[layer]
+        return x[:, : self.kv_heads], x[:, self.kv_heads :]
 
     def _attention_args(self, b: StepBuffers, layer: int, scale: float | None) -> tuple[Any, ...]:
         work, window = b.scratch, self.config.windows[layer]
@@ -228,7 +202,8 @@ class StepLauncher:
 
     def _attention_options(self, b: StepBuffers) -> dict[str, Any]:
         """Layout of the keys in a program: groups per warp, neighbours, repeats."""
-        tuning, size, width = self.tuning, b.keys.element_size(), next_power_of_2(self.head_dim)
+        tuning, width = self.tuning, next_power_of_2(self.head_dim)
+        size = b.storage.layers[0].element_size()
         keys, warps, regs = tuning.batch_keys, tuning.batch_keys_warps, tuning.batch_keys_maxnreg
         if b.rows == 1:
             keys, warps, regs = tuning.keys, tuning.keys_warps, None
@@ -254,16 +229,15 @@ class StepLauncher:
 
     def _pdl_options(self, b: StepBuffers) -> dict[str, Any]:
         """Options of programmatic dependent launch, where the GPU has it."""
-        asked = self.tuning.pdl if b.rows == 1 else self.tuning.batch_pdl
-        if asked and b.token.is_cuda:
-            asked = torch.cuda.get_device_capability(b.token.device) >= (9, 0)
-            return {"PDL": True, "launch_pdl": True} if asked else {"PDL": False}
+        wanted = b.token.is_cuda and (self.tuning.pdl if b.rows == 1 else self.tuning.batch_pdl)
+        if wanted and torch.cuda.get_device_capability(b.token.device) >= (9, 0):
+            return {"PDL": True, "launch_pdl": True}
         return {"PDL": False}
 
     def choose_token(self, b: StepBuffers) -> None:
         """Choose the most likely token on the device; the next step starts from it."""
         blocks = b.scratch["block_max"].shape[1]
-        self.common_kernels.argmax_token[(b.rows,)](
+        self.kernels.argmax_token[(b.rows,)](
             *_block_stats(b), b.token, b.lengths, b.start_lengths, b.ended, b.end,
             b.output_tokens, b.log_probs, b.end_flags, blocks, b.capacity,
             BLOCKS=next_power_of_2(blocks), num_warps=4, **self._pdl_options(b),
@@ -272,7 +246,7 @@ class StepLauncher:
     def _norm_kind(self, norm: Norm | None) -> dict[str, Any]:
         kind = "none" if norm is None else norm.kind
         shifted = norm is not None and norm.bias is not None
-        return {"NORM": self.common_kernels.NORMS[kind], "SHIFTED": shifted}
+        return {"NORM": self.kernels.NORMS[kind], "SHIFTED": shifted}
 
 
 def _block_stats(b: StepBuffers) -> tuple[Tensor, Tensor, Tensor]:
@@ -297,6 +271,12 @@ def _qkv_layers(block: EncoderBlock) -> tuple[Any, ...]:
 def _up_layers(block: EncoderBlock) -> tuple[Any, ...]:
     ff = block.feed_forward
     return (ff.to_hidden,) if ff.to_gate is None else (ff.to_hidden, ff.to_gate)
+
+
+def _sizes(maps: tuple[Any, ...], job: str) -> tuple[int, int, bool]:
+    """Outputs and inputs of a product, and whether half of the weights are of a gate."""
+    outs, gated = sum(m.weight.shape[0] for m in maps), job == "FFN_UP" and len(maps) == 2
+    return outs // (1 + gated), maps[0].weight.shape[1], gated
 
 
 def _stacked_weights(maps: tuple[Any, ...]) -> tuple[list[Tensor], list[Tensor], tuple[int, int]]:

@@ -10,9 +10,7 @@ from regard.decode.gpu.buffers import MAX_SPLIT_K
 class Tuning:
     """Tile sizes and launch options, tuned on an H200 by benchmarks/decode_gpu.py."""
 
-    pdl: bool = (
-        True  # programmatic dependent launch: a kernel loads weights before the previous ends
-    )
+    pdl: bool = True  # programmatic dependent launch: weights load before the previous kernel ends
     batch_pdl: bool = True  # the same for more than one row
     mma_warps: int = 8  # of a single-row product on tensor cores; 0: without
     mma_tile: int = 16384  # weights per program
@@ -82,9 +80,5 @@ class Tuning:
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is at least n.
-
-    >>> next_power_of_2(5), next_power_of_2(8)
-    (8, 8)
-    """
+    """The smallest power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()

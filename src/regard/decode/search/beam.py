@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.decode.constraints import TokenConstraint, allowed_mask, mask_logits
+from regard.decode.constraints import TokenConstraint, constrain_logits
 from regard.decode.search.result import DecodeResult, check_max_new_tokens
 from regard.decode.stepper import Stepper
 from regard.errors import ConfigError
@@ -69,7 +69,14 @@ def beam(
         if log_prob is None:  # all rows of a beam are still equal: only the first continues
             log_prob = logits.new_full((batch, width), -torch.inf)
             log_prob[:, 0] = 0
-        log_probs, next_tokens = _topk_tokens(logits, constraints, tokens, log_prob, ended)
+        total = chunked_logsumexp(logits)[:, None]  # also over tokens that constraints exclude
+        if constraints:
+            reached = (~ended & log_prob.isfinite()).flatten()
+            logits = constrain_logits(logits, constraints, tokens.flatten(0, 1), reached)
+        best, next_tokens = grouped_topk(logits, width)
+        log_probs, next_tokens = (
+            x.unflatten(0, (batch, width)) for x in (best - total, next_tokens)
+        )
         parent, token, log_prob = _grow(log_prob, log_probs, next_tokens, ended, end)
         ended = ended.gather(1, parent)
         lengths = lengths.gather(1, parent) + (~ended & (token != end)).long()
@@ -84,32 +91,8 @@ def beam(
     return _rank(DecodeResult(tokens, lengths, log_prob, ended), length_penalty, n_best)
 
 
-def _topk_tokens(
-    logits: Tensor,
-    constraints: Sequence[TokenConstraint],
-    tokens: Tensor,
-    log_prob: Tensor,
-    ended: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """The most likely tokens of each sequence, as many as the beam is wide.
-
-    log p = logit - log Σ exp(logits), over all tokens, also those that constraints exclude.
-    """
-    total = chunked_logsumexp(logits)[:, None]
-    if constraints:
-        reached = ~ended & log_prob.isfinite()
-        rows, vocab = tokens.flatten(0, 1), logits.shape[-1]
-        logits = mask_logits(logits, allowed_mask(constraints, rows, vocab, reached.flatten()))
-    best, token = grouped_topk(logits, ended.shape[1])
-    return (best - total).unflatten(0, ended.shape), token.unflatten(0, ended.shape)
-
-
 def chunked_logsumexp(logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, " rows"]:
-    """log Σ exp(logits) per row.
-
-    >>> chunked_logsumexp(torch.zeros(1, 4))
-    tensor([1.3863])
-    """
+    """log Σ exp(logits) per row."""
     if logits.device.type != "cpu" or len(logits) <= LOGSUMEXP_ROWS:
         return logits.logsumexp(-1)
     # a few rows at a time, so that temporaries stay in the cache
@@ -122,9 +105,6 @@ def grouped_topk(
     """Top-k values and indices per row, largest first; faster than `topk` for long rows.
 
     Rows are split into groups: the top k lie in the k groups with the largest maxima.
-
-    >>> grouped_topk(torch.tensor([[3.0, 1.0, 2.0]]), 2)
-    (tensor([[3., 2.]]), tensor([[0, 2]]))
     """
     count = x.shape[1]
     groups, rest = divmod(count, TOPK_GROUP)

@@ -175,9 +175,8 @@ class PrefixBeam:
 
     def hypotheses(self) -> list[CtcHypothesis]:
         """The beam, best first."""
-        prefixes = [
-            CtcHypothesis(y, _add(*ends), self._score(y, ends)) for y, ends in self.beam.items()
-        ]
+        beam = self.beam.items()
+        prefixes = [CtcHypothesis(y, _add(*ends), self._score(y, ends)) for y, ends in beam]
         return sorted(prefixes, key=lambda prefix: -prefix.score)
 
     def pop_stable_labels(self) -> list[int]:
@@ -188,26 +187,18 @@ class PrefixBeam:
             shared = min(shared, len(other))
             while first[:shared] != other[:shared]:
                 shared -= 1
-        new, self.stable_length = (
-            first[self.stable_length : shared],
-            max(self.stable_length, shared),
-        )
-        self._cut()
-        return list(new)
+        new = list(first[self.stable_length : shared])
+        self.stable_length = max(self.stable_length, shared)
+        keep = 1 if self.language_model is None else LM_CONTEXT
+        if self.stable_length > 2 * keep:  # drop old shared labels, so that memory stays bounded
+            old, self.stable_length = self.stable_length - keep, keep
+            self.beam = {prefix[old:]: ends for prefix, ends in self.beam.items()}
+            self.lm_log_probs = {prefix[old:]: p for prefix, p in self.lm_log_probs.items()}
+        return new
 
     def unstable_labels(self) -> list[int]:
         """The rest of the best prefix, which may still change."""
         return list(self.hypotheses()[0].labels[self.stable_length :])
-
-    def _cut(self) -> None:
-        """Drop old shared labels, so that memory stays bounded."""
-        keep = 1 if self.language_model is None else LM_CONTEXT
-        if self.stable_length > 2 * keep:
-            first, self.stable_length = self.stable_length - keep, keep
-            self.beam = {prefix[first:]: ends for prefix, ends in self.beam.items()}
-            self.lm_log_probs = {
-                prefix[first:]: prior for prefix, prior in self.lm_log_probs.items()
-            }
 
     def _step(self, row: Sequence[float]) -> None:
         grown: dict[tuple[int, ...], tuple[float, float]] = {}
@@ -246,11 +237,8 @@ class PrefixBeam:
                 self.lm_log_probs[prefix] = self.lm_log_probs[before] + log_prob
 
     def _score(self, prefix: tuple[int, ...], ends: tuple[float, float]) -> float:
-        return (
-            _add(*ends)
-            + self.lm_weight * self.lm_log_probs[prefix]
-            + self.length_bonus * len(prefix)
-        )
+        prior = self.lm_weight * self.lm_log_probs[prefix]
+        return _add(*ends) + prior + self.length_bonus * len(prefix)
 
 
 class StepperLanguageModel:
@@ -268,31 +256,25 @@ class StepperLanguageModel:
         self.stepper, self.first = stepper, first
         self.states: dict[tuple[int, ...], tuple[list[float], object]] = {}
 
-    def __call__(self, prefix: tuple[int, ...]) -> list[float]:
-        return self._at(prefix)[0]
-
     @torch.no_grad()
-    def _at(self, prefix: tuple[int, ...]) -> tuple[list[float], object]:
+    def __call__(self, prefix: tuple[int, ...]) -> list[float]:
         if prefix in self.states:
             self.states[prefix] = self.states.pop(prefix)  # least recently used first
-            return self.states[prefix]
-        after, last = len(prefix), self.first
+            return self.states[prefix][0]
+        after = len(prefix)
         while after and prefix[: after - 1] not in self.states:
             after -= 1
         if after:
             state = self.states[prefix[: after - 1]][1]
         else:
             state = self.stepper.start(torch.tensor([[self.first]]))
-        entry: tuple[list[float], object] | None = None
         for size in range(after, len(prefix) + 1):
             last = prefix[size - 1] if size else self.first
             logits, state = self.stepper.step(torch.tensor([last]), state)
-            entry = logits[0].log_softmax(-1).tolist(), state
-            self.states[prefix[:size]] = entry
+            self.states[prefix[:size]] = logits[0].log_softmax(-1).tolist(), state
         while len(self.states) > MAX_STATES:
             del self.states[next(iter(self.states))]
-        assert entry is not None
-        return entry
+        return self.states[prefix][0]
 
 
 def _add(a: float, b: float) -> float:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.decode.constraints import TokenConstraint, allowed_mask, mask_logits
+from regard.decode.constraints import TokenConstraint, constrain_logits
 from regard.decode.sampling import Sampling, row_uniforms, sample_tokens
 from regard.decode.search.beam import chunked_logsumexp, grouped_topk
 from regard.decode.search.result import DecodeResult, check_max_new_tokens
@@ -62,32 +62,21 @@ def stream(
     check_max_new_tokens(max_new_tokens)
     generate = getattr(stepper, "generate", None)
     if generate is not None:
-        steps = generate(
-            first,
-            state,
-            end=end,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            constraints=constraints,
-        )
+        steps = generate(first, state, end, max_new_tokens, sampling, constraints)
         if steps is not None:  # many steps per synchronisation on a GPU
             yield from (GenerationStep(*step) for step in steps)
             return
     ended = torch.zeros_like(first, dtype=torch.bool)
-    uniforms = (
-        None
-        if sampling is None
-        else row_uniforms(sampling.seed, len(first), max_new_tokens).to(first.device)
-    )
+    uniforms: Tensor | None = None
+    if sampling is not None:
+        uniforms = row_uniforms(sampling.seed, len(first), max_new_tokens).to(first.device)
     generated = first.new_empty(len(first), 0)
     for at in range(max_new_tokens):
         with torch.no_grad():  # not around the loop: the caller runs between two tokens
             logits, state = stepper.step(first, state)
             total = chunked_logsumexp(logits)
             if constraints:
-                logits = mask_logits(
-                    logits, allowed_mask(constraints, generated, logits.shape[-1], ~ended)
-                )
+                logits = constrain_logits(logits, constraints, generated, ~ended)
             if sampling is None or uniforms is None:
                 chosen, first = (x[:, 0] for x in grouped_topk(logits, 1))
             else:
@@ -104,16 +93,34 @@ def stream(
 
 
 def collect_steps(steps: Iterator[GenerationStep]) -> DecodeResult:
-    """The steps of a stream as one result.
-
-    >>> one = GenerationStep(*map(torch.tensor, ([4], [-0.5], [False])))
-    >>> two = GenerationStep(*map(torch.tensor, ([1], [-0.25], [True])))
-    >>> collect_steps(iter([one, two])).log_prob
-    tensor([-0.7500])
-    """
+    """The steps of a stream as one result."""
     tokens, log_probs, ends = zip(*steps, strict=True)
     lengths = (~torch.stack(ends)).sum(0)
     return DecodeResult(torch.stack(tokens, 1), lengths, torch.stack(log_probs).sum(0), ends[-1])
+
+
+def greedy(
+    stepper: Stepper,
+    state: Any,
+    first: Int[Tensor, " batch"],
+    *,
+    end: int,
+    max_new_tokens: int,
+    constraints: Sequence[TokenConstraint] = (),
+) -> DecodeResult:
+    """Greedy search: the most likely token at each step; arguments as in `stream`.
+
+    y_t = argmax_y p(y | y_1 … y_{t-1}, input)
+
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
+    >>> stepper = rg.decode.make_stepper(model)
+    >>> state = stepper.start(torch.tensor([[3, 4, 5], [6, 7, 8]]))
+    >>> answer = greedy(stepper, state, torch.tensor([1, 1]), end=2, max_new_tokens=4)
+    >>> bool((answer.lengths <= 4).all())
+    True
+    """
+    limits: dict[str, Any] = {"end": end, "max_new_tokens": max_new_tokens}
+    return collect_steps(stream(stepper, state, first, **limits, constraints=constraints))
 
 
 def sample(
@@ -137,15 +144,7 @@ def sample(
     >>> result.tokens.shape[0]
     1
     """
+    limits: dict[str, Any] = {"end": end, "max_new_tokens": max_new_tokens}
     sampling = Sampling() if sampling is None else sampling
-    return collect_steps(
-        stream(
-            stepper,
-            state,
-            first,
-            end=end,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            constraints=constraints,
-        )
-    )
+    steps = stream(stepper, state, first, **limits, sampling=sampling, constraints=constraints)
+    return collect_steps(steps)

@@ -29,12 +29,7 @@ class DecodeResult(NamedTuple):
         return [row[:n] for row, n in zip(rows, self.lengths.flatten().tolist(), strict=True)]
 
     def scores(self, penalty: float) -> Float[Tensor, "*batch"]:
-        """Length-normalized scores: log p(y) / ((5 + |y|) / 6)^penalty, |y| with the end token.
-
-        >>> result = DecodeResult(*map(torch.tensor, ([[4] * 6 + [1]], [6], [-3.0], [True])))
-        >>> result.scores(penalty=1.0)
-        tensor([-1.5000])
-        """
+        """Length-normalized scores: log p(y) / ((5 + |y|) / 6)^penalty, |y| with the end token."""
         counted = (self.lengths + self.ended).to(self.log_prob)
         return self.log_prob / length_penalty(counted, penalty)
 

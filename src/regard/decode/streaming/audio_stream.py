@@ -1,6 +1,7 @@
 """Streaming encoder of a recogniser: audio pieces of any size to log-probabilities."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,11 +38,9 @@ class AudioStreamState:
     @property
     def size(self) -> int:
         """Number of values in the state."""
-        layers = self.cache.storage.layers
-        level = () if self.cmvn_state is None else (self.cmvn_state,)
-        return sum(
-            x.numel() for x in (self.samples, *self.conv_inputs, self.pending, *level, *layers)
-        )
+        tensors = [self.samples, *self.conv_inputs, self.pending, *self.cache.storage.layers]
+        tensors += [] if self.cmvn_state is None else [self.cmvn_state]
+        return sum(x.numel() for x in tensors)
 
 
 class AudioStream:
@@ -74,35 +73,29 @@ class AudioStream:
                 "chunk: needs a number for a stream, got None: each output attends to the whole "
                 "recording; try model.forward_waveform, or training with chunk=16"
             )
-        if left_chunks is not None and (
-            left_chunks < 0 or (config.left_chunks is not None and left_chunks > config.left_chunks)
-        ):
-            limit = (
-                "more" if config.left_chunks is None else f"up to the model's {config.left_chunks}"
-            )
-            raise ConfigError(f"left_chunks: needs 0 or {limit}, got {left_chunks}")
-        if left_chunks is None and config.left_chunks is None:
+        bound = config.left_chunks if left_chunks is None else left_chunks
+        if bound is None:
             raise ConfigError(
                 "left_chunks: needs a bound for a stream, got None: each output attends to all "
                 "before it; try AudioStream(model, left_chunks=64), or training with left_chunks=64"
             )
+        if bound < 0 or (config.left_chunks is not None and bound > config.left_chunks):
+            most = config.left_chunks
+            limit = "more" if most is None else f"up to the model's {most}"
+            raise ConfigError(f"left_chunks: needs 0 or {limit}, got {left_chunks}")
         self.model, self.chunk = model, config.chunk
-        self.config = config if left_chunks is None else replace(config, left_chunks=left_chunks)
-        assert self.config.left_chunks is not None
-        self.max_cache_length = self.config.left_chunks * self.chunk
+        self.config, self.max_cache_length = replace(config, left_chunks=bound), bound * self.chunk
         # a multiple of the chunk, so that no block ends inside one
         self.block = -(-MAX_BLOCK_OUTPUTS // self.chunk) * self.chunk * model.subsample.factor
 
     def start(self, cmvn_state: Float[Tensor, "one state"] | None = None) -> AudioStreamState:
         """The initial state; `cmvn_state` is that of the running normalization."""
         like = self.model.standardise.mean
-        convolutions = self.model.subsample.convolutions
+        subsample = self.model.subsample
+        channels: list[Any] = [c.in_channels for c in subsample.convolutions]
         return AudioStreamState(
             samples=like.new_zeros(0),
-            conv_inputs=tuple(
-                like.new_zeros(1, c.in_channels, self.model.subsample.left)  # type: ignore[arg-type]
-                for c in convolutions
-            ),
+            conv_inputs=tuple(like.new_zeros(1, n, subsample.left) for n in channels),
             pending=like.new_zeros(1, 0, self.config.dim),
             cache=KVCache(max_length=self.max_cache_length),
             cmvn_state=cmvn_state,
@@ -118,9 +111,8 @@ class AudioStream:
         for piece in samples.to(state.samples).split(self.block * hop):
             wave = torch.cat([state.samples, piece])
             frames = log_mel(wave, rate, n_mels=self.config.n_mels)
-            rest = wave[
-                mel_frame_count(len(wave), rate) * hop :
-            ].clone()  # a view would keep all samples alive
+            # a view would keep all samples alive
+            rest = wave[mel_frame_count(len(wave), rate) * hop :].clone()
             log_probs, state = self._block(frames, replace(state, samples=rest))
             outputs.append(log_probs)
         return torch.cat(outputs) if outputs else self._empty(), state
@@ -152,8 +144,7 @@ class AudioStream:
         x, inputs = self.model.standardise(x).mT, []
         pairs = zip(self.model.subsample.convolutions, state.conv_inputs, strict=True)
         for convolution, before in pairs:
-            x = torch.cat([before, x], -1)
-            x, rest = _convolve(convolution, x)
+            x, rest = _convolve(convolution, torch.cat([before, x], -1))
             inputs.append(rest)
         waiting = torch.cat([state.pending, self.model.subsample.out(x.mT)], 1)
         ready = waiting.shape[1] // self.chunk * self.chunk
@@ -168,12 +159,12 @@ class AudioStream:
         writer = state.cache.append(new)
         # one chunk sees all of the cache: only several chunks need a mask
         mask = None if new <= self.chunk else self.config.mask
-        positions = torch.arange(state.total_outputs, state.total_outputs + new, device=x.device)
+        total = state.total_outputs + new
+        positions = torch.arange(state.total_outputs, total, device=x.device)
         x = self.model.encoder(
             x, mask=mask, positions=positions, offset=state.cache.length, cache=writer
         )
         log_probs = upcast(self.model.head(x)).log_softmax(-1)
-        total = state.total_outputs + new
         return log_probs[0], replace(state, cache=writer.new_cache(), total_outputs=total)
 
     def _empty(self) -> Tensor:

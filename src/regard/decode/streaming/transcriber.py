@@ -11,7 +11,7 @@ from regard.data.audio.peak_normalization import DITHER, end_padding
 from regard.decode.search.ctc import BestPath, PathScore, PrefixBeam
 from regard.decode.streaming.audio_stream import AudioStream
 from regard.errors import ConfigError
-from regard.models import RecogniserConfig
+from regard.models import Recogniser, RecogniserConfig
 from regard.ops import log_mel
 
 MAX_TOKENS_PER_CHARACTER = 4  # of byte tokenizers: UTF-8
@@ -59,14 +59,13 @@ class Transcriber:
                 f"got {tokenizer.vocab}"
             )
         self.tokenizer, self.search, self.normalizes_peak = tokenizer, search, normalize_peak
-        self.score = 0.0
+        self.score, self.dither = 0.0, select_dither(self.stream.config)
         self._restart()
 
     def _restart(self) -> None:
-        dither = select_dither(self.stream.config)
-        self.peak_normalizer = (
-            PeakNormalizer(self.sample_rate, dither=dither) if self.normalizes_peak else None
-        )
+        self.peak_normalizer: PeakNormalizer | None = None
+        if self.normalizes_peak:
+            self.peak_normalizer = PeakNormalizer(self.sample_rate, dither=self.dither)
         self.state, self.path, self.pending_labels = self.stream.start(), BestPath(), list[int]()
         self.path_score, self.labels, self.has_begun = PathScore(), 0, False
 
@@ -78,9 +77,8 @@ class Transcriber:
     @property
     def delay(self) -> float:
         """Latency of a live stream in seconds."""
-        return self.stream.config.delay + (
-            self.peak_normalizer.delay if self.peak_normalizer else 0.0
-        )
+        own = self.peak_normalizer.delay if self.peak_normalizer else 0.0
+        return self.stream.config.delay + own
 
     @property
     def partial_text(self) -> str:
@@ -100,21 +98,21 @@ class Transcriber:
                     budget -= len(piece)
                 yield piece
 
-        dither = select_dither(self.stream.config)
-        level = PeakNormalizer.from_recording(self.sample_rate, take_head(), dither=dither)
+        dither, rate = self.dither, self.sample_rate
+        level = PeakNormalizer.from_recording(rate, take_head(), dither=dither)
         if not self.normalizes_peak:
             return
         self.peak_normalizer = level
         if self.stream.config.cmvn_depth is not None and first:
-            warm = PeakNormalizer(self.sample_rate, peak=level.peak, mean=level.mean, dither=dither)
-            before = warm_start_cmvn(self.stream.model, warm(torch.cat(first)))
-            self.state = self.stream.start(before)
+            warm = PeakNormalizer(rate, peak=level.peak, mean=level.mean, dither=dither)
+            head = warm(torch.cat(first))
+            self.state = self.stream.start(warm_start_cmvn(self.stream.model, head))
 
     def push(self, samples: Float[Tensor, " sample"]) -> str:
         """New text after these samples."""
-        return self._transcribe(
-            samples if self.peak_normalizer is None else self.peak_normalizer(samples)
-        )
+        if self.peak_normalizer is not None:
+            samples = self.peak_normalizer(samples)
+        return self._transcribe(samples)
 
     def _transcribe(self, samples: Tensor) -> str:
         log_probs, self.state = self.stream.step(samples, self.state)
@@ -169,16 +167,12 @@ def select_dither(config: RecogniserConfig) -> float:
 
 
 def warm_start_cmvn(
-    model: nn.Module, samples: Float[Tensor, " sample"]
+    model: Recogniser, samples: Float[Tensor, " sample"]
 ) -> Float[Tensor, "one state"] | None:
     """Initial CMVN state from the first samples of a recording.
 
     They are processed backwards, so that those nearest to the start count most.
-
-    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9, cmvn_depth=8.0))
-    >>> warm_start_cmvn(model, torch.randn(8000)).shape  # level, weight, and 40 sums
-    torch.Size([1, 42])
     """
-    frames = log_mel(samples, model.config.sample_rate, n_mels=model.config.n_mels)  # type: ignore[attr-defined]
-    frames = frames.to(model.standardise.mean)  # type: ignore[attr-defined]
-    return model.normalize_features(frames.flip(0)[None])[1]  # type: ignore[operator]
+    frames = log_mel(samples, model.config.sample_rate, n_mels=model.config.n_mels)
+    frames = frames.to(model.standardise.mean)
+    return model.normalize_features(frames.flip(0)[None])[1]

@@ -4,9 +4,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from regard.nn import Norm, RecurrentCell
 
@@ -21,8 +23,8 @@ class BlockStack:
 
     path: str
     blocks: list[nn.Module]
+    outputs: list[list[Tensor]]
     inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[list[Tensor]] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -47,8 +49,8 @@ def record_stacks(
     stacks = find_stacks(model)
     with ExitStack() as hooks:
         for stack in stacks:
-            for i, block in enumerate(stack.blocks):
-                hooks.callback(_hook_block(stack, i, block, inputs_require_grad))
+            for hook in _hook_blocks(stack, inputs_require_grad):
+                hooks.callback(hook.remove)
         yield stacks
 
 
@@ -65,8 +67,7 @@ def find_stacks(model: nn.Module) -> list[BlockStack]:
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and not inside:
             blocks = list(module)
             if len({type(block) for block in blocks}) == 1 and _is_block(blocks[0]):
-                outputs: list[list[Tensor]] = [[] for _ in blocks]
-                stacks.append(BlockStack(path, blocks, outputs=outputs))
+                stacks.append(BlockStack(path, blocks, [[] for _ in blocks]))
     return stacks
 
 
@@ -87,14 +88,13 @@ def first_tensor(value: Any) -> Tensor | None:
     return None
 
 
-def _hook_block(stack: BlockStack, i: int, block: nn.Module, require_grad: bool) -> Any:
+def _hook_blocks(stack: BlockStack, require_grad: bool) -> list[RemovableHandle]:
     thread = threading.get_ident()  # runs of the model in other threads are not recorded
 
     def enter(block: nn.Module, args: tuple, kwargs: dict | None = None) -> Any:
         if threading.get_ident() != thread:
             return None
-        x = first_tensor(args) if args else first_tensor(kwargs)
-        if x is None:
+        if (x := first_tensor(args or kwargs)) is None:
             return None
         replaces = require_grad and args and args[0] is x
         replaces = replaces and x.is_floating_point() and not x.requires_grad
@@ -102,12 +102,11 @@ def _hook_block(stack: BlockStack, i: int, block: nn.Module, require_grad: bool)
         stack.inputs.append(x)
         return ((x, *args[1:]), kwargs) if replaces else None
 
-    def leave(block: nn.Module, args: tuple, out: Any) -> None:
+    def leave(i: int, block: nn.Module, args: tuple, out: Any) -> None:
         x = first_tensor(out)
         if x is not None and threading.get_ident() == thread:
             stack.outputs[i].append(x)
 
-    hooks = [block.register_forward_hook(leave)]
-    if i == 0:
-        hooks.append(block.register_forward_pre_hook(enter, with_kwargs=True))
-    return lambda: [hook.remove() for hook in hooks]
+    first = stack.blocks[0].register_forward_pre_hook(enter, with_kwargs=True)
+    blocks = enumerate(stack.blocks)
+    return [first, *(block.register_forward_hook(partial(leave, i)) for i, block in blocks)]

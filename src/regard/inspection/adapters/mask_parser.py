@@ -1,6 +1,5 @@
 """Attention masks given as tensors, parsed back into causal, local and padding masks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,24 +27,18 @@ def parse_attention_mask(
 ) -> ParsedMask:
     """Recognise causal, local and padding masks, so that no n × n mask is stored.
 
-    Other masks stay dense. A bool mask is True where a query may attend to a key. A float mask is
-    added to the scores; its -inf entries become a mask.
-
-    Args:
-        mask: (query, key), (batch, key), or anything that broadcasts to (batch, head, query, key).
-        q: The queries.
-        k: The keys.
-        same_sequence: Queries and keys are positions of one sequence, the queries its last ones.
-        window: Width of the sliding window that the model declares, if any.
+    Other masks stay dense. `mask` is (query, key), (batch, key), or broadcasts to (batch, head,
+    query, key). A bool mask is True where a query may attend to a key. A float mask is added to the
+    scores; its -inf entries become a mask. With `same_sequence` the queries are the last positions
+    of the keys' sequence. `window` is the width of the sliding window that the model declares.
 
     >>> q, mask = torch.zeros(1, 1, 3, 2), torch.ones(3, 3, dtype=torch.bool).tril()
     >>> parse_attention_mask(mask, q, q).mask
     Causal()
     """
-    mask = mask[:, None, None, :] if mask.ndim == 2 and _is_padding(mask, q) else mask
+    if mask.ndim == 2 and len(mask) == q.shape[0] and len(mask) not in (1, q.shape[-2]):
+        mask = mask[:, None, None, :]  # (batch, key); ambiguous shapes are (query, key)
     mask = mask[..., : k.shape[-2]]
-    if mask.dtype == torch.bool:
-        return _structure(mask, q, k, same_sequence, window)
     if not mask.is_floating_point():
         return _structure(mask.bool(), q, k, same_sequence, window)
     hidden = mask == -torch.inf
@@ -63,11 +56,6 @@ def trim_unused_keys(x: Tensor, used_keys: int | None) -> Tensor:
     tensor([0., 1.])
     """
     return x if used_keys is None or x.shape[-2] == used_keys else x[..., :used_keys, :].clone()
-
-
-def _is_padding(mask: Tensor, q: Tensor) -> bool:
-    """Whether a 2-D mask is (batch, key); ambiguous shapes are read as (query, key)."""
-    return mask.shape[0] == q.shape[0] and mask.shape[0] not in (1, q.shape[-2])
 
 
 def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> ParsedMask:
@@ -90,15 +78,13 @@ def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | 
     return ParsedMask(masks.DenseMask(allowed), None, offset, used)
 
 
-def _candidates(window: int | None, padding: Padding) -> Iterator[Mask]:
+def _candidates(window: int | None, padding: Padding) -> list[Mask]:
     """Common masks, simplest first; libraries count a window with or without the query itself."""
     simple: list[Mask] = [Causal()]
     if window is not None:
-        simple += [Causal() & Local(max(0, window - 1))]
-        simple += [Local(max(0, size)) for size in (window - 1, window, window // 2)]
-    yield from simple
-    yield padding
-    yield from (mask & padding for mask in simple)
+        local = [Local(max(0, size)) for size in (window - 1, window, window // 2)]
+        simple += [Causal() & local[0], *local]
+    return [*simple, padding, *(mask & padding for mask in simple)]
 
 
 def _offset_and_used_keys(allowed: Tensor, queries: int) -> tuple[int, int | None]:

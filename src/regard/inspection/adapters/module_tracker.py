@@ -29,13 +29,9 @@ class Caller:
     call: int = 0
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """One running module; with DataParallel `module` is a replica of the one at `path`."""
-
-    path: str
-    module: nn.Module
-    crosses: bool | None  # None: not known from the arguments
+# Path of a running module, the module (with DataParallel a replica), and whether it attends to
+# another sequence, if that is known from its arguments.
+_Frame = tuple[str, nn.Module, bool | None]
 
 
 @dataclass(eq=False)
@@ -54,21 +50,16 @@ class ModuleTracker:
     """
 
     def __init__(self, model: nn.Module):
-        check_model(model)
         self.model = model
-        self.modules = dict(model.named_modules())  # listed once: a GPU would idle
-        _check_modules_not_compiled(self.modules)
+        self.modules = uncompiled_modules(model)  # listed once: a GPU would idle
         self.ids = {id(module) for module in self.modules.values()}
         self.names = _names(self.modules)
         self.called_modules: dict[str, nn.Module] = {}  # by path
-        self.run_contexts: list[
-            Callable[[], AbstractContextManager[Any]]
-        ] = []  # entered per thread
+        # entered per thread
+        self.run_contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         self.exit_stack = ExitStack()  # closed when the last run has ended
         self._here = threading.local()  # .run of the current thread
-        self._runs: WeakSet[_Run] = (
-            WeakSet()
-        )  # of all threads; the run of a dead thread goes with it
+        self._runs: WeakSet[_Run] = WeakSet()  # of all threads that are alive
         self._lock = threading.RLock()
         self._is_open = False
 
@@ -76,12 +67,9 @@ class ModuleTracker:
     def caller(self) -> Caller:
         """The innermost running module; the model itself when none runs."""
         run = self._run
-        frame = run.frames[-1] if run and run.frames else _Frame("", self.model, None)
-        crosses = frame.crosses
-        if crosses is None:
-            crosses = _is_cross_attention(frame.path, frame.module)
-        name, kind = self.names[frame.path], "cross" if crosses else "self"
-        return Caller(name, frame.path, kind, frame.module)
+        path, module, crosses = run.frames[-1] if run and run.frames else ("", self.model, None)
+        crosses = _is_cross_attention(path, module) if crosses is None else crosses
+        return Caller(self.names[path], path, "cross" if crosses else "self", module)
 
     def includes_call(self, call: Any) -> bool:
         """Whether the model runs in this thread; other calls are not its own."""
@@ -102,7 +90,7 @@ class ModuleTracker:
         with _registering:
             for path, module in self.modules.items():
                 if module is self.model or not _is_torch_leaf(module):
-                    self.exit_stack.callback(self._hook(path, module))
+                    self._hook(path, module)
         try:
             yield
         finally:
@@ -112,19 +100,18 @@ class ModuleTracker:
             if done:
                 self._close()
 
-    def _hook(self, path: str, module: nn.Module) -> Any:
+    def _hook(self, path: str, module: nn.Module) -> None:
         # torch registers a hook and its with_kwargs flag in two steps: in between, and during
         # removal, a forward pass in another thread calls it without kwargs
         def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
             self.called_modules[path] = module
-            self._begin().frames.append(
-                _Frame(path, module, _two_sequences(module, args, kwargs or {}))
-            )
+            frame = (path, module, _two_sequences(module, args, kwargs or {}))
+            self._begin().frames.append(frame)
 
         def leave(module: nn.Module, args: tuple, out: Any) -> None:
             frames = [] if self._run is None else self._run.frames
             # an exception caught inside the model may have left inner frames behind
-            at = next((i for i in reversed(range(len(frames))) if frames[i].module is module), None)
+            at = next((i for i in reversed(range(len(frames))) if frames[i][1] is module), None)
             if at is None:
                 return
             del frames[at:]
@@ -133,12 +120,8 @@ class ModuleTracker:
 
         first = module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
         last = module.register_forward_hook(leave, always_call=True)
-
-        def remove() -> None:
-            first.remove()
-            last.remove()
-
-        return remove
+        self.exit_stack.callback(last.remove)
+        self.exit_stack.callback(first.remove)  # called before: no frame is left behind
 
     def _begin(self) -> _Run:
         run = self._run
@@ -169,8 +152,10 @@ class ModuleTracker:
 def check_model(model: object) -> None:
     """Raise unless it is a torch.nn.Module."""
     if not isinstance(model, nn.Module):
+        simple = isinstance(model, str | int | float | None)
+        got = repr(model) if simple else f"a {type(model).__name__}"
         raise LookError(
-            f"model: needs a torch.nn.Module, got {_describe(model)}; try a model that is "
+            f"model: needs a torch.nn.Module, got {got}; try a model that is "
             "loaded, such as AutoModel.from_pretrained(…) or rg.models.load(…)"
         )
 
@@ -190,23 +175,16 @@ def matches(glob: str, *names: str) -> bool:
     return any(fnmatchcase(name, glob) for name in names)
 
 
-def _describe(x: object) -> str:
-    return repr(x) if isinstance(x, str | int | float | None) else f"a {type(x).__name__}"
-
-
 def _is_torch_leaf(module: nn.Module) -> bool:
     """Whether it is a torch layer without submodules: most modules are, and none attends."""
     is_torch = type(module).__module__.startswith("torch.nn.modules.")
     return is_torch and not module._modules and not isinstance(module, nn.RNNBase)
 
 
-def check_not_compiled(model: nn.Module) -> None:
-    """Raise if any module is compiled: compiled code silently skips hooks and interception."""
+def uncompiled_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules by path; raises if one is compiled, which silently skips hooks."""
     check_model(model)
-    _check_modules_not_compiled(dict(model.named_modules()))
-
-
-def _check_modules_not_compiled(modules: dict[str, nn.Module]) -> None:
+    modules = dict(model.named_modules())
     for path, module in modules.items():
         compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
         if compiled or isinstance(module, torch.jit.ScriptModule):
@@ -214,6 +192,7 @@ def _check_modules_not_compiled(modules: dict[str, nn.Module]) -> None:
                 f"model: needs to run without torch.compile to be recorded, got {path or 'it'} "
                 "compiled; try the uncompiled model"
             )
+    return modules
 
 
 def short_name(path: str) -> str:

@@ -15,7 +15,7 @@ from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.ops import attend
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.masks import Causal
-from regard.ops.survey.reference import weights_from_scores
+from regard.ops.terms import weights_from_scores
 
 
 def intercept_torch(tracker: ModuleTracker) -> None:
@@ -58,14 +58,39 @@ class _AttentionMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention and not _is_nested(args[:3]):
+        is_attention = func is F.scaled_dot_product_attention
+        # calls with nested or missing tensors stay with torch and count as skipped
+        if is_attention and len(args) >= 3 and not any(x.is_nested for x in args[:3]):
             return self._attend(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return self._multi_head_attention(args, kwargs)
         return func(*args, **kwargs)
 
-    def _attend(self, *args: Any, **kwargs: Any) -> Tensor:
-        return _scaled_dot_product_attention(self.tracker.caller.kind == "self", *args, **kwargs)
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """As F.scaled_dot_product_attention."""
+        front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
+        q, k, v = (_fold_batch(x, front) for x in (query, key, value))
+        terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
+        if is_causal:
+            terms["mask"] = Causal()
+        elif attn_mask is not None:
+            attn_mask = _fold_batch(attn_mask, front) if attn_mask.ndim > 3 else attn_mask
+            same_sequence = self.tracker.caller.kind == "self"
+            parsed = parse_attention_mask(attn_mask, q, k, same_sequence=same_sequence)
+            k, v = (trim_unused_keys(x, parsed.used_keys) for x in (k, v))
+            terms |= {"mask": parsed.mask, "bias": parsed.bias, "offset": parsed.offset}
+        out, _ = attend(q, k, v, **terms)
+        return out.reshape(*front, *out.shape[-3:])
 
     def _multi_head_attention(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """As torch, but always fused; requested weights are recomputed from lse."""
@@ -83,8 +108,7 @@ class _AttentionMode(TorchFunctionMode):
 
         with intercepting(record_map):
             out, _ = forward(**{**arguments, "need_weights": False})
-        [w] = maps
-        w = w.to(out.dtype)
+        w = maps[0].to(out.dtype)
         w = w.mean(1) if arguments.get("average_attn_weights", True) else w
         return out, w if arguments["query"].ndim == 3 else w[0]
 
@@ -103,37 +127,7 @@ def _with_attention(attend: Callable[..., Tensor]) -> Callable[..., Any]:
     return copy
 
 
-def _scaled_dot_product_attention(
-    same_sequence: bool,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
-    q, k, v = (_fold_batch(x, front) for x in (query, key, value))
-    terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
-    if is_causal:
-        terms["mask"] = Causal()
-    elif attn_mask is not None:
-        attn_mask = _fold_batch(attn_mask, front) if attn_mask.ndim > 3 else attn_mask
-        parsed = parse_attention_mask(attn_mask, q, k, same_sequence=same_sequence)
-        k, v = (trim_unused_keys(x, parsed.used_keys) for x in (k, v))
-        terms |= {"mask": parsed.mask, "bias": parsed.bias, "offset": parsed.offset}
-    out, _ = attend(q, k, v, **terms)
-    return out.reshape(*front, *out.shape[-3:])
-
-
 def _fold_batch(x: Tensor, front: torch.Size) -> Tensor:
     """Fold all axes before the heads into one batch axis."""
     x = x.expand(*front, *x.shape[-3:])
     return x.flatten(0, -4) if len(front) > 1 else x
-
-
-def _is_nested(tensors: tuple) -> bool:
-    """Whether a tensor is nested or missing; such calls stay with torch and count as skipped."""
-    return len(tensors) < 3 or any(x.is_nested for x in tensors)

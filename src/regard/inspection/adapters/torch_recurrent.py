@@ -32,55 +32,53 @@ def refusal(module: nn.Module) -> str | None:
     return None
 
 
-def torch_recurrent_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every recurrent torch module of a model, with its path."""
-    for path, module in model.named_modules():
-        if type(module) in WEIGHT_TYPES:
-            yield path, module
-
-
 @contextmanager
 def hook_outputs(model: nn.Module, on_output: OutputHook) -> Iterator[None]:
     """Call `on_output` after each recurrent torch module ran; its result replaces the output."""
     with ExitStack() as hooks:
-        for path, module in torch_recurrent_modules(model):
+        for path, module in model.named_modules():
 
             def hook(module: nn.Module, args: Any, *rest: Any, path: str = path) -> Any:
                 # a forward pass in another thread may call a half-registered hook without kwargs
                 *kwargs, out = rest
                 return on_output(path, module, args, kwargs[0] if kwargs else {}, out)
 
-            hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+            if type(module) in WEIGHT_TYPES:
+                hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
         yield
 
 
 def rerun(module: nn.Module, x: Tensor | PackedSequence, state: Any = None) -> Any:
     """The output of a torch module, computed by regard's interceptable ops."""
     weight_type = WEIGHT_TYPES[type(module)]
+    state = state if state is None or isinstance(state, tuple) else (state,)
     if isinstance(module, nn.RNNBase):
         return _rerun_layers(module, weight_type, x, state)
     assert isinstance(x, Tensor)
     cell: Any = module
     weights = weight_type.from_torch(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
     if state is None:
-        zero = x.new_zeros(*x.shape[:-1], cell.hidden_size)
-        state = (zero,) * len(weight_type.states)
-    return _unwrap_state(
-        cell_step(x, state if isinstance(state, tuple) else (state,), weights).state
-    )
+        state = (x.new_zeros(*x.shape[:-1], cell.hidden_size),) * len(weight_type.states)
+    return _unwrap_state(cell_step(x, state, weights).state)
 
 
 def _rerun_layers(
     module: nn.RNNBase, weight_type: type[CellWeights], x: Tensor | PackedSequence, state: Any
 ) -> tuple[Tensor | PackedSequence, Any]:
-    values, lengths = _batch_first(x, module.batch_first)
-    starts = None if state is None else _initial_states(state, x)
+    lengths, single = None, isinstance(x, Tensor) and x.ndim == 2  # single: without a batch axis
+    if isinstance(x, PackedSequence):
+        values, lengths = pad_packed_sequence(x, batch_first=True)
+        lengths = lengths.to(values.device)
+    else:
+        values = x[None] if single else x if module.batch_first else x.transpose(0, 1)
+    if state is not None and single:
+        state = tuple(s[:, None] for s in state)
     directions, lasts = 2 if module.bidirectional else 1, []
     for layer in range(module.num_layers):
         outs = []
         for i in range(layer * directions, (layer + 1) * directions):
             weights = weight_type.from_torch(*module.all_weights[i])
-            start = None if starts is None else tuple(s[i] for s in starts)
+            start = None if state is None else tuple(s[i] for s in state)
             result = recur(values, weights, start, lengths=lengths, reverse=i % directions == 1)
             outs.append(result.out)
             lasts.append(result.state)
@@ -88,35 +86,12 @@ def _rerun_layers(
         if layer < module.num_layers - 1:
             values = F.dropout(values, module.dropout, module.training)
     last = tuple(torch.stack(s) for s in zip(*lasts, strict=True))
-    return _restore_layout(values, last, x, module.batch_first)
-
-
-def _batch_first(x: Tensor | PackedSequence, batch_first: bool) -> tuple[Tensor, Tensor | None]:
-    if isinstance(x, PackedSequence):
-        values, lengths = pad_packed_sequence(x, batch_first=True)
-        return values, lengths.to(values.device)
-    if x.ndim == 2:  # one sequence
-        return x[None], None
-    return (x if batch_first else x.transpose(0, 1)), None
-
-
-def _initial_states(state: Any, x: Tensor | PackedSequence) -> State:
-    states = state if isinstance(state, tuple) else (state,)
-    unbatched = isinstance(x, Tensor) and x.ndim == 2
-    return tuple(s[:, None] if unbatched else s for s in states)
-
-
-def _restore_layout(
-    out: Tensor, last: State, x: Tensor | PackedSequence, batch_first: bool
-) -> tuple[Tensor | PackedSequence, Any]:
-    if isinstance(x, PackedSequence):
-        lengths = pad_packed_sequence(x)[1]
-        out_packed = pack_padded_sequence(out, lengths, batch_first=True, enforce_sorted=False)
-        return out_packed, _unwrap_state(last)
-    if x.ndim == 2:
-        out, last = out[0], tuple(s[:, 0] for s in last)
-    elif not batch_first:
-        out = out.transpose(0, 1)
+    if lengths is not None:
+        out = pack_padded_sequence(values, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    elif single:
+        out, last = values[0], tuple(s[:, 0] for s in last)
+    else:
+        out = values if module.batch_first else values.transpose(0, 1)
     return out, _unwrap_state(last)
 
 

@@ -2,9 +2,8 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import torch
@@ -29,7 +28,12 @@ def intercept_transformers(tracker: ModuleTracker) -> None:
     """Compute the attention of transformers models with `attend` until the tracker closes."""
     if "transformers" not in sys.modules:  # then the model has none of its modules
         return
-    _register()
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(INTERFACE_NAME, regard_attention_forward)
+    # without a mask function every mask is silently None, and padding is attended to
+    AttentionMaskInterface.register(INTERFACE_NAME, sdpa_mask)
     for config in _configs(tracker.modules.values()):
         _redirect(config)
         tracker.exit_stack.callback(_restore, config)
@@ -70,15 +74,6 @@ def _restore(config: Any) -> None:
             config._attn_implementation_internal = entry.previous
 
 
-def _register() -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-    AttentionInterface.register(INTERFACE_NAME, regard_attention_forward)
-    # without a mask function every mask is silently None, and padding is attended to
-    AttentionMaskInterface.register(INTERFACE_NAME, sdpa_mask)
-
-
 def _configs(modules: Iterable[nn.Module]) -> list[Any]:
     """Every config that selects the attention of a model that uses the AttentionInterface.
 
@@ -89,12 +84,11 @@ def _configs(modules: Iterable[nn.Module]) -> list[Any]:
 
     configs: dict[int, Any] = {}
     for part in modules:
-        if not isinstance(part, PreTrainedModel) or not part._can_set_attn_implementation():
-            continue
-        for module in _own_modules(part, PreTrainedModel):
-            config = vars(module).get("config")  # getattr on a Module is slow when it fails
-            if id(config) not in configs and hasattr(config, "_attn_implementation_internal"):
-                configs[id(config)] = config
+        if isinstance(part, PreTrainedModel) and part._can_set_attn_implementation():
+            for module in _own_modules(part, PreTrainedModel):
+                config = vars(module).get("config")  # getattr on a Module is slow when it fails
+                if id(config) not in configs and hasattr(config, "_attn_implementation_internal"):
+                    configs[id(config)] = config
     return list(configs.values())
 
 
@@ -107,19 +101,13 @@ def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
         todo += [m for m in module._modules.values() if m is not None and not isinstance(m, kind)]
 
 
-def _without_torch_functions(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Disable torch function modes inside: ours would be called for every shape that is read."""
-
-    @wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return function(*args, **kwargs)
-
-    return wrapped
+def regard_attention_forward(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    """The attention function that transformers calls; returns (batch, query, head, value)."""
+    with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
+        return _attention_forward(*args, **kwargs)
 
 
-@_without_torch_functions
-def regard_attention_forward(
+def _attention_forward(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -134,31 +122,28 @@ def regard_attention_forward(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function that transformers calls; returns (batch, query, head, value)."""
-    _check_supported(module, others)
+    for name in ("head_mask", "indices", "block_indices", "cache"):
+        if others.get(name) is not None:
+            raise LookError(
+                f"model: needs attention without {name} to be recorded, got it in "
+                f"{type(module).__name__}; try a run without it"
+            )
     is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     queries, keys = query.shape[2], key.shape[2]
-    parsed = ParsedMask()
     if attention_mask is not None:
         parsed = _parse_cached(attention_mask, query, key, is_causal, sliding_window)
-        key, value = (trim_unused_keys(x, parsed.used_keys) for x in (key, value))
     elif is_causal and queries > 1:
         # a static cache has more capacity than content; nothing lies behind the queries
-        key, value = trim_unused_keys(key, queries), trim_unused_keys(value, queries)
-        parsed = ParsedMask(Causal())
-    elif is_causal:
-        parsed = ParsedMask(offset=keys - queries)
+        parsed = ParsedMask(Causal(), used_keys=queries)
+    else:
+        parsed = ParsedMask(offset=keys - queries if is_causal else 0)
+    key, value = (trim_unused_keys(x, parsed.used_keys) for x in (key, value))
     bias = parsed.bias
     if position_bias is not None:
         added = biases.DenseBias(position_bias[..., : key.shape[2]])
         bias = added if bias is None else bias + added
-    terms: dict[str, Any] = {
-        "mask": parsed.mask,
-        "bias": bias,
-        "scale": scaling,
-        "softcap": softcap,
-    }
-    terms |= {"sinks": s_aux, "offset": parsed.offset}
+    terms: dict[str, Any] = {"mask": parsed.mask, "bias": bias, "offset": parsed.offset}
+    terms |= {"scale": scaling, "softcap": softcap, "sinks": s_aux}
     if is_autocast(query):
         query, key, value = cast_to_autocast(query, key, value)
     out, _ = attend(query, key, value, dropout=dropout, **terms)
@@ -181,12 +166,3 @@ def _parse_cached(
         parsed = parse_attention_mask(mask, q, k, same_sequence=same_sequence, window=window)
         entry = _parsed_masks[mask] = (key, parsed)
     return entry[1]
-
-
-def _check_supported(module: nn.Module, others: dict[str, Any]) -> None:
-    for name in ("head_mask", "indices", "block_indices", "cache"):
-        if others.get(name) is not None:
-            raise LookError(
-                f"model: needs attention without {name} to be recorded, got it in "
-                f"{type(module).__name__}; try a run without it"
-            )

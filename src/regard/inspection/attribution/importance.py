@@ -1,7 +1,6 @@
 """Importance of each head to a loss: by gradient in one backward pass, or by exact ablation."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import glob
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -9,18 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import LookError, ShapeError
-from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob, matches
-from regard.inspection.edits.heads import drop_head
+from regard.errors import ShapeError
+from regard.inspection.adapters.module_tracker import Caller
+from regard.inspection.attribution.propagation import Scalar, run_with_gradient
+from regard.inspection.edits.weights import drop_head
 from regard.inspection.edits.what_if import what_if
-from regard.inspection.record.look import patched
-from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
+from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.tables import format_table
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-Loss = Callable[[nn.Module], Tensor]
 MAX_SHOWN_HEADS = 16
 
 
@@ -51,12 +49,7 @@ class HeadImportance:
         return {name: -g.sum(0) for name, g in self.gradient.items()}
 
     def ranking(self) -> list[tuple[str, int]]:
-        """All heads, the most important first: by ablation if known, else by sensitivity.
-
-        >>> result = HeadImportance(loss=2.0, gradient={"a": torch.tensor([[-1.0, 0.5]])})
-        >>> result.ranking()
-        [('a', 0), ('a', 1)]
-        """
+        """All heads, the most important first: by ablation if known, else by sensitivity."""
         scores = self.sensitivity if self.ablation is None else self.ablation
         heads = [(name, head) for name, x in scores.items() for head in range(len(x))]
         return sorted(heads, key=lambda pair: -float(scores[pair[0]][pair[1]]))
@@ -83,7 +76,7 @@ class HeadImportance:
 
 def head_importance(
     model: nn.Module,
-    loss: Loss,
+    loss: Scalar,
     at: str = "*",
     *,
     exact: bool = False,
@@ -110,80 +103,35 @@ def head_importance(
     >>> torch.allclose(exact["MultiHeadAttention"], linear["MultiHeadAttention"], atol=1e-5)
     True
     """
-    check_glob("at", at)
-    with patched(model) as tracker:
-        gating = _HeadGates(tracker, at)
-        with intercepting(gating, tracker, other_threads=False), torch.enable_grad():
-            value = loss(model)
-            _check_loss(value)
-    if not gating.gates:
-        raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
-    gates = list(gating.gates.values())
-    grads = torch.autograd.grad(value, gates, allow_unused=True, materialize_grads=True)
-    gradient = dict(zip(gating.gates, grads, strict=True))
-    result = HeadImportance(loss=float(value.detach()), gradient=gradient)
-    return replace(result, ablation=_ablate(model, loss, result, progress)) if exact else result
+    gates: dict[str, Tensor] = {}  # of 1, one per sequence and head
 
-
-class _HeadGates:
-    """Interceptor that multiplies each head output by a gate of 1 per sequence and head."""
-
-    def __init__(self, tracker: ModuleTracker, at: str):
-        self.tracker, self.at = tracker, at
-        self.gates: dict[str, Tensor] = {}
-
-    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
-        out, lse = proceed(call)
-        caller = self.tracker.caller
-        if not matches(self.at, caller.name, caller.path):
-            return out, lse
+    def apply_gate(call: AttentionCall, result: AttentionResult, caller: Caller) -> Tensor:
+        out = result[0]
         size = out.shape[:-3].numel(), out.shape[-3]
-        if caller.name not in self.gates:
-            ones = torch.ones(size, device=out.device, dtype=out.dtype)
-            self.gates[caller.name] = ones.requires_grad_()
-        gate = self.gates[caller.name]
+        if caller.name not in gates:
+            gates[caller.name] = out.new_ones(size).requires_grad_()
+        gate = gates[caller.name]
         if gate.shape != size:
             raise ShapeError(
                 f"loss: needs batches of one size, got {size[0]} sequences after {len(gate)}; "
                 "try one call of the model"
             )
-        return out * gate.view(*out.shape[:-2], 1, 1), lse
+        return out * gate.view(*out.shape[:-2], 1, 1)
 
+    value = run_with_gradient(model, loss, "loss", at, apply_gate)
+    grads = torch.autograd.grad(
+        value, list(gates.values()), allow_unused=True, materialize_grads=True
+    )
+    gradient = dict(zip(gates, grads, strict=True))
+    result = HeadImportance(loss=float(value.detach()), gradient=gradient)
+    if not exact:
+        return result
+    from rich.progress import track
 
-def _ablate(
-    model: nn.Module, loss: Loss, result: HeadImportance, progress: bool
-) -> dict[str, Tensor]:
-    heads = [(name, head) for name, g in result.gradient.items() for head in range(g.shape[-1])]
-    changes = {name: g.new_zeros(g.shape[-1]) for name, g in result.gradient.items()}
-    with _progress_bar(len(heads), progress) as step, torch.no_grad():
-        for name, head in heads:
-            with what_if(model, drop_head(_escape_glob(name), head)):
+    changes = {name: g.new_zeros(g.shape[-1]) for name, g in gradient.items()}
+    heads = [(name, head) for name, change in changes.items() for head in range(len(change))]
+    with torch.no_grad():
+        for name, head in track(heads, "dropping each head", transient=True, disable=not progress):
+            with what_if(model, drop_head(glob.escape(name), head)):
                 changes[name][head] = float(loss(model)) - result.loss
-            step()
-    return changes
-
-
-def _escape_glob(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-@contextmanager
-def _progress_bar(total: int, progress: bool) -> Iterator[Callable[[], None]]:
-    if not progress:
-        yield lambda: None
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as bar:
-        task = bar.add_task("dropping each head", total=total)
-        yield lambda: bar.advance(task)
-
-
-def _check_loss(value: Tensor) -> None:
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ShapeError(f"loss: needs to return a scalar, got {got}; try .sum()")
-    if not value.requires_grad:
-        raise ShapeError(
-            "loss: needs to require a gradient, got a detached one; try without no_grad"
-        )
+    return replace(result, ablation=changes)

@@ -1,24 +1,28 @@
-"""Propagates attribution from the top layer to the inputs, one band of rows at a time."""
+"""Runs models with gradients, and propagates attribution from the top layer to the inputs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
-from regard.inspection.adapters.module_tracker import check_glob, matches
+from regard.inspection.adapters.module_tracker import Caller, check_glob, matches
 from regard.inspection.edits.base import Indices
+from regard.inspection.record.look import patched
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.attend.tiled import row_bands
 from regard.ops.grid import slice_axis
 from regard.ops.indices import as_ints, resolve_index
+from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 
 TILE_NUMBERS = 1 << 22  # weights per tile: 16 MB of float32
 MAX_RESULT_NUMBERS = 1 << 26  # of a result for every token
 
+Scalar = Callable[[nn.Module], Tensor]  # runs the model it gets
+ReplaceOutput = Callable[[AttentionCall, AttentionResult, Caller], Tensor]
 RowWeights = Callable[[Site, range, range], Tensor]  # a tile of the map, heads merged
 
 
@@ -38,6 +42,39 @@ class Attribution:
     source: Float[Tensor, "batch token source_key"] | None = None
 
 
+def run_with_gradient(
+    model: nn.Module, function: Scalar, name: str, at: str, replace_output: ReplaceOutput
+) -> Tensor:
+    """The scalar of `function`; attentions that match `at` continue with the replaced output."""
+    check_glob("at", at)
+    matched = False
+
+    def interceptor(call: AttentionCall, proceed: Proceed) -> AttentionResult:
+        nonlocal matched
+        out, lse = proceed(call)
+        caller = tracker.caller
+        if matches(at, caller.name, caller.path):
+            matched, out = True, replace_output(call, (out, lse), caller)
+        return out, lse
+
+    with (
+        patched(model) as tracker,
+        intercepting(interceptor, tracker, other_threads=False),
+        torch.enable_grad(),
+    ):
+        value = function(model)
+    if not matched:
+        raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ShapeError(f"{name}: needs to return a scalar, got {got}; try .sum()")
+    if not value.requires_grad:
+        raise ShapeError(
+            f"{name}: needs to require a gradient, got a detached one; try without no_grad"
+        )
+    return value
+
+
 def propagate(
     sites: Sequence[Site],
     tokens: Indices | None,
@@ -46,30 +83,31 @@ def propagate(
     attention_weight: float,
 ) -> Attribution:
     """Propagate from the last attention to the first: r → residual · r + attention · r A."""
-    decoders = {stack_path(site.path) for site in sites if site.kind == "cross"}
+    decoders = {_stack_path(site.path) for site in sites if site.kind == "cross"}
 
     def in_decoder(site: Site) -> bool:
-        return not decoders or stack_path(site.path) in decoders
+        return not decoders or _stack_path(site.path) in decoders
+
+    def mix(site: Site, r: Tensor) -> Tensor:
+        _check_size(site, r, site.queries, site.keys)
+        return residual_weight * r + attention_weight * _propagate_through(site, r, rows)
 
     top = next((site for site in reversed(sites) if in_decoder(site)), sites[-1])
     r, source = _one_hot_rows(top, tokens), None
     for site in reversed(sites):
         if site.kind == "cross":
             _check_size(site, r, site.queries)
-            added = attention_weight * propagate_through(site, r, rows)
+            added = attention_weight * _propagate_through(site, r, rows)
             _check_size(site, added if source is None else source, site.keys)
             source, r = added if source is None else source + added, residual_weight * r
         elif in_decoder(site):
-            _check_size(site, r, site.queries, site.keys)
-            r = residual_weight * r + attention_weight * propagate_through(site, r, rows)
+            r = mix(site, r)
         elif source is not None:
-            _check_size(site, source, site.queries, site.keys)
-            added = attention_weight * propagate_through(site, source, rows)
-            source = residual_weight * source + added
+            source = mix(site, source)
     return Attribution(own=r, source=source)
 
 
-def propagate_through(site: Site, r: Tensor, rows: RowWeights) -> Tensor:
+def _propagate_through(site: Site, r: Tensor, rows: RowWeights) -> Tensor:
     """r A, with A the map given by `rows`; rows where r is 0 are not computed."""
     total = r.new_zeros(*r.shape[:-1], site.keys)
     nonzero = (r != 0).flatten(0, -2).any(0).nonzero().flatten()
@@ -109,12 +147,8 @@ def select_sites(sight: Sight | Sequence[Site], at: str) -> list[Site]:
     return selected
 
 
-def stack_path(path: str) -> str:
-    """The path of the stack of a layer: the part before the first number.
-
-    >>> stack_path("model.decoder.layers.3.encoder_attn")
-    'model.decoder.layers'
-    """
+def _stack_path(path: str) -> str:
+    """The part of a path before its first number, the index of the layer."""
     parts = path.split(".")
     end = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     return ".".join(parts[:end])

@@ -1,6 +1,5 @@
-"""Gradient-weighted attention (relevance), and attention weighted by value norms."""
+"""Gradient-weighted attention (relevance), and attention weighted by projected value norms."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -8,22 +7,29 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
-from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob, matches
-from regard.inspection.attribution.output_projection import check_output_projection
-from regard.inspection.attribution.propagation import Attribution, propagate
+from regard.inspection.adapters.module_tracker import Caller
+from regard.inspection.attribution.propagation import (
+    Attribution,
+    Scalar,
+    propagate,
+    run_with_gradient,
+)
 from regard.inspection.edits.base import Indices
-from regard.inspection.record.look import patched
+from regard.inspection.sites.labels import check_site
 from regard.inspection.sites.site import Site
 from regard.ops.grid import slice_axis, to_4d
 from regard.ops.indices import resolve_slice
-from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
-from regard.ops.survey.reference import weights_from_scores
-from regard.ops.terms import repeat_kv, upcast
+from regard.ops.intercept import AttentionCall, AttentionResult
+from regard.ops.terms import repeat_kv, upcast, weights_from_scores
+
+_NAMES = ("to_out", "o_proj", "out_proj", "c_proj", "out_lin", "dense", "wo", "o")
+# BERT has it in a sibling module
+_BESIDE = ("output.dense", "output", "o_proj", "out_proj", "dense")
 
 
 def relevance(
     model: nn.Module,
-    score: Callable[[nn.Module], Tensor],
+    score: Scalar,
     token: Indices | None = None,
     at: str = "*",
 ) -> Attribution:
@@ -45,63 +51,40 @@ def relevance(
     >>> rg.inspection.relevance(layer, lambda layer: layer(x)[0, 0, 0], token=0).own.shape
     torch.Size([1, 1, 3])
     """
-    check_glob("at", at)
-    with patched(model) as tracker:
-        recorder = _OutputRecorder(tracker, at)
-        with intercepting(recorder, tracker, other_threads=False), torch.enable_grad():
-            value = score(model)
-    if not recorder.pairs:
-        raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
-    if value.numel() != 1 or not value.requires_grad:
-        raise ShapeError(
-            f"score: needs to return a scalar that requires a gradient, got {tuple(value.shape)}"
-            f"{'' if value.requires_grad else ', detached'}; try the sum of the logits to explain"
+    pairs: list[tuple[Site, Tensor]] = []  # with the output in the autograd graph
+
+    def record(call: AttentionCall, result: AttentionResult, caller: Caller) -> Tensor:
+        out, lse = result
+        if not out.requires_grad:  # nothing below is trainable: the graph starts here
+            out = out.detach().requires_grad_()
+        site = Site(
+            name=caller.name,
+            path=caller.path,
+            kind=caller.kind,
+            q=to_4d(call.q.detach()),
+            k=to_4d(call.k.detach()),
+            v=to_4d(call.v.detach()),
+            out=to_4d(out.detach()),
+            lse=to_4d(lse.detach()[..., None])[..., 0],
+            terms=call.terms,
         )
-    sites, outs = zip(*recorder.pairs, strict=True)
+        pairs.append((site, out))
+        return out
+
+    value = run_with_gradient(model, score, "score", at, record)
+    sites, outs = zip(*pairs, strict=True)
     found = torch.autograd.grad(value, outs, allow_unused=True, materialize_grads=True)
     grads = {id(site): to_4d(grad) for site, grad in zip(sites, found, strict=True)}
 
     def rows(site: Site, rows: range, keys: range) -> Tensor:
-        g, v = (
-            slice_axis(grads[id(site)], -2, rows),
-            repeat_kv(slice_axis(site.v, -2, keys), site.q),
-        )
+        g = slice_axis(grads[id(site)], -2, rows)
+        v = repeat_kv(slice_axis(site.v, -2, keys), site.q)
         lse = site.lse[..., rows.start : rows.stop]
         w = weights_from_scores(site.terms.score_tile(site.q, site.k, rows, keys), lse)
         return (w * (upcast(g) @ upcast(v).mT)).clamp(min=0).mean(1)
 
     with torch.no_grad():
         return propagate(sites, token, rows, residual_weight=1.0, attention_weight=1.0)
-
-
-class _OutputRecorder:
-    """Interceptor that stores each attention with its output in the autograd graph."""
-
-    def __init__(self, tracker: ModuleTracker, at: str):
-        self.tracker, self.at = tracker, at
-        self.pairs: list[tuple[Site, Tensor]] = []
-
-    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
-        out, lse = proceed(call)
-        caller = self.tracker.caller
-        if not matches(self.at, caller.name, caller.path):
-            return out, lse
-        if not out.requires_grad:  # nothing below is trainable: the graph starts here
-            out = out.detach().requires_grad_()
-        q, k, v = (to_4d(x.detach()) for x in (call.q, call.k, call.v))
-        site = Site(
-            name=caller.name,
-            path=caller.path,
-            kind=caller.kind,
-            q=q,
-            k=k,
-            v=v,
-            out=to_4d(out.detach()),
-            lse=to_4d(lse.detach()[..., None])[..., 0],
-            terms=call.terms,
-        )
-        self.pairs.append((site, out))
-        return out, lse
 
 
 def weighted_value_norms(
@@ -115,8 +98,6 @@ def weighted_value_norms(
     """Norms of the weighted value vectors (Kobayashi et al. 2020).
 
     each: |w_ij v_j W_O| for every head;   together: |Σ_h w_ij v_j W_O|, where heads may cancel
-
-    The cost grows with the window.
 
     Args:
         site: The site.
@@ -160,3 +141,47 @@ def value_norms(
     v = upcast(repeat_kv(site.v, site.q))
     gram = w_out.to(v) @ w_out.to(v).mT
     return torch.linalg.vecdot(v @ gram, v).clamp(min=0).sqrt()
+
+
+def output_projection(model: nn.Module, site: Site) -> Float[Tensor, "head value dim"]:
+    """The output projection W_O of one attention, split by head: y = Σ_h out_h W_h.
+
+    Found by the names that regard, torch and transformers use.
+
+    >>> layer = rg.nn.MultiHeadAttention(6, 2)
+    >>> with rg.look(layer) as sight:
+    ...     y = layer(torch.randn(1, 3, 6))
+    >>> w, bias = rg.inspection.output_projection(layer, sight.sites[0]), layer.to_out.bias
+    >>> torch.allclose(torch.einsum("bhiv,hvd->bid", sight.sites[0].out, w) + bias, y, atol=1e-6)
+    True
+    """
+    width, modules = site.heads * site.v.shape[-1], dict(model.named_modules())
+    parent = site.path.rpartition(".")[0]
+    paths = [f"{site.path}.{name}" for name in _NAMES] + [f"{parent}.{name}" for name in _BESIDE]
+    for path in paths:
+        module = modules.get(path.removeprefix("."))
+        weight = getattr(module, "weight", None)
+        if not isinstance(weight, Tensor) or weight.ndim != 2:
+            continue
+        if type(module).__name__ != "Conv1D":  # GPT-2's Conv1D stores the transpose of nn.Linear
+            weight = weight.mT
+        if weight.shape[0] == width:
+            return weight.detach().unflatten(0, (site.heads, -1))
+    raise LookError(
+        f"site: needs an output projection with a known name, got none at {site.path!r}; "
+        "try the weight itself, (head, value, dim)"
+    )
+
+
+def check_output_projection(site: Site, w_out: Tensor) -> None:
+    """Raise unless w_out is (head, value, dim) of the site."""
+    check_site(site)
+    site.require_tensors()
+    shape, hint = (site.heads, site.v.shape[-1]), "try output_projection(model, site)"
+    if not isinstance(w_out, Tensor) or not w_out.is_floating_point():
+        raise ShapeError(f"w_out: needs a float tensor, got a {type(w_out).__name__}; {hint}")
+    if w_out.ndim != 3 or tuple(w_out.shape[:2]) != shape:
+        needs = f"(head, value, dim) = {(*shape, '…')}"
+        raise ShapeError(f"w_out: needs {needs}, got {tuple(w_out.shape)}; {hint}")
+    if w_out.device != torch.device(site.v.device):
+        raise ShapeError(f"w_out: needs the device {site.v.device}, got {w_out.device}")

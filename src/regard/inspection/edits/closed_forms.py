@@ -1,25 +1,34 @@
 """Closed forms of what edits change in the output of one attention, without running the model."""
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.inspection.edits.base import Indices, as_indices, check_finite
-from regard.inspection.edits.call_terms import with_scaled_scores
-from regard.inspection.edits.key_group import group_keys
+from regard.inspection.edits.base import (
+    Indices,
+    as_indices,
+    attend_without_keys,
+    check_finite,
+    with_scaled_scores,
+)
 from regard.inspection.sites.labels import check_site
 from regard.inspection.sites.site import Site
 from regard.ops.attend.reference import softmax_with_lse
 from regard.ops.attend.tiled import row_bands
 from regard.ops.grid import slice_axis
-from regard.ops.indices import resolve_index, resolve_slice
-from regard.ops.influence.leave_one_out import weight_change
+from regard.ops.indices import as_int, resolve_index, resolve_slice
+from regard.ops.influence.effect import DOMINANT_WEIGHT
+from regard.ops.influence.leave_one_out import log_weight_and_complement, weight_change
 from regard.ops.intercept import AttentionCall
-from regard.ops.terms import repeat_kv, upcast
+from regard.ops.terms import Terms, repeat_kv, upcast
 
 QUADRATURE_NODES = 64  # Gauss-Hermite, over the noise of a score
 
@@ -69,7 +78,7 @@ def drop_key_effect(site: Site, keys: Indices) -> OutputChange:
     tensor([-1.5000])
     """
     _check_site(site)
-    group = group_keys(site, as_indices("keys", keys))
+    group = _group_keys(site, as_indices("keys", keys))
     w = -group.log_w.exp()[..., None]
     return OutputChange(change=w * group.from_rest, first_order=w * group.from_output)
 
@@ -87,16 +96,15 @@ def scale_key_effect(site: Site, key: int, alpha: float) -> OutputChange:
     """
     _check_site(site)
     check_finite("alpha", alpha)
-    group = group_keys(site, [key])
+    group = _group_keys(site, [key])
     rows, column = range(site.queries), range(key, key + 1)
-    longer = replace(site, k=alpha * upcast(site.k), q=upcast(site.q))
-    shift = longer.terms.score_tile(longer.q, longer.k, rows, column)
-    shift = (shift - site.terms.score_tile(site.q, site.k, rows, column))[..., 0].nan_to_num(
-        nan=0.0
-    )
+    new = site.terms.score_tile(upcast(site.q), alpha * upcast(site.k), rows, column)
+    old = site.terms.score_tile(site.q, site.k, rows, column)
+    shift = (new - old)[..., 0].nan_to_num(nan=0.0)
     first = None
     if site.terms.score is None:
-        dot, slope, _ = _dot_and_softcap_derivatives(site, key)
+        dot = _scaled_dot(site, key)
+        slope = _softcap(site, dot)[1]
         first = ((alpha - 1) * dot * slope * group.log_w.exp())[..., None] * group.from_output
     change = weight_change(group.log_w, group.log_rest, shift)
     return OutputChange(change=change[..., None] * group.from_rest, first_order=first)
@@ -106,8 +114,6 @@ def scale_scores_effect(site: Site, factor: float, rows: slice | int = slice(Non
     """Change of the outputs of some rows if every score is multiplied by a factor.
 
     w' ∝ exp(factor · s);   Δh ≈ (factor - 1) · (Σ w s v - h Σ w s) to first order
-
-    The rows are recomputed, so the cost grows with their number.
 
     >>> values = torch.tensor([[0.0], [15.0]])
     >>> site = rg.make_site(torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), values)
@@ -139,25 +145,23 @@ def jitter_key_effect(site: Site, key: int, sigma: float) -> NoiseEffect:
     >>> jitter_key_effect(site, 1, sigma=0.1).rms.flatten()  # 0.1 · ½ · 2
     tensor([0.1000])
     """
-    _check_site(site)
+    _check_site(site, dot_product=True)
     check_finite("sigma", sigma, 0)
-    _check_dot_product(site)
-    group = group_keys(site, [key])
-    dot, slope, curvature = _dot_and_softcap_derivatives(site, key)
+    group = _group_keys(site, [key])
+    dot = _scaled_dot(site, key)
+    capped, slope, curvature = _softcap(site, dot)
     tau = sigma * abs(site.terms.scale) * upcast(site.q).norm(dim=-1)
     w = group.log_w.exp()
     mean = 0.5 * tau**2 * (slope**2 * w * (1 - 2 * w) + curvature * w)
-    nodes, node_weights = (
-        torch.as_tensor(a, dtype=w.dtype, device=w.device) for a in _gauss_hermite()
-    )
-    noisy = _apply_softcap(site, dot[..., None] + tau[..., None] * nodes)
-    shift = noisy - _apply_softcap(site, dot)[..., None]
+    nodes, masses = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
+    nodes, masses = (torch.as_tensor(x).to(w) for x in (nodes, masses / masses.sum()))
+    shift = _softcap(site, dot[..., None] + tau[..., None] * nodes)[0] - capped[..., None]
     change = weight_change(group.log_w[..., None], group.log_rest[..., None], shift)
     return NoiseEffect(
         mean=mean[..., None] * group.from_output,
         rms=tau * slope * w * group.from_output.norm(dim=-1),
-        exact_mean=(change @ node_weights)[..., None] * group.from_rest,
-        exact_rms=(change.square() @ node_weights).sqrt() * group.from_rest.norm(dim=-1),
+        exact_mean=(change @ masses)[..., None] * group.from_rest,
+        exact_rms=(change.square() @ masses).sqrt() * group.from_rest.norm(dim=-1),
     )
 
 
@@ -172,62 +176,113 @@ def jitter_query_effect(site: Site, query: int, sigma: float) -> NoiseEffect:
     >>> jitter_query_effect(site, 0, sigma=0.1).rms.flatten()  # 0.1 · (½ · 2 · 1 + ½ · 2 · 1)
     tensor([0.2000])
     """
-    _check_site(site)
+    _check_site(site, dot_product=True)
     check_finite("sigma", sigma, 0)
-    _check_dot_product(site)
     query = resolve_index("query", query, site.queries)
     row = range(query, query + 1)
-    w, lse = softmax_with_lse(
-        site.terms.score_tile(site.q, site.k, row), site.terms
-    )  # (batch, head, 1, key)
-    v, k = upcast(repeat_kv(site.v, site.q)), site.terms.scale * upcast(repeat_kv(site.k, site.q))
+    _, w = _softmax_with_sink(site.terms.score_tile(site.q, site.k, row), site.terms)
+    v, k = (_pad_sink(upcast(repeat_kv(x, site.q)), site.terms) for x in (site.v, site.k))
+    k = site.terms.scale * k
     dot = (upcast(slice_axis(site.q, -2, row)) @ k.mT)[..., 0, :, None]
-    slope, curvature = _softcap_derivatives(site, dot)
-    slopes, sink = slope * k, torch.zeros_like(lse)  # gradient of each score to the query
-    if site.terms.sinks is not None:  # one more key, of slope 0 and value 0
-        sink = torch.exp(site.terms.sinks.to(lse.dtype)[:, None] - lse)
-    dk, dv = (_subtract_mean(x, w, sink) for x in (slopes, v))
+    _, slope, curvature = _softcap(site, dot)
+    dk, dv = (_subtract_mean(x, w) for x in (slope * k, v))  # slope k: gradient of each score
     second = dk.square().sum(-1) + curvature[..., 0] * k.square().sum(-1)
     mean = (w[..., 0, :] * second)[..., None, :] @ dv
     jacobian = (w.mT * dv).mT @ dk
-    if site.terms.sinks is not None:
-        mean_slope, h = w @ slopes, w @ v
-        mean = mean - sink[..., None] * mean_slope.square().sum(-1, keepdim=True) * h
-        jacobian = jacobian + sink[..., None] * h.mT @ mean_slope
     return NoiseEffect(
         mean=0.5 * sigma**2 * mean, rms=sigma * jacobian.norm(dim=(-1, -2))[..., None]
     )
 
 
-def _check_site(site: Site) -> None:
+class _KeyGroup(NamedTuple):
+    """Some keys treated as one key, with their total weight w and mean value v, for every query."""
+
+    log_w: Tensor
+    log_rest: Tensor  # log (1 - w)
+    from_output: Tensor  # v - h, h the output
+    from_rest: Tensor  # v - h', h' the output without these keys: (v - h) / (1 - w)
+
+
+def _group_keys(site: Site, keys: Sequence[int]) -> _KeyGroup:
+    """Weight and mean value of some keys, exact also where they have nearly all of the weight.
+
+    Rows where they have more than half, or any with half-precision outputs, are recomputed without
+    them: there 1 - w and v - h' would be lost in the rounding of lse and out.
+    """
+    for key in keys:
+        if not 0 <= as_int("key", key) < site.keys:
+            raise ShapeError(f"key: needs 0 to {site.keys - 1}, got {key}")
+    rows = range(site.queries)
+    columns = [range(key, key + 1) for key in dict.fromkeys(keys)]
+    scores = torch.cat([site.terms.score_tile(site.q, site.k, rows, x) for x in columns], -1)
+    v = torch.cat([upcast(repeat_kv(slice_axis(site.v, -2, x), site.q)) for x in columns], -2)
+    score = scores[..., 0]
+    if len(columns) > 1:
+        score = scores.logsumexp(-1)
+        v = torch.exp(scores - score.masked_fill(score == -torch.inf, 0)[..., None]) @ v
+    log_w = score - site.lse.masked_fill(site.lse == -torch.inf, 0)
+    half = site.attention_record.is_half_precision
+    recompute = log_w > (-torch.inf if half else math.log(DOMINANT_WEIGHT))
+    light = log_w.masked_fill(recompute, -torch.inf)
+    log_rest = torch.log1p(-light.exp())
+    from_output = v - upcast(site.out)
+    group = _KeyGroup(light, log_rest, from_output, from_output / log_rest.exp()[..., None])
+    heavy = recompute.flatten(0, -2).any(0).nonzero()[:, 0]
+    if not len(heavy):
+        return group
+    part = range(int(heavy[0]), int(heavy[-1]) + 1)
+    out, lse = attend_without_keys(AttentionCall(site.q, site.k, site.v, site.terms), part, keys)
+    log_w, log_rest = log_weight_and_complement(slice_axis(score, -1, part), lse)
+    from_rest = (v if v.shape[-2] == 1 else slice_axis(v, -2, part)) - out
+    exact = _KeyGroup(log_w, log_rest, from_rest * log_rest.exp()[..., None], from_rest)
+    use, merged = slice_axis(recompute, -1, part), []
+    for old, new in zip(group, exact, strict=True):
+        axis, where = (-1, use) if old.ndim == use.ndim else (-2, use[..., None])
+        merged.append(old.clone())
+        rows = slice_axis(merged[-1], axis, part)
+        rows.copy_(torch.where(where, new, rows))
+    return _KeyGroup(*merged)
+
+
+def _check_site(site: Site, dot_product: bool = False) -> None:
     check_site(site)
     site.require_tensors()
+    terms = site.terms
+    has_other = terms.score is not None or (terms.bias is not None and terms.bias.depends_on_query)
+    if dot_product and has_other:
+        raise ShapeError(
+            f"site: needs plain dot-product scores, got {site.name} with a score or bias that "
+            "depends on the query; try what_if with jitter_key or jitter_query"
+        )
 
 
 def _change_and_slope(site: Site, new: AttentionCall, rows: range) -> tuple[Tensor, Tensor]:
     """The change of some rows, and dh / dfactor at 1: the covariance of score and value."""
     keys = site.terms.key_span(rows, site.keys)
     scores = site.terms.score_tile(site.q, site.k, rows, keys)
-    w, lse = softmax_with_lse(scores, site.terms)
-    new_w, new_lse = softmax_with_lse(new.terms.score_tile(new.q, new.k, rows, keys), new.terms)
-    v = upcast(repeat_kv(slice_axis(site.v, -2, keys), site.q)).to(w.dtype)
+    scores, w = _softmax_with_sink(scores, site.terms)
+    new_scores = new.terms.score_tile(new.q, new.k, rows, keys)
+    new_w = _softmax_with_sink(new_scores, new.terms)[1]
+    v = _pad_sink(upcast(repeat_kv(slice_axis(site.v, -2, keys), site.q)).to(w.dtype), site.terms)
     finite = scores.masked_fill(scores == -torch.inf, 0)
-    mean, sinks = (w * finite).sum(-1, keepdim=True), site.terms.sinks
-    sink_change = sink_slope = None
-    if sinks is not None and new.terms.sinks is not None:
-        sinks, new_sinks = (x.to(lse.dtype)[:, None] for x in (sinks, new.terms.sinks))
-        share = torch.exp(sinks - lse)
-        mean = mean + (share * sinks)[..., None]
-        sink_slope = share * (sinks - mean[..., 0])
-        sink_change = torch.exp(new_sinks - new_lse) - share
-    return (
-        _weighted_sum(new_w - w, w, v, sink_change),
-        _weighted_sum(w * (finite - mean), w, v, sink_slope),
-    )
+    mean = (w * finite).sum(-1, keepdim=True)
+    return _weighted_sum(new_w - w, w, v), _weighted_sum(w * (finite - mean), w, v)
 
 
-def _weighted_sum(change: Tensor, w: Tensor, v: Tensor, sink_change: Tensor | None) -> Tensor:
-    """Σ_j change_j v_j, for changes of weights that sum to -sink_change.
+def _softmax_with_sink(scores: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+    """Scores and weights; a sink is one more key, whose key and value are 0."""
+    if terms.sinks is not None:
+        sink = terms.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sink], -1)
+    return scores, softmax_with_lse(scores, terms.without("sinks"))[0]
+
+
+def _pad_sink(x: Tensor, terms: Terms) -> Tensor:
+    return x if terms.sinks is None else F.pad(x, (0, 0, 0, 1))
+
+
+def _weighted_sum(change: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    """Σ_j change_j v_j, for changes of weights that sum to 0.
 
     Values are taken relative to that of the heaviest key: its own change, a difference of two
     numbers near 1, then does not enter.
@@ -237,47 +292,26 @@ def _weighted_sum(change: Tensor, w: Tensor, v: Tensor, sink_change: Tensor | No
     top = w.argmax(-1, keepdim=True)
     change = change.scatter(-1, top, 0)
     main = v.gather(-2, top.expand(*top.shape[:-1], v.shape[-1]))
-    total = change.sum(-1) if sink_change is None else change.sum(-1) + sink_change
-    return change @ v - total[..., None] * main
+    return change @ v - change.sum(-1)[..., None] * main
 
 
-def _subtract_mean(x: Tensor, w: Tensor, sink: Tensor) -> Tensor:
-    """x_j - Σ_j w_j x_j for one row, exact also if one weight is nearly 1; sinks have x = 0."""
+def _subtract_mean(x: Tensor, w: Tensor) -> Tensor:
+    """x_j - Σ_j w_j x_j for one row, exact also if one weight is nearly 1."""
     top = w.argmax(-1, keepdim=True)
-    main = x.gather(-2, top.expand(*top.shape[:-1], x.shape[-1]))
-    x = x - main
-    return x - (w @ x - sink[..., None] * main)
+    x = x - x.gather(-2, top.expand(*top.shape[:-1], x.shape[-1]))
+    return x - w @ x
 
 
-def _dot_and_softcap_derivatives(site: Site, key: int) -> tuple[Tensor, Tensor, Tensor]:
-    """scale · q · k of one key for every query, and both derivatives of the softcap there."""
+def _scaled_dot(site: Site, key: int) -> Tensor:
+    """scale · q · k of one key for every query."""
     k = upcast(repeat_kv(site.k[:, :, key : key + 1], site.q))
-    dot = site.terms.scale * (upcast(site.q) * k).sum(-1)
-    return dot, *_softcap_derivatives(site, dot)
+    return site.terms.scale * (upcast(site.q) * k).sum(-1)
 
 
-def _softcap_derivatives(site: Site, dot: Tensor) -> tuple[Tensor, Tensor]:
+def _softcap(site: Site, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The softcap with its first and second derivative."""
     cap = site.terms.softcap
     if cap is None:
-        return torch.ones_like(dot), torch.zeros_like(dot)
+        return dot, torch.ones_like(dot), torch.zeros_like(dot)
     t = torch.tanh(dot / cap)
-    return 1 - t**2, -2 * t * (1 - t**2) / cap
-
-
-def _apply_softcap(site: Site, dot: Tensor) -> Tensor:
-    cap = site.terms.softcap
-    return dot if cap is None else cap * torch.tanh(dot / cap)
-
-
-def _gauss_hermite() -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
-    return nodes, weights / weights.sum()
-
-
-def _check_dot_product(site: Site) -> None:
-    terms = site.terms
-    if terms.score is not None or (terms.bias is not None and terms.bias.depends_on_query):
-        raise ShapeError(
-            f"site: needs plain dot-product scores, got {site.name} with a score or bias that "
-            "depends on the query; try what_if with jitter_key or jitter_query"
-        )
+    return cap * t, 1 - t**2, -2 * t * (1 - t**2) / cap

@@ -81,13 +81,7 @@ class Comparison:
         return None if before is None or after is None else after - before
 
     def top(self, k: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The k most likely tokens: ids and probabilities before, ids and probabilities after.
-
-        >>> p, new = torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([[0.2, 0.2, 0.6]]).log()
-        >>> before, _, after, share = Comparison(p, new).top(1)
-        >>> before, after, share
-        (tensor([[0]]), tensor([[2]]), tensor([[0.6000]]))
-        """
+        """The k most likely tokens: ids and probabilities before, ids and probabilities after."""
         k = min(k, self.before.shape[-1])
         old = upcast(self.before).softmax(-1).topk(k, -1)
         new = upcast(self.after).softmax(-1).topk(k, -1)
@@ -104,52 +98,37 @@ class Comparison:
         from rich.table import Table
         from rich.text import Text
 
-        kl, top = self.kl.flatten(), self.top(3)
-        ids_before, p_before, ids_after, p_after = (x.flatten(0, -2) for x in top)
-        shown = kl.topk(min(MAX_SHOWN_POSITIONS, kl.numel())).indices.sort().values.tolist()
+        kl, deltas = self.kl, self.delta.abs().amax(-1).flatten()
+        tops = [x.reshape(-1, x.shape[-1]).tolist() for x in self.top(3)]
+        shown = kl.flatten().topk(min(MAX_SHOWN_POSITIONS, kl.numel())).indices.sort().values
         table = Table(box=None, pad_edge=False)
         for name in ("position", "KL", "before", "after", "max |Δlogit|"):
             table.add_column(name, justify="right" if name in ("KL", "max |Δlogit|") else "left")
-        if self.loss is not None:
-            table.add_column("Δloss", justify="right")
-        deltas, losses = self.delta.abs().amax(-1).flatten(), self._format_losses()
-        for i in shown:
-            row = [
-                self._format_position(i),
-                f"{kl[i]:.4f}",
-                self._format_tokens(ids_before[i], p_before[i]),
-                self._format_tokens(ids_after[i], p_after[i]),
-                f"{deltas[i]:.3f}",
-            ]
-            if losses is not None:
-                row.append(losses[i])
-            table.add_row(*map(Text, row))  # Text: a token may look like rich markup
-        edits = ", ".join(map(str, self.edits)) or "no edit"
-        return Group(Text(edits), Text(self._summary()), table)
-
-    def _summary(self) -> str:
-        kl = self.kl
         text = f"KL {kl.mean():.4f} on average, {kl.max():.4f} at most; "
         text += f"argmax changed at {int(self.argmax_changed.sum())} of {kl.numel()}"
-        if self.loss is not None and len(self.loss):
-            text += f"; loss {self.loss.mean():+.4f}"
-        return text
+        losses = None
+        if self.loss is not None and self.labels is not None:
+            table.add_column("Δloss", justify="right")
+            numbers = iter(self.loss.tolist())
+            losses = [f"{next(numbers):+.4f}" if x >= 0 else "" for x in self.labels.flatten()]
+            text += f"; loss {self.loss.mean():+.4f}" if len(self.loss) else ""
+        for i in shown.tolist():
+            position = torch.unravel_index(torch.tensor(i), kl.shape)
+            row = [
+                " ".join(str(int(x)) for x in position),
+                f"{kl.flatten()[i]:.4f}",
+                self._format_tokens(tops[0][i], tops[1][i]),
+                self._format_tokens(tops[2][i], tops[3][i]),
+                f"{deltas[i]:.3f}",
+                *([] if losses is None else [losses[i]]),
+            ]
+            table.add_row(*map(Text, row))  # Text: a token may look like rich markup
+        edits = ", ".join(map(str, self.edits)) or "no edit"
+        return Group(Text(edits), Text(text), table)
 
-    def _format_losses(self) -> list[str] | None:
-        """The loss of every position as text; empty where there is no label."""
-        if self.loss is None or self.labels is None:
-            return None
-        losses = iter(self.loss.tolist())
-        return [f"{next(losses):+.4f}" if label >= 0 else "" for label in self.labels.flatten()]
-
-    def _format_position(self, index: int) -> str:
-        position = torch.unravel_index(torch.tensor(index), self.kl.shape)
-        return " ".join(str(int(i)) for i in position)
-
-    def _format_tokens(self, ids: Tensor, p: Tensor) -> str:
+    def _format_tokens(self, ids: list[int], p: list[float]) -> str:
         to_token = self.id_to_token or str
-        pairs = zip(ids.tolist(), p.tolist(), strict=True)
-        return "  ".join(f"{to_token(token)} {x:.2f}" for token, x in pairs)
+        return "  ".join(f"{to_token(i)} {x:.2f}" for i, x in zip(ids, p, strict=True))
 
     def __repr__(self) -> str:
         return format_table(self.__rich__())

@@ -1,7 +1,7 @@
 """Edits of keys and queries: drop, scale and add noise."""
 
 import zlib
-from dataclasses import replace
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -9,21 +9,19 @@ from torch import Tensor
 from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import (
     Edit,
+    EditFunction,
     Indices,
+    KeyDropMask,
     as_indices,
     as_optional_indices,
     check_finite,
+    edit_rows,
     format_call,
-)
-from regard.inspection.edits.call_terms import (
-    KeyDropMask,
     head_mask,
-    head_mask_column,
     index_mask,
     with_mask,
 )
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
-from regard.ops.terms import repeat_kv
 
 NOISE_BLOCK = 64  # positions per random generator
 
@@ -44,9 +42,8 @@ def drop_key(
         heads: Heads to edit; all by default.
         queries: Query positions to edit; all by default.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(2, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
-    >>> with intercepting(rg.edit.drop_key("*", 0, queries=1)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.drop_key("*", 0, queries=1)):
     ...     rg.attend(q, k, v)[0].flatten()
     tensor([2., 3.])
     """
@@ -55,11 +52,10 @@ def drop_key(
     positions = as_optional_indices("queries", queries)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        end = call.terms.offset + call.q.shape[-2]
         mask = KeyDropMask(
             index_mask(dropped, call.k.shape[-2], call.k),
             head_mask(chosen, call),
-            index_mask(range(end) if positions is None else positions, end, call.k),
+            index_mask(positions, call.terms.offset + call.q.shape[-2], call.k),
         )
         return proceed(with_mask(call, mask))
 
@@ -72,9 +68,8 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
 
     k_j → alpha · k_j, so scale · q_i · k_j → alpha · scale · q_i · k_j, before softcap and bias
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.0]]), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.edit.scale_key("*", 0, 0.0)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.scale_key("*", 0, 0.0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -83,11 +78,10 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
     check_finite("alpha", alpha)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        call = _split_kv_heads(call, chosen)
-        edited = index_mask(scaled, call.k.shape[-2], call.k)[:, None]
-        return proceed(replace(call, k=_where(edited, chosen, call, alpha * call.k, call.k)))
+        return proceed(edit_rows(call, "k", lambda k: alpha * k, scaled, chosen))
 
-    return Edit(site, format_call("scale_key", site, keys, alpha, heads=heads), apply, max(scaled))
+    description = format_call("scale_key", site, keys, alpha, heads=heads)
+    return Edit(site, description, apply, max(scaled))
 
 
 def jitter_key(
@@ -109,25 +103,15 @@ def jitter_key(
         heads: Query heads to edit; with None, heads that share a key share its noise.
         seed: Random seed.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.edit.jitter_key("*", 0.0)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.jitter_key("*", 0.0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    noisy = as_optional_indices("keys", keys)
-    chosen = as_optional_indices("heads", heads)
-    check_finite("sigma", sigma, 0)
-
-    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        call = _split_kv_heads(call, chosen)
-        count = call.k.shape[-2]
-        edited = index_mask(range(count) if noisy is None else noisy, count, call.k)[:, None]
-        moved = call.k + sigma * position_noise(call.k, f"{seed} key {caller.path}")
-        return proceed(replace(call, k=_where(edited, chosen, call, moved, call.k)))
-
     description = format_call("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
-    return Edit(site, description, apply, -1 if noisy is None else max(noisy))
+    rows = as_optional_indices("keys", keys)
+    last_key = -1 if rows is None else max(rows)
+    return Edit(site, description, _add_noise("key", sigma, rows, heads, seed), last_key)
 
 
 def jitter_query(
@@ -149,55 +133,40 @@ def jitter_query(
         heads: Heads to edit; all by default.
         seed: Random seed.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.edit.jitter_query("*", 9.0)):  # equal keys: no effect
+    >>> with rg.ops.intercept.intercepting(rg.edit.jitter_query("*", 9.0)):  # equal keys: no effect
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    noisy = as_optional_indices("queries", queries)
+    description = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
+    rows = as_optional_indices("queries", queries)
+    return Edit(site, description, _add_noise("query", sigma, rows, heads, seed))
+
+
+def _add_noise(
+    name: str, sigma: float, rows: Sequence[int] | None, heads: Indices | None, seed: int
+) -> EditFunction:
+    """Noise on the keys or queries at some positions."""
     chosen = as_optional_indices("heads", heads)
     check_finite("sigma", sigma, 0)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        first, count = call.terms.offset, call.q.shape[-2]
-        end = first + count
-        edited = index_mask(range(end) if noisy is None else noisy, end, call.q)[first:, None]
-        moved = call.q + sigma * position_noise(call.q, f"{seed} query {caller.path}", first)
-        return proceed(replace(call, q=_where(edited, chosen, call, moved, call.q)))
+        first = call.terms.offset if name == "query" else 0
 
-    description = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
-    return Edit(site, description, apply)
+        def change(x: Tensor) -> Tensor:
+            return x + sigma * _position_noise(x, f"{seed} {name} {caller.path}", first)
+
+        return proceed(edit_rows(call, name[0], change, rows, chosen, first))
+
+    return apply
 
 
-def position_noise(like: Tensor, name: str, first: int = 0) -> Tensor:
-    """Standard normal noise for positions `first` and after, fixed by name and position.
-
-    Drawn per block of positions, so that a key has the same noise at every generation step and on
-    every device.
-    """
+def _position_noise(like: Tensor, name: str, first: int) -> Tensor:
+    """Normal noise of positions `first` and after: the same at every generation step and device."""
     *batch, count, head_dim = like.shape
-    blocks = []
+    blocks = [torch.zeros(0, *batch, head_dim)]
     for block in range(first // NOISE_BLOCK, -(-(first + count) // NOISE_BLOCK)):
         generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {block}".encode()))
         blocks.append(torch.randn(NOISE_BLOCK, *batch, head_dim, generator=generator))
     start = first % NOISE_BLOCK
-    empty = torch.zeros(0, *batch, head_dim)
-    noise = torch.cat([*blocks, empty])[start : start + count]
-    return noise.movedim(0, -2).to(like)
-
-
-def _split_kv_heads(call: AttentionCall, heads: tuple[int, ...] | None) -> AttentionCall:
-    """Repeat keys and values per query head if only some heads are edited."""
-    if heads is None:
-        return call
-    return replace(call, k=repeat_kv(call.k, call.q), v=repeat_kv(call.v, call.q))
-
-
-def _where(
-    edited: Tensor, heads: tuple[int, ...] | None, call: AttentionCall, new: Tensor, old: Tensor
-) -> Tensor:
-    """New at the edited positions and heads, old elsewhere."""
-    if heads is not None:
-        edited = edited & head_mask_column(heads, call)
-    return torch.where(edited, new.to(old.dtype), old)
+    return torch.cat(blocks)[start : start + count].movedim(0, -2).to(like)

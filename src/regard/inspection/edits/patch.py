@@ -1,22 +1,26 @@
 """Activation patching: values, keys, queries or outputs from another run."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
 from regard.inspection.adapters.module_tracker import Caller
-from regard.inspection.edits.base import Edit, Indices, as_optional_indices, format_call
-from regard.inspection.edits.call_terms import head_mask_column, index_mask
+from regard.inspection.edits.base import (
+    Edit,
+    Indices,
+    as_optional_indices,
+    edit_rows,
+    format_call,
+    where_rows,
+)
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.terms import repeat_kv
 
 PatchComponent = Literal["values", "keys", "queries", "out"]
+FIELDS = {"values": "v", "keys": "k", "queries": "q"}  # of a call and of a site
 
 
 def patch(
@@ -39,10 +43,9 @@ def patch(
         heads: Heads to edit; all by default.
         positions: Rows of the component to replace; all by default.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
     >>> other = rg.make_site(q, k, torch.tensor([[1.0], [9.0]]))
-    >>> with intercepting(rg.edit.patch("*", other)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.patch("*", other)):
     ...     rg.attend(q, k, v)[0]
     tensor([[5.]])
     """
@@ -53,24 +56,20 @@ def patch(
             f"source: needs a sight or a site of another run, got a {type(source).__name__}; "
             "try with rg.look(model) as sight: model(…)"
         )
-    if component not in ("values", "keys", "queries", "out"):
+    if component != "out" and component not in FIELDS:
         raise ShapeError(f"component: needs values, keys, queries or out, got {component!r}")
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         other = _find_site(source, caller)
         other.require_tensors()
-        new = {"values": other.v, "keys": other.k, "queries": other.q, "out": other.out}[component]
         if component == "out":
             out, lse = proceed(call)
-            return _replace_rows(out, new, call, chosen, rows), lse
-        if component == "queries":
-            return proceed(replace(call, q=_replace_rows(call.q, new, call, chosen, rows)))
-        if chosen is not None:  # heads that share a key get copies
+            return where_rows(call, out, _reshape(other.out, out), rows, chosen), lse
+        name = FIELDS[component]
+        new = getattr(other, name)
+        if chosen is not None and name != "q":
             new = repeat_kv(new, other.q)
-            call = replace(call, k=repeat_kv(call.k, call.q), v=repeat_kv(call.v, call.q))
-        if component == "keys":
-            return proceed(replace(call, k=_replace_rows(call.k, new, call, chosen, rows)))
-        return proceed(replace(call, v=_replace_rows(call.v, new, call, chosen, rows)))
+        return proceed(edit_rows(call, name, lambda old: _reshape(new, old), rows, chosen))
 
     origin = source.name if isinstance(source, Site) else "sight"
     description = format_call("patch", site, origin, component, heads=heads, positions=positions)
@@ -81,7 +80,7 @@ def _find_site(source: Sight | Site, caller: Caller) -> Site:
     if isinstance(source, Site):
         return source
     for site in source:
-        if site.path == caller.path and site.call == caller.call:
+        if (site.path, site.call) == (caller.path, caller.call):
             return site
     raise LookError(
         f"source: needs call {caller.call} of {caller.name!r}, got {', '.join(source.names)}; "
@@ -89,21 +88,11 @@ def _find_site(source: Sight | Site, caller: Caller) -> Site:
     )
 
 
-def _replace_rows(
-    old: Tensor,
-    new: Tensor,
-    call: AttentionCall,
-    heads: Sequence[int] | None,
-    rows: Sequence[int] | None,
-) -> Tensor:
-    """New at the given rows and heads, old elsewhere."""
+def _reshape(new: Tensor, old: Tensor) -> Tensor:
+    """New in the shape of old, which may lack the batch or head axis."""
     if new.shape[1:] != old.shape[-3:] and old.ndim > 2 or new.shape.numel() != old.shape.numel():
         raise ShapeError(
             f"source: needs the shape {tuple(old.shape)} of this run, got {tuple(new.shape)}; "
             "try an input with as many tokens, or another component="
         )
-    count = old.shape[-2]
-    edited = index_mask(range(count) if rows is None else rows, count, old)[:, None]
-    if heads is not None:
-        edited = edited & head_mask_column(heads, call)
-    return torch.where(edited, new.reshape(old.shape).to(old), old)
+    return new.reshape(old.shape).to(old)

@@ -1,5 +1,6 @@
-"""Edits of attention weights: scaled scores, uniform, hardmax, and replaced windows."""
+"""Edits of attention weights and of head outputs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -11,12 +12,11 @@ from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import (
     Edit,
     Indices,
+    as_indices,
     as_optional_indices,
+    attend_without_keys,
     check_finite,
     format_call,
-)
-from regard.inspection.edits.call_terms import (
-    attend_without_keys,
     head_mask,
     head_mask_column,
     peak_mask,
@@ -34,9 +34,8 @@ def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> E
 
     w_ij ∝ exp(factor · s_ij), s with bias and softcap; sinks are multiplied too
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), torch.tensor([[0.0], [1]])
-    >>> with intercepting(rg.edit.scale_scores("*", 2.0)):  # 1 : 2 becomes 1 : 4
+    >>> with rg.ops.intercept.intercepting(rg.edit.scale_scores("*", 2.0)):  # 1 : 2 becomes 1 : 4
     ...     rg.attend(q, k, v)[0]
     tensor([[0.8000]])
     """
@@ -54,18 +53,14 @@ def uniform(site: str, *, heads: Indices | None = None) -> Edit:
 
     w_ij = 1 / number of keys visible to i (a sink counts as one more)
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [9.0]]), torch.tensor([[0.0], [1.0]])
-    >>> with intercepting(rg.edit.uniform("*")):
+    >>> with rg.ops.intercept.intercepting(rg.edit.uniform("*")):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    chosen = as_optional_indices("heads", heads)
-
-    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        return proceed(with_scaled_scores(call, chosen, 0.0))
-
-    return Edit(site, format_call("uniform", site, heads=heads), apply)
+    return replace(
+        scale_scores(site, 0.0, heads=heads), description=format_call("uniform", site, heads=heads)
+    )
 
 
 def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
@@ -75,9 +70,8 @@ def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
 
     Scores that differ by rounding only are ties. If a sink has the largest score, the output is 0.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [2], [2]]), torch.tensor([[0.0], [1], [4]])
-    >>> with intercepting(rg.edit.hardmax("*")):
+    >>> with rg.ops.intercept.intercepting(rg.edit.hardmax("*")):
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
@@ -119,9 +113,9 @@ def replace_window(
         heads: Heads to edit; all by default.
         renormalise: Rescale the rest of each row, so that it sums to 1; else it stays.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
-    >>> with intercepting(rg.edit.replace_window("*", 0, 0, torch.tensor([[0.25]]))):
+    >>> edit = rg.edit.replace_window("*", 0, 0, torch.tensor([[0.25]]))
+    >>> with rg.ops.intercept.intercepting(edit):
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
@@ -146,7 +140,13 @@ def replace_window(
         key_range = resolve_slice(keys, call.k.shape[-2], "keys")
         out, lse = proceed(call)
         shape = (*call.q.shape[:-2], len(row_range), len(key_range))
-        w = _expand_weights(weights, shape, lse)
+        try:
+            w = weights.to(lse.device, lse.dtype).expand(shape)
+        except RuntimeError:
+            raise ShapeError(
+                f"weights: needs a shape that broadcasts to {shape}, (batch, head, rows, keys), "
+                f"got {tuple(weights.shape)}"
+            ) from None
         # the rest is recomputed: subtracting from the output would cancel
         rest, rest_lse = attend_without_keys(call, row_range, key_range)
         if renormalise:
@@ -155,21 +155,69 @@ def replace_window(
             share = torch.exp(rest_lse - slice_axis(lse, -1, row_range)).nan_to_num(nan=0.0)
         v = upcast(repeat_kv(slice_axis(call.v, -2, key_range), call.q)).to(w.dtype)
         new = share[..., None] * rest + w @ v
-        old = slice_axis(out, -2, row_range)
         out = out.clone()
-        new = torch.where(head_mask_column(chosen, call), new, old)
-        slice_axis(out, -2, row_range).copy_(new)
+        old = slice_axis(out, -2, row_range)
+        old.copy_(torch.where(head_mask_column(chosen, call), new, old))
         return out, lse
 
     description = format_call("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
     return Edit(site, description, apply)
 
 
-def _expand_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    try:
-        return weights.to(like.device, like.dtype).expand(shape)
-    except RuntimeError:
-        raise ShapeError(
-            f"weights: needs a shape that broadcasts to {shape}, (batch, head, rows, keys), "
-            f"got {tuple(weights.shape)}"
-        ) from None
+def drop_head(site: str, heads: Indices) -> Edit:
+    """Zero the output of some heads, before the output projection (head ablation).
+
+    out_h = 0
+
+    >>> v = torch.tensor([[[1.0]], [[2.0]]])
+    >>> with rg.ops.intercept.intercepting(rg.edit.drop_head("*", 1)):
+    ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
+    tensor([1., 0.])
+    """
+    description = format_call("drop_head", site, heads)
+    return _edit_output(site, heads, description, lambda out, mask: out.masked_fill(mask, 0))
+
+
+def keep_heads(site: str, heads: Indices) -> Edit:
+    """Zero the output of all heads but some.
+
+    out_h = 0 for every other h
+
+    >>> v = torch.tensor([[[1.0]], [[2.0]]])
+    >>> with rg.ops.intercept.intercepting(rg.edit.keep_heads("*", 1)):
+    ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
+    tensor([0., 2.])
+    """
+    description = format_call("keep_heads", site, heads)
+    return _edit_output(site, heads, description, lambda out, mask: out.masked_fill(~mask, 0))
+
+
+def scale_head(site: str, heads: Indices, factor: float) -> Edit:
+    """Multiply the output of some heads by a factor.
+
+    out_h = factor · out_h
+
+    >>> v = torch.tensor([[[1.0]], [[2.0]]])
+    >>> with rg.ops.intercept.intercepting(rg.edit.scale_head("*", 1, 0.5)):
+    ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
+    tensor([1., 1.])
+    """
+    check_finite("factor", factor)
+    description = format_call("scale_head", site, heads, factor)
+    return _edit_output(
+        site, heads, description, lambda out, mask: torch.where(mask, factor * out, out)
+    )
+
+
+def _edit_output(
+    site: str, heads: Indices, description: str, change: Callable[[Tensor, Tensor], Tensor]
+) -> Edit:
+    """An edit of the output; `change` gets it with a mask of the heads."""
+    chosen = as_indices("heads", heads)
+
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
+        mask = head_mask_column(chosen, call)
+        out, lse = proceed(call)
+        return change(out, mask), lse
+
+    return Edit(site, description, apply)

@@ -65,7 +65,19 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
     log = EditLog(edits)
     with patched(model) as tracker, intercepting(_Editor(tracker, log), tracker):
         yield log
-    _check_all_applied(log)
+    names = list(dict.fromkeys(log.names))
+    if log.edits and not names:
+        raise LookError("model: needs to run inside what_if, got no attention that ran")
+    for edit, counts in zip(log.edits, log.applied_calls, strict=True):
+        if not counts:
+            close = get_close_matches(edit.site, names, 1, 0)
+            raise LookError(
+                f"site: needs an attention that ran, got {edit.site!r}; try {close[0]!r} or '*'"
+            )
+        if edit.last_key >= log.max_keys:
+            raise ShapeError(
+                f"keys: needs less than {log.max_keys}, the number of keys, got {edit.last_key}"
+            )
 
 
 def compare_edits(
@@ -96,22 +108,17 @@ def compare_edits(
             "model: needs eval mode, as dropout would add to the difference, got training; "
             "try model.eval()"
         )
-    with torch.no_grad():
-        with what_if(model):  # without edits of other threads
-            before = get_logits(call_model(model, inputs))
-        with what_if(model, *edits):
-            after = get_logits(call_model(model, inputs))
-    return Comparison(before, after, edits, labels, id_to_token)
+
+    def run(*edits: Edit) -> Tensor:
+        with torch.no_grad(), what_if(model, *edits):  # without edits of other threads
+            if isinstance(inputs, Mapping):
+                return _get_logits(model(**inputs))
+            return _get_logits(model(inputs) if isinstance(inputs, Tensor) else model(*inputs))
+
+    return Comparison(run(), run(*edits), edits, labels, id_to_token)
 
 
-def call_model(model: nn.Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> Any:
-    """Call the model with a tensor, a tuple of arguments, or keyword arguments."""
-    if isinstance(inputs, Tensor):
-        return model(inputs)
-    return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
-
-
-def get_logits(output: Any) -> Tensor:
+def _get_logits(output: Any) -> Tensor:
     """The logits in the output of a model: a tensor, `.logits`, or the first entry."""
     if isinstance(output, Tensor):
         return output
@@ -136,39 +143,18 @@ class _Editor:
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         caller = self.tracker.caller
-        key = threading.get_ident(), caller.path
+        key, log = (threading.get_ident(), caller.path), self.log
         with self.lock:
             caller = replace(caller, call=self.calls[key])
             self.calls[key] += 1
-            proceed = self._chain_edits(call, proceed, caller)
+            log.names.append(caller.name)
+            for edit, counts in reversed([*zip(log.edits, log.applied_calls, strict=True)]):
+                if matches(edit.site, caller.name, caller.path):
+                    counts[caller.name] += 1
+                    log.max_keys = max(log.max_keys, call.k.shape[-2])
+                    proceed = _prepend(edit, proceed, caller)
         return proceed(call)
-
-    def _chain_edits(self, call: AttentionCall, proceed: Proceed, caller: Caller) -> Proceed:
-        self.log.names.append(caller.name)
-        pairs = [*zip(self.log.edits, self.log.applied_calls, strict=True)]
-        for edit, counts in reversed(pairs):
-            if matches(edit.site, caller.name, caller.path):
-                counts[caller.name] += 1
-                self.log.max_keys = max(self.log.max_keys, call.k.shape[-2])
-                proceed = _prepend(edit, proceed, caller)
-        return proceed
 
 
 def _prepend(edit: Edit, proceed: Proceed, caller: Caller) -> Proceed:
     return lambda call: edit.apply(call, proceed, caller)
-
-
-def _check_all_applied(log: EditLog) -> None:
-    for edit, counts in zip(log.edits, log.applied_calls, strict=True):
-        names = list(dict.fromkeys(log.names))
-        if not names:
-            raise LookError("model: needs to run inside what_if, got no attention that ran")
-        if not counts:
-            close = get_close_matches(edit.site, names, 1, 0)
-            raise LookError(
-                f"site: needs an attention that ran, got {edit.site!r}; try {close[0]!r} or '*'"
-            )
-        if edit.last_key >= log.max_keys:
-            raise ShapeError(
-                f"keys: needs less than {log.max_keys}, the number of keys, got {edit.last_key}"
-            )

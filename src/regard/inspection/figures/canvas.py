@@ -23,11 +23,7 @@ MAX_CELLS = 256  # larger maps are pooled
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure, sizes in inches; it belongs to no GUI, so nothing has to be closed.
-
-    >>> new_figure(4, 3).get_size_inches().tolist()
-    [4.0, 3.0]
-    """
+    """An empty figure, sizes in inches; it belongs to no GUI, so nothing has to be closed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -37,22 +33,18 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save_figure(figure: "Figure", path: str | Path | None) -> "Figure":
-    """Write the figure if a path is given, in the format of its suffix.
-
-    >>> float(save_figure(new_figure(1, 1), None).get_figwidth())
-    1.0
-    """
+    """Write the figure if a path is given, in the format of its suffix."""
     if path is None:
         return figure
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
         raise FileError(f"{path}: needs to end in .png, .svg or .pdf, got {path.suffix!r}")
     if not path.resolve().parent.is_dir():
         raise FileError(f"{path}: needs an existing folder, got none of that name")
     import matplotlib
 
     # text stays text in vector files, and the same figure gives the same bytes
-    suffix = path.suffix.lower()
     settings = matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"})
     with settings, atomic_write(path) as file:
         metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -61,11 +53,7 @@ def save_figure(figure: "Figure", path: str | Path | None) -> "Figure":
 
 
 def as_slice(span: slice | int, count: int, name: str) -> slice:
-    """A slice or an index as a slice with explicit bounds.
-
-    >>> as_slice(-1, 5, "rows")
-    slice(4, 5, None)
-    """
+    """A slice or an index as a slice with explicit bounds."""
     resolved = resolve_slice(span, count, name)
     return slice(resolved.start, resolved.stop)
 
@@ -104,20 +92,12 @@ def label_axis(axes: "Axes", which: str, labels: Sequence[str], first: int = 0) 
 
 
 def escape_mathtext(label: str) -> str:
-    """Escape dollar signs, which would start matplotlib's math text.
-
-    >>> escape_mathtext("$5")
-    '\\\\$5'
-    """
+    """Escape dollar signs, which would start matplotlib's math text."""
     return label.replace("$", r"\$")
 
 
 def axis_inches(
     count: int, min_inches: float = 2.2, max_inches: float = 6.5, inches_per_cell: float = 0.26
 ) -> float:
-    """Length of an axis with `count` cells, within limits.
-
-    >>> axis_inches(10), axis_inches(1000)
-    (2.6, 6.5)
-    """
+    """Length of an axis with `count` cells, within limits."""
     return min(max_inches, max(min_inches, inches_per_cell * count))

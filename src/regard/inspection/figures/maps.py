@@ -1,6 +1,7 @@
 """Figures of one attention map: a head, one token, an alignment, or an image overlay."""
 
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,8 @@ from regard.inspection.sites.site import Site
 from regard.ops.indices import resolve_index
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
-
-FigurePath = str | Path
 
 
 @torch.no_grad()
@@ -45,7 +44,7 @@ def draw_map(
     batch: int = 0,
     rows: slice | int = slice(None),
     keys: slice | int = slice(None),
-    path: FigurePath | None = None,
+    path: str | Path | None = None,
 ) -> "Figure":
     """Draw the attention map of one head: one row per query, one column per key.
 
@@ -65,23 +64,17 @@ def draw_map(
     """
     from matplotlib.colors import PowerNorm
 
-    query_labels(site, batch)  # checks site and batch
+    queries, key_names = query_labels(site, batch), key_labels(site, batch)
     rows, keys = as_slice(rows, site.queries, "rows"), as_slice(keys, site.keys, "keys")
-    queries, key_names = query_labels(site, batch)[rows], key_labels(site, batch)[keys]
-    size = len(queries), len(key_names)
-    pool = max(1, -(-size[0] // MAX_CELLS)), max(1, -(-size[1] // MAX_CELLS))
+    queries, key_names = queries[rows], key_names[keys]
+    pool = -(-len(queries) // MAX_CELLS), -(-len(key_names) // MAX_CELLS)
     head = resolve_index("head", head, site.heads)
     w = site.window(head, rows, keys, pool)[batch]
-    first = rows.start, keys.start
-    figure = new_figure(axis_inches(size[1]) + 1.6, axis_inches(size[0]) + 1.0)
-    axes = figure.subplots()
     # means of pooled cells are small beside the largest; a square-root scale shows them
     norm = None if pool == (1, 1) else PowerNorm(0.5, vmin=0)
-    image = show_matrix(axes, w, size, first, norm=norm)
-    _label_axes(axes, queries, key_names, first)
     cell = "" if pool == (1, 1) else f", mean of {pool[0]}×{pool[1]}, square-root scale"
-    figure.colorbar(image, ax=axes, label=f"weight{cell}", shrink=0.8)
-    axes.set_title(f"{site.name}, head {head}", fontsize=10)
+    figure = _draw_matrix(w, queries, key_names, (rows.start, keys.start), norm, f"weight{cell}")
+    figure.axes[0].set_title(f"{site.name}, head {head}", fontsize=10)
     return save_figure(figure, path)
 
 
@@ -91,7 +84,7 @@ def draw_token(
     query: int | str,
     *,
     batch: int = 0,
-    path: FigurePath | None = None,
+    path: str | Path | None = None,
 ) -> "Figure":
     """Draw the attention of one query: one row per head of the sites, one column per key.
 
@@ -102,23 +95,32 @@ def draw_token(
     'attention of 2'
     """
     chosen = as_site_list(sites)
-    _check_same_size(chosen)
+    shapes = {(site.queries, site.keys) for site in chosen}
+    if len(shapes) != 1:
+        raise ShapeError(
+            f"sites: needs one or more with the same queries and keys, got {sorted(shapes)}; "
+            "try look(model, at='encoder.*')"
+        )
     site, count = chosen[0], sum(s.heads for s in chosen)
     row = query_index(site, query, batch)
     pool = -(-site.keys // MAX_CELLS)
-    label = query_labels(site, batch)[row]
     w = torch.cat([s.window(None, row, pool=(1, pool))[batch, :, 0] for s in chosen])
-    figure = new_figure(
-        axis_inches(site.keys) + 2.2, axis_inches(count, min_inches=1.2, inches_per_cell=0.22) + 1.2
-    )
+    height = axis_inches(count, min_inches=1.2, inches_per_cell=0.22)
+    figure = new_figure(axis_inches(site.keys) + 2.2, height + 1.2)
     axes = figure.subplots()
     image = show_matrix(axes, w, (count, site.keys))
     label_axis(axes, "x", key_labels(site, batch))
     if site.kind == "self" and pool == 1:  # mark the query's own position
         axes.axvline(row + site.terms.offset, color="white", ls=":", lw=1)
-    _label_heads(axes, chosen)
+    names = [f"{s.name if len(chosen) > 1 else 'head'} {h}" for s in chosen for h in range(s.heads)]
+    if count <= MAX_AXIS_LABELS:
+        axes.set_yticks(range(count), names, fontsize=7 if count > 16 else 9)
+    else:
+        starts = accumulate((s.heads for s in chosen[:-1]), initial=0)
+        axes.set_yticks(list(starts), [s.name for s in chosen], fontsize=7)
     axes.set_xlabel("key")
-    axes.set_title(escape_mathtext(f"attention of {quote_label(label)}"), fontsize=10)
+    label = quote_label(query_labels(site, batch)[row])
+    axes.set_title(escape_mathtext(f"attention of {label}"), fontsize=10)
     cell = "" if pool == 1 else f", mean of {pool} keys"
     figure.colorbar(image, ax=axes, label=f"weight{cell}", shrink=0.8)
     return save_figure(figure, path)
@@ -126,7 +128,7 @@ def draw_token(
 
 @torch.no_grad()
 def draw_alignment(
-    site: Site, head: int | None = None, *, batch: int = 0, path: FigurePath | None = None
+    site: Site, head: int | None = None, *, batch: int = 0, path: str | Path | None = None
 ) -> "Figure":
     """Draw a soft alignment: the map of a head with a ring on the heaviest key of each query.
 
@@ -136,25 +138,22 @@ def draw_alignment(
     >>> len(figure.axes[0].collections[0].get_offsets())
     3
     """
-    query_labels(site, batch)  # checks site and batch
+    queries, keys = query_labels(site, batch), key_labels(site, batch)
     if max(site.queries, site.keys) > MAX_CELLS:
         raise ShapeError(
             f"site: needs at most {MAX_CELLS} queries and keys, got {site.queries} by {site.keys}; "
             "try draw.map, which pools"
         )
-    queries, keys = query_labels(site, batch), key_labels(site, batch)
     w = site.window(head)[batch].float().cpu()
     w = w.mean(0) if head is None else w
-    figure = new_figure(axis_inches(len(keys)) + 1.6, axis_inches(len(queries)) + 1.2)
-    axes = figure.subplots()
-    image = show_matrix(axes, w, (site.queries, site.keys))
+    label = "weight, ○ largest of the row"
+    figure = _draw_matrix(w, queries, keys, (0, 0), None, label, margin=1.2)
     nonzero = w.sum(-1) > 0
     points = w.argmax(-1)[nonzero].numpy(), torch.arange(site.queries)[nonzero].numpy()
+    axes = figure.axes[0]
     for colour, width in (("white", 3), ("black", 1)):  # visible on light and dark cells
         axes.scatter(*points, s=40, facecolors="none", edgecolors=colour, linewidths=width)
-    _label_axes(axes, queries, keys)
     axes.set_title(f"{site.name}, {_describe_head(head)}", fontsize=10)
-    figure.colorbar(image, ax=axes, label="weight, ○ largest of the row", shrink=0.8)
     return save_figure(figure, path)
 
 
@@ -166,7 +165,7 @@ def draw_overlay(
     *,
     query: int | str = 0,
     batch: int = 0,
-    path: FigurePath | None = None,
+    path: str | Path | None = None,
 ) -> "Figure":
     """Draw the attention of one query of a vision model over the image.
 
@@ -194,17 +193,18 @@ def draw_overlay(
     query = query_index(site, query, batch)
     w = site.window(head, query)[batch].float().cpu()[..., 0, :]
     w = (w.mean(0) if head is None else w)[-grid[0] * grid[1] :].view(grid)
-    pixels = _to_pixels(image.float().cpu())
+    image = image.float().cpu()
+    low, high = image.min(), image.max()
+    pixels = (image - low) / (high - low).clamp(min=1e-6)
+    pixels = pixels.permute(1, 2, 0) if len(pixels) == 3 else pixels[0]
     figure = new_figure(8.6, 4)
     left, right = figure.subplots(1, 2)
     for axes in (left, right):
         axes.imshow(pixels.numpy(), cmap="gray")
         axes.set_axis_off()
-    alpha = (
-        0.2 + 0.6 * w / w.max().clamp(min=1e-30)
-    ).numpy()  # small weights leave the image visible
+    alpha = 0.2 + 0.6 * w / w.max().clamp(min=1e-30)  # small weights leave the image visible
     size = (image.shape[-2], image.shape[-1])
-    weights = show_matrix(right, w, size, alpha=alpha, aspect="equal")
+    weights = show_matrix(right, w, size, alpha=alpha.numpy(), aspect="equal")
     left.set_title("image", fontsize=9)
     token = "class token" if query == 0 else f"token {query}"
     right.set_title(f"attention of {token}\n{site.name}, {_describe_head(head)}", fontsize=9)
@@ -216,32 +216,24 @@ def _describe_head(head: int | None) -> str:
     return "mean of heads" if head is None else f"head {head}"
 
 
-def _label_axes(
-    axes: "Axes", queries: list[str], keys: list[str], first: tuple[int, int] = (0, 0)
-) -> None:
+def _draw_matrix(
+    w: Tensor,
+    queries: list[str],
+    keys: list[str],
+    first: tuple[int, int],
+    norm: "Normalize | None",
+    label: str,
+    margin: float = 1.0,
+) -> "Figure":
+    """A map with labelled axes, which count from `first`, and a colour bar."""
+    figure = new_figure(axis_inches(len(keys)) + 1.6, axis_inches(len(queries)) + margin)
+    axes = figure.subplots()
+    image = show_matrix(axes, w, (len(queries), len(keys)), first, norm=norm)
     label_axis(axes, "y", queries, first[0])
     label_axis(axes, "x", keys, first[1])
-    axes.set_xlabel("key")
-    axes.set_ylabel("query (rows sum to 1)")
-
-
-def _label_heads(axes: "Axes", sites: list[Site]) -> None:
-    several = len(sites) > 1
-    names = [f"{s.name} {h}" if several else f"head {h}" for s in sites for h in range(s.heads)]
-    if len(names) <= MAX_AXIS_LABELS:
-        axes.set_yticks(range(len(names)), names, fontsize=7 if len(names) > 16 else 9)
-    else:
-        starts = [sum(s.heads for s in sites[:i]) for i in range(len(sites))]
-        axes.set_yticks(starts, [s.name for s in sites], fontsize=7)
-
-
-def _check_same_size(sites: list[Site]) -> None:
-    shapes = {(site.queries, site.keys) for site in sites}
-    if len(shapes) != 1:
-        raise ShapeError(
-            f"sites: needs one or more with the same queries and keys, got {sorted(shapes)}; "
-            "try look(model, at='encoder.*')"
-        )
+    axes.set(xlabel="key", ylabel="query (rows sum to 1)")
+    figure.colorbar(image, ax=axes, label=label, shrink=0.8)
+    return figure
 
 
 def _patch_grid(keys: int, height: int, width: int) -> tuple[int, int]:
@@ -254,10 +246,3 @@ def _patch_grid(keys: int, height: int, width: int) -> tuple[int, int]:
         f"image: needs the proportions of the {keys} keys' grid, got {height} by {width}; "
         "try the image that the model got"
     )
-
-
-def _to_pixels(image: Tensor) -> Tensor:
-    """Channels last, rescaled to 0 … 1."""
-    low, high = image.min(), image.max()
-    image = (image - low) / (high - low).clamp(min=1e-6)
-    return image[0] if image.shape[0] != 3 else image.permute(1, 2, 0)

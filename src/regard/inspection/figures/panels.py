@@ -23,6 +23,7 @@ from regard.inspection.sites.labels import as_site_list, key_labels, query_label
 from regard.inspection.sites.site import Site
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 THUMBNAIL_CELLS = 48  # on each side
@@ -64,19 +65,14 @@ def draw_heads(
     columns, step = max(site.heads for site in chosen), THUMBNAIL_CELLS + 4
     sheet = torch.full((len(chosen) * step - 4, columns * step - 4), torch.nan)
     for row, site in enumerate(chosen):
-        for head, thumb in enumerate(thumbnails(site, batch)):
+        for head, thumb in enumerate(_thumbnails(site, batch)):
             top, left = row * step, head * step
             sheet[top : top + THUMBNAIL_CELLS, left : left + THUMBNAIL_CELLS] = thumb
     figure = new_figure(min(14, 1.6 + 0.85 * columns), min(40, 0.8 + 0.85 * len(chosen)))
     axes = figure.subplots()
     show_matrix(axes, sheet.sqrt(), (sheet.shape[0], sheet.shape[1]), aspect="equal")
-    axes.set_xticks(
-        [h * step + THUMBNAIL_CELLS / 2 for h in range(columns)], [str(h) for h in range(columns)]
-    )
-    rows = [i * step + THUMBNAIL_CELLS / 2 for i in range(len(chosen))]
-    axes.set_yticks(rows, [_short_name(site) for site in chosen], fontsize=8)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
+    names = [shorten_label(s.name, 28) + (f" ({s.call})" if s.call else "") for s in chosen]
+    _label_cells(axes, columns, names, step, THUMBNAIL_CELLS / 2)
     axes.set_xlabel(
         "head\nrows: queries, columns: keys; square-root colour scale,"
         "\neach map relative to its largest weight",
@@ -85,11 +81,10 @@ def draw_heads(
     return save_figure(figure, path)
 
 
-def thumbnails(
-    site: Site, batch: int, size: int = THUMBNAIL_CELLS
-) -> Float[Tensor, "head {size} {size}"]:
+def _thumbnails(site: Site, batch: int) -> Tensor:
     """The maps of all heads pooled to one size, the largest cell of each scaled to 1."""
     query_labels(site, batch)  # checks site and batch
+    size = THUMBNAIL_CELLS
     cells = (min(size, site.queries), min(size, site.keys))
     pooled = site.survey(statistics=["pooled_map"], pooled_size=cells).pooled_map
     assert pooled is not None
@@ -115,9 +110,8 @@ def draw_statistics(site: Site, *, batch: int = 0, path: str | Path | None = Non
         "received by each key": (survey.received, key_labels(site, batch)),
     }
     height = axis_inches(site.heads, min_inches=0.9, max_inches=4, inches_per_cell=0.16)
-    figure = new_figure(
-        axis_inches(max(site.queries, site.keys), min_inches=4) + 1.6, 3 * height + 2.6
-    )
+    width = axis_inches(max(site.queries, site.keys), min_inches=4)
+    figure = new_figure(width + 1.6, 3 * height + 2.6)
     for axes, (title, (x, labels)) in zip(figure.subplots(3, 1), strips.items(), strict=True):
         assert x is not None
         strip = x[batch].float()
@@ -149,17 +143,12 @@ def draw_head_types(heads: HeadTable, *, path: str | Path | None = None) -> "Fig
     for row in heads:
         y = sites.index((row.site, row.call))
         colour, hatch = TYPE_STYLES[row.type.split()[0]]
-        box = Rectangle((row.head, y), 1, 1, fc=colour, ec="white", hatch=hatch, lw=2)
-        axes.add_patch(box)
-        background = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
-        axes.text(
-            row.head + 0.5, y + 0.5, row.type, ha="center", va="center", fontsize=6, bbox=background
-        )
+        axes.add_patch(Rectangle((row.head, y), 1, 1, fc=colour, ec="white", hatch=hatch, lw=2))
+        box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
+        middle = row.head + 0.5, y + 0.5
+        axes.text(*middle, row.type, ha="center", va="center", fontsize=6, bbox=box)
     axes.set(xlim=(0, columns), ylim=(len(sites), 0), xlabel="head")
-    axes.set_xticks([h + 0.5 for h in range(columns)], [str(h) for h in range(columns)])
-    axes.set_yticks([i + 0.5 for i in range(len(sites))], [name for name, _ in sites], fontsize=8)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
+    _label_cells(axes, columns, [name for name, _ in sites], 1, 0.5)
     return save_figure(figure, path)
 
 
@@ -185,7 +174,12 @@ def draw_gates(
     figure = new_figure(axis_inches(time, min_inches=4) + 1.6, (height + 0.7) * len(gates))
     panels = figure.subplots(len(gates), 1, squeeze=False)[:, 0]
     for axes, (name, x) in zip(panels, gates.items(), strict=True):
-        image = show_matrix(axes, x.mT, (hidden, time), **_colour_range(x))
+        limit = x.abs().max().item() if x.numel() else 0.0
+        options: dict[str, Any] = {"vmin": 0, "vmax": max(1.0, limit)}  # gates
+        if x.numel() and x.min() < 0:  # signed states
+            limit = max(1e-6, limit)
+            options = {"cmap": "PuOr", "vmin": -limit, "vmax": limit}
+        image = show_matrix(axes, x.mT, (hidden, time), **options)
         label_axis(axes, "x", [str(t) for t in range(time)] if tokens is None else tokens)
         axes.set(title=escape_mathtext(name), ylabel="unit")
         axes.title.set_fontsize(9)
@@ -194,13 +188,9 @@ def draw_gates(
     return save_figure(figure, path)
 
 
-def _colour_range(x: Tensor) -> dict[str, Any]:
-    """0 … 1 for gates; symmetric about 0 with a diverging colormap for signed states."""
-    if x.numel() and x.min() < 0:
-        limit = max(1e-6, x.abs().max().item())
-        return {"cmap": "PuOr", "vmin": -limit, "vmax": limit}
-    return {"vmin": 0, "vmax": max(1.0, x.max().item() if x.numel() else 1.0)}
-
-
-def _short_name(site: Site) -> str:
-    return shorten_label(site.name, 28) + (f" ({site.call})" if site.call else "")
+def _label_cells(axes: "Axes", columns: int, names: list[str], step: int, middle: float) -> None:
+    """Number the columns and name the rows of a table of cells."""
+    axes.set_xticks([h * step + middle for h in range(columns)], [str(h) for h in range(columns)])
+    axes.set_yticks([i * step + middle for i in range(len(names))], names, fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)

@@ -10,12 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError
-from regard.inspection.adapters.block_stacks import BlockStack, record_stacks
+from regard.inspection.adapters.block_stacks import record_stacks
 from regard.inspection.adapters.module_tracker import check_model
 from regard.inspection.gradients.recurrent_states import record_steps
 
 VANISHING = 1e-3  # ratio of the gradient norms at start and end
 EXPLODING = 1e3
+FlagKind = Literal["vanishing", "exploding", "not finite"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class GradientFlag:
     """
 
     where: str
-    kind: Literal["vanishing", "exploding", "not finite"]
+    kind: FlagKind
     ratio: float
 
     def __str__(self) -> str:
@@ -113,7 +114,8 @@ class GradientNorms:
     def __str__(self) -> str:
         lines = [f"loss {self.loss:.6g}"]
         for name, norms in self.depth.items():
-            lines.append(f"{name or 'depth'}: " + " ".join(map(_format_norm, norms)))
+            texts = ("-" if norm is None else f"{norm:.3g}" for norm in norms)
+            lines.append(f"{name or 'depth'}: " + " ".join(texts))
         for name, states in self.time.items():
             lines.append(f"{name} through time: × {states.rate:.3g} per step back")
         return "\n".join([*lines, *(f"! {flag}" for flag in self.flags)])
@@ -136,28 +138,34 @@ def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gra
     (torch.Size([1, 50]), 'vanishing')
     """
     check_model(model)
+    weights = dict(model.named_parameters())
     if isinstance(loss, Tensor):
-        return _parameter_norms(model, loss)
+        reason = "the loss is already computed; try a function that computes it"
+        grads = _grads(loss, list(weights.values()), retain_graph=True)
+        norms = {name: _norm([grad]) for name, grad in zip(weights, grads, strict=True)}
+        skipped = {"depth and time": reason}
+        return GradientNorms(loss=float(loss.detach()), weights=norms, skipped=skipped)
     with (
         torch.enable_grad(),
         record_stacks(model, inputs_require_grad=True) as stacks,
         record_steps(model) as steps,
     ):
         j = loss()
-    _check(j)
-    stacks = [stack for stack in stacks if stack.is_complete]
-    levels = [level for stack in stacks for level in _levels(stack)]
-    weights = dict(model.named_parameters())
-    tensors = [*(x for level in levels for x in level), *steps.all_states, *weights.values()]
-    grads = iter(_grads(j, tensors))
-    norms = iter([_norm([next(grads) for _ in level]) for level in levels])
-    depth = {stack.path: [next(norms) for _ in _levels(stack)] for stack in stacks}
+    # the tensors of all runs, per stack and depth
+    levels = {s.path: [s.inputs, *s.outputs] for s in stacks if s.is_complete}
+    inner = [x for stack in levels.values() for level in stack for x in level]
+    grads = iter(_grads(j, [*inner, *steps.all_states, *weights.values()]))
+    depth = {
+        name: [_norm([next(grads) for _ in level]) for level in stack]
+        for name, stack in levels.items()
+    }
     times = steps.norms([next(grads) for _ in steps.all_states])
+    reverse = {run.name for run in steps.runs if run.reverse}
     return GradientNorms(
         loss=float(j.detach()),
         depth={name: norms for name, norms in depth.items() if any(norms)},
         time={
-            name: TimeGradients(h, c[0] if c else None, name in steps.reversed_cells)
+            name: TimeGradients(h, c[0] if c else None, name in reverse)
             for name, (h, *c) in times.items()
         },
         weights={name: _norm([grad]) for name, grad in zip(weights, grads, strict=True)},
@@ -165,22 +173,16 @@ def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gra
     )
 
 
-def _parameter_norms(model: nn.Module, j: Tensor) -> GradientNorms:
-    _check(j)
-    weights = dict(model.named_parameters())
-    grads = _grads(j, list(weights.values()), retain_graph=True)
-    reason = {"depth and time": "the loss is already computed; try a function that computes it"}
-    norms = {name: _norm([grad]) for name, grad in zip(weights, grads, strict=True)}
-    return GradientNorms(loss=float(j.detach()), weights=norms, skipped=reason)
-
-
-def _levels(stack: BlockStack) -> list[list[Tensor]]:
-    """The tensors of all runs, per depth."""
-    return [stack.inputs, *stack.outputs]
-
-
 def _grads(j: Tensor, tensors: list[Tensor], retain_graph: bool = False) -> list[Tensor | None]:
     """∂J/∂x per tensor; None where J does not depend on x or x requires no gradient."""
+    if not isinstance(j, Tensor) or j.numel() != 1:
+        got = tuple(j.shape) if isinstance(j, Tensor) else type(j).__name__
+        raise LookError(f"loss: needs a scalar tensor, got {got}; try .mean()")
+    if not j.requires_grad:
+        raise LookError(
+            "loss: needs to require a gradient, got a detached tensor; "
+            "try without no_grad, item() or detach()"
+        )
     inputs = [x for x in tensors if x.requires_grad]
     grads = iter(torch.autograd.grad(j, inputs, retain_graph=retain_graph, allow_unused=True))
     return [next(grads) if x.requires_grad else None for x in tensors]
@@ -197,24 +199,9 @@ def _ratio(first: float, last: float) -> float:
     return first / last if last else math.inf if first else 0.0
 
 
-def _format_norm(norm: float | None) -> str:
-    return "-" if norm is None else f"{norm:.3g}"
-
-
-def _verdict(ratio: float) -> Literal["vanishing", "exploding", "not finite"] | None:
+def _verdict(ratio: float) -> FlagKind | None:
     if math.isnan(ratio):
         return "not finite"
     if ratio < VANISHING:
         return "vanishing"
     return "exploding" if ratio > EXPLODING else None
-
-
-def _check(j: Tensor) -> None:
-    if not isinstance(j, Tensor) or j.numel() != 1:
-        got = tuple(j.shape) if isinstance(j, Tensor) else type(j).__name__
-        raise LookError(f"loss: needs a scalar tensor, got {got}; try .mean()")
-    if not j.requires_grad:
-        raise LookError(
-            "loss: needs to require a gradient, got a detached tensor; "
-            "try without no_grad, item() or detach()"
-        )

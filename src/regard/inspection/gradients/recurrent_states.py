@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.inspection.adapters import torch_recurrent
-from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.record.gates import CellScope
 from regard.ops.recurrence import CellStep, RecurrenceResult, State
 from regard.ops.recurrence.intercept import SequenceCall, StepCall, intercepting_recurrence
@@ -52,8 +51,7 @@ class StepRecorder:
         step = proceed(call)
         run = self._current
         if run is None:
-            run = CellRun(self.cells.name(call.weights.u))
-            self.runs.append(run)
+            self.runs.append(run := CellRun(self.cells.name(call.weights.u)))
         run.states.append(step.state)
         return step
 
@@ -73,43 +71,35 @@ class StepRecorder:
         """Every state tensor, by run and time."""
         return [s for run in self.runs for state in run.states for s in state]
 
-    @property
-    def reversed_cells(self) -> set[str]:
-        """The cells that run from right to left."""
-        return {run.name for run in self.runs if run.reverse}
-
     def norms(self, grads: list[Tensor | None]) -> dict[str, tuple[Tensor, ...]]:
         """‖∂J/∂s‖ per state tensor of each cell, (batch, time); `grads` are of `all_states`."""
+
+        def norm(state: Tensor, grad: Tensor | None) -> Tensor:
+            grad = torch.zeros_like(state) if grad is None else grad
+            return grad.detach().reshape(-1, grad.shape[-1]).norm(dim=-1)
+
         remaining, norms = iter(grads), {}
         for run in self.runs:
-            times = [tuple(_norm(s, next(remaining)) for s in state) for state in run.states]
-            rows = (torch.stack(values, 1) for values in zip(*times, strict=True))
+            times = [tuple(norm(s, next(remaining)) for s in state) for state in run.states]
+            rows = [torch.stack(values, 1) for values in zip(*times, strict=True)]
             if run.reverse:
-                rows = (reverse_sequences(row[..., None], run.lengths)[..., 0] for row in rows)
-            norms.setdefault(run.name, []).append(tuple(rows))
-        return {name: _join_last(runs) for name, runs in norms.items()}
+                rows = [reverse_sequences(row[..., None], run.lengths)[..., 0] for row in rows]
+            # runs of another batch size than the last one belong to another input
+            same = [old for old in norms.get(run.name, []) if len(old[0]) == len(rows[0])]
+            norms[run.name] = [*same, rows]
+        return {
+            name: tuple(torch.cat(rows, 1) for rows in zip(*runs, strict=True))
+            for name, runs in norms.items()
+        }
 
 
 @contextmanager
 def record_steps(model: nn.Module) -> Iterator[StepRecorder]:
     """Record every state of every recurrent cell of a model inside the `with` block."""
-    tracker = ModuleTracker(model)
-    steps = StepRecorder(CellScope(tracker))
+    steps = StepRecorder(CellScope(model))
     with (
-        tracker.hooks(),
+        steps.cells.hooks(),
         torch_recurrent.hook_outputs(model, steps.on_torch_module),
         intercepting_recurrence(steps, steps.cells, other_threads=False),
     ):
         yield steps
-
-
-def _norm(state: Tensor, grad: Tensor | None) -> Tensor:
-    grad = torch.zeros_like(state) if grad is None else grad
-    return grad.detach().reshape(-1, grad.shape[-1]).norm(dim=-1)
-
-
-def _join_last(runs: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Join the runs with the batch size of the last one; others belong to another input."""
-    batch = runs[-1][0].shape[0]
-    same = [run for run in runs if run[0].shape[0] == batch]
-    return tuple(torch.cat(rows, 1) for rows in zip(*same, strict=True))

@@ -1,7 +1,6 @@
 """Descriptions of attention maps in sentences, each derived from measured numbers."""
 
 import torch
-from torch import Tensor
 
 from regard.inspection.heads.head_table import classify_heads
 from regard.inspection.heads.head_types import HeadRow
@@ -23,8 +22,7 @@ TYPE_SENTENCES = {
     "offset": "A query looks {offset:+d} positions from itself: {offset_share:.2f} of its weight "
     "goes there.",
     "local": "It works like a convolution: {local_share:.2f} of the weight is within {radius} "
-    "positions, "
-    "with the same kernel everywhere but for {residual:.2f} of it.",
+    "positions, with the same kernel everywhere but for {residual:.2f} of it.",
     "permutation": "Each query looks at one key ({peak:.2f} of its weight), nearly each at "
     "another.",
     "hard": "Each query looks at one key ({peak:.2f} of its weight), several at the same.",
@@ -69,20 +67,18 @@ def describe_heads(
     if survey is None or survey.top_weights is None or survey.received is None:
         with torch.no_grad():
             survey = site.survey(statistics=["top_weights", "top_keys", "received"], top_k=8)
-    ends = _describe_receivers(site, keys, _sequence(survey.received, batch))
+
+    def values(name: str) -> list:
+        return getattr(survey, name)[batch].tolist()
+
+    ends = [_describe_receiver(site, keys, masses) for masses in values("received")]
     if site.queries > MAX_LISTED_QUERIES:
         rows = classify_heads([site]).rows if rows is None else rows
         return [_describe_type(row) + end for row, end in zip(rows, ends, strict=True)]
-    tops = (_sequence(x, batch) for x in (survey.top_weights, survey.top_keys))
     return [
-        _describe_queries(site, names, keys, weights, top_keys) + end
-        for weights, top_keys, end in zip(*tops, ends, strict=True)
+        _describe_queries(site, names, keys, [*zip(*tops, strict=True)]) + end
+        for *tops, end in zip(values("top_weights"), values("top_keys"), ends, strict=True)
     ]
-
-
-def _sequence(x: Tensor | None, batch: int) -> list:
-    assert x is not None
-    return x[batch].tolist()
 
 
 def _describe_type(row: HeadRow) -> str:
@@ -91,15 +87,11 @@ def _describe_type(row: HeadRow) -> str:
 
 
 def _describe_queries(
-    site: Site,
-    names: list[str],
-    keys: list[str],
-    top_weights: list[list[float]],
-    top_keys: list[list[int]],
+    site: Site, names: list[str], keys: list[str], tops: list[tuple[list[float], list[int]]]
 ) -> str:
-    named_keys = [_named_keys(*pair) for pair in zip(top_weights, top_keys, strict=True)]
+    named_keys = [_named_keys(weights, top_keys) for weights, top_keys in tops]
     clauses, verb = [], " looks"
-    for name, weights, named in zip(names, top_weights, named_keys, strict=True):
+    for name, (weights, _), named in zip(names, tops, named_keys, strict=True):
         if weights[0] > 0:
             clauses.append(f"{name}{verb} {_list_keys(named, keys)}")
             verb = ""  # in the first clause only
@@ -138,14 +130,9 @@ def _describe_self(site: Site, names: list[str], named: list[list[tuple[float, i
     return f" Only {listed} look at themselves."
 
 
-def _describe_receivers(site: Site, keys: list[str], received: list[list[float]]) -> list[str]:
-    """Per head, the key that receives more than half of all weight, if there is one."""
-    sentences = []
-    for masses in received:
-        total, most = sum(masses), max(masses)
-        if site.queries > 2 and total > 0 and most > total / 2:
-            key = keys[masses.index(most)]
-            sentences.append(f" {key} receives {most:.2f} of {total:.2f} in all.")
-        else:
-            sentences.append("")
-    return sentences
+def _describe_receiver(site: Site, keys: list[str], received: list[float]) -> str:
+    """The key that receives more than half of all weight of a head, if there is one."""
+    total, most = sum(received), max(received)
+    if site.queries > 2 and total > 0 and most > total / 2:
+        return f" {keys[received.index(most)]} receives {most:.2f} of {total:.2f} in all."
+    return ""

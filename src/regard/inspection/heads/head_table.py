@@ -86,19 +86,10 @@ def classify_heads(
     probe: HeadTable | None = None,
     thresholds: Thresholds | None = None,
 ) -> HeadTable:
-    """Classify every head of the sites.
+    """Classify every head of the sites; the options are those of `Sight.heads`.
 
-    Args:
-        sites: The sites; several calls of one attention are several sites.
-        separators: Tokens such as "[SEP]" or "." that count as separators.
-        probe: Result of `probe_induction`, which adds induction and duplicate-token heads.
-        thresholds: Limits of the types.
-
-    >>> table = torch.tensor([[9.0, 0.0, 0.0]]) * 9      # all weight on the previous key
-    >>> q = k = torch.zeros(8, 2)
-    >>> bias = rg.Toeplitz(table) + rg.ALiBi(torch.tensor([9.0]))
-    >>> classify_heads([rg.make_site(q, k, bias=bias)])[0].type
-    'previous'
+    >>> classify_heads([rg.make_site(*torch.zeros(2, 8, 2))])[0].type
+    'diffuse'
     """
     thresholds = thresholds or Thresholds()
     probed = {(row.site, row.head): row for row in probe or ()}

@@ -54,10 +54,9 @@ class HeadRow:
     normalized_entropy: float = 0.0  # entropy divided by log(visible keys)
     mean_distance: float = 0.0  # in positions
     monotone: float = 0.0  # correlation of query position and mean key position
-    induction: float | None = (
-        None  # weight on the token after the earlier copy, by `probe_induction`
-    )
-    duplicate: float | None = None  # weight on the earlier copy, by `probe_induction`
+    # by `probe_induction`: weight on the token after the earlier copy, and on the copy itself
+    induction: float | None = None
+    duplicate: float | None = None
 
 
 def classify_head(row: HeadRow, thresholds: Thresholds | None = None) -> tuple[str, str]:
@@ -100,11 +99,6 @@ def _majority_shares(row: HeadRow) -> list[tuple[str, float | None]]:
     keys = [("separator", row.separator_share), ("sink", row.sink_share)]
     if row.kind == "cross":  # offsets between two sequences mean nothing
         return [*repeated, *keys]
-    offset = (f"offset {row.offset:+d}", row.offset_share)
-    offsets = [
-        ("identity", row.self_share),
-        ("previous", row.previous_share),
-        ("next", row.next_share),
-        offset,
-    ]
+    offsets = [("identity", row.self_share), ("previous", row.previous_share)]
+    offsets += [("next", row.next_share), (f"offset {row.offset:+d}", row.offset_share)]
     return [*repeated, *offsets, *keys]

@@ -1,11 +1,11 @@
 """Numbers per head, from one streaming survey and one band of diagonals, without the map."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.errors import LookError
 from regard.inspection.heads.head_types import HeadRow, Thresholds
 from regard.inspection.heads.offsets import (
     first_key,
@@ -15,8 +15,6 @@ from regard.inspection.heads.offsets import (
     visible_key_counts,
 )
 from regard.inspection.sites.site import Site
-from regard.ops.survey.op import compute_survey
-from regard.ops.survey.statistics import make_survey_options
 
 
 @torch.no_grad()
@@ -27,22 +25,17 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
     >>> row.self_share, row.peak, row.normalized_entropy
     (0.25, 0.25, 1.0)
     """
-    if not site.has_tensors:
-        raise LookError(
-            f"{site.name}: needs its queries and keys for its heads, got only its survey; "
-            "try look(model) without survey="
-        )
+    site.require_tensors()
     visible = visible_key_counts(site)
     rows = informative_queries(site, visible)
     names = ("entropy", "peak", "peak_key", "mean_distance", "mean_offset")
-    options = make_survey_options(
-        names, first_keys=1, radius=thresholds.max_offset, top_k=1, pooled_size=1
-    )
-    survey = compute_survey(site.q, site.k, site.lse, site.terms, options)
+    survey = site.survey(statistics=names)
     assert survey.entropy is not None
     assert survey.mean_offset is not None
     position = torch.arange(site.queries, device=site.q.device) + site.terms.offset
-    sink = _learned_sink_share(site)
+    sink = torch.zeros_like(site.lse)  # weight of each query on its learned sink
+    if site.terms.sinks is not None:
+        sink = (site.terms.sinks[:, None] - site.lse).exp()
     numbers = {
         "peak": _mean(survey.peak, rows),
         "mean_distance": _mean(survey.mean_distance, rows),
@@ -52,28 +45,20 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
         "monotone": _correlation(survey.mean_offset + position * (1 - sink), position, rows),
         "separator_share": _separator_share(site, separators, rows),
     }
-    offsets, kernels = _measure_offsets(site, rows, thresholds)
-    columns = {name: x.tolist() for name, x in {**numbers, **offsets}.items()}
-    counts = rows.sum((0, 2)).tolist()
+    numbers |= _measure_offsets(site, rows, thresholds.max_offset)
+    numbers["query_count"] = rows.sum((0, 2))
+    columns = {name: x.tolist() for name, x in numbers.items()}
+    columns["kernel"] = [tuple(taps) for taps in columns["kernel"]]
+    fixed: dict[str, Any] = {"site": site.name, "call": site.call, "kind": site.kind}
+    fixed["radius"] = numbers["kernel"].shape[-1] // 2
     return [
-        HeadRow(
-            site=site.name,
-            call=site.call,
-            head=head,
-            query_count=counts[head],
-            kind=site.kind,
-            **kernels[head],
-            **{name: x[head] for name, x in columns.items()},
-        )
+        HeadRow(head=head, **fixed, **{name: x[head] for name, x in columns.items()})
         for head in range(site.heads)
     ]
 
 
-def _measure_offsets(
-    site: Site, rows: Tensor, thresholds: Thresholds
-) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def _measure_offsets(site: Site, rows: Tensor, far: int) -> dict[str, Tensor]:
     """Mean weight at each offset, and how well one convolution kernel fits all positions."""
-    far = thresholds.max_offset
     band, exists = offset_weights(site, -far, far), offset_exists(site, -far, far)
     counted = rows[..., None] & exists
     profile = (band * counted).sum((0, 2)) / counted.sum((0, 2)).clamp(min=1)
@@ -89,16 +74,16 @@ def _measure_offsets(
     fitted = kernel / kernel.sum(-1, keepdim=True).clamp(min=1e-6)  # normalised to 1
     distance = ((inner - fitted[:, None]).abs().sum(-1) + (1 - inner.sum(-1)).abs()) / 2
     residual = _mean(distance, whole).masked_fill(~whole.any(2).any(0), 1)
-    shares = {
+    return {
         "self_share": profile[:, far],
         "previous_share": profile[:, far - 1],
         "next_share": profile[:, far + 1],
         "offset": best - far,
         "offset_share": share,
         "local_share": _mean(inner.sum(-1), rows),
+        "kernel": kernel,
         "residual": residual,
     }
-    return shares, [{"radius": radius, "kernel": tuple(taps)} for taps in kernel.tolist()]
 
 
 def _mean(x: Tensor | None, rows: Tensor) -> Tensor:
@@ -116,20 +101,11 @@ def _first_key_weight(site: Site) -> Tensor:
     return share
 
 
-def _learned_sink_share(site: Site) -> Tensor:
-    """The weight of each query on its learned sink."""
-    if site.terms.sinks is None:
-        return torch.zeros_like(site.lse)
-    return (site.terms.sinks[:, None] - site.lse).exp()
-
-
 def _distinct_share(peak_key: Tensor | None, rows: Tensor, keys: int) -> Tensor:
     """Number of different peak keys, divided by the largest possible number."""
     assert peak_key is not None
     keys_sorted = peak_key.masked_fill(~rows, -1).sort(-1).values
-    first = torch.ones_like(keys_sorted[..., :1], dtype=torch.bool)
-    changes = torch.cat([first, keys_sorted[..., 1:] != keys_sorted[..., :-1]], -1)
-    new = changes & (keys_sorted >= 0)
+    new = keys_sorted.diff(dim=-1, prepend=torch.full_like(keys_sorted[..., :1], -1)) > 0
     return new.sum((0, 2)) / rows.sum(-1).clamp(max=keys).sum(0).clamp(min=1)
 
 
@@ -150,8 +126,7 @@ def _separator_share(site: Site, separators: frozenset[str], rows: Tensor) -> Te
     is_separator = torch.tensor(flags, device=site.q.device)
     is_separator[torch.arange(site.batch), first_key(site)] = False
     # rows that are not selected get weights exp(score - inf) = 0
-    lse = site.lse.masked_fill(~rows, torch.inf)
-    options = make_survey_options(["received"], first_keys=1, radius=1, top_k=1, pooled_size=1)
-    received = compute_survey(site.q, site.k, lse, site.terms, options).received
+    selected = replace(site, lse=site.lse.masked_fill(~rows, torch.inf))
+    received = selected.survey(statistics=["received"]).received
     assert received is not None
     return (received * is_separator[:, None]).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)

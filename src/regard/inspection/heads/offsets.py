@@ -1,12 +1,14 @@
 """Weights along diagonals of the map and counts of visible keys, in linear memory."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.inspection.sites.site import Site
-from regard.ops.survey.reference import weights_from_scores
-from regard.ops.tiling import split_keys
+from regard.ops.terms import weights_from_scores
+from regard.ops.tiling import split_keys, split_rows
 
 BAND_ROWS = 64  # rows per tile: a tile is this wide, plus the offsets
 
@@ -22,17 +24,12 @@ def offset_weights(
             [0.5000, 0.5000],
             [0.3333, 0.3333]])
     """
-    pieces = []
-    for rows in _bands(site.queries, BAND_ROWS):
-        positions, columns = _columns(site, rows, low, high)
-        keys = range(max(0, positions.start + low), min(site.keys, positions.stop + high))
-        lse = site.lse[..., rows.start : rows.stop]
-        if not keys:
-            pieces.append(lse.new_zeros(*lse.shape, high - low + 1))
-            continue
-        w = weights_from_scores(site.terms.score_tile(site.q, site.k, rows, keys), lse)
-        pieces.append(_gather_columns(w, columns - keys.start))
-    return torch.cat(pieces, -2)
+
+    def weights(rows: range, keys: range) -> Tensor:
+        scores = site.terms.score_tile(site.q, site.k, rows, keys)
+        return weights_from_scores(scores, site.lse[..., rows.start : rows.stop])
+
+    return _diagonals(site, low, high, weights)
 
 
 def offset_exists(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-low+1}"]:
@@ -42,7 +39,7 @@ def offset_exists(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-
     tensor([[False,  True],
             [ True,  True]])
     """
-    _, columns = _columns(site, range(site.queries), low, high)
+    columns = _columns(site, range(site.queries), low, high)
     return (columns >= 0) & (columns < site.keys)
 
 
@@ -56,7 +53,7 @@ def visible_key_counts(site: Site) -> Int[Tensor, "batch head query"]:
     if mask is None:
         return torch.full(shape, site.keys, device=site.q.device)
     pieces = []
-    for rows in _bands(site.queries, 256):
+    for rows in split_rows(site.q, 256):
         count = torch.zeros(*shape[:-1], len(rows), dtype=torch.long, device=site.q.device)
         for keys in split_keys(site.terms.key_span(rows, site.keys), 1024):
             grid = site.terms.grid(site.q, site.k, rows, keys)
@@ -101,34 +98,35 @@ def first_key(site: Site) -> Int[Tensor, " batch"]:
 
 
 def _sees_itself(site: Site) -> Tensor:
-    pieces, mask = [], site.terms.mask
+    mask = site.terms.mask
     assert mask is not None
-    for rows in _bands(site.queries, BAND_ROWS):
-        positions, columns = _columns(site, rows, 0, 0)
-        keys = range(positions.start, min(site.keys, positions.stop))
-        part = torch.zeros(*site.lse.shape[:-1], len(rows), dtype=torch.bool, device=site.q.device)
-        if keys:
-            tile = mask.tile(site.terms.grid(site.q, site.k, rows, keys))
-            tile = tile.expand(*part.shape[:-1], len(rows), len(keys))
-            part = _gather_columns(tile, columns - keys.start)[..., 0]
-        pieces.append(part)
-    return torch.cat(pieces, -1)
+
+    def allowed(rows: range, keys: range) -> Tensor:
+        tile = mask.tile(site.terms.grid(site.q, site.k, rows, keys))
+        return tile.expand(*site.lse.shape[:-1], len(rows), len(keys))
+
+    return _diagonals(site, 0, 0, allowed)[..., 0].bool()
 
 
-def _bands(count: int, high: int) -> list[range]:
-    return [range(i, min(i + high, count)) for i in range(0, count, high)]
+def _diagonals(
+    site: Site, low: int, high: int, tile_of: Callable[[range, range], Tensor]
+) -> Tensor:
+    """The entries of a map at offsets low … high from each query; 0 where there is no key."""
+    pieces, offset = [], site.terms.offset
+    for rows in split_rows(site.q, BAND_ROWS):
+        keys = range(max(0, rows.start + offset + low), min(site.keys, rows.stop + offset + high))
+        if not keys:
+            pieces.append(site.lse.new_zeros(*site.lse.shape[:-1], len(rows), high - low + 1))
+            continue
+        tile, columns = tile_of(rows, keys), _columns(site, rows, low, high) - keys.start
+        inside = (columns >= 0) & (columns < len(keys))
+        index = columns.clamp(0, len(keys) - 1).expand(*tile.shape[:-1], -1)
+        pieces.append(tile.gather(-1, index) * inside)
+    return torch.cat(pieces, -2)
 
 
-def _columns(site: Site, rows: range, low: int, high: int) -> tuple[range, Tensor]:
-    """The positions of the rows, and the keys at offsets low … high from each."""
-    positions = range(rows.start + site.terms.offset, rows.stop + site.terms.offset)
-    device = site.q.device
-    start = torch.arange(positions.start, positions.stop, device=device)[:, None]
-    return positions, start + torch.arange(low, high + 1, device=device)
-
-
-def _gather_columns(tile: Tensor, columns: Tensor) -> Tensor:
-    """The entries of each row at its own columns; 0 where a column is outside the tile."""
-    inside = (columns >= 0) & (columns < tile.shape[-1])
-    index = columns.clamp(0, tile.shape[-1] - 1).expand(*tile.shape[:-1], -1)
-    return tile.gather(-1, index) * inside
+def _columns(site: Site, rows: range, low: int, high: int) -> Tensor:
+    """The keys at offsets low … high from each row."""
+    device, offset = site.q.device, site.terms.offset
+    positions = torch.arange(rows.start + offset, rows.stop + offset, device=device)[:, None]
+    return positions + torch.arange(low, high + 1, device=device)

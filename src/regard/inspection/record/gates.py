@@ -4,6 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -57,9 +58,7 @@ class Gates(Mapping[str, CellStep]):
         return len(self.calls)
 
     def __repr__(self) -> str:
-        parts = (
-            f"{name}: {type(step).__name__}{tuple(step.h.shape)}" for name, step in self.items()
-        )
+        parts = (f"{name}: {type(x).__name__}{tuple(x.h.shape)}" for name, x in self.items())
         return f"Gates({', '.join(parts)})"
 
 
@@ -72,23 +71,19 @@ def record_gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
     The outputs of the model do not change by a bit; gates are recomputed beside them. `at` is a
     glob over the names.
 
-    >>> cell = rg.nn.RecurrentCell(1, 1, "gru")
-    >>> torch.nn.init.zeros_(cell.w), torch.nn.init.zeros_(cell.u)  # doctest: +ELLIPSIS
-    (...)
+    >>> cell = rg.nn.RecurrentCell(1, 3, "gru")
     >>> with rg.inspection.record_gates(cell) as gates:
     ...     _ = cell(torch.ones(2, 1))
-    >>> gates["cell"].z
-    tensor([[[0.5000]],
-    <BLANKLINE>
-            [[0.5000]]])
+    >>> gates["cell"].z.shape
+    torch.Size([2, 1, 3])
     """
     check_glob("at", at)
-    tracker, gates = ModuleTracker(model), Gates()
-    collector = _Collector(gates, CellScope(tracker), at)
+    gates, cells = Gates(), CellScope(model)
+    collector = _Collector(gates, cells, at)
     with (
-        tracker.hooks(),
+        cells.hooks(),
         torch_recurrent.hook_outputs(model, collector.on_torch_module),
-        intercepting_recurrence(collector, collector.cells),
+        intercepting_recurrence(collector, cells),
     ):
         yield gates
 
@@ -104,77 +99,63 @@ def memory_retention(step: CellStep) -> Float[Tensor, "batch time hidden"]:
     >>> memory_retention(rg.ops.LSTMStep(i=f, f=f, o=f, candidate=f, c=f, h=f)).flatten()
     tensor([0.4500, 0.9000, 1.0000])
     """
-    match step:
-        case LSTMStep():
-            forget = step.f
-        case GRUStep():
-            forget = 1 - step.z
-        case _:
-            raise ConfigError(
-                f"step: needs the gates of an LSTM or a GRU, got {type(step).__name__}; "
-                "try gradient_norms, as an RNN has no direct path"
-            )
+    if not isinstance(step, LSTMStep | GRUStep):
+        raise ConfigError(
+            f"step: needs the gates of an LSTM or a GRU, got {type(step).__name__}; "
+            "try gradient_norms, as an RNN has no direct path"
+        )
+    forget = step.f if isinstance(step, LSTMStep) else 1 - step.z
     later = torch.cat([forget[:, 1:], torch.ones_like(forget[:, :1])], 1)
     return later.flip(1).cumprod(1).flip(1)
 
 
-def cell_names(model: nn.Module) -> dict[int, str]:
-    """The name of each cell of regard, by the id of its recurrent weight U."""
-    names: dict[int, str] = {}
-    for path, module in model.named_modules():
-        if isinstance(module, Recurrent | AttentiveRecurrent):
-            directions = 2 if getattr(module, "bidirectional", False) else 1
-            for i, cell in enumerate(module.cells):
-                assert isinstance(cell, RecurrentCell)
-                reverse = "back" if i % directions else ""
-                names[id(cell.u)] = _join(path, str(i // directions), reverse)
-        elif isinstance(module, RecurrentCell):
-            names.setdefault(id(module.u), path or "cell")
-    return names
+def _layer_names(path: str, layers: int, bidirectional: bool) -> list[str]:
+    """The names of the cells of a stack, in the order they run."""
+    names = [f"{path}.{i}" if path else str(i) for i in range(layers)]
+    return [name + end for name in names for end in ("", ".back")[: 1 + bidirectional]]
 
 
-def _join(*parts: str) -> str:
-    return ".".join(part for part in parts if part)
-
-
-class CellScope:
+class CellScope(ModuleTracker):
     """Scope of interception: the recurrent cells of one model, in every thread, and their names."""
 
-    def __init__(self, tracker: ModuleTracker):
-        self.tracker, self.cell_names = tracker, cell_names(tracker.model)
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        names: dict[int, str] = {}  # of the cells of regard, by the id of their recurrent weight U
+        for path, module in self.modules.items():
+            if isinstance(module, Recurrent | AttentiveRecurrent):
+                bidirectional = getattr(module, "bidirectional", False)
+                layers = _layer_names(path, len(module.cells) // (1 + bidirectional), bidirectional)
+                names |= {id(cell.u): name for name, cell in zip(layers, module.cells, strict=True)}
+            elif isinstance(module, RecurrentCell):
+                names.setdefault(id(module.u), path or "cell")
+        self.cell_names = names
 
     def includes_call(self, call: SequenceCall | StepCall) -> bool:
         """Whether the cell belongs to the model; it may run without a call of its module."""
-        if _rerun.cells is not None:  # a rerun is seen by its own collector only
-            return _rerun.cells is self
-        return id(call.weights.u) in self.cell_names or self.tracker.includes_call(call)
-
-    def includes_model(self, model: nn.Module) -> bool:
-        """Whether a model shares a module with this one."""
-        return self.tracker.includes_model(model)
+        if rerun := _rerun.get():  # seen by its own collector only
+            return rerun[0] is self
+        return id(call.weights.u) in self.cell_names or super().includes_call(call)
 
     def name(self, u: Tensor) -> str:
         """The name of the cell with recurrent weight u."""
-        return next(_rerun.names) if _rerun.cells else self.cell_names.get(id(u), "elsewhere")
+        rerun = _rerun.get()
+        return next(rerun[1]) if rerun else self.cell_names.get(id(u), "elsewhere")
 
     @contextmanager
     def rerun_as(self, path: str, module: nn.Module) -> Iterator[None]:
         """Attribute recurrences inside the `with` block to a recurrent torch module."""
-        _rerun.cells, _rerun.names = self, iter(torch_cell_names(path, module))
+        names = [path or "cell"]
+        if isinstance(module, nn.RNNBase):
+            names = _layer_names(path, module.num_layers, module.bidirectional)
+        token = _rerun.set((self, iter(names)))
         try:
             yield
         finally:
-            _rerun.cells = None
+            _rerun.reset(token)
 
 
-class _Rerun(threading.local):
-    """The recurrent torch module that is being rerun in this thread, if any."""
-
-    cells: CellScope | None = None
-    names: Iterator[str] = iter(())
-
-
-_rerun = _Rerun()
+# of the recurrent torch module that is being rerun in this thread: its scope, names of its cells
+_rerun: ContextVar[tuple[CellScope, Iterator[str]] | None] = ContextVar("rerun", default=None)
 
 
 class _Collector:
@@ -192,13 +173,10 @@ class _Collector:
             return proceed(call)
         self._here.in_sequence = True
         try:
-            result = proceed(call)
-            with torch.no_grad():
-                with_gates = (
-                    result
-                    if call.gates
-                    else compute_recurrence(replace(call, gates=True, backend="auto"))
-                )
+            result = with_gates = proceed(call)
+            if not call.gates:
+                with torch.no_grad():
+                    with_gates = compute_recurrence(replace(call, gates=True, backend="auto"))
         finally:
             del self._here.in_sequence
         assert with_gates.gates is not None
@@ -230,13 +208,3 @@ class _Collector:
             tensors = (v.detach().reshape(-1, *v.shape[-2:]) for v in step)
             with self._lock:
                 self.gates.calls[name].append(type(step)(*tensors))
-
-
-def torch_cell_names(path: str, module: nn.Module) -> list[str]:
-    """The names of the cells of a recurrent torch module, in the order they run."""
-    if not isinstance(module, nn.RNNBase):
-        return [path or "cell"]
-    directions = ("", "back") if module.bidirectional else ("",)
-    return [
-        _join(path, str(i), direction) for i in range(module.num_layers) for direction in directions
-    ]

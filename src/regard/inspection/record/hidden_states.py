@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
 from regard.inspection.adapters.block_stacks import BlockStack, record_stacks
-from regard.inspection.adapters.module_tracker import check_not_compiled
+from regard.inspection.adapters.module_tracker import uncompiled_modules
 from regard.models import nearest_by_cosine
 from regard.ops.indices import as_int
 
@@ -35,8 +35,6 @@ def hidden_states(
     >>> tokens = torch.tensor([[1, 2, 3]])
     >>> torch.equal(rg.inspection.hidden_states(model, tokens, depth=0), model.embedding(tokens))
     True
-    >>> rg.inspection.hidden_states(model, tokens, depth=2).shape
-    torch.Size([1, 3, 64])
     """
     states = all_hidden_states(model, inputs, stack=stack)
     if not -len(states) <= as_int("depth", depth) < len(states):
@@ -53,7 +51,7 @@ def all_hidden_states(
     >>> len(rg.inspection.all_hidden_states(model, torch.tensor([[1, 2, 3]])))
     3
     """
-    check_not_compiled(model)
+    uncompiled_modules(model)  # raises if one is compiled
     with torch.no_grad(), record_stacks(model) as stacks:
         if isinstance(inputs, Mapping):
             model(**inputs)

@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.inspection.adapters import torch_attention, transformers_attention
 from regard.inspection.adapters.module_tracker import ModuleTracker
-from regard.inspection.record.recorder import DEFAULT_MAX_BYTES, Recorder, RecordOptions
+from regard.inspection.record.recorder import Recorder, RecordOptions
 from regard.inspection.record.sight import Sight
 from regard.inspection.record.token_labeler import TokenLabeler
 from regard.ops.intercept import intercepting
@@ -20,7 +20,7 @@ def look(
     model: nn.Module,
     at: str = "*",
     *,
-    max_bytes: int = DEFAULT_MAX_BYTES,
+    max_bytes: int = 2 << 30,
     tokens: Any = None,
     device: str | torch.device | None = None,
     grad: bool = False,
@@ -53,9 +53,11 @@ def look(
     torch.Size([1, 4, 3])
     """
     sight = Sight()
+    if survey is not None and not isinstance(survey, Mapping):
+        survey = {"statistics": survey}
     options = RecordOptions(at=at, max_bytes=max_bytes, device=device, grad=grad, survey=survey)
-    with patched(model) as tracker, TokenLabeler(model, sight, tokens) as labeler:
-        recorder = Recorder(sight, tracker, options, labeler)
+    with patched(model) as tracker:
+        recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
         try:
             with intercepting(recorder, tracker):
                 yield sight

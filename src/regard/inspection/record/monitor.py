@@ -3,9 +3,9 @@
 import json
 import math
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class AttentionMonitor:
         self._write = self.records.append if output is None else _make_writer(output)
         self._max_entropy: dict[tuple[str, int], float] = {}
         self._step_monitor: _StepMonitor | None = None
-        self._contexts: ExitStack | None = None
+        self._contexts = ExitStack()
 
     def __enter__(self) -> "AttentionMonitor":
         self._open_if_due()
@@ -85,8 +85,7 @@ class AttentionMonitor:
 
     def step(self) -> list[Record]:
         """End a training step; write and return its records."""
-        monitor = self._step_monitor
-        records = [] if monitor is None else monitor.records(self.step_count)
+        records = [*self._step_monitor.records(self.step_count)] if self._step_monitor else []
         self._close()
         for record in records:
             record["alerts"] = self._find_alerts(record)
@@ -97,17 +96,14 @@ class AttentionMonitor:
         return records
 
     def _open_if_due(self) -> None:
-        if self.step_count % self.every:
-            return
-        self._contexts = ExitStack()
-        tracker = self._contexts.enter_context(patched(self.model))
-        self._step_monitor = _StepMonitor(tracker, self.at)
-        self._contexts.enter_context(intercepting(self._step_monitor, tracker))
+        if self.step_count % self.every == 0:
+            tracker = self._contexts.enter_context(patched(self.model))
+            self._step_monitor = _StepMonitor(tracker, self.at)
+            self._contexts.enter_context(intercepting(self._step_monitor, tracker))
 
     def _close(self) -> None:
-        if self._contexts is not None:
-            self._contexts.close()
-        self._contexts = self._step_monitor = None
+        self._contexts.close()
+        self._step_monitor = None
 
     def _find_alerts(self, record: Record) -> list[str]:
         alerts, site = [], record["site"]
@@ -127,24 +123,16 @@ class AttentionMonitor:
         return alerts
 
 
-@dataclass
-class _Sums:
-    """Sums over the calls of one site in one step, one number per head, on the model's device."""
-
-    queries: Tensor
-    entropy: Tensor
-    first_share: Tensor
-    max_score: Tensor
-    squares: Tensor | None = None  # of the gradient
-
-
 class _StepMonitor:
-    """Interceptor of one training step."""
+    """Interceptor of one training step.
+
+    `sums` has, per site, sums over its calls with one number per head, on the model's device.
+    """
 
     def __init__(self, tracker: ModuleTracker, at: str):
         self.tracker, self.at = tracker, at
         self.options = make_survey_options(("entropy", "first_share", "max_score"), 4, 8, 8, 256)
-        self.sums: dict[str, _Sums] = {}
+        self.sums: dict[str, dict[str, Tensor]] = defaultdict(dict)
         self.lock = threading.RLock()
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
@@ -165,52 +153,41 @@ class _StepMonitor:
         assert survey.first_share is not None
         assert survey.max_score is not None
         counted = _rows(lse) > -torch.inf  # queries without visible keys do not enter the mean
-        new = _Sums(
-            counted.sum((0, 2)),
-            (_rows(survey.entropy) * counted).sum((0, 2)),
-            (_rows(survey.first_share) * counted).sum((0, 2)),
-            to_4d(survey.max_score[..., None, None]).amax((0, 2, 3)),
+        self._add(
+            name,
+            queries=counted.sum((0, 2)),
+            entropy=(_rows(survey.entropy) * counted).sum((0, 2)),
+            first_share=(_rows(survey.first_share) * counted).sum((0, 2)),
+            max_score=to_4d(survey.max_score[..., None, None]).amax((0, 2, 3)),
         )
-        with self.lock:
-            old = self.sums.get(name)
-            self.sums[name] = new if old is None else _add(old, new)
 
     @torch.no_grad()
     def _add_gradient(self, name: str, grad: Tensor) -> None:
-        squares = to_4d(grad).float().square().sum((0, 2, 3))
+        self._add(name, squares=to_4d(grad).float().square().sum((0, 2, 3)))
+
+    def _add(self, name: str, **numbers: Tensor) -> None:
         with self.lock:
             sums = self.sums[name]
-            sums.squares = squares if sums.squares is None else sums.squares + squares
+            for key, x in numbers.items():
+                add = torch.maximum if key == "max_score" else torch.add
+                sums[key] = add(sums[key], x) if key in sums else x
 
-    def records(self, step: int) -> list[Record]:
-        return [_record(step, name, sums) for name, sums in self.sums.items()]
-
-
-def _record(step: int, name: str, sums: _Sums) -> Record:
-    queries = sums.queries.clamp(min=1)
-    return {
-        "step": step,
-        "site": name,
-        "entropy": (sums.entropy / queries).tolist(),
-        "max_score": sums.max_score.tolist(),
-        "first_share": (sums.first_share / queries).tolist(),
-        "gradient": [None] * len(queries) if sums.squares is None else sums.squares.sqrt().tolist(),
-    }
+    def records(self, step: int) -> Iterator[Record]:
+        for name, sums in self.sums.items():
+            queries, squares = sums["queries"].clamp(min=1), sums.get("squares")
+            yield {
+                "step": step,
+                "site": name,
+                "entropy": (sums["entropy"] / queries).tolist(),
+                "max_score": sums["max_score"].tolist(),
+                "first_share": (sums["first_share"] / queries).tolist(),
+                "gradient": [None] * len(queries) if squares is None else squares.sqrt().tolist(),
+            }
 
 
 def _rows(x: Tensor) -> Tensor:
     """Reshape to (batch, head, query)."""
     return to_4d(x[..., None])[..., 0]
-
-
-def _add(old: _Sums, new: _Sums) -> _Sums:
-    return _Sums(
-        old.queries + new.queries,
-        old.entropy + new.entropy,
-        old.first_share + new.first_share,
-        torch.maximum(old.max_score, new.max_score),
-        old.squares,
-    )
 
 
 def _make_writer(output: Callable[[Record], Any] | str | Path) -> Callable[[Record], Any]:
@@ -224,20 +201,15 @@ def _make_writer(output: Callable[[Record], Any] | str | Path) -> Callable[[Reco
         # opened per record: a killed run leaves whole lines behind
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_to_json(record)) + "\n")
+                file.write(json.dumps({name: _to_json(x) for name, x in record.items()}) + "\n")
         except OSError as error:
             raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
 
     return write
 
 
-def _to_json(record: Record) -> Record:
+def _to_json(x: Any) -> Any:
     """Replace NaN and infinities, which JSON lacks, by strings."""
-
-    def convert(x: Any) -> Any:
-        return str(x) if isinstance(x, float) and not math.isfinite(x) else x
-
-    return {
-        key: [convert(x) for x in value] if isinstance(value, list) else value
-        for key, value in record.items()
-    }
+    if isinstance(x, list):
+        return [_to_json(value) for value in x]
+    return str(x) if isinstance(x, float) and not math.isfinite(x) else x

@@ -1,76 +1,55 @@
 """The recorder behind `look`: stores attention calls within a memory limit."""
 
+import itertools
 import threading
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import LookError
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
 from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
 from regard.inspection.sites.site import Site
-from regard.inspection.sites.term_tensors import list_tensors, map_tensors
+from regard.inspection.sites.term_tensors import map_tensors
 from regard.nn import StateAttention
 from regard.ops.grid import to_4d
 from regard.ops.indices import as_int
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
-from regard.ops.survey.statistics import DEFAULT_STATISTICS, make_survey_options
+from regard.ops.survey.statistics import make_survey_options
 from regard.ops.terms import Terms
-
-DEFAULT_MAX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
     """The options of `look`, checked."""
 
-    at: str = "*"
-    max_bytes: int = DEFAULT_MAX_BYTES
-    device: str | torch.device | None = None
-    grad: bool = False
-    survey: Collection[str] | Mapping[str, Any] | None = None
+    at: str
+    max_bytes: int
+    device: str | torch.device | None
+    grad: bool
+    survey: Mapping[str, Any] | None  # arguments of `Site.survey`, if nothing else is recorded
 
     def __post_init__(self) -> None:
         check_glob("at", self.at)
         if as_int("max_bytes", self.max_bytes) < 0:
             raise LookError(f"max_bytes: needs 0 or more, got {self.max_bytes}; try survey=")
-        _check_survey(self.survey_kwargs)
+        given = {name: x for name, x in (self.survey or {}).items() if name != "backend"}
+        sizes = dict.fromkeys(("first_keys", "radius", "top_k", "pooled_size"), 1)
+        if unknown := sorted(given.keys() - {"statistics", *sizes}):
+            raise LookError(f"survey: needs arguments of Site.survey, got {unknown[0]!r}")
+        make_survey_options(**{"statistics": (), **sizes, **given})
         try:
             torch.device("cpu" if self.device is None else self.device)
         except (RuntimeError, TypeError):
             raise LookError(
                 f"device: needs a torch device, got {self.device!r}; try 'cpu'"
             ) from None
-
-    @property
-    def survey_kwargs(self) -> Mapping[str, Any] | None:
-        """The arguments of `Site.survey`, if only a survey is recorded."""
-        if self.survey is None or isinstance(self.survey, Mapping):
-            return self.survey
-        return {"statistics": self.survey}
-
-
-def _check_survey(kwargs: Mapping[str, Any] | None) -> None:
-    """Raise on wrong arguments before the model runs."""
-    if kwargs is None:
-        return
-    arguments: dict[str, Any] = {
-        "statistics": DEFAULT_STATISTICS,
-        "first_keys": 4,
-        "radius": 8,
-        "top_k": 8,
-        "pooled_size": 256,
-    }
-    if unknown := sorted(set(kwargs) - {*arguments, "backend"}):
-        raise LookError(f"survey: needs arguments of Site.survey, got {unknown[0]!r}")
-    arguments |= {name: value for name, value in kwargs.items() if name != "backend"}
-    make_survey_options(**arguments)
 
 
 class Recorder:
@@ -91,7 +70,7 @@ class Recorder:
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
-        if _in_backward():
+        if torch._C._current_graph_task_id() != -1:  # backward: checkpointing reruns recorded calls
             return out, lse
         caller = self.tracker.caller
         with self._lock:
@@ -106,31 +85,31 @@ class Recorder:
         self.calls[caller.path] += 1
         q, k, v, out = (self._store(to_4d(x)) for x in (call.q, call.k, call.v, out))
         lse = self._store(to_4d(lse[..., None])[..., 0])
-        terms = map_tensors(_fold_batch(_with_offset(call, caller), call.q), self._store)
-        if self.options.survey_kwargs is None:
+        terms = map_tensors(call.terms, lambda x: self._store(_fold_batch(x, call.q)))
+        if isinstance(caller.module, StateAttention) and caller.kind == "self":
+            terms = replace(terms, offset=k.shape[2])  # a state attends to all earlier states
+        if self.options.survey is None:
             if k.shape[2] == q.shape[2]:
                 k, v = _copy_if_view(k, q), _copy_if_view(v, q)
             cache = self._caches.setdefault((caller.path, thread), _GrowingCache())
             k, v, added = cache.add(k, v, q.shape[2])
             size = added + sum(x.nbytes for x in (q, out, lse)) + self._new_bytes(terms)
             if size > self.bytes_left:
-                self._skip(caller, count)
+                self.bytes_left = -1  # recording a smaller, later call would leave a gap
+                del self._caches[caller.path, thread]
+                limit = f"over max_bytes={self.options.max_bytes}; try at=, max_bytes= or survey="
+                reason = f"from call {count} on, {limit}" if count else limit
+                self.sight.skipped.setdefault(caller.name, reason)
                 return
             self.bytes_left -= size
+        tensors: dict[str, Any] = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
         site = Site(
-            name=caller.name,
-            path=caller.path,
-            call=count,
-            kind=caller.kind,
-            q=q,
-            k=k,
-            v=v,
-            out=out,
-            lse=lse,
-            terms=terms,
+            name=caller.name, path=caller.path, call=count, kind=caller.kind, terms=terms, **tensors
         )
-        if self.options.survey_kwargs is not None:
-            site = _survey_only(site, self.options.survey_kwargs)
+        if self.options.survey is not None:
+            survey = site.survey(**self.options.survey)
+            shapes = {name: x.to("meta") for name, x in tensors.items()}
+            site = replace(site, recorded_survey=survey, **shapes)
         self._origins[site] = thread, self.labeler.token_history()
         self.sight.sites.append(site)
 
@@ -140,29 +119,27 @@ class Recorder:
 
     def _new_bytes(self, terms: Terms) -> int:
         """Bytes of masks and biases that no earlier site holds; layers often share them."""
-        sizes = {x.untyped_storage().data_ptr(): x.nbytes for x in list_tensors(terms)}
+        sizes: dict[int, int] = {}
+
+        def measure(x: Tensor) -> Tensor:
+            sizes[x.untyped_storage().data_ptr()] = x.nbytes
+            return x
+
+        map_tensors(terms, measure)
         new = sum(sizes[pointer] for pointer in sizes.keys() - self._counted_storages)
         self._counted_storages.update(sizes)
         return new
-
-    def _skip(self, caller: Caller, count: int) -> None:
-        self.bytes_left = -1  # recording a smaller, later call would leave a gap
-        self._caches.pop((caller.path, threading.get_ident()), None)
-        since = f"from call {count} on, " if count else ""
-        reason = f"{since}over max_bytes={self.options.max_bytes}; try at=, max_bytes= or survey="
-        self.sight.skipped.setdefault(caller.name, reason)
 
     def close(self) -> None:
         """Stop recording, group the sites by thread, and label them."""
         with self._lock:
             self._is_closed = True
-            threads = {site: thread for site, (thread, _) in self._origins.items()}
-            labelled = []
-            for site, call in _group_by_thread(self.sight.sites, threads):
-                origin = self._origins.get(site)
-                site = site if site.call == call else replace(site, call=call)
-                labelled.append(site if origin is None else self.labeler.label(site, origin[1]))
-            self.sight.sites[:] = labelled
+            origins = [self._origins.get(site, (0, None)) for site in self.sight.sites]
+            labelled = [
+                site if history is None else self.labeler.label(site, history)
+                for site, (_, history) in zip(self.sight.sites, origins, strict=True)
+            ]
+            self.sight.sites[:] = _group_by_thread(labelled, [thread for thread, _ in origins])
 
     def finish(self) -> None:
         """Fill in `skipped` and `unmatched`; a sight without sites is an error."""
@@ -203,10 +180,10 @@ class _GrowingCache:
         if keys == queries or k.requires_grad or v.requires_grad:
             self.k, self.v, self.used = k, v, keys  # nothing came from a cache
             return k, v, k.nbytes + v.nbytes
-        if self._ends_with(k, v, keys):
-            return self._view(keys, self.k), self._view(keys, self.v), 0
         old, previous = keys - queries, self.k
-        if self._ends_with(k, v, old):
+        if self._ends_with(k, v, keys):
+            pass  # the same keys once more
+        elif self._ends_with(k, v, old):
             self.k, self.v = (self._append(x, y[:, :, old:]) for x, y in ((self.k, k), (self.v, v)))
             self.used += queries
         else:
@@ -236,25 +213,17 @@ class _GrowingCache:
         return x[:, :, self.used - keys : self.used]
 
 
-def _group_by_thread(sites: list[Site], threads: dict[Site, int]) -> list[tuple[Site, int]]:
-    """Sites with their call numbers; the sites of concurrent threads are grouped by thread.
+def _group_by_thread(sites: list[Site], threads: list[int]) -> list[Site]:
+    """The sites of concurrent threads, grouped by thread and renumbered.
 
     Then call 2 of one attention and call 2 of another belong to the same forward pass.
     """
-    if len(set(threads.values())) < 2:
-        return [(site, site.call) for site in sites]
-    first = {thread: -i for i, thread in enumerate(reversed(threads.values()))}
-    calls: Counter[str] = Counter()
-    numbered = []
-    for site in sorted(sites, key=lambda site: first[threads[site]] if site in threads else 0):
-        numbered.append((site, calls[site.path]))
-        calls[site.path] += 1
-    return numbered
-
-
-def _in_backward() -> bool:
-    """Whether a backward pass is running: activation checkpointing then reruns recorded calls."""
-    return torch._C._current_graph_task_id() != -1
+    order = list(dict.fromkeys(threads))
+    if len(order) < 2:
+        return sites
+    calls: dict[str, Iterator[int]] = defaultdict(itertools.count)
+    pairs = sorted(zip(threads, sites, strict=True), key=lambda pair: order.index(pair[0]))
+    return [replace(site, call=next(calls[site.path])) for _, site in pairs]
 
 
 def _copy_if_view(x: Tensor, q: Tensor) -> Tensor:
@@ -264,51 +233,29 @@ def _copy_if_view(x: Tensor, q: Tensor) -> Tensor:
     return x if shared or x.requires_grad or storage.nbytes() <= x.nbytes else x.clone()
 
 
-def _fold_batch(terms: Terms, q: Tensor) -> Terms:
-    """Fold the leading axes of masks and biases into one batch axis, as those of q."""
-    if q.ndim <= 4:
-        return terms
-    front = q.shape[:-3]
-    return map_tensors(
-        terms, lambda x: x.expand(*front, *x.shape[-3:]).flatten(0, -4) if x.ndim == q.ndim else x
-    )
-
-
-def _with_offset(call: AttentionCall, caller: Caller) -> Terms:
-    """The terms; a recurrent state that attends to all earlier states gets its position."""
-    looks_back = isinstance(caller.module, StateAttention) and caller.kind == "self"
-    return replace(call.terms, offset=call.k.shape[-2]) if looks_back else call.terms
-
-
-def _survey_only(site: Site, kwargs: Mapping[str, Any]) -> Site:
-    """The site with its survey, and tensors on the meta device."""
-    survey = site.survey(**kwargs)
-    shapes = {name: getattr(site, name).to("meta") for name in ("q", "k", "v", "out", "lse")}
-    return replace(site, recorded_survey=survey, **shapes)
+def _fold_batch(x: Tensor, q: Tensor) -> Tensor:
+    """Fold the leading axes of a mask or bias into one batch axis, as those of q."""
+    if q.ndim <= 4 or x.ndim != q.ndim:
+        return x
+    return x.expand(*q.shape[:-3], *x.shape[-3:]).flatten(0, -4)
 
 
 def _find_uncalled(tracker: ModuleTracker, intercepted: Collection[str]) -> dict[str, str]:
     """Attention modules, by class name, that ran without calling an interceptable function."""
-    silent = {
-        path: module
-        for path, module in tracker.called_modules.items()
-        if _is_attention(module)
+    classes = {path: type(module).__name__ for path, module in tracker.called_modules.items()}
+    silent = [
+        path
+        for path, name in classes.items()
+        if "attention" in name.lower()
         and not any(_within(p, path) or _within(path, p) for p in intercepted)
-    }
-    inner = {
-        path: module
-        for path, module in silent.items()
+    ]
+    return {
+        tracker.names[
+            path
+        ]: f"{classes[path]} computes its own softmax, which cannot be intercepted"
+        for path in silent
         if not any(other != path and _within(other, path) for other in silent)
     }
-    return {
-        tracker.names[path]: f"{type(module).__name__} computes its own softmax, which cannot be "
-        "intercepted"
-        for path, module in inner.items()
-    }
-
-
-def _is_attention(module: nn.Module) -> bool:
-    return "attention" in type(module).__name__.lower()
 
 
 def _within(path: str, outer: str) -> bool:

@@ -43,10 +43,8 @@ class Sight:
     def calls(self, name: str) -> list[Site]:
         """All calls of one attention, in order: one per step of a generation.
 
-        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.ones(1, 4, 2)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(x), layer(x)
-        >>> len(sight.calls("MultiHeadAttention"))
+        >>> site = rg.make_site(*torch.zeros(2, 4, 2))
+        >>> len(rg.Sight([site, site]).calls("attention"))
         2
         """
         known = self.sites if isinstance(name, str) else []
@@ -58,10 +56,8 @@ class Sight:
     def join(self, name: str) -> Site:
         """The calls of one attention joined into one site: the whole map of a generated text.
 
-        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.randn(1, 4, 2)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(x[:, :1], x), layer(x[:, 1:], x)
-        >>> sight.join("MultiHeadAttention").queries
+        >>> steps = [rg.make_site(torch.ones(n, 4), torch.eye(4)) for n in (1, 3)]
+        >>> rg.Sight(steps).join("attention").queries
         4
         """
         return join_calls(self.calls(name))
@@ -69,11 +65,9 @@ class Sight:
     def join_all(self) -> list[Site]:
         """One site per attention, its calls joined; calls that do not continue each other stay.
 
-        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.randn(1, 4, 2)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(x[:, :1], x), layer(x[:, 1:], x)
-        >>> len(sight), len(sight.join_all())
-        (2, 1)
+        >>> steps = [rg.make_site(torch.ones(n, 4), torch.eye(4)) for n in (1, 3)]
+        >>> rg.Sight(steps).join_all()
+        [attention: cross, 1 heads, 4 queries, 4 keys]
         """
         sites = []
         for name in self.names:
@@ -87,9 +81,7 @@ class Sight:
     def with_tokens(self, tokens: list | dict) -> "Sight":
         """A copy with token labels: a list, one list per sequence, or source and target.
 
-        >>> layer = rg.nn.MultiHeadAttention(2, 1)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 3, 2))
+        >>> sight = rg.Sight([rg.make_site(*torch.zeros(2, 3, 2))])
         >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
         [['a', 'b', 'c']]
         """
@@ -112,15 +104,10 @@ class Sight:
     ) -> HeadTable:
         """Classify every head; calls of one attention are joined first.
 
-        Args:
-            separators: Tokens such as "[SEP]" or "." that count as separators.
-            probe: Result of `probe_induction`, which adds induction and duplicate-token heads.
-            thresholds: Limits of the types.
+        `separators` are tokens such as "[SEP]" or "."; `probe` is a result of `probe_induction`,
+        which adds induction and duplicate-token heads; `thresholds` are the limits of the types.
 
-        >>> layer = rg.nn.MultiHeadAttention(2, 1)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 9, 2))
-        >>> sight.heads().types
+        >>> rg.Sight([rg.make_site(*torch.zeros(2, 9, 2))]).heads().types
         {'diffuse': 1}
         """
         return classify_heads(
@@ -134,19 +121,16 @@ class Sight:
                 f"{', '.join(self.names[:8])}"
             )
         name, call = name if isinstance(name, tuple) and len(name) == 2 else (name, None)
-        call = None if call is None else as_int("call", call)
+        at = 0 if call is None else as_int("call", call)
         calls = self.calls(name)
         if call is None and len(calls) > 1:
             raise LookError(
                 f"name: needs a call too, as {name!r} ran {len(calls)} times, got none; "
                 f"try sight[{name!r}, 0] or sight.join({name!r})"
             )
-        try:
-            return calls[0 if call is None else call]
-        except IndexError:
-            raise LookError(
-                f"call: needs less than the {len(calls)} calls of {name!r}, got {call}"
-            ) from None
+        if not -len(calls) <= at < len(calls):
+            raise LookError(f"call: needs less than the {len(calls)} calls of {name!r}, got {call}")
+        return calls[at]
 
     def __iter__(self) -> Iterator[Site]:
         return iter(self.sites)
@@ -164,10 +148,8 @@ class Sight:
     def _repr_html_(self) -> str:
         columns = ("name", "call", "kind", "heads", "queries", "keys", "batch")
         rows = ([getattr(site, column) for column in columns] for site in self)
-        skipped = "".join(
-            f"<p>skipped: {escape(line)}</p>" for line in format_skipped(self.skipped)
-        )
-        return f"<p>{len(self)} attentions</p>" + html_table(columns, rows) + skipped
+        skipped = (f"<p>skipped: {escape(line)}</p>" for line in format_skipped(self.skipped))
+        return "".join((f"<p>{len(self)} attentions</p>", html_table(columns, rows), *skipped))
 
     def _hint(self, name: str) -> str:
         if isinstance(name, str) and name in self.skipped:

@@ -6,7 +6,6 @@ Written atomically with a checksum, as models are; loading runs no code from the
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,8 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
     packer = TensorPacker()
     sites = [_encode_site(site, packer) for site in sight.sites]
     tensors = packer.tensors()
-    header: dict[str, Any] = {"sight": sites, "skipped": sight.skipped, "version": VERSION}
-    header["unmatched"] = sight.unmatched
+    header: dict[str, Any] = {"sight": sites, "version": VERSION}
+    header |= {"skipped": sight.skipped, "unmatched": sight.unmatched}
     header["checksum"] = _checksum(header, tensors)
     file = _file(path)
     try:
@@ -50,12 +49,10 @@ def load_sight(path: str | Path) -> Sight:
     """Load a sight that `Sight.save` wrote; the model is not needed.
 
     >>> import tempfile
-    >>> layer = rg.nn.MultiHeadAttention(2, 1)
-    >>> with rg.look(layer) as sight:
-    ...     _ = layer(torch.ones(1, 3, 2))
+    >>> sight = rg.Sight([rg.make_site(*torch.zeros(2, 3, 2))])
     >>> rg.load_sight(sight.save(tempfile.mkdtemp()))
     Sight of 1 attentions
-      MultiHeadAttention: self, 1 heads, 3 queries, 3 keys
+      attention: self, 1 heads, 3 queries, 3 keys
     """
     file = Path(path) if Path(path).is_file() else _file(path)
     text, tensors = read_safetensors(file, "sight.save")
@@ -82,25 +79,17 @@ def _encode_site(site: Site, packer: TensorPacker) -> dict[str, Any]:
         )
     entry: dict[str, Any] = {name: getattr(site, name) for name in TEXT_FIELDS}
     entry |= {name: packer.add(getattr(site, name)) for name in TENSOR_FIELDS}
-    entry["terms"] = _encode_terms(site, packer)
-    if site.recorded_survey is not None:
-        entry["recorded_survey"] = {
-            f.name: packer.add(value)
-            for f in fields(site.recorded_survey)
-            if (value := getattr(site.recorded_survey, f.name)) is not None
-        }
-    return entry
-
-
-def _encode_terms(site: Site, packer: TensorPacker) -> dict[str, Any]:
-    """Masks, biases and numbers as JSON; tensors go to the packer."""
-    values = {f.name: getattr(site.terms, f.name) for f in fields(site.terms)}
     try:
-        return {name: term_to_dict(value, packer.add) for name, value in values.items()}
+        terms = vars(site.terms).items()
+        entry["terms"] = {name: term_to_dict(value, packer.add) for name, value in terms}
     except ConfigError as error:
         raise LookError(
             f"{site.name}: needs registered masks and biases to be saved, got others: {error}"
         ) from error
+    if site.recorded_survey is not None:
+        survey = vars(site.recorded_survey).items()
+        entry["recorded_survey"] = {name: packer.add(x) for name, x in survey if x is not None}
+    return entry
 
 
 def _parse_header(text: str | None, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Any]:
@@ -132,16 +121,14 @@ def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
 
 
 def _decode_site(entry: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
-    values: dict[str, Any] = {name: entry[name] for name in TEXT_FIELDS}
-    values |= {name: TensorPacker.get(entry[name], tensors) for name in TENSOR_FIELDS}
     unpack = partial(TensorPacker.get, tensors=tensors)
+    values: dict[str, Any] = {name: entry[name] for name in TEXT_FIELDS}
+    values |= {name: unpack(entry[name]) for name in TENSOR_FIELDS}
     terms = {name: term_from_dict(value, unpack) for name, value in entry["terms"].items()}
-    values["terms"] = Terms(**terms)
     if "recorded_survey" in entry:
-        refs = entry["recorded_survey"].items()
-        survey = Survey(**{name: TensorPacker.get(ref, tensors) for name, ref in refs})
-        values["recorded_survey"] = survey
-    return _check_shapes(Site(**values))
+        survey = {name: unpack(ref) for name, ref in entry["recorded_survey"].items()}
+        values["recorded_survey"] = Survey(**survey)
+    return _check_shapes(Site(**values, terms=Terms(**terms)))
 
 
 def _check_shapes(site: Site) -> Site:

@@ -13,24 +13,21 @@ TensorRef = dict[str, Any]  # where a packed tensor is, as JSON
 
 @dataclass
 class _Buffer:
-    """Overlapping views of one storage, from key `start` to key `stop`."""
+    """Overlapping views of one storage: the first one, its keys, and the keys of all."""
 
     name: str
     view: Tensor
-    view_start: int
-    start: int
-    stop: int
+    view_keys: range
+    keys: range
     refs: list[tuple[TensorRef, int]] = field(default_factory=list)
 
     def tensor(self) -> Tensor:
         """The union of the views."""
-        x = self.view
-        if self.stop - self.start in (0, x.shape[2] if x.ndim == 4 else 0):
-            return x
-        shape = (*x.shape[:2], self.stop - self.start, x.shape[3])
-        return x.as_strided(
-            shape, x.stride(), x.storage_offset() + (self.start - self.view_start) * x.stride(2)
-        )
+        if self.keys == self.view_keys:
+            return self.view
+        x, before = self.view, self.view_keys.start - self.keys.start
+        shape = (*x.shape[:2], len(self.keys), x.shape[3])
+        return x.as_strided(shape, x.stride(), x.storage_offset() - before * x.stride(2))
 
 
 class TensorPacker:
@@ -55,7 +52,20 @@ class TensorPacker:
         if x.is_meta:
             return {"shape": list(x.shape), "dtype": str(x.dtype).removeprefix("torch.")}
         x = x.detach()
-        buffer, start = self._find(x)
+        # views of one buffer differ only in their keys, along axis 2
+        step = x.stride(2) if x.ndim == 4 else 0
+        offset = int(x.storage_offset())
+        start, rest = divmod(offset, step) if step else (0, offset)
+        keys = range(start, start + x.shape[2]) if step else range(1)
+        shape = (*x.shape[:2], x.shape[3]) if step else x.shape
+        group = self._buffers[x.untyped_storage().data_ptr(), x.dtype, x.stride(), rest, shape]
+        buffer = next((b for b in group if _overlap(b.keys, keys)), None)
+        if buffer is None:
+            buffer = _Buffer(str(self._count), x, keys, keys)
+            self._count += 1
+            group.append(buffer)
+        first, last = min(buffer.keys.start, start), max(buffer.keys.stop, keys.stop)
+        buffer.keys = range(first, last)
         ref: TensorRef = {"name": buffer.name}
         buffer.refs.append((ref, start))
         if x.ndim == 4:
@@ -67,7 +77,7 @@ class TensorPacker:
         buffers = [buffer for group in self._buffers.values() for buffer in group]
         for buffer in buffers:
             for ref, start in buffer.refs:
-                ref["first"] = start - buffer.start
+                ref["first"] = start - buffer.keys.start
         return {buffer.name: buffer.tensor().cpu().contiguous() for buffer in buffers}
 
     @staticmethod
@@ -81,21 +91,6 @@ class TensorPacker:
             return x
         return x[:, :, ref["first"] : ref["first"] + ref["count"]]
 
-    def _find(self, x: Tensor) -> tuple[_Buffer, int]:
-        """The buffer that x overlaps with, or a new one; and the first key of x in the storage."""
-        layout = (x.untyped_storage().data_ptr(), x.dtype, x.stride())
-        step = x.stride(2) if x.ndim == 4 else 0
-        if step:
-            start, rest = divmod(int(x.storage_offset()), step)
-            key, stop = (*layout, rest, x.shape[:2], x.shape[3]), start + x.shape[2]
-        else:
-            start = stop = 0
-            key = (*layout, x.storage_offset(), x.shape)
-        for buffer in self._buffers[key]:
-            if not step or max(buffer.start, start) < min(buffer.stop, stop):
-                buffer.start, buffer.stop = min(buffer.start, start), max(buffer.stop, stop)
-                return buffer, start
-        buffer = _Buffer(str(self._count), x, start, start, stop)
-        self._count += 1
-        self._buffers[key].append(buffer)
-        return buffer, start
+
+def _overlap(a: range, b: range) -> bool:
+    return max(a.start, b.start) < min(a.stop, b.stop)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site, Tokens
 from regard.inspection.sites.tokens import label_site, label_sites, parse_tokens
@@ -21,22 +22,15 @@ class TokenLabeler:
     text so far if its attention covers that text.
     """
 
-    def __init__(self, model: nn.Module, sight: Sight, tokens: Any):
-        self.model, self.sight = model, sight
+    def __init__(self, tracker: ModuleTracker, sight: Sight, tokens: Any):
+        self.sight = sight
         self.tokenizer = tokens if hasattr(tokens, "convert_ids_to_tokens") else None
         self.tokens = (None, None) if self.tokenizer is not None else parse_tokens(tokens)
         self._all: list[Ids] = []
         self._here = threading.local()  # .runs of the current thread
-
-    def __enter__(self) -> "TokenLabeler":
-        self._hook = None
         if self.tokenizer is not None:
-            self._hook = self.model.register_forward_pre_hook(self._record_ids, with_kwargs=True)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._hook is not None:
-            self._hook.remove()
+            hook = tracker.model.register_forward_pre_hook(self._record_ids, with_kwargs=True)
+            tracker.exit_stack.callback(hook.remove)
 
     def token_history(self) -> TokenHistory:
         """The inputs so far of this thread; a worker thread without inputs of its own has all."""
@@ -47,8 +41,12 @@ class TokenLabeler:
         """Label a site with the tokenizer's tokens for the recorded ids."""
         if self.tokenizer is None:
             return site
-        source, target = self._tokens_of(site, history)
-        return label_site(site, source, target, allow_longer=True) if source or target else site
+        runs, count = history
+        source = [s for s, _ in runs[:count] if s is not None]
+        target = [t for _, t in runs[:count] if t is not None]
+        keys = site.keys if site.kind == "self" else None
+        sides = self._decode(source, None if target else keys), self._decode(target, keys)
+        return label_site(site, *sides, allow_longer=True) if any(sides) else site
 
     def label_all(self) -> None:
         """Label every site with the given tokens; tokens that fit no site are an error."""
@@ -68,15 +66,6 @@ class TokenLabeler:
         self._here.runs.append((source, target))
         self._all.append((source, target))
 
-    def _tokens_of(self, site: Site, history: TokenHistory) -> tuple[Tokens | None, Tokens | None]:
-        runs, count = history
-        source = [s for s, _ in runs[:count] if s is not None]
-        target = [t for _, t in runs[:count] if t is not None]
-        keys = site.keys if site.kind == "self" else None
-        if target:
-            return self._decode(source, None), self._decode(target, keys)
-        return self._decode(source, keys), None
-
     def _decode(self, ids: list[Tensor], keys: int | None) -> Tokens | None:
         """The tokens of the last ids, and of as many earlier ids as the attention has keys."""
         if not ids or self.tokenizer is None:
@@ -88,9 +77,5 @@ class TokenLabeler:
 
 
 def _is_ids(x: Any) -> bool:
-    return (
-        isinstance(x, Tensor)
-        and x.ndim == 2
-        and not x.is_floating_point()
-        and x.dtype != torch.bool
-    )
+    is_matrix = isinstance(x, Tensor) and x.ndim == 2
+    return is_matrix and not x.is_floating_point() and x.dtype != torch.bool

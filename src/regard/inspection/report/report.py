@@ -74,28 +74,13 @@ def write_report(
     heads = classify_heads(sites, separators=separators, probe=probe, thresholds=thresholds)
     longest = max(site.queries for site in sites)
     budget, rows = PageBudget.for_heads(len(heads), longest), iter(heads)
-    data = [
-        site_data(site, list(islice(rows, site.heads)), budget, batch, queries) for site in sites
-    ]
-    write_text(path, _render(title, data, heads, sight.skipped, header_html))
-    return path
-
-
-def _render(
-    title: str,
-    data: list[dict[str, Any]],
-    heads: HeadTable,
-    skipped: dict[str, str],
-    header_html: str,
-) -> str:
+    data = [site_data(s, list(islice(rows, s.heads)), budget, batch, queries) for s in sites]
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
-    summary = f"{len(data)} attentions, {len(heads)} heads: {counts}"
-    items = "".join(
-        f"<li>{escape(line)}</li>" for line in format_skipped(skipped, names=len(skipped))
-    )
+    skipped = format_skipped(sight.skipped, names=len(sight.skipped))
+    items = "".join(f"<li>{escape(line)}</li>" for line in skipped)
     parts = {
         "TITLE": escape(title),
-        "SUMMARY": escape(summary),
+        "SUMMARY": escape(f"{len(data)} attentions, {len(heads)} heads: {counts}"),
         "VERSION": escape(version("regard")),
         "SKIPPED": f"<p>Skipped:</p><ul>{items}</ul>" if items else "",
         "HEADER": header_html,
@@ -105,9 +90,8 @@ def _render(
         "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
     # one pass: a placeholder inside a title or a token is not replaced
-    return re.sub(
-        r"\[\[([A-Z]+)\]\]", lambda match: parts[match[1]], TEMPLATE.read_text(encoding="utf-8")
-    )
+    page = TEMPLATE.read_text(encoding="utf-8")
+    return write_text(path, re.sub(r"\[\[([A-Z]+)\]\]", lambda match: parts[match[1]], page))
 
 
 def _render_rows(data: list[dict[str, Any]]) -> str:

@@ -3,7 +3,6 @@
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -45,11 +44,7 @@ class PageBudget:
 
     @classmethod
     def for_heads(cls, heads: int, queries: int) -> "PageBudget":
-        """Divide the page among the heads, of which the longest has `queries` queries.
-
-        >>> PageBudget.for_heads(heads=144, queries=512)
-        PageBudget(image=64, strip=231, top=2, rows=512, side=23, windows=2)
-        """
+        """Divide the page among the heads, of which the longest has `queries` queries."""
         image = max(8, min(256, int((PIXELS / heads) ** 0.5)))
         top = max(2, min(5, ENTRIES // (heads * queries)))
         cells = CELLS // heads
@@ -73,15 +68,24 @@ def site_data(
     chosen_queries: Sequence[int],
 ) -> dict[str, Any]:
     """The data of one site for JSON; arrays are base64."""
-    names = ["entropy", "first_share", "received", "top_weights", "top_keys", "pooled_map"]
+    names = [*STRIPS, "top_weights", "top_keys", "pooled_map"]
     cells = (min(budget.image, site.queries), min(budget.image, site.keys))
     survey = site.survey(
         statistics=names, first_keys=1, top_k=max(budget.top, 3), pooled_size=cells
     )
-    rows_shown = _select_rows(site.queries, budget.rows)
+    rows_shown = list(range(site.queries))
+    if site.queries > budget.rows:  # a quarter from the start, the rest from the end
+        start = budget.rows // 4
+        rows_shown = rows_shown[:start] + rows_shown[start - budget.rows :]
     windows = _windows(site, survey, budget, batch, chosen_queries)
     queries = sorted(set(rows_shown) | {i for w in windows for i in range(*w["rows"])})
-    keys = _visible_keys(survey, rows_shown, windows, batch)
+    assert survey.top_keys is not None
+    assert survey.pooled_map is not None
+    maps = survey.pooled_map[batch].float()
+    maps = (maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)).sqrt()  # own scale per head
+    sprite = encode_png(torch.cat(list(maps), -1))
+    top_keys = {key for key in survey.top_keys[batch][:, rows_shown].unique().tolist() if key >= 0}
+    keys = sorted(top_keys | {j for w in windows for j in range(*w["keys"])})
     return {
         "name": site.name,
         "call": site.call,
@@ -89,7 +93,7 @@ def site_data(
         "queries": site.queries,
         "keys": site.keys,
         "offset": site.terms.offset,
-        "image": {"cells": cells, "png": _sprite(survey.pooled_map, batch)},
+        "image": {"cells": cells, "png": b64encode(sprite).decode()},
         "strips": _strips(survey, budget.strip, batch),
         "top": _top(survey, rows_shown, budget.top, batch),
         "windows": windows,
@@ -101,42 +105,20 @@ def site_data(
 
 
 def encode_base64(x: Tensor, dtype: str) -> str:
-    """A tensor as base64 of little-endian f4, u2 or u4.
-
-    >>> encode_base64(torch.tensor([1.0]), "f4")
-    'AACAPw=='
-    """
+    """A tensor as base64 of little-endian f4, u2 or u4."""
     return b64encode(np.ascontiguousarray(x.cpu().numpy()).astype(f"<{dtype}").tobytes()).decode()
 
 
 def encode_png(values: Float[Tensor, "row column"]) -> bytes:
-    """Values from 0 to 1 as a PNG with the cividis colormap, one pixel each.
-
-    >>> encode_png(torch.zeros(2, 3))[1:4]
-    b'PNG'
-    """
+    """Values from 0 to 1 as a PNG with the cividis colormap, one pixel each."""
+    from matplotlib import colormaps
     from PIL import Image
 
     pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
     image, buffer = Image.fromarray(pixels), BytesIO()
-    image.putpalette(_cividis_palette())
+    image.putpalette(colormaps["cividis"](range(256), bytes=True)[:, :3].tobytes())
     image.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
-
-
-@cache
-def _cividis_palette() -> bytes:
-    from matplotlib import colormaps
-
-    return colormaps["cividis"](range(256), bytes=True)[:, :3].tobytes()
-
-
-def _sprite(pooled: Tensor | None, batch: int) -> str:
-    """The maps of all heads side by side in one image, each on its own scale."""
-    assert pooled is not None
-    maps = pooled[batch].float()
-    maps = (maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)).sqrt()
-    return b64encode(encode_png(torch.cat(list(maps), -1))).decode()
 
 
 def _strips(survey: Survey, length: int, batch: int) -> dict[str, dict[str, Any]]:
@@ -156,22 +138,12 @@ def _top(survey: Survey, rows: list[int], count: int, batch: int) -> dict[str, A
     keys = survey.top_keys[batch][:, rows, :count]
     dtype = "u2" if int(keys.max()) < PACKED else "u4"
     keys = torch.where(keys < 0, PACKED if dtype == "u2" else 2**32 - 1, keys)
-    packed = (weights * PACKED).round().clamp(0, PACKED)
-    return {
-        "rows": rows,
-        "count": count,
-        "dtype": dtype,
-        "keys": encode_base64(keys, dtype),
-        "weights": encode_base64(packed, "u2"),
-    }
+    arrays = {"keys": encode_base64(keys, dtype), "weights": _encode_weights(weights)}
+    return {"rows": rows, "count": count, "dtype": dtype, **arrays}
 
 
-def _select_rows(queries: int, count: int) -> list[int]:
-    """All queries, or `count` of them: a quarter from the start, the rest from the end."""
-    if queries <= count:
-        return list(range(queries))
-    start = count // 4
-    return [*range(start), *range(queries - (count - start), queries)]
+def _encode_weights(w: Tensor) -> str:
+    return encode_base64((w * PACKED).round().clamp(0, PACKED), "u2")
 
 
 def _windows(
@@ -182,19 +154,18 @@ def _windows(
         spans = [(range(site.queries), range(site.keys))]
     else:
         chosen = [i % site.queries for i in queries] or _default_queries(site, survey, batch)
-        chosen = chosen[: budget.windows]
-        spans = [_window_around(site, survey, i, budget.side, batch) for i in chosen]
+        spans = []
+        for i in chosen[: budget.windows]:  # keys around its position or, crossing, its top key
+            assert survey.top_keys is not None
+            top_key = int(survey.top_keys[batch, :, i, 0].float().median())
+            centre = i + site.terms.offset if site.kind == "self" else top_key
+            rows = _range_around(i, budget.side, site.queries)
+            spans.append((rows, _range_around(centre, budget.side, site.keys)))
     windows = []
     for rows, keys in spans:
-        w = site.window(None, slice(rows.start, rows.stop), slice(keys.start, keys.stop))
-        packed = (w[batch] * PACKED).round().clamp(0, PACKED)
-        windows.append(
-            {
-                "rows": (rows.start, rows.stop),
-                "keys": (keys.start, keys.stop),
-                "data": encode_base64(packed, "u2"),
-            }
-        )
+        y, x = (rows.start, rows.stop), (keys.start, keys.stop)
+        data = _encode_weights(site.window(None, slice(*y), slice(*x))[batch])
+        windows.append({"rows": y, "keys": x, "data": data})
     return windows
 
 
@@ -208,29 +179,10 @@ def _default_queries(site: Site, survey: Survey, batch: int) -> list[int]:
     return list(dict.fromkeys([last, min(max(most, 0), last)]))
 
 
-def _window_around(
-    site: Site, survey: Survey, query: int, side: int, batch: int
-) -> tuple[range, range]:
-    """The rows around a query, and the keys around its position or, crossing, its top key."""
-    assert survey.top_keys is not None
-    top_key = int(survey.top_keys[batch, :, query, 0].float().median())
-    centre = query + site.terms.offset if site.kind == "self" else top_key
-    return _range_around(query, side, site.queries), _range_around(centre, side, site.keys)
-
-
 def _range_around(centre: int, side: int, count: int) -> range:
     side = min(side, count)
     start = min(max(centre - side // 2, 0), count - side)
     return range(start, start + side)
-
-
-def _visible_keys(
-    survey: Survey, rows: list[int], windows: list[dict[str, Any]], batch: int
-) -> list[int]:
-    assert survey.top_keys is not None
-    top = survey.top_keys[batch][:, rows].unique().tolist()
-    in_windows = {j for w in windows for j in range(*w["keys"])}
-    return sorted({key for key in top if key >= 0} | in_windows)
 
 
 def _select_labels(labels: list[str], visible: list[int]) -> list[str] | dict[int, str]:

@@ -20,10 +20,8 @@ class WeightBreakdown:
 
     With a custom score function there are no products; `scaled` is then that score.
 
-    >>> layer = rg.nn.MultiHeadAttention(2, 1)
-    >>> with rg.look(layer) as sight:
-    ...     _ = layer(torch.ones(1, 4, 2))
-    >>> round(sight.sites[0].breakdown(head=0, query=0, key=3).weight, 4)  # four equal keys
+    >>> site = rg.make_site(*torch.zeros(2, 4, 2))  # four equal keys
+    >>> round(site.breakdown(head=0, query=0, key=3).weight, 4)
     0.25
     """
 

@@ -40,8 +40,9 @@ def make_site(
     """
     q, k = to_4d(q), to_4d(k)
     v = k if v is None else to_4d(v)
-    _check_tokens("tokens", tokens, q.shape[-2])
-    _check_tokens("key_tokens", key_tokens, k.shape[-2])
+    for side, given, x in (("tokens", tokens, q), ("key_tokens", key_tokens, k)):
+        if given is not None and len(given) != x.shape[-2]:
+            raise ShapeError(f"{side}: needs {x.shape[-2]}, one per position, got {len(given)}")
     crosses = key_tokens is not None or q.shape[-2] + terms.get("offset", 0) != k.shape[-2]
     labels, batch = key_tokens if crosses else tokens, q.shape[0]
     out, lse = attend(q, k, v, **terms)
@@ -58,8 +59,3 @@ def make_site(
         query_tokens=None if tokens is None else [list(tokens)] * batch,
         key_tokens=None if labels is None else [list(labels)] * batch,
     )
-
-
-def _check_tokens(name: str, tokens: Sequence[str] | None, count: int) -> None:
-    if tokens is not None and len(tokens) != count:
-        raise ShapeError(f"{name}: needs {count}, one per position, got {len(tokens)}")

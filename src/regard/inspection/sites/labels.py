@@ -59,13 +59,13 @@ def query_index(site: Site, query: int | str, batch: int = 0) -> int:
 def disambiguate(labels: list[str]) -> list[str]:
     """Append the position to labels that occur more than once.
 
-    >>> disambiguate(["the", "cat", "the"])
-    ['the (0)', 'cat', 'the (2)']
+    >>> disambiguate([".", "cat", "."])
+    ['“.” (0)', 'cat', '“.” (2)']
     """
     count = Counter(labels)
     return [
-        f"{label} ({i})" if count[label] > 1 else label
-        for i, label in enumerate(quote_label(label) for label in labels)
+        f"{quote_label(label)} ({i})" if count[label] > 1 else quote_label(label)
+        for i, label in enumerate(labels)
     ]
 
 

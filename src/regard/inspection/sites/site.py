@@ -11,10 +11,11 @@ from torch import Tensor
 from regard.errors import LookError, ShapeError
 from regard.inspection.sites.breakdown import WeightBreakdown, compute_breakdown
 from regard.inspection.sites.term_tensors import select_head
+from regard.ops import Influence
+from regard.ops.attend.window import PoolReduce, compute_window
 from regard.ops.indices import resolve_index
 from regard.ops.influence.effect import AttentionRecord, Effect
 from regard.ops.influence.op import influence
-from regard.ops.influence.statistics import Influence
 from regard.ops.survey.op import compute_survey
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
@@ -23,7 +24,6 @@ from regard.ops.survey.statistics import (
     make_survey_options,
 )
 from regard.ops.terms import Terms
-from regard.ops.window import PoolReduce, compute_window
 from regard.tables import html_table
 
 Tokens = list[list[str]]  # one list per sequence of the batch
@@ -41,11 +41,8 @@ class Site:
     module. If only a survey was recorded, it is in `recorded_survey` and the tensors are on the
     meta device.
 
-    >>> layer = rg.nn.MultiHeadAttention(8, 2)
-    >>> with rg.look(layer) as sight:
-    ...     _ = layer(torch.randn(1, 3, 8))
-    >>> sight.sites[0]
-    MultiHeadAttention: self, 2 heads, 3 queries, 3 keys
+    >>> rg.make_site(*torch.zeros(2, 2, 3, 8))
+    attention: self, 2 heads, 3 queries, 3 keys
     """
 
     name: str
@@ -108,15 +105,17 @@ class Site:
             pooled_size: Rows and columns of `pooled_map`.
             backend: Implementation to run; one requested by name runs or raises.
 
-        >>> layer = rg.nn.MultiHeadAttention(2, 1)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 4, 2))
-        >>> sight.sites[0].survey(statistics=["received"]).received
+        >>> rg.make_site(*torch.zeros(2, 4, 2)).survey(statistics=["received"]).received
         tensor([[[1., 1., 1., 1.]]])
         """
         if not self.has_tensors and self.recorded_survey is not None:
-            if statistics is not None:
-                self._check_recorded(check_statistics(statistics))
+            recorded = [name for name, x in vars(self.recorded_survey).items() if x is not None]
+            names = () if statistics is None else check_statistics(statistics)
+            if missing := set(names).difference(recorded):
+                raise LookError(
+                    f"statistics: needs some of those recorded, {', '.join(recorded)}, got "
+                    f"{min(missing)!r}; try look(model, survey=…) with it"
+                )
             return replace(self.recorded_survey)
         self.require_tensors()
         names = DEFAULT_STATISTICS if statistics is None else statistics
@@ -140,10 +139,7 @@ class Site:
             pool: Rows and columns per pooled cell.
             reduce: How a cell is pooled.
 
-        >>> layer = rg.nn.MultiHeadAttention(2, 1)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 4, 2))
-        >>> sight.sites[0].window(head=0, rows=slice(0, 1)).shape
+        >>> rg.make_site(*torch.zeros(2, 4, 2)).window(head=0, rows=slice(0, 1)).shape
         torch.Size([1, 1, 4])
         """
         self.require_tensors()
@@ -167,10 +163,7 @@ class Site:
     ) -> Influence:
         """Effect of removing or scaling each key on each output, as `rg.influence`.
 
-        >>> layer = rg.nn.MultiHeadAttention(2, 1)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 4, 2))
-        >>> sight.sites[0].influence().effect_of_key.shape
+        >>> rg.make_site(*torch.zeros(2, 4, 2)).influence().effect_of_key.shape
         torch.Size([1, 1, 4])
         """
         self.require_tensors()
@@ -180,10 +173,7 @@ class Site:
     def weights(self) -> Float[Tensor, "batch head query key"]:
         """All attention weights, for short inputs.
 
-        >>> layer = rg.nn.MultiHeadAttention(2, 1)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 2, 2))
-        >>> sight.sites[0].weights()
+        >>> rg.make_site(*torch.zeros(2, 2, 2)).weights()
         tensor([[[[0.5000, 0.5000],
                   [0.5000, 0.5000]]]])
         """
@@ -198,10 +188,7 @@ class Site:
     def breakdown(self, head: int, query: int, key: int, batch: int = 0) -> WeightBreakdown:
         """Every term of one weight: products, scale, softcap, bias, mask, score, lse, value.
 
-        >>> layer = rg.nn.MultiHeadAttention(2, 1)
-        >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 4, 2))
-        >>> sight.sites[0].breakdown(head=0, query=1, key=2).allowed
+        >>> rg.make_site(*torch.zeros(2, 4, 2)).breakdown(head=0, query=1, key=2).allowed
         True
         """
         self.require_tensors()
@@ -231,16 +218,6 @@ class Site:
                 f"{self.name}: needs its queries and keys for this, got only its survey; "
                 "try look(model) without survey="
             )
-
-    def _check_recorded(self, statistics: Collection[str]) -> None:
-        survey = self.recorded_survey
-        recorded = [f.name for f in fields(Survey) if getattr(survey, f.name) is not None]
-        for name in statistics:
-            if name not in recorded:
-                raise LookError(
-                    f"statistics: needs some of those recorded, {', '.join(recorded)}, got "
-                    f"{name!r}; try look(model, survey=…) with it"
-                )
 
     def __repr__(self) -> str:
         call = f" (call {self.call})" if self.call else ""

@@ -1,6 +1,6 @@
 """Joins the calls of one attention into one site: the whole map of a generated text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,14 +30,13 @@ def join_calls(calls: Sequence[Site]) -> Site:
         old = _count_shared_keys(k, v, site)
         starts.append(k.shape[2] - old)
         k, v = (torch.cat([x, y[:, :, old:]], 2) for x, y in ((k, site.k), (v, site.v)))
+    rows = {name: [getattr(site, name) for site in calls] for name in ("q", "out", "lse")}
     return replace(
         calls[0],
         call=0,
-        q=torch.cat([site.q for site in calls], 2),
         k=k,
         v=v,
-        out=torch.cat([site.out for site in calls], 2),
-        lse=torch.cat([site.lse for site in calls], 2),
+        **{name: torch.cat(parts, 2) for name, parts in rows.items()},
         terms=_join_terms(calls, starts),
         query_tokens=_join_tokens([site.query_tokens for site in calls]),
         key_tokens=calls[-1].key_tokens if starts[-1] == 0 else None,
@@ -103,33 +102,23 @@ class _Span:
         return self.terms.offset + self.start == self.row + offset
 
 
-def _split_grid(
-    spans: Sequence[_Span], grid: Grid
-) -> Iterator[tuple[_Span, Grid, tuple[int, int]]]:
-    """The part of a tile in each call, in the indices of that call, and the padding of its keys."""
+def _splice(spans: Sequence[_Span], grid: Grid, tile_of: Callable[[_Span, Grid], Tensor]) -> Tensor:
+    """A tile made of the tiles of the calls that it covers, each in the indices of its call."""
+    pieces = []
     for span in spans:
-        rows = range(
-            max(grid.rows.start, span.row) - span.row,
-            min(grid.rows.stop, span.row + span.rows) - span.row,
-        )
+        first, last = grid.rows.start - span.row, grid.rows.stop - span.row
+        rows = range(max(first, 0), min(last, span.rows))
         if not rows:
             continue
         start = min(max(grid.keys.start - span.start, 0), span.keys)
         keys = range(start, max(start, min(grid.keys.stop - span.start, span.keys)))
         left = min(max(span.start - grid.keys.start, 0), len(grid.keys))
-        part = Grid(grid.batch, rows, keys, span.terms.offset, grid.device)
-        yield span, part, (left, len(grid.keys) - left - len(keys))
-
-
-def _stack_rows(pieces: Sequence[Tensor]) -> Tensor:
-    """Concatenate along rows, after broadcasting the leading axes."""
+        tile = tile_of(span, Grid(grid.batch, rows, keys, span.terms.offset, grid.device))
+        tile = tile.expand(*tile.shape[:-2], len(rows), len(keys))
+        # other keys: False in a mask, 0 in a bias
+        pieces.append(F.pad(tile, (left, len(grid.keys) - left - len(keys))))
     front = torch.broadcast_shapes(*(x.shape[:-2] for x in pieces))
     return torch.cat([x.expand(*front, *x.shape[-2:]) for x in pieces], -2)
-
-
-def _pad_keys(tile: Tensor, grid: Grid, pad: tuple[int, int]) -> Tensor:
-    tile = tile.expand(*tile.shape[:-2], len(grid.rows), len(grid.keys))
-    return F.pad(tile, pad)  # False in a mask, 0 in a bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +128,12 @@ class SplicedMask(Mask):
     spans: tuple[_Span, ...]
 
     def tile(self, grid: Grid) -> Tensor:
-        pieces = []
-        for span, part, pad in _split_grid(self.spans, grid):
-            mask = span.terms.mask
-            allowed = torch.ones(1, 1, dtype=torch.bool, device=grid.device)
-            pieces.append(_pad_keys(allowed if mask is None else mask.tile(part), part, pad))
-        return _stack_rows(pieces)
+        def mask_of(span: _Span, part: Grid) -> Tensor:
+            if span.terms.mask is None:
+                return torch.ones(1, 1, dtype=torch.bool, device=grid.device)
+            return span.terms.mask.tile(part)
+
+        return _splice(self.spans, grid, mask_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,14 +143,14 @@ class SplicedBias(Bias):
     spans: tuple[_Span, ...]
 
     def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
-        pieces, done = [], 0
-        for span, part, pad in _split_grid(self.spans, grid):
-            rows = q[..., done : done + len(part.rows), :]
-            done += len(part.rows)
-            bias = span.terms.bias
-            added = q.new_zeros(1, 1) if bias is None else bias.tile(part, rows, scale)
-            pieces.append(_pad_keys(added.to(q.dtype), part, pad))
-        return _stack_rows(pieces)
+        def bias_of(span: _Span, part: Grid) -> Tensor:
+            if span.terms.bias is None:
+                return q.new_zeros(1, 1)
+            start = span.row + part.rows.start - grid.rows.start
+            rows = q[..., start : start + len(part.rows), :]
+            return span.terms.bias.tile(part, rows, scale).to(q.dtype)
+
+        return _splice(self.spans, grid, bias_of)
 
     @property
     def depends_on_query(self) -> bool:

@@ -8,8 +8,6 @@ from typing import Any
 from regard.errors import ShapeError
 from regard.inspection.sites.site import Site, Tokens
 
-NO_MATCHING_SITE = "a site that has them"
-
 
 def label_site(
     site: Site, source: Tokens | None, target: Tokens | None, *, allow_longer: bool = False
@@ -29,11 +27,7 @@ def label_site(
 
 
 def label_sites(
-    sites: Sequence[Site],
-    source: Tokens | None,
-    target: Tokens | None,
-    *,
-    partial: bool = False,
+    sites: Sequence[Site], source: Tokens | None, target: Tokens | None, *, partial: bool = False
 ) -> list[Site]:
     """Label every site; tokens that fit no site are an error.
 
@@ -44,38 +38,35 @@ def label_sites(
         label_site(site, source, target, allow_longer=calls[site.path] > 1) for site in sites
     ]
     for name, tokens in (("source", source), ("target", target)):
-        if tokens is None or any(_is_labelled(s, source, target, tokens) for s in labelled):
+        if tokens is None:
             continue
-        rule, got = _describe_misfit(tokens, source, target, labelled)
-        if partial and rule == NO_MATCHING_SITE:
+        needs: dict[int, Site] = {}  # token count -> first site that has it
+        fits = False
+        for site in labelled:
+            query_side, key_side = _sides_of(site, source, target)
+            if query_side is tokens:
+                needs.setdefault(_query_span(site)[1], site)
+                fits |= site.query_tokens is not None
+            if key_side is tokens:
+                needs.setdefault(site.keys, site)
+                fits |= site.key_tokens is not None
+        if fits or (partial and not needs):
             continue
+        rule, got = _describe_misfit(tokens, needs)
         name = name if target else "tokens"
         raise ShapeError(f"{name}: needs {rule}, got {got}; try the tokens of the model's input")
     return labelled
 
 
-def _is_labelled(site: Site, source: Tokens | None, target: Tokens | None, tokens: Tokens) -> bool:
-    sides = zip(_sides_of(site, source, target), (site.query_tokens, site.key_tokens), strict=True)
-    return any(side is tokens and labels is not None for side, labels in sides)
-
-
-def _describe_misfit(
-    tokens: Tokens, source: Tokens | None, target: Tokens | None, sites: Sequence[Site]
-) -> tuple[str, str]:
+def _describe_misfit(tokens: Tokens, needs: Mapping[int, Site]) -> tuple[str, str]:
     """How many tokens would fit, and how many there are."""
-    needs: dict[int, Site] = {}  # token count -> first site that has it
-    for site in sites:
-        query_side, key_side = _sides_of(site, source, target)
-        for side, count in ((query_side, _query_span(site)[1]), (key_side, site.keys)):
-            if side is tokens:
-                needs.setdefault(count, site)
     counts = " or ".join(f"{count} ({site.name})" for count, site in [*needs.items()][:3])
     got = str(max(map(len, tokens)))
     if len(tokens) > 1:
         batches = dict.fromkeys(site.batch for site in needs.values())
         counts += f" for each of {' or '.join(map(str, batches))} sequences"
         got += f" for each of {len(tokens)}"
-    return f"{counts} tokens" if needs else NO_MATCHING_SITE, got
+    return f"{counts} tokens" if needs else "a site that has them", got
 
 
 def _sides_of(

@@ -49,8 +49,7 @@ def to_transformers(
     `model_type` names the family; by default it is the first that has all of the model's options.
 
     >>> config = rg.models.classifier_base(vocab=9, classes=2, layers=1, dim=24)
-    >>> model = rg.models.Classifier(config)
-    >>> state, config = to_transformers(model)
+    >>> state, config = to_transformers(rg.models.Classifier(config))
     >>> config["model_type"], state["classifier.weight"].shape
     ('bert', torch.Size([2, 24]))
     """

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, suggestion
 from regard.models.config import StackConfig
+from regard.models.registry import get_config
 
 HubConfig = Mapping[str, Any]
 NamedTensors = dict[str, Tensor]
@@ -52,6 +53,7 @@ class HubFamily:
     prefix: ClassVar[str] = ""  # of the base model inside one with a head
     heads: ClassVar[tuple[str, ...]] = ("head", "readout")  # modules outside of the base model
     names: ClassVar[Mapping[str, str | Chunk]]
+    shared_table: ClassVar[str] = ""  # embedding of the hub that may also be the output layer
     fields: ClassVar[Mapping[str, str | HubField]]
     fixed: ClassVar[Mapping[str, Any]] = {}
     unsupported: ClassVar[tuple[str, ...]] = ()  # hub options that have to be off
@@ -59,8 +61,7 @@ class HubFamily:
     renamed: ClassVar[Mapping[str, str]] = {}  # substrings of other transformers releases
     transposed: ClassVar[tuple[str, ...]] = ()  # modules stored as (in, out)
     zero_bias: ClassVar[tuple[str, ...]] = ()  # modules whose bias the hub does not have
-
-    # ---- hooks
+    from_tensors: ClassVar[tuple[str, ...]] = ("tied",)  # options that the tensors decide
 
     def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
         """Config values that `fields` cannot express, from the hub's config and tensors."""
@@ -78,17 +79,15 @@ class HubFamily:
         """A tensor in the other side's shape."""
         return x
 
-    # ---- hub → Regard
-
     def read(self, tensors: Mapping[str, Tensor], config: HubConfig) -> nn.Module:
         """The model with the weights of a hub checkpoint."""
         for name in self.unsupported:
             if config.get(name):
                 raise ConfigError(f"{name}: needs to be off, no such layer, got {config[name]}")
         state = self.base_names(tensors)
-        options = self._read_fields(config)
+        options = self._read_config(config, state)
         with torch.random.fork_rng(devices=[]):  # initial weights are replaced: no seed is spent
-            made = self.config(**{**options, **self.fixed, **self.read_options(config, state)})
+            made = self.config(**options)
             model = self.model(made)
         computed, taken, named = self.extra_tensors(made), set[str](), NamedTensors()
         for name, own in model.state_dict().items():
@@ -120,7 +119,7 @@ class HubFamily:
                 state[name] = x
         return state
 
-    def _read_fields(self, config: HubConfig) -> dict[str, Any]:
+    def _read_config(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
         options = {}
         for own, field in self.fields.items():
             if isinstance(field, HubField):
@@ -130,13 +129,14 @@ class HubFamily:
             else:
                 raise ConfigError(f"config: needs {field!r} for {config['model_type']}, got none")
             options[own] = read_activation(value) if own == "activation" else value
+        options |= {**self.fixed, **self.read_options(config, state)}
+        if self.shared_table:
+            options["tied"] = not _is_untied(state, self.shared_table)
         return options
-
-    # ---- Regard → hub
 
     def write(self, model: nn.Module) -> tuple[NamedTensors, dict[str, Any]]:
         """The tensors and the config of a model, as the hub has them."""
-        config: Any = model.config
+        config = get_config(model)
         hub_config = self._write_config(config)
         computed, chunks, state = self.extra_tensors(config), dict[str, list[Tensor]](), {}
         for name, x in model.state_dict().items():
@@ -159,13 +159,16 @@ class HubFamily:
     def _write_config(self, config: Any) -> dict[str, Any]:
         hub = {"model_type": self.model_types[0], "architectures": [self.architecture]}
         hub |= self.write_options(config)
+        if self.shared_table:
+            hub["tie_word_embeddings"] = config.tied
         for own, field in self.fields.items():
             value = _resolved(config, own)
-            value = write_activation(value) if own == "activation" else value
+            if own == "activation":
+                value = next(name for name, ours in ACTIVATIONS.items() if ours == value)
             hub.setdefault(field.name if isinstance(field, HubField) else field, value)
         # what a reader makes of it: an option that does not survive would be lost silently
-        options = {**self._read_fields(hub), **self.fixed, **self.read_options(hub, {})}
-        again = self.config(**options | {name: getattr(config, name) for name in self.from_tensors})
+        from_tensors = {name: getattr(config, name) for name in self.from_tensors}
+        again = self.config(**self._read_config(hub, {}) | from_tensors)
         for name in {field.name for field in fields(config)} - _without_effect(config):
             value, want = _resolved(config, name), _resolved(again, name)
             if value != want:
@@ -173,10 +176,6 @@ class HubFamily:
                     f"{name}: needs {want!r} for a {self.model_types[0]} checkpoint, got {value!r}"
                 )
         return hub
-
-    from_tensors: ClassVar[tuple[str, ...]] = ("tied",)  # options that the tensors decide
-
-    # ---- names
 
     def hub_name(self, name: str, config: Any) -> tuple[str, Chunk | None]:
         """The hub's name of one of our tensors, and which part of it this is."""
@@ -202,7 +201,7 @@ class HubFamily:
         return name.rpartition(".")[0].endswith(modules or ("\0",))
 
 
-def is_untied(state: NamedTensors, table: str) -> bool:
+def _is_untied(state: NamedTensors, table: str) -> bool:
     """Whether an output layer has weights of its own; a copy of the embedding is dropped."""
     weight = state.get("lm_head.weight")
     if weight is not None and table in state and torch.equal(weight, state[table]):
@@ -215,11 +214,6 @@ def read_activation(name: str) -> str:
     if name not in ACTIVATIONS:
         raise ConfigError(f"activation: needs one of {', '.join(ACTIVATIONS)}, got {name!r}")
     return ACTIVATIONS[name]
-
-
-def write_activation(name: str) -> str:
-    """The hub's name of one of our activations."""
-    return next(hub for hub, own in ACTIVATIONS.items() if own == name)
 
 
 def _resolved(config: Any, name: str) -> Any:

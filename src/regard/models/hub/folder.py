@@ -5,14 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.errors import FileError
 from regard.files import atomic_write, make_folder, parse_json
 from regard.models.hub.convert import from_transformers, to_transformers
-from regard.models.serialization import write_safetensors
+from regard.models.serialization import read_safetensors, write_safetensors
 
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = (
@@ -38,10 +36,9 @@ def from_pretrained(folder: str | Path) -> nn.Module:
     Reads config.json and the safetensors files, sharded or not; transformers is not needed.
 
     >>> import tempfile
-    >>> config = rg.models.classifier_base(vocab=9, classes=2, layers=1, dim=24)
-    >>> model = rg.models.Classifier(config)
+    >>> model = rg.models.Classifier(rg.models.classifier_base(9, 2, layers=1, dim=24)).eval()
     >>> folder, tokens = save_pretrained(model, tempfile.mkdtemp()), torch.tensor([[1, 2]])
-    >>> torch.equal(from_pretrained(folder)(tokens), model.eval()(tokens))
+    >>> torch.equal(from_pretrained(folder)(tokens), model(tokens))
     True
     """
     folder = Path(folder)
@@ -65,9 +62,8 @@ def save_pretrained(
         tokenizer: A folder whose tokenizer files are copied along.
 
     >>> import tempfile
-    >>> from regard.models import LanguageModel, from_pretrained, language_base
-    >>> model = LanguageModel(language_base(vocab=9, layers=1, dim=8, heads=2))
-    >>> folder = save_pretrained(model, tempfile.mkdtemp())
+    >>> config = rg.models.language_base(vocab=9, layers=1, dim=8, heads=2)
+    >>> folder = save_pretrained(rg.models.LanguageModel(config), tempfile.mkdtemp())
     >>> sorted(path.name for path in folder.iterdir())
     ['config.json', 'model.safetensors']
     """
@@ -103,10 +99,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
                 f"{file}: needs weights as safetensors, got no such file; "
                 "try save_pretrained of transformers, which converts .bin files"
             )
-        try:
-            state |= load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise FileError(f"{file}: needs a whole safetensors file, got {error}") from error
+        state |= read_safetensors(file, "save_pretrained")[1]
     return state
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from regard.models.hub.family import Chunk, HubConfig, HubFamily, HubField, NamedTensors, is_untied
+from regard.models.hub.family import Chunk, HubConfig, HubFamily, HubField, NamedTensors
 from regard.models.language import LanguageConfig, LanguageModel
 
 
@@ -27,6 +27,7 @@ class GPT2(HubFamily):
         "decoder.blocks.{i}.feed_forward_residual.norm": "h.{i}.ln_2",
         "readout": "lm_head",
     }
+    shared_table = "wte.weight"
     transposed = ("to_q", "to_k", "to_v", "to_out", "to_hidden")
     fields = {
         "vocab": "vocab_size",
@@ -43,15 +44,11 @@ class GPT2(HubFamily):
     fixed = {"positions": "learned", "scale_embedding": False}
 
     def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
-        return {
-            "tied": not is_untied(state, "wte.weight"),
-            "scale": None if config.get("scale_attn_weights", True) else 1.0,
-        }
+        return {"scale": None if config.get("scale_attn_weights", True) else 1.0}
 
     def write_options(self, config: LanguageConfig) -> dict[str, Any]:
         return {
             "scale_attn_weights": config.scale is None,
-            "tie_word_embeddings": config.tied,
             "embd_pdrop": config.dropout,
             "bos_token_id": None,  # of the published vocabulary by default
             "eos_token_id": None,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from regard.errors import ConfigError
-from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors, is_untied
+from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors
 from regard.models.language import LanguageConfig, LanguageModel
 
 
@@ -26,6 +26,7 @@ class Llama(HubFamily):
         "decoder.blocks.{i}.feed_forward_residual.norm": "layers.{i}.post_attention_layernorm",
         "readout": "lm_head",
     }
+    shared_table = "embed_tokens.weight"
     fields = {
         "vocab": "vocab_size",
         "layers": "num_hidden_layers",
@@ -50,7 +51,6 @@ class Llama(HubFamily):
     def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
         attention_bias = config.get("attention_bias", False)
         return {
-            "tied": not is_untied(state, "embed_tokens.weight"),
             "window": self.read_window(config),
             "bias": config.get("mlp_bias", False),
             "qkv_bias": attention_bias,
@@ -61,7 +61,6 @@ class Llama(HubFamily):
     def write_options(self, config: LanguageConfig) -> dict[str, Any]:
         theta = config.rope_theta or 10000.0  # None: refused when the options are compared
         return {
-            "tie_word_embeddings": config.tied,
             "rope_theta": theta,  # of releases up to 4; later ones read rope_parameters
             "rope_parameters": {"rope_type": "default", "rope_theta": theta},
             "mlp_bias": config.bias,

@@ -6,17 +6,20 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors, is_untied
+from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors
 from regard.models.translator import Translator, TranslatorConfig
 from regard.ops import sinusoidal
 
 _ATTENTION = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "out_proj"}
+ENCODER_ATTENTIONS = {"self_attention": "self_attn"}
+DECODER_ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 
 
-def _stack(side: str, attentions: dict[str, str]) -> dict[str, str]:
+def bart_names(side: str, attentions: dict[str, str], prefix: str = "") -> dict[str, str]:
+    """Names of the blocks of one side, as BART and its descendants have them."""
     names = {}
     for own, hub in attentions.items():
-        block, layer = f"{side}.blocks.{{i}}", f"{side}.layers.{{i}}"
+        block, layer = f"{side}.blocks.{{i}}", f"{prefix}layers.{{i}}"
         names |= {f"{block}.{own}.{a}": f"{layer}.{hub}.{b}" for a, b in _ATTENTION.items()}
         residual = own.replace("attention", "residual")
         names[f"{block}.{residual}.norm"] = f"{layer}.{hub}_layer_norm"
@@ -36,11 +39,12 @@ class Marian(HubFamily):
         "target_embedding.token_embeddings": "decoder.embed_tokens.weight",
         "source_embedding.position_embeddings": "encoder.embed_positions.weight",
         "target_embedding.position_embeddings": "decoder.embed_positions.weight",
-        **_stack("encoder", {"self_attention": "self_attn"}),
-        **_stack("decoder", {"self_attention": "self_attn", "cross_attention": "encoder_attn"}),
+        **bart_names("encoder", ENCODER_ATTENTIONS, "encoder."),
+        **bart_names("decoder", DECODER_ATTENTIONS, "decoder."),
         "readout.weight": "lm_head.weight",
         "readout.bias": "final_logits_bias",
     }
+    shared_table = "decoder.embed_tokens.weight"
     fields = {
         "source_vocab": "vocab_size",
         "target_vocab": HubField("decoder_vocab_size", None),
@@ -57,12 +61,7 @@ class Marian(HubFamily):
         "attention_dropout": "attention_dropout",
         "activation_dropout": "activation_dropout",
     }
-    fixed = {
-        "output_bias": True,
-        "norm_first": False,
-        "final_norm": False,
-        "positions": "learned",
-    }
+    fixed = {"output_bias": True, "norm_first": False, "final_norm": False, "positions": "learned"}
 
     def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
         for name in ("ffn_dim", "attention_heads"):
@@ -75,17 +74,12 @@ class Marian(HubFamily):
         for side in ("encoder", "decoder"):
             if shared is not None:
                 state[f"{side}.embed_tokens.weight"] = shared
-        tied = not (state and is_untied(state, "decoder.embed_tokens.weight"))
-        return {
-            "tied": tied,
-            "target_vocab": config.get("decoder_vocab_size") or config["vocab_size"],
-        }
+        return {"target_vocab": config.get("decoder_vocab_size") or config["vocab_size"]}
 
     def write_options(self, config: TranslatorConfig) -> dict[str, Any]:
         return {
             "decoder_ffn_dim": config.resolved_ffn_dim,
             "decoder_attention_heads": config.heads,
-            "tie_word_embeddings": config.tied,
             "pad_token_id": 0,
             "eos_token_id": 0,
             "decoder_start_token_id": 0,

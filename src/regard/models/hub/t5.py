@@ -2,31 +2,30 @@
 
 from typing import Any
 
-from regard.models.hub.family import (
-    HubConfig,
-    HubFamily,
-    NamedTensors,
-    is_untied,
-    read_activation,
-)
+from regard.models.hub.family import HubConfig, HubFamily, NamedTensors, read_activation
 from regard.models.translator import Translator, TranslatorConfig
 
 _ATTENTION = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out": "o"}
 _FEED_FORWARD = {"to_gate": "wi_0", "to_hidden": "wi_1", "to_out": "wo"}
+_SUBLAYERS = {
+    "self_attention": ("SelfAttention", _ATTENTION),
+    "cross_attention": ("EncDecAttention", _ATTENTION),
+    "feed_forward": ("DenseReluDense", _FEED_FORWARD),
+}
 
 
-def _stack(side: str, sublayers: dict[str, str]) -> dict[str, str]:
+def _stack(side: str, *sublayers: str) -> dict[str, str]:
     """Names of one side; T5 numbers the sublayers of a block."""
     names = {
         f"{side}.relative.table": f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
         ".weight",
         f"{side}.norm": f"{side}.final_layer_norm",
     }
-    for n, (own, hub) in enumerate(sublayers.items()):
+    for n, own in enumerate(sublayers):
         block, layer = f"{side}.blocks.{{i}}", f"{side}.block.{{i}}.layer.{n}"
         residual = own.replace("attention", "residual").replace("forward", "forward_residual")
         names[f"{block}.{residual}.norm"] = f"{layer}.layer_norm"
-        maps = _FEED_FORWARD if own == "feed_forward" else _ATTENTION
+        hub, maps = _SUBLAYERS[own]
         names |= {f"{block}.{own}.{a}": f"{layer}.{hub}.{b}" for a, b in maps.items()}
     return names
 
@@ -39,17 +38,11 @@ class T5(HubFamily):
     names = {
         "source_embedding.token_embeddings": "shared.weight",
         "target_embedding.token_embeddings": "shared.weight",
-        **_stack("encoder", {"self_attention": "SelfAttention", "feed_forward": "DenseReluDense"}),
-        **_stack(
-            "decoder",
-            {
-                "self_attention": "SelfAttention",
-                "cross_attention": "EncDecAttention",
-                "feed_forward": "DenseReluDense",
-            },
-        ),
+        **_stack("encoder", "self_attention", "feed_forward"),
+        **_stack("decoder", "self_attention", "cross_attention", "feed_forward"),
         "readout": "lm_head",
     }
+    shared_table = "shared.weight"
     fields = {
         "source_vocab": "vocab_size",
         "target_vocab": "vocab_size",
@@ -85,7 +78,6 @@ class T5(HubFamily):
         return {
             "gated": gated,
             "activation": "gelu_tanh" if tanh else read_activation(words[-1]),
-            "tied": not is_untied(state, "shared.weight"),
             "output_scale": config["d_model"] ** -0.5 if scaled else 1.0,
         }
 
@@ -93,7 +85,6 @@ class T5(HubFamily):
         activation = "gelu" if config.activation == "gelu_tanh" else config.activation
         return {
             "feed_forward_proj": f"gated-{activation}" if config.gated else config.activation,
-            "tie_word_embeddings": config.tied,
             "scale_decoder_outputs": config.output_scale != 1.0,
         }
 

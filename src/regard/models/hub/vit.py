@@ -31,6 +31,7 @@ class ViT(HubFamily):
     }
     # live models of release 5; files keep the names of `names`
     renamed = {
+        "layers.": "encoder.layer.",
         "attention.q_proj": "attention.attention.query",
         "attention.k_proj": "attention.attention.key",
         "attention.v_proj": "attention.attention.value",
@@ -53,12 +54,6 @@ class ViT(HubFamily):
 
     def base_names(self, tensors) -> NamedTensors:
         state = super().base_names(tensors)
-        state = {
-            f"encoder.layer.{name.removeprefix('layers.')}"
-            if name.startswith("layers.")
-            else name: x
-            for name, x in state.items()
-        }
         if "classifier.weight" not in state:
             raise ConfigError(
                 "state: needs a linear layer over the classes, got no 'classifier.weight'; "

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from regard.models.hub.family import HubFamily, HubField, NamedTensors
+from regard.models.hub.marian import ENCODER_ATTENTIONS, bart_names
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
 
 
@@ -17,14 +18,7 @@ class Whisper(HubFamily):
         "subsample.convolutions.0": "conv1",
         "subsample.convolutions.1": "conv2",
         "encoder.norm": "layer_norm",
-        "encoder.blocks.{i}.self_attention.to_q": "layers.{i}.self_attn.q_proj",
-        "encoder.blocks.{i}.self_attention.to_k": "layers.{i}.self_attn.k_proj",
-        "encoder.blocks.{i}.self_attention.to_v": "layers.{i}.self_attn.v_proj",
-        "encoder.blocks.{i}.self_attention.to_out": "layers.{i}.self_attn.out_proj",
-        "encoder.blocks.{i}.self_residual.norm": "layers.{i}.self_attn_layer_norm",
-        "encoder.blocks.{i}.feed_forward.to_hidden": "layers.{i}.fc1",
-        "encoder.blocks.{i}.feed_forward.to_out": "layers.{i}.fc2",
-        "encoder.blocks.{i}.feed_forward_residual.norm": "layers.{i}.final_layer_norm",
+        **bart_names("encoder", ENCODER_ATTENTIONS),
     }
     # the keys have no bias there; any bias of keys adds one constant per query, which softmax drops
     zero_bias, from_tensors = ("to_k",), ()

@@ -7,12 +7,11 @@ from torch import nn
 
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier
-from regard.models.onnx import layers
-from regard.models.onnx.decoders import cache_axes
+from regard.models.onnx import emit
 from regard.models.onnx.graph import Graph
 from regard.models.recogniser import Recogniser
 from regard.models.vision import VisionTransformer
-from regard.nn import Norm, TimeFrequencyConv
+from regard.nn import TimeFrequencyConv
 from regard.ops.audio.log_mel import frame_sizes, mel_filters
 from regard.ops.audio.online_cmvn import (
     ACTIVE_MARGIN,
@@ -24,54 +23,43 @@ from regard.ops.audio.online_cmvn import (
 )
 
 FLOOR = 1e-10  # of log_mel
+END = 2**62  # of a slice to the end of an axis
 
 
 def vision_graphs(model: VisionTransformer) -> list[Graph]:
-    """`classifier`: images → logits; any size that is a multiple of the patch size.
-
-    >>> model = rg.models.VisionTransformer(rg.models.vision_tiny(classes=10)).eval()
-    >>> [graph.inputs for graph in vision_graphs(model)]
-    [['images']]
-    """
+    """`classifier`: images → logits; any size that is a multiple of the patch size."""
     g, config, dim = Graph("classifier"), model.config, model.config.dim
     images = g.input("images", ["batch", config.channels, "height", "width"])
-    project, side = model.patches.project, [config.patch_size, config.patch_size]
-    grid = g.Conv(images, project.weight, project.bias, kernel_shape=side, strides=side)
+    grid = emit.layer(g, images, model.patches.project)
     patches = g.Transpose(g.Reshape(grid, [0, dim, -1]), perm=[0, 2, 1])
     batch = g.Slice(g.Shape(images), [0], [1])
     cls = g.Expand(model.cls.token.detach()[None, None], g.Concat(batch, [1, dim], axis=0))
     x = g.Add(g.Concat(cls, patches, axis=1), _position_embeddings(g, model, grid))
-    here = layers.emit_context(g, model.encoder, 0, layers.emit_size(g, x, 1))
-    x = g.Gather(layers.emit_encoder(g, x, model.encoder, here)[0], 0, axis=1)
-    x = x if model.pre_logits is None else g.Tanh(layers.emit_linear(g, x, model.pre_logits))
-    g.output("logits", layers.emit_linear(g, x, model.head), ["batch", config.classes])
+    context = emit.context(g, model.encoder, 0, emit.size(g, x, 1))
+    x = g.Gather(emit.stack(g, x, model.encoder, context)[0], 0, axis=1)
+    x = x if model.pre_logits is None else g.Tanh(emit.layer(g, x, model.pre_logits))
+    g.output("logits", emit.layer(g, x, model.head), ["batch", config.classes])
     return [g]
 
 
 def classifier_graphs(model: Classifier) -> list[Graph]:
-    """`classifier`: tokens, lengths → logits, or a vector where the model has no head.
-
-    >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=9, classes=2)).eval()
-    >>> [graph.inputs for graph in classifier_graphs(model)]
-    [['tokens', 'lengths']]
-    """
+    """`classifier`: tokens, lengths → logits, or a vector where the model has no head."""
     g, config = Graph("classifier"), model.config
     tokens = g.input("tokens", ["batch", "time"], integer=True)
     lengths = g.input("lengths", ["batch"], integer=True)
-    kinds = g.input("segments", ["batch", "time"], integer=True) if config.segments else None
-    time = layers.emit_size(g, tokens, 1)
-    seen = layers.emit_padding_mask(g, lengths, time)
-    here = layers.emit_context(g, model.encoder, 0, time, seen)
-    x = layers.emit_embedding(g, tokens, model.embedding, here, kinds)
-    x, _ = layers.emit_encoder(g, x, model.encoder, here)
+    segments = g.input("segments", ["batch", "time"], integer=True) if config.segments else None
+    time = emit.size(g, tokens, 1)
+    seen = emit.padding_mask(g, lengths, time)
+    context = emit.context(g, model.encoder, 0, time, seen)
+    x = emit.embedding(g, tokens, model.embedding, context.positions, segments)
+    x, _ = emit.stack(g, x, model.encoder, context)
     if config.pooling == "first":
         x = g.Gather(x, 0, axis=1)
     else:
         each = g.Cast(g.Squeeze(g.Transpose(seen, perm=[0, 3, 1, 2]), [3]), to=1)
         x = g.Div(g.ReduceSum(g.Mul(x, each), [1], keepdims=0), g.ReduceSum(each, [1], keepdims=0))
-    x = x if model.pooler is None else g.Tanh(layers.emit_linear(g, x, model.pooler))
-    x = x if model.head is None else layers.emit_linear(g, x, model.head)
-    g.output("logits", x, ["batch", config.classes or config.dim])
+    x = x if model.pooler is None else g.Tanh(emit.layer(g, x, model.pooler))
+    g.output("logits", emit.layer(g, x, model.head), ["batch", config.classes or config.dim])
     return [g]
 
 
@@ -81,10 +69,6 @@ def recogniser_graphs(model: Recogniser) -> list[Graph]:
     The state is the left context of each convolution (`inputs.n`), cached keys and values (`past`),
     the number of outputs so far (`offset`) and, for a model with CMVN, `cmvn_state`. Pieces are
     multiples of 4 · chunk frames; the last may have any size.
-
-    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9)).eval()
-    >>> [graph.inputs for graph in recogniser_graphs(model)]
-    [['wave'], ['frames', 'inputs.0', 'inputs.1', 'past', 'offset']]
     """
     if model.config.chunk is None or model.config.left_chunks is None:
         raise ConfigError(
@@ -113,7 +97,7 @@ def _features(model: Recogniser) -> Graph:
     angle = 2 * torch.pi / fft * torch.arange(fft // 2 + 1).double()[:, None] * torch.arange(window)
     waves = torch.cat([angle.cos(), angle.sin()]) * torch.hann_window(window, dtype=torch.float64)
     wave = g.Unsqueeze(g.input("wave", ["batch", "sample"]), [1])
-    both = g.Conv(wave, waves.float()[:, None], kernel_shape=[window], strides=[hop])
+    both = g.Conv(wave, waves.float()[:, None], strides=[hop])
     a, b = g.Split(both, count=2, axis=1, num_outputs=2)
     power = g.Transpose(g.Add(g.Mul(a, a), g.Mul(b, b)), perm=[0, 2, 1])
     filters = mel_filters(config.n_mels, config.sample_rate, fft).float()
@@ -130,38 +114,33 @@ def _recogniser_step(model: Recogniser, chunk: int, left: int) -> Graph:
     befores = [
         g.input(f"inputs.{n}", ["batch", c.in_channels, keep]) for n, c in enumerate(convolutions)
     ]
-    past = g.input("past", cache_axes(stack, "cached"))
-    heard = g.input("offset", [1], integer=True)
+    past = g.input("past", emit.cache_axes(stack, "cached"))
+    offset = g.input("offset", [1], integer=True)
     if config.cmvn_depth is not None:
         x = _online_cmvn(g, x, config.n_mels, config.cmvn_depth)
     x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.std)
     x = g.Transpose(x, perm=[0, 2, 1])
     for n, (convolution, before) in enumerate(zip(convolutions, befores, strict=True)):
-        x, rest = _convolve(g, g.Concat(before, x, axis=2), convolution, keep)
-        g.output(f"inputs.{n}.next", rest, ["batch", convolution.in_channels, keep])
-    x = g.Transpose(x, perm=[0, 2, 1])
-    if len(model.subsample.out):
-        flat, norm, _ = model.subsample.out
-        x = g.Gelu(
-            layers.emit_norm(g, layers.emit_linear(g, x, cast(nn.Linear, flat)), cast(Norm, norm))
-        )
-    first, new = g.Squeeze(heard, [0]), layers.emit_size(g, x, 1)
-    kept = layers.emit_size(g, past, 4)
-    allowed = _chunks(g, kept, g.Add(kept, new), chunk, left)
-    here = layers.emit_context(g, stack, first, g.Add(first, new), allowed)
-    held = layers.emit_unstack_layers(g, past, len(stack.blocks))
-    x, found = layers.emit_encoder(g, x, stack, here, held)
-    log_probs = g.LogSoftmax(layers.emit_linear(g, x, model.head), axis=-1)
+        x = g.Concat(before, x, axis=2)
+        last = g.Slice(x, [-keep], [END], [2])
+        g.output(f"inputs.{n}.next", last, ["batch", convolution.in_channels, keep])
+        x = g.Gelu(emit.layer(g, x, convolution))
+    x = emit.layer(g, g.Transpose(x, perm=[0, 2, 1]), model.subsample.out)
+    first, new, cached = g.Squeeze(offset, [0]), emit.size(g, x, 1), emit.size(g, past, 4)
+    mask = emit.chunk_mask(g, cached, g.Add(cached, new), chunk, left)
+    context = emit.context(g, stack, first, g.Add(first, new), mask, past=past)
+    x, cache = emit.stack(g, x, stack, context)
+    log_probs = g.LogSoftmax(emit.layer(g, x, model.head), axis=-1)
     g.output("log_probs", log_probs, ["batch", "shorter", config.vocab])
-    ends = g.Slice(layers.emit_stack_layers(g, found), [-chunk * left or 2**62], [2**62], [4])
-    g.output("past.next", ends, cache_axes(stack, "total"))
-    g.output("offset.next", g.Add(heard, new), [1], integer=True)
+    last = g.Slice(emit.join_layers(g, cache), [-chunk * left or END], [END], [4])
+    g.output("past.next", last, emit.cache_axes(stack, "total"))
+    g.output("offset.next", g.Add(offset, new), [1], integer=True)
     return g
 
 
 def _online_cmvn(g: Graph, x: str, mels: int, depth: float) -> str:
     """`online_cmvn`; the recursions as one lower-triangular matrix, since ONNX has no scan op."""
-    state, time = g.input("cmvn_state", ["batch", mels + 2]), layers.emit_size(g, x, 1)
+    state, time = g.input("cmvn_state", ["batch", mels + 2]), emit.size(g, x, 1)
     place = g.Range(0, time, 1)
     since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: future frames
     ahead, loud = g.Less(since, 0), g.ReduceLogSumExp(x, [2], keepdims=0)
@@ -177,33 +156,12 @@ def _online_cmvn(g: Graph, x: str, mels: int, depth: float) -> str:
     weights = g.Mul(weights, g.Transpose(sound, perm=[0, 2, 1]))
     weight = g.ReduceSum(weights, [2])
     new = g.Concat(weight, g.MatMul(weights, x), axis=2)
-    old = g.Unsqueeze(g.Slice(state, [1], [2**62], [1]), [1])
+    old = g.Unsqueeze(g.Slice(state, [1], [END], [1]), [1])
     sums = g.Add(new, g.Mul(g.Pow(MEAN_DECAY, count), old))
-    after = g.Slice(g.Concat(g.Sub(level, MIN_LEVEL), sums, axis=2), [-1], [2**62], [1])
+    after = g.Slice(g.Concat(g.Sub(level, MIN_LEVEL), sums, axis=2), [-1], [END], [1])
     g.output("cmvn_state.next", g.Squeeze(after, [1]), ["batch", mels + 2])
     total = g.Add(
-        g.Slice(sums, [1], [2**62], [2]), g.Mul(g.Add(level, PRIOR_MEAN), float(PRIOR_FRAMES))
+        g.Slice(sums, [1], [END], [2]), g.Mul(g.Add(level, PRIOR_MEAN), float(PRIOR_FRAMES))
     )
     mean = g.Div(total, g.Add(g.Slice(sums, [0], [1], [2]), float(PRIOR_FRAMES)))
     return g.Sub(g.Max(x, g.Sub(level, depth)), mean)
-
-
-def _convolve(g: Graph, x: str, layer: nn.Conv1d | TimeFrequencyConv, keep: int) -> tuple[str, str]:
-    rest = g.Slice(x, [-keep], [2**62], [2])
-    is_flat = isinstance(layer, nn.Conv1d)
-    inner = layer if is_flat else layer.filters
-    if not is_flat:
-        x = g.Reshape(x, [0, layer.channels, layer.bands, -1])
-    edges = [int(n) for n in inner.padding]  # per axis, equal at both ends
-    size, stride = list(inner.kernel_size), list(inner.stride)
-    y = g.Conv(
-        x, inner.weight, inner.bias, kernel_shape=size, strides=stride, pads=[*edges, *edges]
-    )
-    return g.Gelu(y if is_flat else g.Reshape(y, [0, layer.out_channels, -1])), rest
-
-
-def _chunks(g: Graph, before: str, after: str, chunk: int, left: int) -> str:
-    """Chunked attention mask: the own chunk and `left` chunks before it."""
-    query = g.Div(g.Unsqueeze(g.Range(before, after, 1), [1]), chunk)
-    key = g.Div(g.Unsqueeze(g.Range(0, after, 1), [0]), chunk)
-    return g.And(g.LessOrEqual(key, query), g.GreaterOrEqual(key, g.Sub(query, left)))

@@ -9,16 +9,25 @@ from torch import nn
 
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier
+from regard.models.config import StackConfig
 from regard.models.language import LanguageModel
-from regard.models.onnx import decoders, encoders, recurrent
-from regard.models.onnx.graph import Graph
-from regard.models.onnx.parity import compare_with_torch
+from regard.models.onnx import decoders, encoders, parity, recurrent
 from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
+from regard.models.registry import get_config
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 
 TOLERANCE = 1e-4  # on the difference between onnxruntime and torch
+# the graphs of a model, and their comparison with torch
+EXPORTERS: dict[type[nn.Module], tuple[Any, Any]] = {
+    Translator: (decoders.translator_graphs, parity.compare_translator),
+    LanguageModel: (decoders.language_graphs, parity.compare_language),
+    RecurrentTranslator: (recurrent.recurrent_graphs, parity.compare_recurrent),
+    VisionTransformer: (encoders.vision_graphs, parity.compare_vision),
+    Classifier: (encoders.classifier_graphs, parity.compare_classifier),
+    Recogniser: (encoders.recogniser_graphs, parity.compare_recogniser),
+}
 
 
 class OnnxFile(NamedTuple):
@@ -46,11 +55,20 @@ def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
     ...     export_onnx(model, tempfile.mkdtemp())]
     [('step.onnx', True)]
     """
+    if type(model) not in EXPORTERS:
+        known = ", ".join(kind.__name__ for kind in EXPORTERS)
+        raise ConfigError(f"model: needs one of {known} to export, got {type(model).__name__}")
+    config = get_config(model)
+    if isinstance(config, StackConfig) and config.relative_bias != "none":
+        raise ConfigError(
+            f"relative_bias: needs none to export, got {config.relative_bias!r}; "
+            "try rotary or other positions"
+        )
+    make_graphs, compare = EXPORTERS[type(model)]
     model = deepcopy(model).cpu().float().eval()  # the caller's model stays unchanged
-    graphs = _graphs(model)
-    files = [graph.save(Path(folder)) for graph in graphs]
+    files = [graph.save(Path(folder)) for graph in make_graphs(model)]
     with torch.no_grad():
-        differences = compare_with_torch(model, {file.stem: file for file in files})
+        differences = compare(model, {file.stem: parity.OnnxSession(file) for file in files})
     for name, difference in differences.items():
         if not difference <= TOLERANCE:
             raise ConfigError(
@@ -58,23 +76,3 @@ def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
                 f"{difference:.2g} for {name}.onnx; try float32 weights, or report it"
             )
     return [OnnxFile(file, differences[file.stem]) for file in files]
-
-
-def _graphs(model: nn.Module) -> list[Graph]:
-    exporters: dict[type[nn.Module], Any] = {
-        Translator: decoders.translator_graphs,
-        LanguageModel: decoders.language_graphs,
-        RecurrentTranslator: recurrent.recurrent_graphs,
-        VisionTransformer: encoders.vision_graphs,
-        Classifier: encoders.classifier_graphs,
-        Recogniser: encoders.recogniser_graphs,
-    }
-    if type(model) not in exporters:
-        known = ", ".join(kind.__name__ for kind in exporters)
-        raise ConfigError(f"model: needs one of {known} to export, got {type(model).__name__}")
-    relative = getattr(model.config, "relative_bias", "none")
-    if relative != "none":
-        raise ConfigError(
-            f"relative_bias: needs none to export, got {relative!r}; try rotary or other positions"
-        )
-    return exporters[type(model)](model)

@@ -22,35 +22,25 @@ class Graph:
     >>> graph = Graph("double")
     >>> x = graph.input("x", ["time"])
     >>> graph.output("y", graph.Mul(x, 2.0), ["time"])
-    >>> graph.inputs, graph.outputs
-    (['x'], ['y'])
+    >>> [node.op_type for node in graph.nodes]
+    ['Mul', 'Identity']
     """
 
     def __init__(self, name: str):
         self.name, self.onnx = name, load_onnx()
         self.nodes, self.initializers = list[Any](), list[Any]()
-        self.input_infos, self.output_infos = list[Any](), list[Any]()
+        self.inputs, self.outputs = list[Any](), list[Any]()
         self._known: dict[Any, tuple[str, Tensor]] = {}
-
-    @property
-    def inputs(self) -> list[str]:
-        """Names of the inputs."""
-        return [x.name for x in self.input_infos]
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs."""
-        return [x.name for x in self.output_infos]
 
     def input(self, name: str, axes: Axes, *, integer: bool = False) -> str:
         """Add an input; an axis is a size, or a name where it is dynamic."""
-        self.input_infos.append(self._value_info(name, axes, integer))
+        self.inputs.append(self._value_info(name, axes, integer))
         return name
 
     def output(self, name: str, value: str, axes: Axes, *, integer: bool = False) -> None:
         """Add an output: a value of the graph under this name."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
-        self.output_infos.append(self._value_info(name, axes, integer))
+        self.outputs.append(self._value_info(name, axes, integer))
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
         if not kind[0].isupper():
@@ -70,11 +60,9 @@ class Graph:
     def save(self, folder: Path) -> Path:
         """Validate the graph and write it to `name`.onnx."""
         helper, file = self.onnx.helper, folder / f"{self.name}.onnx"
-        graph = helper.make_graph(
-            self.nodes, self.name, self.input_infos, self.output_infos, self.initializers
-        )
+        parts = self.nodes, self.name, self.inputs, self.outputs, self.initializers
         model = helper.make_model(
-            graph,
+            helper.make_graph(*parts),
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
             producer_name="regard",

@@ -1,6 +1,6 @@
 """Numerical comparison of exported files with the torch model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier
+from regard.models.config import StackConfig
 from regard.models.language import LanguageModel
 from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
@@ -18,18 +19,11 @@ from regard.ops import log_mel
 from regard.ops.audio.log_mel import frame_sizes
 
 LENGTHS = torch.tensor([7, 4])  # of two sequences, one of them padded
+PREFILL = [3, 1, 1]  # the first tokens in one call, the rest one by one
 
 
 class OnnxSession:
-    """An onnxruntime session of an exported file; outputs are returned by name.
-
-    >>> import tempfile
-    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
-    >>> [(file, _)] = rg.models.export_onnx(model, tempfile.mkdtemp())
-    >>> none = torch.zeros(2, 2, 1, 4, 0, 16)
-    >>> OnnxSession(file)(tokens=torch.tensor([[3, 4]]), past=none)["logits"].shape
-    torch.Size([1, 2, 9])
-    """
+    """An onnxruntime session of an exported file; outputs are returned by name."""
 
     def __init__(self, file: Path):
         try:
@@ -54,33 +48,19 @@ class OnnxSession:
         return {name: torch.from_numpy(x) for name, x in zip(self.outputs, answers, strict=True)}
 
 
-def compare_with_torch(model: nn.Module, files: Mapping[str, Path]) -> dict[str, float]:
-    """The largest difference from torch's output, by file name."""
-    runs = {name: OnnxSession(file) for name, file in files.items()}
-    match model:
-        case Translator():
-            return _translator(model, runs)
-        case RecurrentTranslator():
-            return _recurrent(model, runs)
-        case LanguageModel():
-            return _language(model, runs)
-        case VisionTransformer():
-            return _vision(model, runs)
-        case Classifier():
-            return _classifier(model, runs)
-        case Recogniser():
-            return _recogniser(model, runs)
-    raise AssertionError(type(model))
+Sessions = Mapping[str, OnnxSession]  # by file name, as are the largest differences from torch
+Differences = dict[str, float]
 
 
-def _translator(model: Translator, runs: dict[str, OnnxSession]) -> dict[str, float]:
+def compare_translator(model: Translator, runs: Sessions) -> Differences:
+    """Encoder and decoding step, one source padded."""
     source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 5)
     memory = model.encode(source, LENGTHS)
     pairs = model.decoder.project_memory(memory)
     encoded = runs["encoder"](tokens=source, lengths=LENGTHS)["memory"]
     want = torch.stack([torch.stack(pair) for pair in pairs])
     written = {"memory": encoded, "lengths": LENGTHS, "past": want[:, :, :, :, :0]}
-    logits = _prefill_then_step(runs["step"], target, written)
+    logits = torch.cat(_run_steps(runs["step"], written, "tokens", target.split(PREFILL, 1)), 1)
     real = (torch.arange(7) < LENGTHS[:, None])[:, None, :, None]
     return {
         "encoder": _max_difference(encoded * real, want * real),
@@ -88,17 +68,16 @@ def _translator(model: Translator, runs: dict[str, OnnxSession]) -> dict[str, fl
     }
 
 
-def _language(model: LanguageModel, runs: dict[str, OnnxSession]) -> dict[str, float]:
-    tokens, config = _tokens(model.config.vocab, 5), model.config
-    past = torch.zeros(config.layers, 2, 2, config.resolved_kv_heads, 0, config.resolved_head_dim)
-    return {
-        "step": _max_difference(
-            _prefill_then_step(runs["step"], tokens, {"past": past}), model(tokens)
-        )
-    }
+def compare_language(model: LanguageModel, runs: Sessions) -> Differences:
+    """The decoding step, with the first tokens in one call."""
+    tokens = _tokens(model.config.vocab, 5)
+    past = {"past": _empty_cache(model.config)}
+    logits = _run_steps(runs["step"], past, "tokens", tokens.split(PREFILL, 1))
+    return {"step": _max_difference(torch.cat(logits, 1), model(tokens))}
 
 
-def _recurrent(model: RecurrentTranslator, runs: dict[str, OnnxSession]) -> dict[str, float]:
+def compare_recurrent(model: RecurrentTranslator, runs: Sessions) -> Differences:
+    """Encoder and decoding step, one source padded."""
     source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 3)
     memory = model.encode(source, LENGTHS)
     encoded = runs["encoder"](tokens=source, lengths=LENGTHS)
@@ -107,36 +86,23 @@ def _recurrent(model: RecurrentTranslator, runs: dict[str, OnnxSession]) -> dict
     differences += [
         _max_difference(encoded[n] * real, getattr(memory, n) * real) for n in ("values", "keys")
     ]
-    state, steps = encoded["state"], []
-    for tokens in target.unbind(1):
-        found = runs["step"](encoded, tokens=tokens, lengths=LENGTHS, state=state)
-        state = found["state.next"]
-        steps.append(found["logits"])
-    logits = torch.stack(steps, 1)
-    return {
-        "encoder": max(differences),
-        "step": _max_difference(logits, model.decode(target, memory)),
-    }
+    logits = _run_steps(runs["step"], {**encoded, "lengths": LENGTHS}, "tokens", target.unbind(1))
+    step = _max_difference(torch.stack(logits, 1), model.decode(target, memory))
+    return {"encoder": max(differences), "step": step}
 
 
-def _vision(model: VisionTransformer, runs: dict[str, OnnxSession]) -> dict[str, float]:
-    config = model.config
-    shape = (
-        2,
-        config.channels,
-        config.image_size,
-        config.image_size + config.patch_size,
-    )  # another size, too
-    differences = []
-    for wide in (config.image_size, shape[-1]):
-        images = _noise(*shape[:-1], wide)
-        differences.append(
-            _max_difference(runs["classifier"](images=images)["logits"], model(images))
-        )
+def compare_vision(model: VisionTransformer, runs: Sessions) -> Differences:
+    """Square images of the training size, and wider ones."""
+    config, differences = model.config, []
+    for width in (config.image_size, config.image_size + config.patch_size):
+        images = _noise(2, config.channels, config.image_size, width)
+        logits = runs["classifier"](images=images)["logits"]
+        differences.append(_max_difference(logits, model(images)))
     return {"classifier": max(differences)}
 
 
-def _classifier(model: Classifier, runs: dict[str, OnnxSession]) -> dict[str, float]:
+def compare_classifier(model: Classifier, runs: Sessions) -> Differences:
+    """Two sequences, one of them padded."""
     tokens = _tokens(model.config.vocab, 7)
     segments = tokens % max(1, model.config.segments)
     given = {"tokens": tokens, "lengths": LENGTHS, "segments": segments}
@@ -144,7 +110,7 @@ def _classifier(model: Classifier, runs: dict[str, OnnxSession]) -> dict[str, fl
     return {"classifier": _max_difference(runs["classifier"](given)["logits"], want)}
 
 
-def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, float]:
+def compare_recogniser(model: Recogniser, runs: Sessions) -> Differences:
     """Three pieces: the first longer than the cache, the last not a full chunk."""
     config, (window, hop) = model.config, frame_sizes(model.config.sample_rate)
     assert config.chunk is not None
@@ -154,50 +120,45 @@ def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, fl
     wave = _noise(2, window + hop * (sum(pieces) - 1))
     want = log_mel(wave, config.sample_rate, n_mels=config.n_mels)
     frames = runs["features"](wave=wave)["frames"]
-    state, found = _initial_state(model), []
-    for part in want.split(pieces, 1):
-        outputs = runs["step"](state, frames=part)
-        state = {name.removesuffix(".next"): x for name, x in outputs.items()}
-        found.append(outputs["log_probs"])
-    return {
-        "features": _max_difference(frames, want),
-        "step": _max_difference(torch.cat(found, 1), model(want)[0]),
-    }
+    log_probs = _run_steps(runs["step"], _initial_state(model), "frames", want.split(pieces, 1))
+    step = _max_difference(torch.cat(log_probs, 1), model(want)[0])
+    return {"features": _max_difference(frames, want), "step": step}
 
 
 def _initial_state(model: Recogniser) -> dict[str, Tensor]:
     """The initial state of two streams."""
     config, keep = model.config, model.subsample.left
-    past = torch.zeros(config.layers, 2, 2, config.resolved_kv_heads, 0, config.resolved_head_dim)
     inputs = {
         f"inputs.{n}": torch.zeros(2, cast(nn.Conv1d, layer).in_channels, keep)
         for n, layer in enumerate(model.subsample.convolutions)
     }
     if config.cmvn_depth is not None:
         inputs["cmvn_state"] = torch.zeros(2, config.n_mels + 2)
-    return {"past": past, "offset": torch.zeros(1, dtype=torch.long), **inputs}
+    return {"past": _empty_cache(config), "offset": torch.zeros(1, dtype=torch.long), **inputs}
 
 
-def _prefill_then_step(step: OnnxSession, tokens: Tensor, state: dict[str, Tensor]) -> Tensor:
-    """Logits of the first tokens in one call, of the rest one by one."""
+def _empty_cache(config: StackConfig) -> Tensor:
+    return torch.zeros(config.layers, 2, 2, config.resolved_kv_heads, 0, config.resolved_head_dim)
+
+
+def _run_steps(
+    step: OnnxSession, state: Mapping[str, Tensor], name: str, pieces: Sequence[Tensor]
+) -> list[Tensor]:
+    """The result for each piece of an input; outputs NAME.next become the inputs NAME."""
     found = []
-    for part in tokens.split([3, *[1] * (tokens.shape[1] - 3)], 1):
-        outputs = step(state, tokens=part)
-        state = {**state, "past": outputs["past.next"]}
-        found.append(outputs["logits"])
-    return torch.cat(found, 1)
+    for piece in pieces:
+        outputs = step(state, **{name: piece})
+        state = {**state, **{key.removesuffix(".next"): x for key, x in outputs.items()}}
+        found += [x for key, x in outputs.items() if not key.endswith(".next")]
+    return found
 
 
 def _tokens(vocab: int, time: int) -> Tensor:
-    return torch.randint(vocab, (2, time), generator=_generator())
+    return torch.randint(vocab, (2, time), generator=torch.Generator().manual_seed(0))
 
 
 def _noise(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=_generator())
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)  # leaves the global random state unchanged
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def _max_difference(a: Tensor, b: Tensor) -> float:

@@ -1,19 +1,13 @@
 """ONNX graphs of the RecurrentTranslator, by ONNX's own recurrent layers."""
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
+from regard.models.onnx import emit
 from regard.models.onnx.graph import Graph
-from regard.models.onnx.layers import (
-    MASKED_SCORE,
-    emit_linear,
-    emit_padding_mask,
-    emit_readout,
-    emit_size,
-)
 from regard.models.recurrent import RecurrentTranslator
 from regard.nn import BahdanauDecoder, LuongDecoder, Recurrent, StateAttention
 from regard.nn.recurrent.layers import RecurrentCell
@@ -24,12 +18,7 @@ GATE_SIGN = {"rnn": (1,), "gru": (-1, 1, 1), "lstm": (1, 1, 1, 1)}
 
 
 def recurrent_graphs(model: RecurrentTranslator) -> list[Graph]:
-    """`encoder`: tokens, lengths → values, keys, state.   `step`: tokens and these → logits, state.
-
-    >>> model = rg.models.RecurrentTranslator(rg.models.recurrent_tiny(vocab=9)).eval()
-    >>> [graph.outputs for graph in recurrent_graphs(model)]
-    [['values', 'keys', 'state'], ['logits', 'state.next']]
-    """
+    """`encoder`: tokens, lengths → values, keys, state; `step`: tokens, these → logits, state."""
     if model.config.attention == "hybrid":
         raise ConfigError(
             "attention: needs none, bahdanau or luong to export, got 'hybrid'; try one of these"
@@ -41,12 +30,11 @@ def _encoder(model: RecurrentTranslator) -> Graph:
     g, config = Graph("encoder"), model.config
     tokens = g.input("tokens", ["batch", "source"], integer=True)
     lengths = g.input("lengths", ["batch"], integer=True)
-    x = _embedded(g, tokens, model.source_embedding)
+    x = emit.embedding(g, tokens, model.source_embedding)
     values, state = _unroll(g, x, cast(Recurrent, model.encoder), lengths=lengths)
-    attention: StateAttention | None = getattr(model.decoder, "cross_attention", None)
-    keys = values
-    if attention is not None and attention.to_key is not None:
-        keys = emit_linear(g, values, attention.to_key)
+    keys, decoder = values, model.decoder
+    if isinstance(decoder, BahdanauDecoder | LuongDecoder):
+        keys = emit.layer(g, values, decoder.cross_attention.to_key)
     g.output("values", values, ["batch", "source", config.hidden])
     g.output("keys", keys, ["batch", "source", config.hidden])
     g.output("state", g.Reshape(state, [0, 0, config.layers, -1]), _state_axes(model))
@@ -60,8 +48,8 @@ def _step(model: RecurrentTranslator) -> Graph:
     keys = g.input("keys", ["batch", "source", config.hidden])
     lengths = g.input("lengths", ["batch"], integer=True)
     state = g.input("state", _state_axes(model))
-    seen = g.Squeeze(emit_padding_mask(g, lengths, emit_size(g, values, 1)), [1])
-    x = _embedded(g, g.Unsqueeze(tokens, [1]), model.target_embedding)
+    seen = g.Squeeze(emit.padding_mask(g, lengths, emit.size(g, values, 1)), [1])
+    x = emit.embedding(g, g.Unsqueeze(tokens, [1]), model.target_embedding)
     core = cast(Recurrent, decoder.core)
     if isinstance(decoder, BahdanauDecoder):
         top = g.Unsqueeze(g.Gather(g.Gather(state, 0), config.layers - 1, axis=1), [1])
@@ -70,9 +58,9 @@ def _step(model: RecurrentTranslator) -> Graph:
     h, after = _unroll(g, x, core, state=state)
     if isinstance(decoder, LuongDecoder):
         c = _attend(g, h, keys, values, seen, decoder.cross_attention)
-        h = g.Tanh(emit_linear(g, g.Concat(c, h, axis=-1), decoder.mix))
-    x = emit_linear(g, h, model.to_readout)
-    logits = emit_readout(g, x, model.readout, model.target_embedding.token_embeddings)
+        h = g.Tanh(emit.layer(g, g.Concat(c, h, axis=-1), decoder.mix))
+    x = emit.layer(g, h, model.to_readout)
+    logits = emit.readout(g, x, model.readout, model.target_embedding.token_embeddings)
     g.output("logits", g.Squeeze(logits, [1]), ["batch", config.target_vocab])
     g.output("state.next", after, _state_axes(model))
     return g
@@ -81,10 +69,6 @@ def _step(model: RecurrentTranslator) -> Graph:
 def _state_axes(model: RecurrentTranslator) -> list[str | int]:
     count = 2 if model.config.cell == "lstm" else 1
     return [count, "batch", model.config.layers, model.config.hidden]
-
-
-def _embedded(g: Graph, tokens: str, layer: Any) -> str:
-    return g.Mul(g.Gather(layer.token_embeddings, tokens), float(layer.scale))
 
 
 def _unroll(
@@ -134,10 +118,10 @@ def _weights(kind: str, cells: list[RecurrentCell]) -> tuple[Tensor, Tensor, Ten
 
 def _attend(g: Graph, query: str, keys: str, values: str, mask: str, layer: StateAttention) -> str:
     """Attention of a query over the encoder states, (batch, 1, hidden)."""
-    q = query if layer.to_query is None else emit_linear(g, query, layer.to_query)
+    q = emit.layer(g, query, layer.to_query)
     if layer.v is not None:  # v · tanh(q + k)
         both = g.Tanh(g.Add(g.Unsqueeze(q, [2]), g.Unsqueeze(keys, [1])))
         scores = g.Squeeze(g.MatMul(both, layer.v.detach()[:, None]), [-1])
     else:
         scores = g.MatMul(q, g.Transpose(keys, perm=[0, 2, 1]))
-    return g.MatMul(g.Softmax(g.Where(mask, scores, MASKED_SCORE), axis=-1), values)
+    return g.MatMul(g.Softmax(g.Where(mask, scores, emit.MASKED_SCORE), axis=-1), values)

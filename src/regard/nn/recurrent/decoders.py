@@ -12,6 +12,8 @@ from regard.nn.recurrent.layers import Recurrent
 from regard.nn.recurrent.state_attention import ScoreKind, StateAttention
 from regard.ops.recurrence import State
 
+Core = Recurrent | AttentiveRecurrent
+
 
 class RecurrentMemory(NamedTuple):
     """The encoder's result for a decoder: states, keys, lengths, and the initial state.
@@ -48,7 +50,7 @@ class RecurrentDecoder(nn.Module):
     torch.Size([2, 5, 4])
     """
 
-    def __init__(self, core: Recurrent | AttentiveRecurrent):
+    def __init__(self, core: Core):
         super().__init__()
         self.core = core
 
@@ -59,8 +61,12 @@ class RecurrentDecoder(nn.Module):
         *,
         state: State,
     ) -> RecurrentMemory:
-        """The memory of a source, with the initial state."""
-        return RecurrentMemory(values, values, lengths, self.core.initial_state(state))
+        """The memory of a source, with keys projected for the attention and the initial state."""
+        keys = self._project_keys(values)
+        return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
+
+    def _project_keys(self, values: Tensor) -> Tensor:
+        return values
 
     def forward(
         self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
@@ -68,24 +74,15 @@ class RecurrentDecoder(nn.Module):
         return self.core(x, state)
 
 
-class _AttentionDecoder(nn.Module):
+class _AttentionDecoder(RecurrentDecoder):
     """A recurrent core, and attention from its states to the source."""
 
-    def __init__(self, core: Recurrent | AttentiveRecurrent, source_dim: int, score: ScoreKind):
-        super().__init__()
-        self.core = core
+    def __init__(self, core: Core, source_dim: int, score: ScoreKind):
+        super().__init__(core)
         self.cross_attention = StateAttention(core.hidden, source_dim, score)
 
-    def make_memory(
-        self,
-        values: Float[Tensor, "batch key value"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        *,
-        state: State,
-    ) -> RecurrentMemory:
-        """The memory of a source, with projected keys and the initial state."""
-        keys = self.cross_attention.project_keys(values)
-        return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
+    def _project_keys(self, values: Tensor) -> Tensor:
+        return self.cross_attention.project_keys(values)
 
 
 class BahdanauDecoder(_AttentionDecoder):
@@ -101,13 +98,7 @@ class BahdanauDecoder(_AttentionDecoder):
     torch.Size([2, 5, 4])
     """
 
-    def __init__(
-        self,
-        core: Recurrent | AttentiveRecurrent,
-        source_dim: int,
-        *,
-        score: ScoreKind = "additive",
-    ):
+    def __init__(self, core: Core, source_dim: int, *, score: ScoreKind = "additive"):
         super().__init__(core, source_dim, score)
         if core.dim <= source_dim:
             raise ConfigError(
@@ -139,13 +130,7 @@ class LuongDecoder(_AttentionDecoder):
     torch.Size([2, 5, 4])
     """
 
-    def __init__(
-        self,
-        core: Recurrent | AttentiveRecurrent,
-        source_dim: int,
-        *,
-        score: ScoreKind = "general",
-    ):
+    def __init__(self, core: Core, source_dim: int, *, score: ScoreKind = "general"):
         super().__init__(core, source_dim, score)
         self.mix = nn.Linear(source_dim + core.hidden, core.hidden, bias=False)
 

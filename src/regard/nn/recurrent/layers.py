@@ -1,7 +1,7 @@
 """Recurrent cells and layers: stacked, uni- or bidirectional."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -27,7 +27,6 @@ CELL_WEIGHTS: dict[str, type[CellWeights]] = {
     "gru": GRUWeights,
     "lstm": LSTMWeights,
 }
-TORCH_LAYERS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class RecurrentCell(nn.Module):
@@ -55,18 +54,11 @@ class RecurrentCell(nn.Module):
         self.u = nn.Parameter(torch.empty(rows, hidden))
         self.w_bias = nn.Parameter(torch.zeros(rows)) if bias else None
         self.u_bias = nn.Parameter(torch.zeros(rows)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Reinitialise the parameters."""
-        for w, u in zip(self.w.split(self.hidden), self.u.split(self.hidden), strict=True):
+        for w, u in zip(self.w.split(hidden), self.u.split(hidden), strict=True):
             nn.init.xavier_uniform_(w)
             nn.init.orthogonal_(u)
-        for bias in (self.w_bias, self.u_bias):
-            if bias is not None:
-                nn.init.zeros_(bias)
-        if self.kind == "lstm" and self.w_bias is not None:
-            nn.init.ones_(self.w_bias.split(self.hidden)[1])
+        if kind == "lstm" and self.w_bias is not None:
+            nn.init.ones_(self.w_bias.split(hidden)[1])
 
     @property
     def weights(self) -> CellWeights:
@@ -76,11 +68,7 @@ class RecurrentCell(nn.Module):
         return cell_step(x, self.zero_state(x.shape[:-1]) if state is None else state, self.weights)
 
     def zero_state(self, batch: tuple[int, ...]) -> State:
-        """A state of zeros.
-
-        >>> RecurrentCell(3, 2, "lstm").zero_state(())
-        (tensor([0., 0.]), tensor([0., 0.]))
-        """
+        """A state of zeros."""
         return (self.u.new_zeros(*batch, self.hidden),) * len(CELL_WEIGHTS[self.kind].states)
 
 
@@ -132,11 +120,6 @@ class Recurrent(nn.Module):
         self.dim, self.hidden = dim, hidden
         self.layers, self.bidirectional = layers, bidirectional
 
-    @property
-    def output_dim(self) -> int:
-        """Width of the output."""
-        return self.hidden * (2 if self.bidirectional else 1)
-
     def forward(
         self,
         x: Float[Tensor, "batch time dim"],
@@ -157,12 +140,7 @@ class Recurrent(nn.Module):
         *,
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> tuple[CellStep, ...]:
-        """Every gate and state at every step, one entry per layer and direction.
-
-        >>> [gates] = Recurrent(3, 4, kind="lstm").gates(torch.randn(1, 7, 3))
-        >>> gates.f.shape
-        torch.Size([1, 7, 4])
-        """
+        """Every gate and state at every step, one entry per layer and direction."""
         results = self._run(x, state, lengths=lengths, gates=True)
         return tuple(result.gates for result in results if result.gates is not None)
 
@@ -195,12 +173,9 @@ class Recurrent(nn.Module):
         for layer in range(self.layers):
             outs = []
             for i in range(layer * directions, (layer + 1) * directions):
-                cell, start = (
-                    self.cells[i],
-                    None if state is None else tuple(s[:, i] for s in state),
-                )
-                assert isinstance(cell, RecurrentCell)
-                result = recur(x, cell.weights, start, reverse=i % directions == 1, **options)
+                start = None if state is None else tuple(s[:, i] for s in state)
+                weights = cast(RecurrentCell, self.cells[i]).weights
+                result = recur(x, weights, start, reverse=i % directions == 1, **options)
                 outs.append(result.out)
                 yield result
             x = self.dropout(torch.cat(outs, -1))
@@ -213,16 +188,13 @@ class Recurrent(nn.Module):
             raise ShapeError(f"state: needs ({', '.join(names)}), each {want}, got ({shapes})")
 
     def _check_torch(self, module: nn.RNNBase) -> None:
-        if not isinstance(module, TORCH_LAYERS[self.kind]):
+        got, name = type(module).__name__, self.kind.upper()
+        if not isinstance(module, getattr(nn, name)):
+            raise ConfigError(f"module: needs an nn.{name} as kind={self.kind!r}, got {got}")
+        nonlinearity, projection = getattr(module, "nonlinearity", "tanh"), module.proj_size
+        if nonlinearity != "tanh" or projection:
             raise ConfigError(
-                f"module: needs an nn.{TORCH_LAYERS[self.kind].__name__} as kind={self.kind!r}, "
-                f"got {type(module).__name__}"
-            )
-        if getattr(module, "nonlinearity", "tanh") != "tanh" or module.proj_size:
-            raise ConfigError(
-                "module: needs tanh and no projection, got "
-                f"nonlinearity={getattr(module, 'nonlinearity', 'tanh')!r}, "
-                f"proj_size={module.proj_size}"
+                f"module: needs tanh and no projection, got {nonlinearity=}, proj_size={projection}"
             )
         ours = (self.dim, self.hidden, self.layers, self.bidirectional)
         theirs = (module.input_size, module.hidden_size, module.num_layers, module.bidirectional)

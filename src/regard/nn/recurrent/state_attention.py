@@ -44,11 +44,7 @@ class StateAttention(nn.Module):
     def project_keys(
         self, source: Float[Tensor, "*batch key source_dim"]
     ) -> Float[Tensor, "*batch key dim"]:
-        """The keys of the source, projected by W where the score has one.
-
-        >>> StateAttention(2, 3, "general").project_keys(torch.zeros(5, 3)).shape
-        torch.Size([5, 2])
-        """
+        """The keys of the source, projected by W where the score has one."""
         return source if self.to_key is None else self.to_key(source)
 
     def forward(

@@ -1,6 +1,7 @@
-"""Attention: one definition, several backends."""
+"""Attention: one definition, several backends, and exact windows of its weights."""
 
 from regard.ops.attend.op import attend
 from regard.ops.attend.reference import attention_weights
+from regard.ops.attend.window import window
 
-__all__ = ["attend", "attention_weights"]
+__all__ = ["attend", "attention_weights", "window"]

@@ -47,27 +47,18 @@ def attend(call: AttentionCall) -> AttentionResult:
             score = torch.where(terms.mask.at(*at), score, -torch.inf)
         return score
 
-    out, aux = _flex()(
-        q, k, v, score_mod=score_mod, scale=terms.scale, enable_gqa=True, return_aux=_aux_request()
+    flex_attention, aux_request = _flex()
+    out, aux = flex_attention(
+        q, k, v, score_mod=score_mod, scale=terms.scale, enable_gqa=True, return_aux=aux_request
     )
-    out, lse = out.reshape(*batch, *out.shape[-2:]), aux.lse.reshape(*batch, -1)
-    if terms.sinks is None:
-        return out, lse
-    total = terms.with_sinks(lse)
-    return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
+    return terms.add_sinks(out.reshape(*batch, *out.shape[-2:]), aux.lse.reshape(*batch, -1))
 
 
 @cache
-def _flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention  # slow to import
+def _flex() -> tuple[Any, Any]:
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention  # slow to import
 
-    return torch.compile(flex_attention, dynamic=False)
-
-
-def _aux_request() -> Any:
-    from torch.nn.attention.flex_attention import AuxRequest
-
-    return AuxRequest(lse=True)
+    return torch.compile(flex_attention, dynamic=False), AuxRequest(lse=True)
 
 
 def needs_tiles(term: Bias | Mask | None) -> bool:

@@ -1,16 +1,17 @@
 """Attention by torch's fused kernels that return the log-sum-exp, on CPU and CUDA."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from regard.ops.attend.gradient import differentiable_lse
 from regard.ops.grid import to_4d
 from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.masks import Causal
-from regard.ops.terms import repeat_kv
-from regard.ops.tiling import row_bands
+from regard.ops.terms import repeat_kv, weights_from_scores
+from regard.ops.tiling import attach_gradients, row_bands
 
 MAX_MASK_ELEMENTS = 1 << 25  # of an explicit mask at a time, 128 MB of float32
 
@@ -26,13 +27,17 @@ def refusal(call: AttentionCall) -> str | None:
         return f"q, k, v need one dtype, got {q.dtype}, {k.dtype}, {v.dtype}"
     if 0 in (*q.shape, *k.shape, *v.shape):
         return "fused kernels need sizes of 1 or more"
+    if q.is_cuda and q.dtype == torch.float64:
+        return "CUDA's fused kernels have no float64"
     if q.is_cuda:
-        return _refusal_on_cuda(call)
+        is_wide = max(q.shape[-1], v.shape[-1]) > 256
+        return "CUDA's fused kernels need head_dim of at most 256" if is_wide else None
     if q.device.type != "cpu":
         return f"no fused kernel returns a log-sum-exp on {q.device.type}"
     if call.dropout:
         return "the CPU kernel has no dropout"
-    if terms.trainable_tensors or _needs_bias_gradient(call):
+    reaches_q = terms.bias is not None and terms.bias.depends_on_query and q.requires_grad
+    if terms.trainable_tensors or (reaches_q and torch.is_grad_enabled()):
         return "the CPU kernel gives no gradient to a bias"
     return None
 
@@ -40,24 +45,21 @@ def refusal(call: AttentionCall) -> str | None:
 def attend(call: AttentionCall) -> AttentionResult:
     """softmax(scores) v and its log-sum-exp, without storing the map."""
     batch, value = call.q.shape[:-2], call.v.shape[-1]
-    q, k, v = _pad_to_same_width(
-        *(_last_axis_contiguous(to_4d(x)) for x in (call.q, call.k, call.v))
-    )
+    wide = max(call.q.shape[-1], value)
+    q, k, v = (_pad_to_width(to_4d(x), wide) for x in (call.q, call.k, call.v))
     out, lse = _attend(call, q, k, v)
     out, lse = out[..., :value].reshape(*batch, -1, value), lse.reshape(*batch, -1)
-    lse = differentiable_lse(call, lse)
-    if call.terms.sinks is None:
-        return out, lse
-    total = call.terms.with_sinks(lse)  # sinks only scale the output down
-    return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
+    return call.terms.add_sinks(out, _differentiable_lse(call, lse))
 
 
 def _attend(call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> AttentionResult:
     terms, kernel = call.terms, _on_cuda if q.is_cuda else _on_cpu
-    if terms.bias is None and (terms.mask is None or _is_unmasked(call)):
-        return kernel(call, q, k, v, causal=False)
-    if terms.bias is None and _square_causal(call):
-        return kernel(call, q, k, v, causal=True)
+    positions = range(terms.offset, terms.offset + q.shape[-2])
+    if terms.bias is None:
+        if terms.mask is None or terms.mask.is_full(positions, range(k.shape[-2])):
+            return kernel(call, q, k, v, causal=False)
+        if _is_square_causal(call):
+            return kernel(call, q, k, v, causal=True)
     # Anything else becomes an explicit additive mask, one band of rows at a time.
     results = []
     for rows in row_bands(q.shape[-2], call.q.shape[:-2].numel() * k.shape[-2], MAX_MASK_ELEMENTS):
@@ -77,6 +79,22 @@ def _attend(call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> AttentionRe
         results.append((out.masked_fill(empty, 0), lse))
     outs, lses = zip(*results, strict=True)
     return torch.cat(outs, -2), torch.cat(lses, -1)
+
+
+def _differentiable_lse(call: AttentionCall, lse: Tensor) -> Tensor:
+    """Attach the gradient that torch's kernels omit: ∂lse_i/∂s_ij is the weight w_ij."""
+    terms, keys, lse = call.terms, call.k.shape[-2], lse.detach()
+
+    def recompute(
+        rows: range, inputs: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        q, k = inputs
+        scores = terms.score_tile(q, k, rows, terms.key_span(rows, keys))
+        w = weights_from_scores(scores.detach(), lse[..., rows.start : rows.stop])
+        return [scores], [w * grads[0][..., rows.start : rows.stop, None]]
+
+    bands = row_bands(lse.shape[-1], lse.shape[:-1].numel() * keys)
+    return attach_gradients([lse], (call.q, call.k), terms.trainable_tensors, bands, recompute)[0]
 
 
 def _additive_mask(call: AttentionCall, rows: range, keys: range) -> tuple[Tensor, Tensor]:
@@ -113,14 +131,6 @@ def _on_cpu(
     # This kernel returns zeros for a query that contains a NaN; return the NaN instead.
     has_nan = q.sum(-1).isnan()
     return out.masked_fill(has_nan[..., None], torch.nan), lse.masked_fill(has_nan, torch.nan)
-
-
-def _refusal_on_cuda(call: AttentionCall) -> str | None:
-    if call.q.dtype == torch.float64:
-        return "CUDA's fused kernels have no float64"
-    if max(call.q.shape[-1], call.v.shape[-1]) > 256:
-        return "CUDA's fused kernels need head_dim of at most 256"
-    return None
 
 
 def _on_cuda(
@@ -166,14 +176,7 @@ def _torch_chooses_cudnn(
     return chosen == SDPBackend.CUDNN_ATTENTION.value
 
 
-def _needs_bias_gradient(call: AttentionCall) -> bool:
-    bias, q = call.terms.bias, call.q
-    return (
-        bias is not None and bias.depends_on_query and q.requires_grad and torch.is_grad_enabled()
-    )
-
-
-def _square_causal(call: AttentionCall) -> bool:
+def _is_square_causal(call: AttentionCall) -> bool:
     return (
         call.terms.scale > 0  # these kernels scale after masking, and 0 · -inf is NaN
         and call.terms.mask == Causal()
@@ -182,23 +185,10 @@ def _square_causal(call: AttentionCall) -> bool:
     )
 
 
-def _is_unmasked(call: AttentionCall) -> bool:
-    mask, queries = call.terms.mask, call.q.shape[-2]
-    positions = range(call.terms.offset, call.terms.offset + queries)
-    return mask is not None and mask.is_full(positions, range(call.k.shape[-2]))
-
-
-def _pad_to_same_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pad with zeros, which change neither scores nor outputs."""
-    head_dim, value = q.shape[-1], v.shape[-1]
-    wide = max(head_dim, value)
-    q, k = (F.pad(x, (0, wide - head_dim)) if wide > head_dim else x for x in (q, k))
-    return q, k, F.pad(v, (0, wide - value)) if wide > value else v
-
-
-def _last_axis_contiguous(x: Tensor) -> Tensor:
-    """These kernels ignore the stride of the last axis."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def _pad_to_width(x: Tensor, width: int) -> Tensor:
+    """Pad with zeros, which change no result; these kernels ignore the stride of the last axis."""
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
 
 
 def _pad_to_multiple_of_8(*xs: Tensor) -> list[Tensor]:

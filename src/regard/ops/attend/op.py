@@ -2,13 +2,15 @@
 
 from typing import Literal, Unpack, overload
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import BackendError, ShapeError
 from regard.ops.attend import flex, fused, reference, sdpa, tiled
-from regard.ops.autocast import cast_to_autocast, disable_autocast, is_autocast
+from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.intercept import AttentionCall, AttentionResult, dispatch, is_intercepted
+from regard.ops.kernels import cannot_run
 from regard.ops.masks import Mask
 from regard.ops.terms import TermOptions, make_terms
 
@@ -83,7 +85,7 @@ def attend(
     if checked.score is None and is_autocast(q):
         # cast once, as SDPA does, so that recording changes no bit of a model's output
         q, k, v = cast_to_autocast(q, k, v)
-        with disable_autocast(q):
+        with torch.autocast(q.device.type, enabled=False):
             out, lse = dispatch(AttentionCall(q, k, v, checked, dropout, backend), _compute)
     else:
         out, lse = dispatch(AttentionCall(q, k, v, checked, dropout, backend), _compute)
@@ -101,9 +103,7 @@ def _compute(call: AttentionCall) -> AttentionResult:
         case "fused" | "flex":
             module = fused if call.backend == "fused" else flex
             if reason := module.refusal(call):
-                raise BackendError(
-                    f"backend: {call.backend} cannot run here, {reason}; try backend='auto'"
-                )
+                raise cannot_run(call.backend, reason)
             return module.attend(call)
         case other:
             raise BackendError(

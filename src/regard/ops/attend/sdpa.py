@@ -1,10 +1,12 @@
 """Attention output by `F.scaled_dot_product_attention`, without a log-sum-exp: for training."""
 
+from functools import reduce
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.ops.masks import Both, Causal, Mask, Padding, length_mask
+from regard.ops.masks import Causal, Mask, Padding, length_mask
 from regard.ops.terms import TermOptions
 
 
@@ -26,23 +28,26 @@ def is_sdpa_mask(mask: Mask | None, *, square: bool) -> bool:
     >>> is_sdpa_mask(rg.Causal(), square=True), is_sdpa_mask(rg.ops.masks.Local(1), square=True)
     (True, False)
     """
-    if isinstance(mask, Both):
-        return is_sdpa_mask(mask.a, square=square) and is_sdpa_mask(mask.b, square=square)
-    if isinstance(mask, Padding):
-        return mask.left_padding is None and mask.lengths.ndim == 1
-    return mask is None or (isinstance(mask, Causal) and square)
+    return mask is None or all(
+        part.left_padding is None and part.lengths.ndim == 1
+        if isinstance(part, Padding)
+        else isinstance(part, Causal) and square
+        for part in mask.parts
+    )
 
 
 def attend_by_sdpa(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, scale: float | None, dropout: float
 ) -> Tensor:
     """The output of attention; zeros for a sequence of length 0, as in `attend`."""
-    causal, lengths = _causal_and_lengths(mask)
-    grouped = q.shape[1] != k.shape[1]
-    if lengths is None:
+    parts, grouped = mask.parts if mask is not None else [], q.shape[1] != k.shape[1]
+    causal = any(isinstance(part, Causal) for part in parts)
+    all_lengths = [part.lengths for part in parts if isinstance(part, Padding)]
+    if not all_lengths:
         return F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped
         )
+    lengths = reduce(torch.minimum, all_lengths)
     if lengths.numel() != len(q):
         Padding(lengths).check(len(q), q.shape[-2], k.shape[-2])
     nonempty = (lengths > 0)[:, None, None, None]
@@ -54,11 +59,3 @@ def attend_by_sdpa(
         q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
     )
     return torch.where(nonempty, out, 0.0)  # one pass; masked_fill takes two and a copy
-
-
-def _causal_and_lengths(mask: Mask | None) -> tuple[bool, Tensor | None]:
-    if isinstance(mask, Both):
-        (causal_a, a), (causal_b, b) = _causal_and_lengths(mask.a), _causal_and_lengths(mask.b)
-        lengths = a if b is None else b if a is None else torch.minimum(a, b)
-        return causal_a or causal_b, lengths
-    return isinstance(mask, Causal), mask.lengths if isinstance(mask, Padding) else None

@@ -48,7 +48,7 @@ def log_mel(
     n_fft = 1 << (window - 1).bit_length() if n_fft is None else n_fft
     if n_fft < window:
         raise ShapeError(f"n_fft: needs at least the {window} samples of a frame, got {n_fft}")
-    filters = _filters(n_mels, sample_rate, n_fft, mel_scale).to(waveform)
+    filters = _cached_filters(n_mels, sample_rate, n_fft, mel_scale).to(waveform)
     if waveform.shape[-1] < window:
         return waveform.new_zeros(*waveform.shape[:-1], 0, n_mels)
     hann = torch.hann_window(window, dtype=waveform.dtype, device=waveform.device)
@@ -111,10 +111,7 @@ def mel_filters(
     return filters * 2 / (high - low) if mel_scale == "slaney" else filters
 
 
-@cache
-def _filters(n_mels: int, sample_rate: int, n_fft: int, mel_scale: MelScale) -> Tensor:
-    return mel_filters(n_mels, sample_rate, n_fft, mel_scale)
-
+_cached_filters = cache(mel_filters)
 
 _KNEE, _KNEE_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27  # of the slaney scale
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.ops.grid import slice_axis
@@ -39,6 +40,21 @@ class AttentionRecord:
     def is_half_precision(self) -> bool:
         """Whether output or log-sum-exp are in half precision, and so must be recomputed."""
         return upcast(self.out) is not self.out or upcast(self.lse) is not self.lse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Influence:
+    """Effects of changing keys: e_ij is the norm of the change of output i by key j.
+
+    >>> q, k, v = torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([[0.0], [0.0], [9.0]])
+    >>> rg.influence(q, k, v, *rg.attend(q, k, v)).strongest_key
+    tensor([2])
+    """
+
+    strongest: Float[Tensor, "*batch query"]  # max_j e_ij
+    strongest_key: Int[Tensor, "*batch query"]  # its key, -1 if no key has an effect
+    effect_on_query: Float[Tensor, "*batch query"]  # Σ_j e_ij, the effect of all keys on a query
+    effect_of_key: Float[Tensor, "*batch key"]  # Σ_i e_ij, the effect of a key on all queries
 
 
 class RowBand:
@@ -96,22 +112,32 @@ class RowBand:
     def dominant_effects(self, effect: Effect) -> Tensor | None:
         """The effect of each row's dominant key, 0 in rows without; None if no row has one.
 
+        With h' the output without the key, h - v = (1 - w) (h' - v), so with w and 1 - w from the
+        two log-sum-exps nothing cancels:
+        remove w · |h' - v|,  slope w (1 - w) · |h' - v|,  scale |w' - w| · |h' - v|
+
+        If a query sees this key only, h' = 0 and w = 1: removing it removes the whole output.
         Only the rows from the first to the last with a dominant key are recomputed.
         """
-        has = (
-            (self.dominant_key >= 0).flatten(0, -2).any(0)
-            if self.dominant_key.ndim > 1
-            else self.dominant_key >= 0
-        )
+        has = (self.dominant_key >= 0).view(-1, len(self.rows)).any(0)
         if not has.any():
             return None
         first, last = has.nonzero()[[0, -1], 0].tolist()
         part, record = slice(first, last + 1), self.record
-        rows, key = self.rows[part], self.dominant_key[..., part]
-        out, lse = attend_without(record.q, record.k, record.v, record.terms, rows, key)
+        key = self.dominant_key[..., part]
+        out, lse = attend_without(record.q, record.k, record.v, record.terms, self.rows[part], key)
+        log_w, log_rest = log_weight_and_complement(self.dominant_score[..., part], lse)
+        at = key.clamp(min=0)[..., None].expand_as(out)
+        distance = (upcast(repeat_kv(record.v, record.q)).gather(-2, at) - out).norm(dim=-1)
+        match effect:
+            case "remove":
+                size = log_w.exp()
+            case "slope":
+                size = (log_w + log_rest).exp()
+            case _:
+                size = weight_change(log_w, log_rest, self.score_shift[..., part]).abs()
         e = torch.zeros_like(self.dominant_score)
-        score, shift = self.dominant_score[..., part], self.score_shift[..., part]
-        e[..., part] = effect_of_dominant(record, key, score, shift, out, lse, effect)
+        e[..., part] = torch.where(key >= 0, size * distance, 0)
         return e
 
     def _shift(self, scores: Tensor, keys: range, alpha: float) -> Tensor:
@@ -133,33 +159,3 @@ class RowBand:
                 *batch, i, j = part.unbind(-1)
                 square[(*batch, i, j)] = (h[(*batch, i)] - v[(*batch, j)]).square().sum(-1)
         return square.clamp_(min=0).sqrt_()
-
-
-def effect_of_dominant(
-    record: AttentionRecord,
-    key: Tensor,
-    score: Tensor,
-    shift: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    effect: Effect,
-) -> Tensor:
-    """The effect of one key per row (-1: none), from `out` and `lse` of the row without it.
-
-    h - v = (1 - w) (out - v), so with w and 1 - w from the two log-sum-exps nothing cancels:
-    remove w · |out - v|,  slope w (1 - w) · |out - v|,  scale |w' - w| · |out - v|
-
-    If a query sees this key only, out = 0 and w = 1: removing it removes the whole output.
-    """
-    has = key >= 0
-    log_w, log_rest = log_weight_and_complement(score, lse)
-    at = key.clamp(min=0)[..., None].expand_as(out)
-    distance = (upcast(repeat_kv(record.v, record.q)).gather(-2, at) - out).norm(dim=-1)
-    match effect:
-        case "remove":
-            size = log_w.exp()
-        case "slope":
-            size = (log_w + log_rest).exp()
-        case _:
-            size = weight_change(log_w, log_rest, shift).abs()
-    return torch.where(has, size * distance, 0)

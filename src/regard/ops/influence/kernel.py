@@ -11,15 +11,15 @@ import triton
 import triton.language as tl
 
 from regard.ops.grid import to_4d
-from regard.ops.influence.effect import AttentionRecord, Effect
+from regard.ops.influence.effect import AttentionRecord, Effect, Influence
 from regard.ops.influence.leave_one_out_kernel import ceil_power_of_two, rows_without_dominant
-from regard.ops.influence.statistics import Influence
 from regard.ops.kernels.terms import LOG2E, KernelTerms, make_kernel_terms, masked_score
 from regard.ops.kernels.tiles import (
     atomic_add_rows,
     atomic_max_rows,
     choose_tile,
     launch_arguments,
+    load_rows,
     row_segments,
     segment_bounds,
 )
@@ -46,7 +46,7 @@ def influence(record: AttentionRecord, effect: Effect) -> Influence:
     q, k, v = (to_4d(x) for x in (record.q, record.k, record.v))
     kernel_terms = make_kernel_terms(q, k, record.terms)
     assert isinstance(kernel_terms, KernelTerms)
-    arguments = launch_arguments(q, k, record.lse, record.terms, kernel_terms)
+    arguments = launch_arguments(q, k, record.lse, record.terms.offset, kernel_terms)
     v = v if v.stride(-1) == 1 else v.contiguous()
     rows = rows_without_dominant(arguments, v, record.terms.sinks, effect == "remove")
     sequences, queries, keys = q.shape[0] * q.shape[1], q.shape[2], k.shape[2]
@@ -56,7 +56,7 @@ def influence(record: AttentionRecord, effect: Effect) -> Influence:
     value_dim = max(16, triton.next_power_of_2(v.shape[3]))
     tile = choose_tile((arguments["HEAD_DIM_PADDED"] + value_dim) * q.element_size(), operands=2)
     _influence_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
-        **(arguments | {"LSE": rows.lse}), V=v, OUT=rows.out, UNIT=rows.unit, SQUARE=rows.square,
+        **arguments, LSE=rows.lse, V=v, OUT=rows.out, UNIT=rows.unit, SQUARE=rows.square,
         KEY=rows.key, EFFECT=rows.effect,
         EFFECT_ON_QUERY=on_query, PEAK=packed, EFFECT_OF_KEY=of_key,
         v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
@@ -77,41 +77,29 @@ def influence(record: AttentionRecord, effect: Effect) -> Influence:
 @triton.jit
 @no_type_check  # Triton has its own types
 def _influence_kernel(
-    Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-    BIAS, bias_b, bias_h, bias_i, bias_j,
-    V, OUT, UNIT, SQUARE, KEY, EFFECT, EFFECT_ON_QUERY, PEAK, EFFECT_OF_KEY, v_b, v_h, v_j,
+    inputs, terms, LSE, V, OUT, UNIT, SQUARE, KEY, EFFECT, EFFECT_ON_QUERY, PEAK, EFFECT_OF_KEY,
+    v_b, v_h, v_j,
     HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_DIM_PADDED: tl.constexpr,
-    PRECISION: tl.constexpr, GENERAL: tl.constexpr,
-    CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
-    MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    REMOVE: tl.constexpr, HALF: tl.constexpr, ALLOWS_FUTURE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
+    PRECISION: tl.constexpr, GENERAL: tl.constexpr, REMOVE: tl.constexpr, HALF: tl.constexpr,
+    ALLOWS_FUTURE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     j0, bh = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
-    b, h = bh // heads, bh % heads
-    dims, value, column = (
-        tl.arange(0, HEAD_DIM_PADDED),
-        tl.arange(0, VALUE_DIM_PADDED),
-        tl.arange(0, BN),
-    )
+    b, h = bh // inputs.heads, bh % inputs.heads
+    dims, value = tl.arange(0, HEAD_DIM_PADDED), tl.arange(0, VALUE_DIM_PADDED)
+    column, queries, keys = tl.arange(0, BN), inputs.queries, inputs.keys
     j = j0 + column
-    k = tl.load(
-        K + b * k_b + (h // group) * k_h + j[:, None] * k_j + dims[None, :],
-        mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-    )  # fmt: skip
-    v = tl.load(
-        V + b * v_b + (h // group) * v_h + j[:, None] * v_j + value[None, :],
-        mask=(j < keys)[:, None] & (value < VALUE_DIM)[None, :], other=0.0,
-    )  # fmt: skip
+    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
+    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    own_v = V + b * v_b + (h // inputs.group) * v_h
+    k = load_rows(own_k, j, inputs.k_j, j < keys, dims, HEAD_DIM)
+    v = load_rows(own_v, j, v_j, j < keys, value, VALUE_DIM)
     v_square = tl.sum(v.to(tl.float32) * v.to(tl.float32), 1)
     twice = tl.full([BN], 2.0, tl.float32)
     if HALF:  # float16 over a power of two keeps 11 bits of the output, and all 8 of bfloat16
         unit = ceil_power_of_two(tl.max(tl.abs(v.to(tl.float32)), 1))
         v, twice = (v.to(tl.float32) / unit[:, None]).to(tl.float16), 2.0 * unit
-    lo, a, x, y, c, hi = row_segments(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
+    lo, a, x, y, c, hi = row_segments(j0, inputs, terms, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for segment in tl.static_range(0 if ALLOWS_FUTURE else 2, 5):
         start, stop = segment_bounds(segment, lo, a, x, y, c, hi)
@@ -125,15 +113,9 @@ def _influence_kernel(
         for i0 in tl.range(start, stop, BM):
             row = i0 + tl.arange(0, BM)
             live = row < queries
-            q = tl.load(
-                Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
-                mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-            )  # fmt: skip
+            q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
             at = bh * queries + row
-            o = tl.load(
-                OUT + at[:, None] * VALUE_DIM + value[None, :],
-                mask=live[:, None] & (value < VALUE_DIM)[None, :], other=0.0,
-            )  # fmt: skip
+            o = load_rows(OUT, at, VALUE_DIM, live, value, VALUE_DIM)
             lse, o_square, o_unit = next_lse, next_square, next_unit
             key, own = next_key, next_effect
             # loaded one tile ahead, as in the survey
@@ -145,16 +127,10 @@ def _influence_kernel(
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
             both = tl.dot(o, tl.trans(v), input_precision=PRECISION)
             if segment == 1 or segment == 3:
-                s = dot * (scale * LOG2E)
+                s = dot * (terms.scale * LOG2E)
             else:
-                s = masked_score(
-                    dot, (row + offset)[:, None], j[None, :], row[:, None],
-                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-                    BIAS, bias_b, bias_h, bias_i, bias_j,
-                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
-                )  # fmt: skip
+                i, inside = row + inputs.offset, live[:, None] & (j < keys)[None, :]
+                s = masked_score(dot, i[:, None], j[None, :], row[:, None], inside, b, h, terms)
             w = tl.exp2(s - (lse * LOG2E)[:, None])
             # rounding may make a squared distance slightly negative
             both = both * o_unit[:, None] * twice[None, :]

@@ -27,13 +27,8 @@ def attend_without(
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of `rows` without some keys: an online softmax, in float32 or better.
 
-    A row without other keys gets zeros, and -inf or its sink.
-
-    Args:
-        q, k, v, terms: the attention.
-        rows: the queries to compute.
-        excluded_per_row: (*batch, rows), the key to leave out of each row, -1 for none.
-        excluded_keys: keys to leave out of every row.
+    `excluded_per_row`, (*batch, rows), is one key per row, -1 for none; `excluded_keys` are left
+    out of every row. A row without other keys gets zeros, and -inf or its sink.
     """
     like = upcast(q[..., rows.start : rows.stop, :1])[..., 0]
     best, total = torch.full_like(like, -torch.inf), torch.zeros_like(like)

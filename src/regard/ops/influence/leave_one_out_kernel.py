@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.ops.influence.effect import DOMINANT_WEIGHT
 from regard.ops.kernels.terms import INTERPRETED, LOG2E, LOWEST_SCORE, masked_score
+from regard.ops.kernels.tiles import load_rows
 
 LOG2_DOMINANT_WEIGHT: tl.constexpr = tl.constexpr(math.log2(DOMINANT_WEIGHT))
 
@@ -36,7 +37,7 @@ def rows_without_dominant(
     arguments: dict[str, Any], v: Tensor, sinks: Tensor | None, remove: bool
 ) -> InfluenceRows:
     """One launch; `arguments` are those of `launch_arguments`."""
-    q, queries = arguments["Q"], arguments["queries"]
+    q, queries = arguments["inputs"].q, arguments["inputs"].queries
     sequences, value = q.shape[0] * q.shape[1], v.shape[3]
     half = v.dtype != torch.float32
     dtype = torch.float16 if half else torch.float32
@@ -47,7 +48,7 @@ def rows_without_dominant(
     tile = _choose_tile(max(arguments["HEAD_DIM_PADDED"], value_dim) * q.element_size())
     _leave_one_out_kernel[(triton.cdiv(queries, tile["BM"]), sequences)](
         **arguments, V=v, v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
-        SINKS=q if sinks is None else sinks.float().contiguous(), HAS_SINKS=sinks is not None,
+        SINKS=None if sinks is None else sinks.float().contiguous(),
         OUT=out, UNIT=unit, SQUARE=square, WHOLE=lse, KEY=key, EFFECT=effect,
         VALUE_DIM=value, VALUE_DIM_PADDED=value_dim, HALF=half, REMOVE=remove, **tile,
     )  # fmt: skip
@@ -66,47 +67,36 @@ def _choose_tile(bytes_per_row: int) -> dict[str, int]:
 @triton.jit
 @no_type_check  # Triton has its own types
 def _leave_one_out_kernel(
-    Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-    BIAS, bias_b, bias_h, bias_i, bias_j,
-    V, v_b, v_h, v_j, SINKS, OUT, UNIT, SQUARE, WHOLE, KEY, EFFECT,
+    inputs, terms, V, v_b, v_h, v_j, SINKS, OUT, UNIT, SQUARE, WHOLE, KEY, EFFECT,
     HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_DIM_PADDED: tl.constexpr,
-    PRECISION: tl.constexpr, GENERAL: tl.constexpr,
-    CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
-    MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    HAS_SINKS: tl.constexpr, HALF: tl.constexpr, REMOVE: tl.constexpr,
+    PRECISION: tl.constexpr, GENERAL: tl.constexpr, HALF: tl.constexpr, REMOVE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     i0, bh = tl.program_id(0) * BM, tl.program_id(1).to(tl.int64)
-    b, h = bh // heads, bh % heads
-    dims, value, row = (
-        tl.arange(0, HEAD_DIM_PADDED),
-        tl.arange(0, VALUE_DIM_PADDED),
-        i0 + tl.arange(0, BM),
-    )
-    live, i, at = row < queries, row + offset, bh * queries + row
-    q = tl.load(
-        Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
-        mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-    )  # fmt: skip
-    own_k, own_v = K + b * k_b + (h // group) * k_h, V + b * v_b + (h // group) * v_h
-    limit = tl.load(LSE + at, mask=live, other=1e30) * LOG2E + LOG2_DOMINANT_WEIGHT
+    b, h = bh // inputs.heads, bh % inputs.heads
+    dims, value = tl.arange(0, HEAD_DIM_PADDED), tl.arange(0, VALUE_DIM_PADDED)
+    row, keys, offset = i0 + tl.arange(0, BM), inputs.keys, inputs.offset
+    live, i, at = row < inputs.queries, row + offset, bh * inputs.queries + row
+    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
+    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    own_v = V + b * v_b + (h // inputs.group) * v_h
+    q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
+    limit = tl.load(inputs.lse + at, mask=live, other=1e30) * LOG2E + LOG2_DOMINANT_WEIGHT
     best = tl.full([BM], LOWEST_SCORE, tl.float32)
     total = tl.zeros([BM], tl.float32)
     mixed = tl.zeros([BM, VALUE_DIM_PADDED], tl.float32)
     key = tl.full([BM], -1, tl.int32)
     score = tl.full([BM], LOWEST_SCORE, tl.float32)
     # keys in three segments: [lo, a) mask edge, [a, c) plain, [c, hi) mask edge
-    lo = tl.maximum(i0 + offset - left, 0) // BN * BN
-    hi = tl.maximum(tl.minimum(keys, i0 + BM + offset + right), lo)
+    lo = tl.maximum(i0 + offset - terms.left, 0) // BN * BN
+    hi = tl.maximum(tl.minimum(keys, i0 + BM + offset + terms.right), lo)
     a, c = lo, lo
     if not GENERAL:
         end = tl.cdiv(hi, BN) * BN
-        a = tl.maximum(tl.cdiv(tl.maximum(i0 + BM - 1 + offset - left, 0), BN) * BN, lo)
-        a = tl.minimum(a, end)
-        c = tl.maximum(tl.minimum(keys, i0 + offset + right + 1) // BN * BN, a)
+        a = tl.cdiv(tl.maximum(i0 + BM - 1 + offset - terms.left, 0), BN) * BN
+        a = tl.minimum(tl.maximum(a, lo), end)
+        c = tl.maximum(tl.minimum(keys, i0 + offset + terms.right + 1) // BN * BN, a)
     for segment in tl.static_range(3):
         start, stop = c, hi
         if segment == 0:
@@ -115,26 +105,14 @@ def _leave_one_out_kernel(
             start, stop = a, c
         for j0 in tl.range(start, stop, BN):
             j = j0 + tl.arange(0, BN)
-            k = tl.load(
-                own_k + j[:, None] * k_j + dims[None, :],
-                mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-            )  # fmt: skip
-            v = tl.load(
-                own_v + j[:, None] * v_j + value[None, :],
-                mask=(j < keys)[:, None] & (value < VALUE_DIM)[None, :], other=0.0,
-            )  # fmt: skip
+            k = load_rows(own_k, j, inputs.k_j, j < keys, dims, HEAD_DIM)
+            v = load_rows(own_v, j, v_j, j < keys, value, VALUE_DIM)
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
             if segment == 1:
-                s = dot * (scale * LOG2E)
+                s = dot * (terms.scale * LOG2E)
             else:
-                s = masked_score(
-                    dot, i[:, None], j[None, :], row[:, None],
-                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-                    BIAS, bias_b, bias_h, bias_i, bias_j,
-                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
-                )  # fmt: skip
+                inside = live[:, None] & (j < keys)[None, :]
+                s = masked_score(dot, i[:, None], j[None, :], row[:, None], inside, b, h, terms)
             top = tl.max(s, 1)
             if tl.max((top > limit).to(tl.int32), 0) > 0:  # in few tiles: at most one key per row
                 heavy = s > limit[:, None]
@@ -160,7 +138,7 @@ def _leave_one_out_kernel(
     nonempty = total > 0
     own = tl.where(nonempty, best + tl.log2(tl.where(nonempty, total, 1.0)), LOWEST_SCORE)
     rest = own
-    if HAS_SINKS:
+    if SINKS is not None:
         sink = tl.load(SINKS + h) * LOG2E
         most = tl.maximum(own, tl.maximum(sink, LOWEST_SCORE))
         rest = most + tl.log2(tl.exp2(own - most) + tl.exp2(sink - most))
@@ -171,10 +149,7 @@ def _leave_one_out_kernel(
     whole = tl.where(has, whole, rest)
     odds = tl.exp2(tl.minimum(tl.maximum(score - rest, -126.0), 126.0))  # w / (1 - w)
     w = tl.where(has, odds / (1.0 + odds), 0.0)
-    away = tl.load(
-        own_v + key[:, None] * v_j + value[None, :],
-        mask=has[:, None] & (value < VALUE_DIM)[None, :], other=0.0,
-    ).to(tl.float32) - out  # fmt: skip
+    away = load_rows(own_v, key, v_j, has, value, VALUE_DIM).to(tl.float32) - out
     effect = w * tl.sqrt(tl.sum(away * away, 1))
     if not REMOVE:
         effect = effect / (1.0 + odds)

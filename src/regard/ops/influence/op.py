@@ -1,22 +1,24 @@
 """The public influence functions: one signature, several backends."""
 
+from types import ModuleType
 from typing import Literal, Unpack, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import BackendError, ShapeError
+from regard.errors import ShapeError
 from regard.ops.autocast import without_autocast
 from regard.ops.indices import resolve_slice
 from regard.ops.influence import reference, tiled
-from regard.ops.influence.effect import AttentionRecord, Effect, RowBand
-from regard.ops.influence.statistics import Influence
+from regard.ops.influence.effect import AttentionRecord, Effect, Influence, RowBand
+from regard.ops.kernels import use_kernel
 from regard.ops.terms import TermOptions, check_lse, make_terms
 
 InfluenceBackend = Literal["auto", "reference", "tiled", "kernel"]
 
 
+@without_autocast
 def influence(
     q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
@@ -39,12 +41,10 @@ def influence(
     removing it leaves zeros, so the effect is |h_i|.
 
     Where one key holds nearly all of the weight, as attention sinks do, 1 - w and h - v are lost in
-    the rounding of `lse` and `out`. At most one key per row has a weight above one half: its effect
-    comes from the attention without it, e = w · |h' - v|, at the cost of about one more forward
-    pass over the rows that have one. A half-precision `out` or `lse` is recomputed in float32
-    (another such pass). So e_ij is within 1e-3 of really removing the key in float64 however near w
-    is to 1; where v_j nearly equals h_i, within 1e-6 · |h_i|. On CUDA the kernel makes the first
-    pass for all rows at once, and for nearly equal values e_ij is within 1e-3 · w · |h_i|.
+    the rounding of `lse` and `out`; the effect of a key with more than half of the weight comes
+    from the attention without it, at the cost of about one more forward pass over such rows. A
+    half-precision `out` or `lse` is recomputed in float32. So e_ij is within 1e-3 of removing the
+    key in float64; where v_j nearly equals h_i, within 1e-6 · |h_i| (1e-3 · w · |h_i| on CUDA).
 
     Args:
         q: queries of the attention.
@@ -62,10 +62,16 @@ def influence(
     >>> rg.influence(q, k, v, out, lse).effect_of_key
     tensor([1., 1.])
     """
-    record = _make_record(q, k, v, out, lse, effect, alpha, terms)
-    return compute_influence(record, effect, alpha, backend)
+    record = AttentionRecord(q, k, v, out, lse, make_terms(q, k, **terms))
+    _check(record, effect, alpha)
+    with torch.no_grad():
+        if use_kernel(backend, q.is_cuda, lambda: _kernel().refusal(record, effect)):
+            return _kernel().influence(record, effect)
+        module = reference if backend == "reference" else tiled
+        return module.influence(record, effect, alpha)
 
 
+@without_autocast
 def influence_window(
     q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
@@ -94,44 +100,11 @@ def influence_window(
     >>> rg.ops.influence_window(q, k, v, out, lse, effect="slope")
     tensor([[0.5000, 0.5000]])
     """
-    record = _make_record(q, k, v, out, lse, effect, alpha, terms)
-    return compute_influence_window(record, rows, keys, effect, alpha)
-
-
-@without_autocast
-def compute_influence(
-    record: AttentionRecord, effect: Effect, alpha: float = 2.0, backend: InfluenceBackend = "auto"
-) -> Influence:
-    """`influence` of a recorded attention."""
+    record = AttentionRecord(q, k, v, out, lse, make_terms(q, k, **terms))
+    _check(record, effect, alpha)
+    key_range = resolve_slice(keys, k.shape[-2], "keys")
     with torch.no_grad():
-        match backend:
-            case "reference":
-                return reference.influence(record, effect, alpha)
-            case "tiled":
-                return tiled.influence(record, effect, alpha)
-            case "auto" if not record.q.is_cuda:
-                return tiled.influence(record, effect, alpha)
-            case "auto" | "kernel":
-                return _by_kernel(record, effect, alpha, is_required=backend == "kernel")
-            case other:
-                raise BackendError(
-                    f"backend: needs auto, reference, tiled or kernel, got {other!r}"
-                )
-
-
-@without_autocast
-def compute_influence_window(
-    record: AttentionRecord,
-    rows: slice | int,
-    keys: slice | int,
-    effect: Effect,
-    alpha: float = 2.0,
-) -> Tensor:
-    """`influence_window` of a recorded attention."""
-    row_range = resolve_slice(rows, record.q.shape[-2], "rows")
-    key_range = resolve_slice(keys, record.k.shape[-2], "keys")
-    with torch.no_grad():
-        band = RowBand(record, row_range)
+        band = RowBand(record, resolve_slice(rows, q.shape[-2], "rows"))
         e = band.effects(key_range, effect, alpha)
         dominant = band.dominant_effects(effect)
         if dominant is not None:  # only keys of this window were searched
@@ -140,37 +113,23 @@ def compute_influence_window(
         return e
 
 
-def _by_kernel(
-    record: AttentionRecord, effect: Effect, alpha: float, is_required: bool
-) -> Influence:
+def _kernel() -> ModuleType:
     from regard.ops.influence import kernel  # imports Triton, so only when it will run
 
-    reason = kernel.refusal(record, effect)
-    if reason and is_required:
-        raise BackendError(f"backend: kernel cannot run here, {reason}; try backend='auto'")
-    return tiled.influence(record, effect, alpha) if reason else kernel.influence(record, effect)
+    return kernel
 
 
-def _make_record(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    effect: str,
-    alpha: float,
-    terms: TermOptions,
-) -> AttentionRecord:
-    check_lse(q, lse)
+def _check(record: AttentionRecord, effect: str, alpha: float) -> None:
+    check_lse(record.q, record.lse)
     if effect not in get_args(Effect):
         raise ShapeError(f"effect: needs remove, slope or scale, got {effect!r}")
-    if effect == "scale" and terms.get("score") is not None:
+    if effect == "scale" and record.terms.score is not None:
         raise ShapeError("effect: needs a dot product to scale a key, got a score function")
     if not (isinstance(alpha, int | float) and abs(alpha) < torch.inf):
         raise ShapeError(f"alpha: needs a finite number, got {alpha!r}")
-    if out.shape != (*q.shape[:-1], v.shape[-1]):
+    shape = (*record.q.shape[:-1], record.v.shape[-1])
+    if record.out.shape != shape:
         raise ShapeError(
-            f"out: needs one output for each query, {(*q.shape[:-1], v.shape[-1])}, "
-            f"got {tuple(out.shape)}; try the first result of attend"
+            f"out: needs one output for each query, {shape}, got {tuple(record.out.shape)}; "
+            "try the first result of attend"
         )
-    return AttentionRecord(q, k, v, out, lse, make_terms(q, k, **terms))

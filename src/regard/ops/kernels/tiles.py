@@ -1,6 +1,6 @@
 """Building blocks of Triton kernels that stream over an attention map in tiles."""
 
-from typing import Any, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 import triton
@@ -8,25 +8,47 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.ops.kernels.terms import INTERPRETED, KernelTerms
-from regard.ops.terms import Terms
+
+
+class KernelInputs(NamedTuple):
+    """q, k and lse with strides and sizes, as kernels take them: one argument."""
+
+    q: Tensor
+    k: Tensor
+    lse: Tensor
+    q_b: int
+    q_h: int
+    q_i: int
+    k_b: int
+    k_h: int
+    k_j: int
+    heads: int
+    group: int  # heads of q per head of k
+    queries: int
+    keys: int
+    offset: int
 
 
 def launch_arguments(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, kernel_terms: KernelTerms
+    q: Tensor, k: Tensor, lse: Tensor, offset: int, terms: KernelTerms
 ) -> dict[str, Any]:
-    """The arguments of every kernel: q, k, lse with strides, sizes, and the terms."""
+    """The arguments of every kernel: inputs and terms, and what is known at compile time."""
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     # rows without visible keys get weight 0 without a branch
     lse = lse.float().masked_fill(lse == -torch.inf, 1e30).contiguous()
+    (q_b, q_h, q_i, _), (k_b, k_h, k_j, _) = q.stride(), k.stride()
+    (_, heads, queries, _), (_, kv_heads, keys, _) = q.shape, k.shape
+    group = heads // kv_heads
     return {
-        "Q": q, "K": k, "LSE": lse,
-        "q_b": q.stride(0), "q_h": q.stride(1), "q_i": q.stride(2),
-        "k_b": k.stride(0), "k_h": k.stride(1), "k_j": k.stride(2),
-        "heads": q.shape[1], "group": q.shape[1] // k.shape[1],
-        "queries": q.shape[2], "keys": k.shape[2], "offset": terms.offset,
-        "HEAD_DIM": q.shape[3], "HEAD_DIM_PADDED": max(16, triton.next_power_of_2(q.shape[3])),
+        "inputs": KernelInputs(
+            q, k, lse, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset
+        ),
+        "terms": terms,
+        "HEAD_DIM": q.shape[3],
+        "HEAD_DIM_PADDED": max(16, triton.next_power_of_2(q.shape[3])),
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "ieee",
-    } | kernel_terms.arguments(q, terms)  # fmt: skip
+        "GENERAL": not terms.is_band,
+    }
 
 
 def choose_tile(bytes_per_row: int, operands: int = 1) -> dict[str, int]:
@@ -46,29 +68,30 @@ def choose_tile(bytes_per_row: int, operands: int = 1) -> dict[str, int]:
 
 @triton.jit
 @no_type_check  # Triton has its own types
+def load_rows(pointer, at, stride, live, dims, DIM: tl.constexpr):
+    """Rows `at` of a matrix, zeros where not live and beyond DIM."""
+    mask = live[:, None] & (dims < DIM)[None, :]
+    return tl.load(pointer + at[:, None] * stride + dims[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+@no_type_check
 def row_segments(
-    j0,
-    left,
-    right,
-    offset,
-    queries,
-    keys,
-    GENERAL: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+    j0, inputs, terms, GENERAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
     """Bounds of the rows that see keys j0 … j0 + BN, in five segments.
 
     [lo, a) mask edge, [a, x) plain, [x, y) diagonal, [y, c) plain, [c, hi) mask edge. Only the
     edges and the diagonal pay for masking.
     """
+    left, right, offset = terms.left, terms.right, inputs.offset
     lo = tl.maximum(j0 - right - offset, 0) // BM * BM
-    hi = tl.minimum(queries, tl.maximum(j0 + BN + left - offset, 0))
+    hi = tl.minimum(inputs.queries, tl.maximum(j0 + BN + left - offset, 0))
     x = tl.maximum(tl.minimum(tl.maximum(j0 - offset, 0) // BM * BM, hi), lo)
     y = tl.maximum(tl.cdiv(tl.maximum(j0 + BN - offset, 0), BM) * BM, x)
     a, c = x, y
     if not GENERAL:  # noqa: SIM102, one is known at compile time, the other at run time
-        if j0 + BN <= keys:
+        if j0 + BN <= inputs.keys:
             a = tl.cdiv(tl.maximum(j0 + BN - 1 - right - offset, 0), BM) * BM
             a = tl.minimum(tl.maximum(a, lo), x)
             c = tl.maximum(j0 + left - offset + 1, 0) // BM * BM

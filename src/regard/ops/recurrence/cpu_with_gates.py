@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.ops.packed_linear import LinearFunction, packed_linear, transposed_linear
-from regard.ops.recurrence import fused
 from regard.ops.recurrence.reference import zero_padding_steps
-from regard.ops.recurrence.steps import CellStep, GRUStep, LSTMStep, RNNStep
-from regard.ops.recurrence.weights import CellWeights, GRUWeights, RNNWeights, State
+from regard.ops.recurrence.steps import CellStep, GRUStep, LSTMStep
+from regard.ops.recurrence.weights import CellWeights, GRUWeights, State
 
 MIN_PACKED_SIZE = 16  # steps and sequences from which packing the weights pays
 
@@ -25,9 +24,6 @@ def recur(
     x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
 ) -> tuple[Tensor, State, CellStep]:
     """All outputs, the final state and every gate; x is (sequence, time, dim)."""
-    if isinstance(weights, RNNWeights):  # has no gates
-        out, last = fused.recur(x, weights, state, lengths)
-        return out, last, RNNStep(out)
     x = x.transpose(0, 1).contiguous()  # a strided product takes 2-3 times as long
     u, w_bias, u_bias = weights.u, weights.w_bias, weights.u_bias
     state = tuple(s.to(u.dtype) for s in state)  # under autocast the state stays in full precision
@@ -45,7 +41,7 @@ def recur(
         i, f, o, candidate = gates.view(len(x), -1, len(u)).chunk(4, -1)
         trace = LSTMStep(i, f, o, candidate, cells, states)
     last = tuple(_last(s, first, lengths) for s, first in zip(trace.state, state, strict=True))
-    trace = zero_padding_steps(type(trace)(*(values.transpose(0, 1) for values in trace)), lengths)
+    trace = zero_padding_steps(trace._make(values.transpose(0, 1) for values in trace), lengths)
     return trace.h, last, trace
 
 

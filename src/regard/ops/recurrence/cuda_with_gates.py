@@ -12,8 +12,8 @@ from torch import Tensor
 
 from regard.ops.recurrence import fused
 from regard.ops.recurrence.reference import zero_padding_steps
-from regard.ops.recurrence.steps import CellStep, GRUStep, LSTMStep, RNNStep
-from regard.ops.recurrence.weights import CellWeights, GRUWeights, RNNWeights, State
+from regard.ops.recurrence.steps import CellStep, GRUStep, LSTMStep, gru_gates, lstm_gates
+from regard.ops.recurrence.weights import CellWeights, GRUWeights, State
 
 
 def recur(
@@ -21,29 +21,18 @@ def recur(
 ) -> tuple[Tensor, State, CellStep]:
     """All outputs, the final state and every gate; x is (sequence, time, dim)."""
     out, last = fused.recur(x, weights, state, lengths)
-    if isinstance(weights, RNNWeights):
-        return out, last, RNNStep(out)
     before = torch.cat([state[0][:, None], out[:, :-1]], 1)
     wx, uh = F.linear(x, weights.w, weights.w_bias), F.linear(before, weights.u, weights.u_bias)
-    trace = _gru(wx, uh, out) if isinstance(weights, GRUWeights) else _lstm(wx + uh, out, state[1])
+    if isinstance(weights, GRUWeights):
+        trace = GRUStep(*gru_gates(wx, uh), h=out)
+    else:
+        i, f, o, candidate = lstm_gates(wx + uh)
+        # the only sequential part, and it has no matrix product
+        # (under autocast the gates are in half precision, the cell is not)
+        c = state[1]
+        cells = _cells(f.to(c.dtype), (i * candidate).to(c.dtype), c)
+        trace = LSTMStep(i, f, o, candidate, cells, out)
     return out, last, zero_padding_steps(trace, lengths)
-
-
-def _gru(wx: Tensor, uh: Tensor, h: Tensor) -> GRUStep:
-    gates = 2 * h.shape[-1]
-    z, r = torch.sigmoid(wx[..., :gates] + uh[..., :gates]).chunk(2, -1)
-    candidate = torch.tanh(torch.addcmul(wx[..., gates:], r, uh[..., gates:]))
-    return GRUStep(z, r, candidate, h)
-
-
-def _lstm(both: Tensor, h: Tensor, c: Tensor) -> LSTMStep:
-    gates = 3 * h.shape[-1]
-    i, f, o = torch.sigmoid(both[..., :gates]).chunk(3, -1)
-    candidate = torch.tanh(both[..., gates:])
-    # the only sequential part, and it has no matrix product
-    # (under autocast the gates are in half precision, the cell is not)
-    cells = _cells(f.to(c.dtype), (i * candidate).to(c.dtype), c)
-    return LSTMStep(i, f, o, candidate, cells, h)
 
 
 def _cells(decay: Tensor, inputs: Tensor, c: Tensor) -> Tensor:

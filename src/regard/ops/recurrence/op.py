@@ -7,11 +7,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import BackendError, ShapeError
+from regard.ops.kernels import cannot_run
 from regard.ops.masks import length_mask
 from regard.ops.recurrence import cpu_with_gates, cuda_with_gates, fused, reference
 from regard.ops.recurrence.intercept import SequenceCall, dispatch_sequence
-from regard.ops.recurrence.steps import CellStep
-from regard.ops.recurrence.weights import CellWeights, State
+from regard.ops.recurrence.steps import CellStep, RNNStep
+from regard.ops.recurrence.weights import CellWeights, RNNWeights, State
 
 RecurrenceBackend = Literal["auto", "reference", "fused", "gates"]
 
@@ -80,6 +81,9 @@ def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
     match _choose(call.backend, x, weights, call.gates):
         case "fused":
             (out, state), trace = fused.recur(x, weights, state, lengths), None
+        case "gates" if isinstance(weights, RNNWeights):  # has no gates
+            out, state = fused.recur(x, weights, state, lengths)
+            trace = RNNStep(out)
         case "gates":
             module = cuda_with_gates if x.is_cuda else cpu_with_gates
             out, state, trace = module.recur(x, weights, state, lengths)
@@ -87,11 +91,13 @@ def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
             out, state, trace = reference.recur(x, weights, state, lengths)
     if call.reverse:
         out = reverse_sequences(out, lengths)
-        trace = trace and type(trace)(*(reverse_sequences(values, lengths) for values in trace))
+        trace = trace and trace._make(reverse_sequences(values, lengths) for values in trace)
     state = tuple(s.reshape(*batch, -1) for s in state)
-    if call.gates and trace is not None:
-        trace = type(trace)(*(values.reshape(*batch, time, -1) for values in trace))
-    return RecurrenceResult(out.reshape(*batch, time, -1), state, trace if call.gates else None)
+    out = out.reshape(*batch, time, -1)
+    if not call.gates or trace is None:
+        return RecurrenceResult(out, state, None)
+    trace = trace._make(values.reshape(*batch, time, -1) for values in trace)
+    return RecurrenceResult(out, state, trace)
 
 
 def _choose(backend: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: bool) -> str:
@@ -108,9 +114,7 @@ def _choose(backend: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: 
             if backend == "fused" and gates:
                 reason = "torch's kernels do not return their gates"
             if reason:
-                raise BackendError(
-                    f"backend: {backend} cannot run here, {reason}; try backend='auto'"
-                )
+                raise cannot_run(backend, reason)
             return backend
         case other:
             raise BackendError(
@@ -128,16 +132,10 @@ def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def _check(x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None) -> None:
-    batch, (time, dim) = tuple(x.shape[:-2]), x.shape[-2:]
-    if dim != weights.dim:
-        raise ShapeError(f"x: needs dim={weights.dim} as W has columns, got {dim}")
+    batch, time = tuple(x.shape[:-2]), x.shape[-2]
+    weights.check(x, state, batch)
     if time == 0:
         raise ShapeError("x: needs at least one time step, got 0")
-    if len(state) != len(weights.states):
-        raise ShapeError(f"state: needs ({', '.join(weights.states)}), got {len(state)} tensors")
-    for name, s in zip(weights.states, state, strict=True):
-        if s.shape != (*batch, weights.hidden):
-            raise ShapeError(f"{name}: needs {(*batch, weights.hidden)}, got {tuple(s.shape)}")
     if lengths is None:
         return
     if lengths.shape != batch:

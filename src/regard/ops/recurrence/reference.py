@@ -25,9 +25,8 @@ def recur(
         else:
             pairs = zip(step.state, state, strict=True)
             state = tuple(torch.where(valid[:, t], new, old) for new, old in pairs)
-    trace = zero_padding_steps(
-        type(steps[0])(*(torch.stack(v, 1) for v in zip(*steps, strict=True))), lengths
-    )
+    trace = steps[0]._make(torch.stack(values, 1) for values in zip(*steps, strict=True))
+    trace = zero_padding_steps(trace, lengths)
     return trace.h, state, trace
 
 
@@ -36,4 +35,4 @@ def zero_padding_steps(trace: CellStep, lengths: Tensor | None) -> CellStep:
     if lengths is None:
         return trace
     padding = ~length_mask(lengths, trace.h.shape[1])[..., None]
-    return type(trace)(*(values.masked_fill(padding, 0) for values in trace))
+    return trace._make(values.masked_fill(padding, 0) for values in trace)

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import ShapeError
 from regard.ops.recurrence.intercept import StepCall, dispatch_step
 from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State
 
@@ -136,20 +135,29 @@ def _rnn(wx: Tensor, state: State, weights: CellWeights) -> RNNStep:
 
 def _gru(wx: Tensor, state: State, weights: CellWeights) -> GRUStep:
     (h,) = state
-    uh, gates = _project_state(h, weights), 2 * weights.hidden
-    z, r = torch.sigmoid(wx[..., :gates] + uh[..., :gates]).chunk(2, -1)
-    candidate = torch.tanh(torch.addcmul(wx[..., gates:], r, uh[..., gates:]))
+    z, r, candidate = gru_gates(wx, _project_state(h, weights))
     # under autocast the products are half precision and the state is not; lerp does not promote
     return GRUStep(z, r, candidate, torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype)))
 
 
 def _lstm(wx: Tensor, state: State, weights: CellWeights) -> LSTMStep:
     h, c = state
-    both, gates = wx + _project_state(h, weights), 3 * weights.hidden
-    i, f, o = torch.sigmoid(both[..., :gates]).chunk(3, -1)
-    candidate = torch.tanh(both[..., gates:])
+    i, f, o, candidate = lstm_gates(wx + _project_state(h, weights))
     c = torch.addcmul(f * c, i, candidate)
     return LSTMStep(i, f, o, candidate, c, o * torch.tanh(c))
+
+
+def gru_gates(wx: Tensor, uh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """z, r and the candidate of a GRU from W x + b_W and U h + b_U."""
+    (zr_x, x), (zr_h, h) = (a.tensor_split([a.shape[-1] // 3 * 2], -1) for a in (wx, uh))
+    z, r = torch.sigmoid(zr_x + zr_h).chunk(2, -1)
+    return z, r, torch.tanh(torch.addcmul(x, r, h))
+
+
+def lstm_gates(both: Tensor) -> tuple[Tensor, ...]:
+    """i, f, o and the candidate of an LSTM from W x + U h and the biases."""
+    gates, candidate = both.tensor_split([both.shape[-1] // 4 * 3], -1)
+    return *torch.sigmoid(gates).chunk(3, -1), torch.tanh(candidate)
 
 
 _STEPS = {RNNWeights: _rnn, GRUWeights: _gru, LSTMWeights: _lstm}
@@ -160,14 +168,5 @@ def _project_state(h: Tensor, weights: CellWeights) -> Tensor:
 
 
 def _project_input(x: Tensor, state: State, weights: CellWeights) -> Tensor:
-    """W x + b_W, with the shapes checked."""
-    if len(state) != len(weights.states):
-        raise ShapeError(f"state: needs ({', '.join(weights.states)}), got {len(state)} tensors")
-    if x.shape[-1] != weights.dim:
-        raise ShapeError(f"x: needs dim={weights.dim} as W has columns, got {x.shape[-1]}")
-    for name, s in zip(weights.states, state, strict=True):
-        if s.shape != (*x.shape[:-1], weights.hidden):
-            raise ShapeError(
-                f"{name}: needs shape {(*x.shape[:-1], weights.hidden)}, got {tuple(s.shape)}"
-            )
+    weights.check(x, state, tuple(x.shape[:-1]))
     return F.linear(x, weights.w, weights.w_bias)

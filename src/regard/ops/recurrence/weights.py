@@ -55,6 +55,16 @@ class CellWeights:
     def hidden(self) -> int:
         return self.u.shape[1]
 
+    def check(self, x: Tensor, state: State, batch: tuple[int, ...]) -> None:
+        """Raise a ShapeError unless x and the state fit the cell."""
+        if x.shape[-1] != self.dim:
+            raise ShapeError(f"x: needs dim={self.dim} as W has columns, got {x.shape[-1]}")
+        if len(state) != len(self.states):
+            raise ShapeError(f"state: needs ({', '.join(self.states)}), got {len(state)} tensors")
+        for name, s in zip(self.states, state, strict=True):
+            if s.shape != (*batch, self.hidden):
+                raise ShapeError(f"{name}: needs {(*batch, self.hidden)}, got {tuple(s.shape)}")
+
     def gate(self, name: str) -> tuple[Float[Tensor, "hidden dim"], Float[Tensor, "hidden hidden"]]:
         """W and U of one gate.
 

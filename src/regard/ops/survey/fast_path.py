@@ -17,22 +17,17 @@ from regard.ops.survey.weight_tile import SurveyOptions
 from regard.ops.terms import Terms, finite_lse, upcast
 
 FAST_STATISTICS = with_fast_path("all")
-DIAGONAL_STATISTICS = with_fast_path("diagonal")  # tiles off the diagonal add nothing to them
 
 
 def can_use_fast_path(q: Tensor, k: Tensor, terms: Terms, options: SurveyOptions) -> bool:
     """Whether the map has several tiles, and its unmasked tiles are plain products."""
-    is_dot = terms.score is None and terms.bias is None and terms.softcap is None
+    if terms.score is not None or terms.bias is not None or terms.softcap is not None or q.is_cuda:
+        return False
     is_large = q.shape[-2] * k.shape[-2] > tiling.CACHE_TILE.rows * tiling.CACHE_TILE.keys
     # a mask without `is_full`, like padding, leaves no plain tile
     has_plain_tiles = terms.mask is None or terms.mask.is_full(range(1), range(1))
-    return (
-        is_dot
-        and has_plain_tiles
-        and is_large
-        and not q.is_cuda
-        and options.statistics <= FAST_STATISTICS | DIAGONAL_STATISTICS
-    )
+    known = FAST_STATISTICS | with_fast_path("diagonal")  # off the diagonal these add nothing
+    return is_large and has_plain_tiles and options.statistics <= known
 
 
 class FastPath:
@@ -53,29 +48,22 @@ class FastPath:
     ):
         self.q, self.terms, self.options = q, terms, options
         self.lse = finite_lse(lse)
+        self.heads, self.dtype = q.shape[:-2].numel(), torch.promote_types(q.dtype, lse.dtype)
         self.tile = tiling.CACHE_TILE
         k = upcast(k).reshape(-1, *k.shape[-2:])
-        self.k = F.pad(k, (0, 1), value=1.0).to(self._dtype)
-        self.group = q.shape[:-2].numel() // len(k)
+        self.k = F.pad(k, (0, 1), value=1.0).to(self.dtype)
+        self.group = self.heads // len(k)
         names = totals.keys() & FAST_STATISTICS
-        self.totals = {name: totals[name].view(self._heads, -1) for name in names}
+        self.totals = {name: totals[name].view(self.heads, -1) for name in names}
         self.needs_peaks = bool(names & {"peak", "max_score"})
         self.needs_distances = bool(names & {"mean_distance", "mean_offset"})
-        self.peak_search = PeakSearch(self._heads, q.shape[-2], self.tile.keys)
-        self.step = torch.arange(self.tile.keys, dtype=self._dtype)
+        self.peak_search = PeakSearch(self.heads, q.shape[-2], self.tile.keys)
+        self.step = torch.arange(self.tile.keys, dtype=self.dtype)
         self.max_key_norm = k.norm(dim=-1).amax()
         # below this exp underflows, which is forty times slower
-        self.min_log_w, self.may_underflow = math.log(torch.finfo(self._dtype).tiny) + 0.5, True
+        self.min_log_w, self.may_underflow = math.log(torch.finfo(self.dtype).tiny) + 0.5, True
         self.memory = self.k.new_empty(2, 0)
         self.buffers = self.memory[0], self.memory[1]
-
-    @property
-    def _heads(self) -> int:
-        return self.q.shape[:-2].numel()
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.promote_types(self.q.dtype, self.lse.dtype)
 
     def split_band(self, rows: range) -> tuple[list[range], list[range]]:
         """The keys of a band: plain tiles, and the others."""
@@ -93,14 +81,14 @@ class FastPath:
 
     def add(self, rows: range, parts: list[range]) -> None:
         """Add plain tiles of a band."""
-        q = upcast(slice_axis(self.q, -2, rows)).to(self._dtype) * self.terms.scale
+        q = upcast(slice_axis(self.q, -2, rows)).to(self.dtype) * self.terms.scale
         lse = slice_axis(self.lse, -1, rows)
         bound = (q.norm(dim=-1) * self.max_key_norm + lse).amax()
         self.may_underflow = bool(bound > -self.min_log_w)
-        q = torch.cat([q, -lse[..., None]], -1).reshape(self._heads, len(rows), -1)
+        q = torch.cat([q, -lse[..., None]], -1).reshape(self.heads, len(rows), -1)
         count = max(1, self.tile.weights // (len(rows) * self.tile.keys))
-        for top in range(0, self._heads, count):
-            heads = range(top, min(top + count, self._heads))
+        for top in range(0, self.heads, count):
+            heads = range(top, min(top + count, self.heads))
             self._add_heads(q[top : heads.stop], heads, rows, parts)
 
     def _is_plain(self, rows: range, keys: range, diagonal: range) -> bool:
@@ -149,7 +137,13 @@ class FastPath:
         if "entropy" in self.totals:
             self.totals["entropy"][at] -= logs.sum(0)
         if self.needs_distances:
-            self._add_distances(mass, moment, at, rows, parts)
+            position = torch.arange(rows.start, rows.stop) + self.terms.offset
+            first_key = torch.tensor([keys.start for keys in parts])[:, None, None]
+            offset = moment + (first_key - position) * mass
+            if "mean_offset" in self.totals:
+                self.totals["mean_offset"][at] += offset.sum(0)
+            if "mean_distance" in self.totals:
+                self.totals["mean_distance"][at] += offset.abs().sum(0)
         if self.needs_peaks:
             self._add_peaks(best, at, parts)
 
@@ -168,29 +162,10 @@ class FastPath:
             self.buffers = self.memory[0, :size].view(shape), self.memory[1, :size].view(shape)
         return self.buffers
 
-    def _add_distances(
-        self,
-        mass: Tensor,
-        moment: Tensor,
-        at: tuple[slice, slice],
-        rows: range,
-        parts: list[range],
-    ) -> None:
-        position = torch.arange(rows.start, rows.stop) + self.terms.offset
-        first_key = torch.tensor([keys.start for keys in parts])[:, None, None]
-        offset = moment + (first_key - position) * mass
-        if "mean_offset" in self.totals:
-            self.totals["mean_offset"][at] += offset.sum(0)
-        if "mean_distance" in self.totals:
-            self.totals["mean_distance"][at] += offset.abs().sum(0)
-
     def _add_peaks(self, best: Tensor, at: tuple[slice, slice], parts: list[range]) -> None:
         best, tile = best.max(0)
         if "max_score" in self.totals:
-            lse, old = (
-                self.lse.reshape(self.peak_search.start.shape),
-                self.totals["max_score"][at[0]],
-            )
+            lse, old = self.lse.reshape(self.heads, -1), self.totals["max_score"][at[0]]
             best_score = (best + lse[at]).amax(-1, keepdim=True)
             torch.maximum(best_score.to(old.dtype), old, out=old)
         if "peak" not in self.totals:

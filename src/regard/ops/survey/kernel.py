@@ -21,14 +21,15 @@ from regard.ops.kernels.terms import (
     masked_score,
 )
 from regard.ops.kernels.tiles import (
+    KernelInputs,
     atomic_add_rows,
     atomic_max_rows,
     choose_tile,
     launch_arguments,
+    load_rows,
     row_segments,
     segment_bounds,
 )
-from regard.ops.survey.shares_kernel import compute_shares
 from regard.ops.survey.statistics import Survey, with_kernel_result
 from regard.ops.survey.weight_tile import SurveyOptions
 from regard.ops.terms import Terms
@@ -54,22 +55,21 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptio
     q4, k4 = to_4d(q), to_4d(k)
     kernel_terms = make_kernel_terms(q4, k4, terms)
     assert isinstance(kernel_terms, KernelTerms)
-    arguments = launch_arguments(q4, k4, lse, terms, kernel_terms)
+    arguments = launch_arguments(q4, k4, lse, terms.offset, kernel_terms)
     values: dict[str, Tensor] = {"packed": lse}  # not read unless a peak is requested
     if names - SHARES:
-        values |= _stream(arguments, kernel_terms, names)
+        values |= _stream(arguments, names)
     if names & (SHARES | PEAKS):
         shares, peaks = bool(names & SHARES), bool(names & PEAKS)
-        values |= compute_shares(arguments, options, values["packed"], shares=shares, peaks=peaks)
+        values |= _compute_shares(arguments, options, values["packed"], shares=shares, peaks=peaks)
     if "max_score" in names:
         values["max_score"] = (values["peak"].log() + lse.view_as(values["peak"])).amax(-1)
     return Survey(**{name: values[name].view(*batch, *values[name].shape[1:]) for name in names})
 
 
-def _stream(
-    arguments: dict[str, Any], kernel_terms: KernelTerms, names: frozenset[str]
-) -> dict[str, Tensor]:
-    q, keys, queries = arguments["Q"], arguments["keys"], arguments["queries"]
+def _stream(arguments: dict[str, Any], names: frozenset[str]) -> dict[str, Tensor]:
+    inputs: KernelInputs = arguments["inputs"]
+    q, queries, keys = inputs.q, inputs.queries, inputs.keys
     sequences = q.shape[0] * q.shape[1]
     sums = torch.zeros(sequences, queries, 4, device=q.device, dtype=torch.float32)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
@@ -78,7 +78,7 @@ def _stream(
     # Programs start in order of their ids. Neighbours of one sequence read the same queries and
     # find them in the cache. Under a causal mask the first keys, seen by most queries, make the
     # longest programs; started first, none of them runs alone at the end.
-    allows_future, blocks = kernel_terms.right > 0, triton.cdiv(keys, tile["BN"])
+    allows_future, blocks = arguments["terms"].right > 0, triton.cdiv(keys, tile["BN"])
     _survey_kernel[(blocks, sequences) if allows_future else (sequences, blocks)](
         **arguments, SUMS=sums, PEAK=packed, RECEIVED=received,
         ALLOWS_FUTURE=allows_future,
@@ -93,8 +93,26 @@ def _stream(
     return values
 
 
+def _compute_shares(
+    arguments: dict[str, Any], options: SurveyOptions, packed: Tensor, *, shares: bool, peaks: bool
+) -> dict[str, Tensor]:
+    """The shares, and the peaks: which of the four keys with a peak's tag holds it."""
+    q, queries = arguments["inputs"].q, arguments["inputs"].queries
+    sequences = q.shape[0] * q.shape[1]
+    values = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
+    peak_key = torch.empty(sequences, queries, device=q.device, dtype=torch.int64)
+    rows = 16 if INTERPRETED else 64
+    _shares_kernel[(triton.cdiv(queries, rows), sequences)](
+        **arguments, SHARES=values, PEAK=packed, PEAK_KEY=peak_key, step=values.stride(0),
+        first=options.first_keys, radius=options.radius, WANTS_PEAK=peaks, WANTS_SHARES=shares,
+        BM=rows, BN=16,
+    )  # fmt: skip
+    names = ("self_share", "previous_share", "local_share", "first_share", "peak")
+    return dict(zip(names, values, strict=True)) | {"peak_key": peak_key}
+
+
 @triton.jit
-@no_type_check
+@no_type_check  # Triton has its own types
 def _add_pairs(a, b, c, d):
     return a + c, b + d
 
@@ -102,16 +120,10 @@ def _add_pairs(a, b, c, d):
 @triton.jit
 @no_type_check
 def _survey_kernel(
-    Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-    BIAS, bias_b, bias_h, bias_i, bias_j, SUMS, PEAK, RECEIVED,
+    inputs, terms, SUMS, PEAK, RECEIVED,
     HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, PRECISION: tl.constexpr,
-    GENERAL: tl.constexpr,
-    CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
-    MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    WANTS_SUMS: tl.constexpr, WANTS_PEAK: tl.constexpr, ALLOWS_FUTURE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
+    GENERAL: tl.constexpr, WANTS_SUMS: tl.constexpr, WANTS_PEAK: tl.constexpr,
+    ALLOWS_FUTURE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     # A thread of the tensor core's result holds two rows eight apart, and in them every eighth pair
     # of columns. Sums along these (the reshapes to 2 x 8 rows and BN/8 x 8 columns below) stay
@@ -120,41 +132,32 @@ def _survey_kernel(
     block, bh = tl.program_id(1), tl.program_id(0).to(tl.int64)
     if ALLOWS_FUTURE:
         block, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    j0, b, h = block * BN, bh // heads, bh % heads
+    j0, b, h = block * BN, bh // inputs.heads, bh % inputs.heads
     dims, j = tl.arange(0, HEAD_DIM_PADDED), j0 + tl.arange(0, BN)
-    k = tl.load(
-        K + b * k_b + (h // group) * k_h + j[:, None] * k_j + dims[None, :],
-        mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-    )  # fmt: skip
-    lo, a, x, y, c, hi = row_segments(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
+    queries, keys = inputs.queries, inputs.keys
+    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
+    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    k = load_rows(own_k, j, inputs.k_j, j < keys, dims, HEAD_DIM)
+    lo, a, x, y, c, hi = row_segments(j0, inputs, terms, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for segment in tl.static_range(0 if ALLOWS_FUTURE else 2, 5):
         start, stop = segment_bounds(segment, lo, a, x, y, c, hi)
         row = start + tl.arange(0, BM)
-        next_lse = tl.load(LSE + bh * queries + row, mask=row < queries, other=1e30)
+        next_lse = tl.load(inputs.lse + bh * queries + row, mask=row < queries, other=1e30)
         for i0 in tl.range(start, stop, BM):
             row = i0 + tl.arange(0, BM)
             live = row < queries
-            q = tl.load(
-                Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
-                mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-            )  # fmt: skip
+            q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
             lse = next_lse * LOG2E  # loaded one tile ahead: too small to be pipelined
             at = bh * queries + row
-            next_lse = tl.load(LSE + at + BM, mask=row + BM < queries, other=1e30)
+            next_lse = tl.load(inputs.lse + at + BM, mask=row + BM < queries, other=1e30)
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-            i = row + offset
+            i = row + inputs.offset
             if segment == 1 or segment == 3:
-                s = dot * (scale * LOG2E)
+                s = dot * (terms.scale * LOG2E)
             else:
-                s = masked_score(
-                    dot, i[:, None], j[None, :], row[:, None],
-                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-                    BIAS, bias_b, bias_h, bias_i, bias_j,
-                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
-                )  # fmt: skip
+                inside = live[:, None] & (j < keys)[None, :]
+                s = masked_score(dot, i[:, None], j[None, :], row[:, None], inside, b, h, terms)
             log_w = s - lse[:, None]
             w = tl.exp2(log_w)
             total += tl.sum(tl.reshape(w, [BM // 16, 2, 8, BN]), 1)
@@ -196,3 +199,69 @@ def _survey_kernel(
                 packed = (value << 32) | (0x7FFFFFFF - key).to(tl.int64)
                 atomic_max_rows(PEAK + at, tl.where(value > 0, packed, 0), live)
     tl.store(RECEIVED + bh * keys + j, tl.sum(tl.sum(total, 0), 0), mask=j < keys)
+
+
+@triton.jit
+@no_type_check
+def _shares_kernel(
+    inputs, terms, SHARES, PEAK, PEAK_KEY, step, first, radius,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    GENERAL: tl.constexpr, WANTS_PEAK: tl.constexpr, WANTS_SHARES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    i0, bh = tl.program_id(0) * BM, tl.program_id(1).to(tl.int64)
+    b, h = bh // inputs.heads, bh % inputs.heads
+    dims, row = tl.arange(0, HEAD_DIM_PADDED), i0 + tl.arange(0, BM)
+    keys, k_j, offset = inputs.keys, inputs.k_j, inputs.offset
+    live, i, at = row < inputs.queries, row + offset, bh * inputs.queries + row
+    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
+    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
+    lse = tl.load(inputs.lse + at, mask=live, other=1e30) * LOG2E
+    if WANTS_PEAK:
+        packed = tl.load(PEAK + at, mask=live, other=0)
+        base = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).to(tl.int32)
+        peak = tl.zeros([BM], tl.float32)
+        peak_key = tl.full([BM], -1, tl.int64)
+        for n in tl.static_range(4):
+            key = base + 8 * n
+            visible = live & (packed > 0) & (key < keys)
+            # not `k` or `dot`: Triton keeps one type per name
+            candidate = load_rows(own_k, key, k_j, visible, dims, HEAD_DIM)
+            product = tl.sum(q.to(tl.float32) * candidate.to(tl.float32), 1)
+            score = masked_score(product, i, key, row, visible, b, h, terms)
+            weight = tl.exp2(score - lse)
+            peak_key = tl.where(weight > peak, key.to(tl.int64), peak_key)
+            peak = tl.maximum(weight, peak)
+        tl.store(SHARES + 4 * step + at, peak, mask=live)
+        tl.store(PEAK_KEY + at, peak_key, mask=live)
+    if WANTS_SHARES:
+        self_share = tl.zeros([BM], tl.float32)
+        previous = tl.zeros([BM], tl.float32)
+        local = tl.zeros([BM], tl.float32)
+        first_share = tl.zeros([BM], tl.float32)
+        for part in tl.static_range(2):  # the first keys, then those around the diagonal
+            if part == 0:
+                start, stop = 0, tl.minimum(first, keys)
+            else:
+                start = tl.maximum(i0 + offset - tl.maximum(radius, 1), 0) // BN * BN
+                stop = tl.minimum(i0 + BM + offset + radius, keys)
+            for j0 in range(start, stop, BN):
+                j = j0 + tl.arange(0, BN)
+                k = load_rows(own_k, j, k_j, j < keys, dims, HEAD_DIM)
+                dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+                inside = live[:, None] & (j < keys)[None, :]
+                s = masked_score(dot, i[:, None], j[None, :], row[:, None], inside, b, h, terms)
+                w = tl.exp2(s - lse[:, None])
+                offset_j = j[None, :] - i[:, None]
+                if part == 0:
+                    first_share += tl.sum(tl.where(j[None, :] < first, w, 0.0), 1)
+                else:
+                    self_share += tl.sum(tl.where(offset_j == 0, w, 0.0), 1)
+                    previous += tl.sum(tl.where(offset_j == -1, w, 0.0), 1)
+                    is_local = (offset_j <= radius) & (-offset_j <= radius)
+                    local += tl.sum(tl.where(is_local, w, 0.0), 1)
+        tl.store(SHARES + at, self_share, mask=live)
+        tl.store(SHARES + step + at, previous, mask=live)
+        tl.store(SHARES + 2 * step + at, local, mask=live)
+        tl.store(SHARES + 3 * step + at, first_share, mask=live)

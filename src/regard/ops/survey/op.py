@@ -1,25 +1,28 @@
 """The public survey function: one signature, several backends."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Literal, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import BackendError
 from regard.ops.autocast import without_autocast
-from regard.ops.survey import gradient, reference, tiled
+from regard.ops.kernels import use_kernel
+from regard.ops.survey import reference, tiled
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
+    DIFFERENTIABLE_STATISTICS,
     KERNEL_STATISTICS,
+    STATISTICS,
     Survey,
     make_survey_options,
 )
-from regard.ops.survey.weight_tile import SurveyOptions, is_first_key, nonzero_starts
+from regard.ops.survey.weight_tile import SurveyOptions, WeightTile, is_first_key, nonzero_starts
 from regard.ops.terms import TermOptions, Terms, check_lse, make_terms, weights_from_scores
-from regard.ops.tiling import row_bands
+from regard.ops.tiling import attach_gradients, row_bands
 
 SurveyBackend = Literal["auto", "reference", "tiled", "kernel"]
 
@@ -82,7 +85,7 @@ def compute_survey(
         result = _compute(q, k, upcast_lse, terms, options, backend)
         if "first_share" in options.statistics and backend != "reference":
             result = _first_share_after_padding(result, q, k, lse, terms, options)
-    return gradient.differentiable_survey(result, q, k, lse, terms, options)
+    return _differentiable(result, q, k, lse, terms, options)
 
 
 def _compute(
@@ -90,37 +93,30 @@ def _compute(
 ) -> Survey:
     if not q.shape[:-1].numel() or not k.shape[-2]:
         return tiled.survey(q, k, lse, terms, options)  # no tiles: the initial values
-    match backend:
-        case "reference":
-            return reference.survey(q, k, lse, terms, options)
-        case "tiled":
-            return tiled.survey(q, k, lse, terms, options)
-        case "auto" if not q.is_cuda:
-            return tiled.survey(q, k, lse, terms, options)
-        case "auto" | "kernel":
-            return _by_kernel(q, k, lse, terms, options, is_required=backend == "kernel")
-        case other:
-            raise BackendError(f"backend: needs auto, reference, tiled or kernel, got {other!r}")
-
-
-def _by_kernel(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions, is_required: bool
-) -> Survey:
-    from regard.ops.survey import kernel  # imports Triton, so only when it will run
-
-    reason = kernel.refusal(q, k, terms)
+    if backend == "reference":
+        return reference.survey(q, k, lse, terms, options)
     others = options.statistics - KERNEL_STATISTICS
-    if is_required and (reason or others):
-        reason = reason or f"the kernel does not compute {', '.join(sorted(others))}"
-        raise BackendError(f"backend: kernel cannot run here, {reason}; try backend='auto'")
-    if reason:
+
+    def refusal() -> str | None:
+        reason = _kernel().refusal(q, k, terms)
+        if reason is None and others and backend == "kernel":
+            return f"the kernel does not compute {', '.join(sorted(others))}"
+        return reason
+
+    if not use_kernel(backend, q.is_cuda, refusal):
         return tiled.survey(q, k, lse, terms, options)
-    supported = options._replace(statistics=options.statistics & KERNEL_STATISTICS)
-    result = kernel.survey(q, k, lse, terms, supported)
+    supported = options._replace(statistics=options.statistics - others)
+    result = _kernel().survey(q, k, lse, terms, supported)
     if not others:
         return result
     rest = tiled.survey(q, k, lse, terms, options._replace(statistics=others))
     return replace(result, **{name: getattr(rest, name) for name in others})
+
+
+def _kernel() -> ModuleType:
+    from regard.ops.survey import kernel  # imports Triton, so only when it will run
+
+    return kernel
 
 
 def _first_share_after_padding(
@@ -137,3 +133,30 @@ def _first_share_after_padding(
         w = weights_from_scores(terms.score_tile(q, k, rows, keys), band)
         shares.append((w * is_first_key(terms.grid(q, k, rows, keys), options, starts)).sum(-1))
     return replace(result, first_share=torch.cat(shares, -1).to(result.first_share.dtype))
+
+
+def _differentiable(
+    result: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions
+) -> Survey:
+    """Attach gradients in q, k, lse and a trainable bias, recomputed band by band."""
+    names = [name for name in DIFFERENTIABLE_STATISTICS if name in options.statistics]
+    if not names:
+        return result
+
+    def recompute(
+        rows: range, inputs: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        q, k, lse = inputs
+        keys = terms.key_span(rows, k.shape[-2])
+        scores, grid = terms.score_tile(q, k, rows, keys), terms.grid(q, k, rows, keys)
+        band = lse[..., rows.start : rows.stop]
+        tile = WeightTile(scores, band, grid, options, nonzero_starts(q, terms))
+        spans = [rows if STATISTICS[name].axes == ("query",) else keys for name in names]
+        return [STATISTICS[name].formula(tile) for name in names], [
+            grad[..., span.start : span.stop] for grad, span in zip(grads, spans, strict=True)
+        ]
+
+    values = [getattr(result, name) for name in names]
+    bands = row_bands(q.shape[-2], q.shape[:-2].numel() * k.shape[-2])
+    attached = attach_gradients(values, (q, k, lse), terms.trainable_tensors, bands, recompute)
+    return replace(result, **dict(zip(names, attached, strict=True)))

@@ -4,9 +4,7 @@ from torch import Tensor
 
 from regard.ops.survey.statistics import STATISTICS, Survey
 from regard.ops.survey.weight_tile import SurveyOptions, WeightTile, nonzero_starts
-from regard.ops.terms import Terms, weights_from_scores
-
-__all__ = ["survey", "weights_from_scores"]
+from regard.ops.terms import Terms
 
 
 def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions) -> Survey:

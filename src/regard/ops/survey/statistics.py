@@ -49,6 +49,11 @@ def _row(meaning: str, formula: Callable[[WeightTile], Tensor], **facts) -> Any:
     return _statistic(meaning, formula, default=True, differentiable=True, **facts)
 
 
+_PEAK = {"accumulator": "_add_peaks", "fast_path": "all", "kernel": "peak"}
+_DISTANCE = {"accumulator": "_add_distances", "fast_path": "all", "kernel": "sums"}
+_DIAGONAL = {"accumulator": "_add_diagonals", "fast_path": "diagonal", "kernel": "shares"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Survey:
     """Statistics of an attention map; None where not requested.
@@ -71,48 +76,36 @@ class Survey:
     peak: Float[Tensor, "*batch query"] | None = _row(
         "max_j w",
         lambda t: t.w.amax(-1),
-        accumulator="_add_peaks",
-        fast_path="all",
-        kernel="peak",
         twin="peak_key",
+        **_PEAK,
     )
     peak_key: Int[Tensor, "*batch query"] | None = _statistic(
         "argmax_j w, -1 without visible keys",
         lambda t: t.top[1][..., 0],
         default=True,
         initial=-1,
-        accumulator="_add_peaks",
-        fast_path="all",
-        kernel="peak",
         twin="peak",
+        **_PEAK,
     )
     mean_distance: Float[Tensor, "*batch query"] | None = _row(
         "Σ_j w |j - p_i|",
         lambda t: (t.w * t.relative_position.abs()).sum(-1),
-        accumulator="_add_distances",
-        fast_path="all",
-        kernel="sums",
+        **_DISTANCE,
     )
     mean_offset: Float[Tensor, "*batch query"] | None = _row(
         "Σ_j w (j - p_i), negative for earlier keys",
         lambda t: (t.w * t.relative_position).sum(-1),
-        accumulator="_add_distances",
-        fast_path="all",
-        kernel="sums",
+        **_DISTANCE,
     )
     self_share: Float[Tensor, "*batch query"] | None = _row(
         "weight on the own position",
         lambda t: (t.w * (t.relative_position == 0)).sum(-1),
-        accumulator="_add_diagonals",
-        fast_path="diagonal",
-        kernel="shares",
+        **_DIAGONAL,
     )
     previous_share: Float[Tensor, "*batch query"] | None = _row(
         "weight on the previous position",
         lambda t: (t.w * (t.relative_position == -1)).sum(-1),
-        accumulator="_add_diagonals",
-        fast_path="diagonal",
-        kernel="shares",
+        **_DIAGONAL,
     )
     first_share: Float[Tensor, "*batch query"] | None = _row(
         "weight on the first `first_keys` tokens after padding",
@@ -124,9 +117,7 @@ class Survey:
     local_share: Float[Tensor, "*batch query"] | None = _row(
         "weight within `radius` of the own position",
         lambda t: (t.w * (t.relative_position.abs() <= t.options.radius)).sum(-1),
-        accumulator="_add_diagonals",
-        fast_path="diagonal",
-        kernel="shares",
+        **_DIAGONAL,
     )
     received: Float[Tensor, "*batch key"] | None = _statistic(
         "Σ_i w, the weight that a key receives from all queries",
@@ -257,14 +248,8 @@ def check_statistics(statistics: Collection[str]) -> frozenset[str]:
     >>> check_statistics("entropy")
     frozenset({'entropy'})
     """
-    statistics = (statistics,) if isinstance(statistics, str) else statistics
-    unknown = (
-        [statistics]
-        if not isinstance(statistics, Collection)
-        else [x for x in statistics if x not in STATISTICS]
-    )
-    if unknown:
-        raise ShapeError(
-            f"statistics: needs names of {', '.join(ALL_STATISTICS)}, got {unknown[0]!r}"
-        )
-    return frozenset(statistics)
+    names = [statistics] if isinstance(statistics, str) else statistics
+    for name in names if isinstance(names, Collection) else [names]:
+        if name not in STATISTICS:
+            raise ShapeError(f"statistics: needs names of {', '.join(STATISTICS)}, got {name!r}")
+    return frozenset(names)

@@ -19,23 +19,19 @@ DIAGONAL_COST = 1 << 15  # adding one diagonal takes as long as a pass over so m
 def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions) -> Survey:
     """Stream over the visible tiles; each adds to the totals."""
     totals = SurveyTotals(q, k, lse, terms, options)
-    if can_use_fast_path(q, k, terms, options):
-        _survey_by_fast_path(totals)
-    else:
+    if not can_use_fast_path(q, k, terms, options):
         for rows, keys in tiling.iter_tiles(q, k, terms):
             totals.add(rows, keys)
-    return totals.survey()
-
-
-def _survey_by_fast_path(totals: "SurveyTotals") -> None:
-    fast = FastPath(totals.q, totals.k, totals.lse, totals.terms, totals.options, totals.values)
-    for rows in tiling.split_rows(totals.q, fast.tile.rows):
+        return totals.survey()
+    fast = FastPath(q, k, lse, terms, options, totals.values)
+    for rows in tiling.split_rows(q, fast.tile.rows):
         plain, others = fast.split_band(rows)
         for keys in others:
             totals.add(rows, keys)
         if plain:
             fast.add(rows, plain)
     fast.find_peak_keys()
+    return totals.survey()
 
 
 class _Tile(NamedTuple):
@@ -69,7 +65,9 @@ class SurveyTotals:
         """Add one tile to the totals."""
         grid = self.terms.grid(self.q, self.k, rows, keys)
         at = slice(rows.start, rows.stop)
-        self._grow_buffers(self.q.shape[:-2].numel() * len(rows) * len(keys))
+        size = self.q.shape[:-2].numel() * len(rows) * len(keys)
+        if self.buffer.numel() < size:
+            self.buffer, self.other_buffer = self.lse.new_empty(2, size).unbind(0)
         scores = self.terms.score_tile(self.q, self.k, rows, keys, buffer=self.buffer)
         if "max_score" in self.values:
             self._add_max_score(scores)
@@ -79,10 +77,6 @@ class SurveyTotals:
         tile = _Tile(w, x, grid, at)
         for accumulate in self.accumulators:
             accumulate(tile)
-
-    def _grow_buffers(self, size: int) -> None:
-        if self.buffer.numel() < size:
-            self.buffer, self.other_buffer = self.lse.new_empty(2, size).unbind(0)
 
     # ---- accumulators, named by the records of STATISTICS
 

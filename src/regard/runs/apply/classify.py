@@ -1,15 +1,19 @@
-"""Classification of image files by the vision model of a run."""
+"""Classification of image files by the vision model of a run, with attention overlays."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, FileError
+from regard.inspection import look
 from regard.models import VisionTransformer
-from regard.runs.run import Device, Run, model_on, require_verb
+from regard.runs.apply.report import confidence_warning
+from regard.runs.contents import Device, RunContents, require_verb
+from regard.runs.text_model import model_on
 from regard.tasks.classification.evaluator import top_log_odds
 
 
@@ -40,8 +44,28 @@ class ClassPrediction(list[tuple[str, float]]):
         return self.confidence is not None and self.confidence < self.threshold
 
 
+class ClassifiedFile(NamedTuple):
+    """The prediction for one file, or the error that it could not be read with.
+
+    >>> ClassifiedFile("a.png", ClassPrediction([("A", 0.9)])).warning  # no calibrated confidence
+    ''
+    """
+
+    path: str | Path
+    prediction: ClassPrediction
+    error: FileError | None = None
+
+    @property
+    def warning(self) -> str:
+        """The low-confidence warning; empty if there is none."""
+        confidence, threshold = self.prediction.confidence, self.prediction.threshold
+        if confidence is None or not self.prediction.unsure:
+            return ""
+        return confidence_warning(self.path, confidence, threshold, "the class may be wrong")
+
+
 def classify_run(
-    run: Run,
+    run: RunContents,
     images: str | Path | Sequence[str | Path],
     *,
     top: int = 1,
@@ -57,79 +81,126 @@ def classify_run(
         invert: see `read_run_image`.
         device: where to compute, on a copy of the model; None is where the model is.
 
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> file = tempfile.mkdtemp() + "/black.png"
-    >>> Image.new("L", (16, 16)).save(file)
-    >>> (prediction,) = classify_run(rg.load("glyphs", device="cpu"), [file])
-    >>> len(prediction), prediction.unsure  # an empty image
-    (1, True)
+    >>> classify_run(rg.load("glyphs", device="cpu"), ["none.png"])
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: none.png: needs to be an image, got nothing there
     """
-    require_verb(run, "classify")
-    if top < 1:
-        raise ConfigError(f"top: needs 1 or more, got {top}")
-    model, size = model_on(run.model, device), run.recipe.data.input_size
-    where, predictions = next(model.parameters()).device, []
-    for path in [images] if isinstance(images, str | Path) else images:
-        image = read_run_image(run, path, size=size, invert=invert)
-        with torch.no_grad():
-            predictions.append(build_prediction(run, model(image[None].to(where))[0].cpu(), top))
+    images = [images] if isinstance(images, str | Path) else images
+    predictions = []
+    for file in classify_files(run, images, top=top, invert=invert, device=device):
+        if file.error is not None:
+            raise file.error
+        predictions.append(file.prediction)
     return predictions
 
 
+def classify_files(
+    run: RunContents,
+    images: Sequence[str | Path],
+    *,
+    top: int = 3,
+    size: int | None = None,
+    own_size: bool = False,
+    invert: bool = False,
+    overlay: Path | None = None,
+    device: Device | None = None,
+) -> Iterator[ClassifiedFile]:
+    """Classify image files one by one; all options are checked before the first.
+
+    Args:
+        run: a run of a vision model.
+        images: image files.
+        top: classes per image.
+        size: side in pixels that images are resized to; None is that of training.
+        own_size: keep each image's own size.
+        invert: see `read_run_image`.
+        overlay: file to draw the attention to; several images get OVERLAY-NAME.
+        device: where to compute, on a copy of the model; None is where the model is.
+
+    >>> (result,) = classify_files(rg.load("glyphs"), ["none.png"])
+    >>> type(result.error).__name__
+    'FileError'
+    """
+    require_verb(run, "classify")
+    patch = patch_size(run)
+    if top < 1:
+        raise ConfigError(f"top: needs 1 or more, got {top}")
+    if own_size and size is not None:
+        raise ConfigError(f"size: needs to be left out beside --own-size, got {size}")
+    if size is not None and (size < patch or size % patch):
+        raise ConfigError(f"size: needs a multiple of the patch, {patch}, got {size}")
+    if overlay is not None:
+        if not isinstance(run.model, VisionTransformer):
+            kind = type(run.model).__name__
+            raise ConfigError(f"overlay: needs a model with attention, got {kind}")
+        if not overlay.parent.is_dir():
+            raise FileError(f"overlay: needs a folder that exists, got {overlay.parent}")
+    model, side = model_on(run.model, device), None if own_size else size or run.data.input_size
+
+    def classify(path: str | Path) -> ClassifiedFile:
+        try:
+            image = read_run_image(run, path, size=side, invert=invert)
+        except FileError as error:
+            return ClassifiedFile(path, ClassPrediction(), error)
+        figure = overlay
+        if figure is not None and len(images) > 1:
+            figure = figure.with_name(f"{figure.stem}-{Path(path).stem}{figure.suffix}")
+        return ClassifiedFile(path, _prediction(run, _logits(model, image, figure), top))
+
+    return map(classify, images)
+
+
 def read_run_image(
-    run: Run, path: str | Path, *, size: int | None, invert: bool = False
+    run: RunContents, path: str | Path, *, size: int | None, invert: bool = False
 ) -> Float[Tensor, "channel height width"]:
     """Read an image file as the run's model takes it: `size` pixels square, or its own size.
 
     Where the run's data is cropped to its ink (glyphs), so is the image, dark on light or light on
     dark, and `invert` says that the ink is dark. Other images are taken whole; `invert` swaps black
     and white.
-
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> file = tempfile.mkdtemp() + "/white.png"
-    >>> Image.new("L", (40, 30), 255).save(file)
-    >>> read_run_image(rg.load("glyphs"), file, size=24).shape
-    torch.Size([1, 24, 24])
     """
-    return run.recipe.data.read_image(
-        path, size=size, multiple=patch_size(run), channels=run.model.config.channels, invert=invert
+    channels = run.model.config.channels
+    return run.data.read_image(
+        path, size=size, multiple=patch_size(run), channels=channels, invert=invert
     )
 
 
-def build_prediction(run: Run, logits: Float[Tensor, " classes"], top: int) -> ClassPrediction:
-    """The top classes of one image, with the run's calibrated confidence."""
-    classes = top_classes(logits, class_names(run), top)
+@torch.no_grad()
+def _logits(model: nn.Module, image: Tensor, overlay: Path | None) -> Tensor:
+    batch = image[None].to(next(model.parameters()).device)
+    if overlay is None:
+        return model(batch)[0].cpu()
+    from regard.inspection.figures.maps import draw_overlay  # imports matplotlib
+
+    with look(model) as sight:
+        logits = model(batch)[0].cpu()
+    # the class token of the last layer: the classification head reads nothing else
+    draw_overlay(sight[sight.names[-1]], image, path=overlay)
+    return logits
+
+
+def _prediction(run: RunContents, logits: Tensor, top: int) -> ClassPrediction:
+    names = class_names(run)
+    probabilities, labels = logits.softmax(-1).topk(min(top, len(names)))
+    rows = zip(labels.tolist(), probabilities.tolist(), strict=True)
+    classes = [(names[label], probability) for label, probability in rows]
     if run.calibration is None:
         return ClassPrediction(classes)
     confidence = run.calibration.confidence(float(top_log_odds(logits)))
     return ClassPrediction(classes, confidence=confidence, threshold=run.calibration.threshold)
 
 
-def top_classes(
-    logits: Float[Tensor, " classes"], names: list[str], top: int
-) -> list[tuple[str, float]]:
-    """Names and probabilities of the most probable classes, best first.
-
-    >>> top_classes(torch.tensor([0.0, 99.0]), ["cat", "dog"], 1)
-    [('dog', 1.0)]
-    """
-    probabilities, classes = logits.softmax(-1).topk(min(top, len(names)))
-    rows = zip(classes.tolist(), probabilities.tolist(), strict=True)
-    return [(names[n], x) for n, x in rows]
-
-
-def patch_size(run: Run) -> int:
+def patch_size(run: RunContents) -> int:
     """The side of a patch of a vision Transformer; 1 for a convolutional network."""
     return run.model.config.patch_size if isinstance(run.model, VisionTransformer) else 1
 
 
-def class_names(run: Run) -> list[str]:
+def class_names(run: RunContents) -> list[str]:
     """Names of the run's classes: those of its data, or their numbers.
 
     >>> "".join(class_names(rg.load("glyphs")))
     '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ'
     """
-    count, names = run.model.config.classes, run.recipe.data.class_names
+    count, names = run.model.config.classes, run.data.class_names
     return list(names) if len(names) == count else [str(label) for label in range(count)]

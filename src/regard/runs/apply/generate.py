@@ -8,11 +8,12 @@ from regard.data import Tokenizer
 from regard.decode import Sampling, SuppressTokens, last_tokens, make_stepper, stream
 from regard.errors import ConfigError
 from regard.models import LanguageModel
-from regard.runs.run import Device, Run, model_on, require_verb
+from regard.runs.contents import Device, RunContents, require_verb
+from regard.runs.text_model import model_on
 
 
 def generate_run(
-    run: Run,
+    run: RunContents,
     prompt: str = "",
     *,
     max_new_tokens: int = 200,
@@ -30,7 +31,7 @@ def generate_run(
 
     >>> tokenizer = rg.data.ByteTokenizer()
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=tokenizer.vocab)).eval()
-    >>> run = Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
+    >>> run = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
     >>> text = "".join(generate_run(run, "import ", max_new_tokens=5))
     """
     require_verb(run, "generate")
@@ -74,9 +75,9 @@ def _stream(
         yield tokenizer.decode(pending)
 
 
-def _prompt_ids(run: Run, prompt: str) -> list[int]:
+def _prompt_ids(run: RunContents, prompt: str) -> list[int]:
     """Token ids of the prompt, after the edge of a document where the data has such edges."""
-    ids = run.recipe.data.document_edges(run.tokenizer) + run.tokenizer.encode_input(prompt)
+    ids = run.data.document_edges(run.tokenizer) + run.tokenizer.encode_input(prompt)
     if not ids:
         raise ConfigError("prompt: needs a text for this model to continue, got none")
     return ids

@@ -1,41 +1,27 @@
-"""Transcription of audio files by the recogniser of a run."""
+"""Transcription of audio files or of a live stream by the recogniser of a run, with timing."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.data import AudioFile
+from regard.data import AudioFile, Resampler
 from regard.decode import PrefixBeam, Transcriber
-from regard.runs.run import Device, Run, model_on, require_verb
+from regard.errors import ConfigError, FileError
+from regard.runs.apply.report import Reporter, confidence_warning
+from regard.runs.contents import Device, RunContents, require_verb
+from regard.runs.text_model import model_on
 from regard.tasks import Transcript
 
-
-def transcribe_run(
-    run: Run,
-    paths: str | Path | Sequence[str | Path],
-    *,
-    beam_width: int = 1,
-    device: Device | None = None,
-) -> list[str]:
-    """The text of each audio file; see `transcribe_run_detailed`.
-
-    >>> import tempfile, wave
-    >>> path = tempfile.mkdtemp() + "/silence.wav"
-    >>> with wave.open(path, "wb") as file:
-    ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
-    ...     file.writeframes(bytes(16000))
-    >>> transcribe_run(rg.load("morse", device="cpu"), [path])
-    ['']
-    """
-    transcripts = transcribe_run_detailed(run, paths, beam_width=beam_width, device=device)
-    return [transcript.text for transcript in transcripts]
+MAGIC = {b"RIFF": "a WAV file", b"fLaC": "a FLAC file", b"OggS": "an OGG file"}
 
 
 def transcribe_run_detailed(
-    run: Run,
+    run: RunContents,
     paths: str | Path | Sequence[str | Path],
     *,
     beam_width: int = 1,
@@ -52,36 +38,203 @@ def transcribe_run_detailed(
         beam_width: of the CTC prefix beam search; 1 takes the best path.
         device: where to compute, on a copy of the model; None is where the model is.
 
-    >>> import tempfile, wave
-    >>> path = tempfile.mkdtemp() + "/silence.wav"
-    >>> with wave.open(path, "wb") as file:
-    ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
-    ...     file.writeframes(bytes(16000))
-    >>> transcribe_run_detailed(rg.load("morse", device="cpu"), [path])[0].text
-    ''
+    >>> transcribe_run_detailed(rg.load("morse", device="cpu"), ["none.wav"])
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: none.wav: needs to be a sound file, got nothing there
     """
-    transcriber = build_transcriber(run, beam_width, device=device)
+    job = TranscribeJob(run, beam_width=beam_width, device=device)
     transcripts = list[Transcript]()
     for path in [paths] if isinstance(paths, str | Path) else paths:
-        chunks = rechunk(open_audio(transcriber, path).chunks(), transcriber.sample_rate)
-        text = "".join([transcriber.push(chunk) for chunk in chunks])
-        text = (text + transcriber.finish()).strip()
-        score = transcriber.score if text else -math.inf
-        confidence = None if run.calibration is None else run.calibration.confidence(score)
-        transcripts.append(Transcript(text, transcriber.score, confidence))
+        text = ""
+        for chunk in job.files([path]):
+            if chunk.error is not None:
+                raise chunk.error
+            text += chunk.text
+        text, score = text.strip(), job.transcriber.score
+        calibration = run.calibration
+        sure = None if calibration is None else calibration.confidence(score if text else -math.inf)
+        transcripts.append(Transcript(text, score, sure))
     return transcripts
 
 
-def open_audio(transcriber: Transcriber, path: str | Path) -> AudioFile:
-    """Open an audio file, after a first pass over it that prepares the transcriber.
+class TranscriptChunk(NamedTuple):
+    """New text of one input, as it is recognised.
 
-    >>> open_audio(build_transcriber(rg.load("morse", device="cpu")), "nothing.wav")
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nothing.wav: needs to be a sound file, got nothing there
+    The last chunk of an input has `is_last`; `error` is set if the file could not be read.
+
+    >>> TranscriptChunk("a.wav", "CQ").is_last
+    False
     """
-    transcriber.prepare(AudioFile(path, transcriber.sample_rate).chunks())
-    return AudioFile(path, transcriber.sample_rate)
+
+    path: str | Path
+    text: str = ""  # decided since the previous chunk
+    partial_text: str = ""  # may still change
+    seconds: float = 0.0  # of audio in this chunk
+    is_last: bool = False
+    is_complete: bool = True  # False if the file is damaged or truncated
+    notes: tuple[str, ...] = ()  # such as "resampled from …"
+    warning: str = ""  # about low confidence
+    error: FileError | None = None
+
+
+class TranscribeJob:
+    """Transcribes files or a stream with one run, and measures the time.
+
+    Args:
+        run: a run of a recogniser.
+        beam_width: of the CTC prefix beam search; 1 takes the best path.
+        normalize_peak: normalise level and noise floor to those of training.
+        device: where to compute, on a copy of the model; None is where the model is.
+
+    >>> job = TranscribeJob(rg.load("morse", device="cpu"))
+    >>> [type(chunk.error).__name__ for chunk in job.files(["none.wav"])]
+    ['FileError']
+    """
+
+    def __init__(
+        self,
+        run: RunContents,
+        *,
+        beam_width: int = 1,
+        normalize_peak: bool = True,
+        device: Device | None = None,
+    ):
+        require_verb(run, "transcribe")
+        search = PrefixBeam(width=beam_width) if beam_width != 1 else None  # it checks the width
+        self.transcriber = Transcriber(
+            model_on(run.model, device), run.tokenizer, search=search, normalize_peak=normalize_peak
+        )
+        self.sample_rate, self.calibration = self.transcriber.sample_rate, run.calibration
+        self.audio_seconds = self.compute_seconds = 0.0
+        self.chunk_times: list[float] = []  # to compute each chunk of a stream
+        self._has_text = self._is_live = False
+        self._resampler: Resampler | None = None
+        self._name, self._notes = "stream", tuple[str, ...]()
+
+    @property
+    def delay(self) -> float:
+        """Seconds of audio that the model waits for before it decides."""
+        return self.transcriber.delay if self._is_live else self.transcriber.stream.config.delay
+
+    def files(self, paths: Sequence[str | Path]) -> Iterator[TranscriptChunk]:
+        """Transcribe files one after the other; a file that cannot be read stops no other."""
+        for path in paths:
+            try:  # a first pass over the file prepares the transcriber
+                self.transcriber.prepare(AudioFile(path, self.sample_rate).chunks())
+                audio = AudioFile(path, self.sample_rate)
+            except FileError as error:
+                yield TranscriptChunk(path, is_last=True, error=error)
+                continue
+            spaces = ""  # trailing spaces wait for the next word
+            for chunk in rechunk(audio.chunks(), self.sample_rate):
+                text = spaces + self._push(chunk)
+                spaces = text[len(text.rstrip()) :]
+                yield TranscriptChunk(path, text.rstrip())
+            text = (spaces + self._compute(self.transcriber.finish)).rstrip()
+            yield TranscriptChunk(
+                path, text, is_last=True, is_complete=audio.is_complete,
+                notes=tuple(audio.notes), warning=self._warning(str(path)),
+            )  # fmt: skip
+
+    def stream(
+        self, waves: Iterable[Tensor], *, rate: int | None = None, name: str = "stream"
+    ) -> Iterator[TranscriptChunk]:
+        """Transcribe a live stream of sample chunks in [-1, 1] until it ends.
+
+        After an interrupt, `finish_stream` gives the text that is still pending. A rate of None is
+        the model's; messages name the stream by `name`.
+        """
+        rate = self.sample_rate if rate is None else rate
+        if not 1000 <= rate <= 1_000_000:
+            raise ConfigError(f"rate: needs 1000 to 1000000 samples per second, got {rate}")
+        self._is_live, self._name = True, name
+        if rate != self.sample_rate:
+            self._resampler = Resampler(rate, self.sample_rate)
+            self._notes = (f"resampled from {rate} to {self.sample_rate} samples per second",)
+        return self._stream(waves)
+
+    def _stream(self, waves: Iterable[Tensor]) -> Iterator[TranscriptChunk]:
+        for wave in waves:
+            yield self._live(wave if self._resampler is None else self._resampler(wave))
+        yield from self.finish_stream()
+
+    def finish_stream(self) -> Iterator[TranscriptChunk]:
+        """The last chunks of a live stream."""
+        if self._resampler is not None:
+            yield self._live(self._resampler.finish())
+        text = self._compute(self.transcriber.finish)
+        yield TranscriptChunk(
+            self._name, text, is_last=True, notes=self._notes, warning=self._warning(self._name)
+        )
+
+    def _live(self, wave: Tensor) -> TranscriptChunk:
+        before = self.compute_seconds
+        text = self._push(wave)
+        self.chunk_times.append(self.compute_seconds - before)
+        seconds = len(wave) / self.sample_rate
+        return TranscriptChunk(self._name, text, self.transcriber.partial_text, seconds)
+
+    def _push(self, wave: Tensor) -> str:
+        self.audio_seconds += len(wave) / self.sample_rate
+        return self._compute(lambda: self.transcriber.push(wave))
+
+    def _compute(self, decode: Callable[[], str]) -> str:
+        started = time.monotonic()
+        text = decode()
+        self.compute_seconds += time.monotonic() - started
+        self._has_text = self._has_text or bool(text.strip())
+        return text
+
+    def _warning(self, name: str) -> str:
+        has_text, self._has_text = self._has_text, False
+        if self.calibration is None:
+            return ""
+        if not has_text:
+            return f"warning: {name}: nothing recognised"
+        score, threshold = self.transcriber.score, self.calibration.threshold
+        if not self.calibration.is_unsure(score):
+            return ""
+        confidence = self.calibration.confidence(score)
+        return confidence_warning(name, confidence, threshold, "the text may be wrong")
+
+
+def read_samples(
+    source: Any, size: int, *, name: str = "standard input", reporter: Reporter | None = None
+) -> Iterator[Tensor]:
+    """Chunks of raw 16-bit little-endian samples from a binary stream, as they arrive.
+
+    A chunk has `size` samples or more, the last one what is left; half a sample at the end is
+    dropped and reported.
+
+    >>> import io
+    >>> [chunk.tolist() for chunk in read_samples(io.BytesIO(bytes([0, 64, 0, 192])), 1)]
+    [[0.5], [-0.5]]
+    """
+    buffer, count = b"", 0
+    read = getattr(source, "read1", source.read)  # does not block until `size` is complete
+    while block := read(2 * size):
+        buffer += block
+        if not count and buffer[:4] in MAGIC:
+            raise FileError(
+                f"{name}: needs raw 16-bit samples, got {MAGIC[buffer[:4]]}; try its name"
+            )
+        if len(buffer) >= 2 * size:
+            end = len(buffer) // 2 * 2
+            count += end
+            yield _to_wave(buffer[:end])
+            buffer = buffer[end:]
+    count += len(buffer) // 2
+    if len(buffer) > 1:
+        yield _to_wave(buffer[: len(buffer) // 2 * 2])
+    if len(buffer) % 2 and reporter is not None:
+        reporter.message(f"{name}: it ended within a sample; the last byte is dropped")
+    if not count:
+        raise FileError(f"{name}: needs 16-bit samples, got nothing; try arecord -f S16_LE")
+
+
+def _to_wave(samples: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(samples), dtype=torch.int16).float() / 32768
 
 
 def rechunk(chunks: Iterable[Tensor], size: int) -> Iterator[Tensor]:
@@ -98,17 +251,3 @@ def rechunk(chunks: Iterable[Tensor], size: int) -> Iterator[Tensor]:
             yield torch.cat(buffer)
             buffer, count = [], 0
     yield torch.cat([torch.zeros(0), *buffer])
-
-
-def build_transcriber(
-    run: Run, beam_width: int = 1, *, normalize_peak: bool = True, device: Device | None = None
-) -> Transcriber:
-    """A streaming `Transcriber` with the model and tokenizer of a run.
-
-    >>> build_transcriber(rg.load("morse", device="cpu")).sample_rate
-    8000
-    """
-    require_verb(run, "transcribe")
-    search = PrefixBeam(width=beam_width) if beam_width != 1 else None  # it checks the width
-    model = model_on(run.model, device)
-    return Transcriber(model, run.tokenizer, search=search, normalize_peak=normalize_peak)

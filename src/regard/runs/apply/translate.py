@@ -1,13 +1,16 @@
 """Translation by the model of a run: one encoding per text, decoded into every target language."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
 from regard.data import normalize_text
 from regard.errors import ConfigError, suggestion
-from regard.runs.run import Device, Run, model_on, require_verb
+from regard.models import TokenConfig
+from regard.models.registry import get_config
+from regard.runs.contents import Device, RunContents, require_verb
+from regard.runs.text_model import model_on
 from regard.tasks import SearchConfig, Translation, TranslationSearch
 
 MAX_SOURCE_TOKENS = 2048  # of models without a position table: attention memory is quadratic
@@ -35,7 +38,7 @@ class TranslationPipeline:
 
     >>> tokenizer = rg.data.ByteTokenizer(languages=("de", "fr"))
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=tokenizer.vocab)).eval()
-    >>> run = Run(None, rg.tasks.recipe("phrases"), model, tokenizer)
+    >>> run = rg.Run(None, rg.tasks.recipe("phrases"), model, tokenizer)
     >>> pipeline = TranslationPipeline(run, ["de", "fr"], max_new_tokens=4)
     >>> translations = pipeline.translate(["2 days", "3 days"])
     >>> len(translations), len(translations[0]), len(translations[0][0])  # texts, languages, n_best
@@ -44,7 +47,7 @@ class TranslationPipeline:
 
     def __init__(
         self,
-        run: Run,
+        run: RunContents,
         languages: str | Sequence[str] = (),
         *,
         beam_width: int | None = None,
@@ -54,7 +57,7 @@ class TranslationPipeline:
         device: Device | None = None,
     ):
         require_verb(run, "translate")
-        data, search = run.recipe.data, run.recipe.data.search
+        data, search = run.data, run.data.search
         self.model, self.tokenizer = model_on(run.model, device).eval(), run.tokenizer
         self.threshold = 0.0 if run.calibration is None else run.calibration.threshold
         self.languages = _check_languages(languages, data.target_languages(run.tokenizer))
@@ -92,7 +95,8 @@ class TranslationPipeline:
         """Translations indexed by text, language and rank, best first."""
         for text in texts:
             if reason := self.refusal(text):
-                raise ConfigError(f"text: needs to fit the model, got {_short(text)!r}; {reason}")
+                short = shorten(text, 40)
+                raise ConfigError(f"text: needs to fit the model, got {short!r}; {reason}")
         translations = self.search(texts, [self.languages] * len(texts))
         self._count(texts, translations)
         return translations
@@ -114,7 +118,7 @@ class TranslationPipeline:
 
 
 def translate_run(
-    run: Run,
+    run: RunContents,
     texts: str | Sequence[str],
     to: str | Sequence[str] = (),
     *,
@@ -136,7 +140,7 @@ def translate_run(
 
     >>> tokenizer = rg.data.ByteTokenizer(languages=("de", "fr"))
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=tokenizer.vocab)).eval()
-    >>> run = Run(None, rg.tasks.recipe("phrases"), model, tokenizer)
+    >>> run = rg.Run(None, rg.tasks.recipe("phrases"), model, tokenizer)
     >>> sorted(translate_run(run, ["2 days", "3 days"], to=["fr", "de"], max_new_tokens=4))
     ['de', 'fr']
     """
@@ -164,9 +168,12 @@ def _check_languages(to: str | Sequence[str], known: list[str]) -> list[str]:
 
 
 def _max_positions(model: nn.Module) -> int | None:
-    config: Any = model.config
-    return config.max_positions if getattr(config, "positions", "") == "learned" else None
+    config = get_config(model)
+    if isinstance(config, TokenConfig) and config.positions == "learned":
+        return config.max_positions
+    return None
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:39]}…"
+def shorten(text: str, width: int) -> str:
+    """The text, cut to a width."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -95,11 +95,7 @@ def read_mnist(folder: str, split: str) -> LabeledImages:
 
 @register
 def fashion_vit() -> Recipe:
-    """A Vision Transformer on Fashion-MNIST, whose files have to be in `folder`.
-
-    >>> fashion_vit().model.dim
-    192
-    """
+    """A Vision Transformer on Fashion-MNIST, whose files have to be in `folder`."""
     return Recipe(
         name="fashion-vit",
         data=FashionData(random_erasing=0.25, cutmix=0.5),
@@ -117,18 +113,8 @@ def fashion_vit() -> Recipe:
 
 @register
 def fashion_resnet() -> Recipe:
-    """A ResNet of the same size on Fashion-MNIST, whose files have to be in `folder`.
-
-    >>> fashion_resnet().model.widths
-    (64, 128, 256)
-    """
-    return Recipe(
-        name="fashion-resnet",
-        data=FashionData(random_erasing=0.5),
-        model=ResNetConfig(classes=10, width=256),
-        train=TrainConfig(
-            steps=4858, batch_size=512, lr=2e-3, warmup=404, weight_decay=0.05, betas=(0.9, 0.95),
-            label_smoothing=0.1, monitor="accuracy", evaluate_every=809, save_every=2427,
-            log_every=100,
-        ),
-    )  # fmt: skip
+    """A ResNet of the same size on Fashion-MNIST, whose files have to be in `folder`."""
+    base = fashion_vit()
+    train = replace(base.train, steps=4858, warmup=404, evaluate_every=809, save_every=2427)
+    data, model = FashionData(random_erasing=0.5), ResNetConfig(classes=10, width=256)
+    return replace(base, name="fashion-resnet", data=data, model=model, train=train)

@@ -5,16 +5,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from regard.data import Glyphs, RenderedGlyphs, crop_to_ink, open_image
-from regard.data.image.image_file import crop_to_multiple
+from regard.data import Glyphs, RenderedGlyphs
 from regard.data.split import Split
 from regard.errors import ConfigError
 from regard.models import ResNetConfig, VisionConfig
@@ -83,25 +79,7 @@ class GlyphsData(ImageData):
 
     @property
     def crops_to_ink(self) -> bool:
-        """Whether images are cropped to their ink before the model sees them."""
         return self.typefaces == "many"
-
-    def read_image(
-        self,
-        path: str | Path,
-        *,
-        size: int | None,
-        multiple: int = 1,
-        channels: int = 1,
-        invert: bool = False,
-    ) -> Float[Tensor, "channel height width"]:
-        """An image file, cropped to its ink, dark or light; `invert` says that the ink is dark."""
-        if not self.crops_to_ink:
-            return super().read_image(
-                path, size=size, multiple=multiple, channels=channels, invert=invert
-            )
-        image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
-        return crop_to_multiple(image, multiple, path)
 
     def source(self, ood_fraction: float = 0.0) -> Glyphs | RenderedGlyphs:
         """The renderer."""
@@ -146,15 +124,7 @@ def _evaluator(data: GlyphsData, split: EvalSplit) -> ClassificationEvaluator:
 def render_glyphs(
     source: Glyphs | RenderedGlyphs, split: Split, seed: int, count: int, workers: int = 1
 ) -> LabeledImages:
-    """The first `count` glyphs of a split as uint8 images, and their labels.
-
-    Args:
-        source: the renderer.
-        split: train, valid or test.
-        seed: of the glyphs.
-        count: how many.
-        workers: processes that render.
-    """
+    """The first `count` glyphs of a split as uint8 images, and their labels."""
     render = partial(_render, source, split, seed)
     spans = [(start, min(start + 1000, count)) for start in range(0, count, 1000)]
     rendered: Iterable[tuple[np.ndarray, list[int]]]
@@ -180,11 +150,7 @@ def _render(
 
 @register
 def glyphs() -> Recipe:
-    """A small Vision Transformer on rendered letters and digits, for a CPU.
-
-    >>> glyphs().model.tokens
-    37
-    """
+    """A small Vision Transformer on rendered letters and digits, for a CPU."""
     return Recipe(
         name="glyphs",
         data=GlyphsData(shift=1),
@@ -201,10 +167,6 @@ def glyphs() -> Recipe:
 
 @register
 def glyphs_resnet() -> Recipe:
-    """A ResNet of the same size on the same glyphs.
-
-    >>> glyphs_resnet().model.classes
-    36
-    """
+    """A ResNet of the same size on the same glyphs."""
     base = glyphs()
     return replace(base, name="glyphs-resnet", model=ResNetConfig(classes=36, width=68))

@@ -3,16 +3,17 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.data import read_image
+from regard.data import crop_to_ink, open_image, read_image
 from regard.data.image.image_batches import ImageBatches
+from regard.data.image.image_file import crop_to_multiple
 from regard.errors import ConfigError
 from regard.models.config import check_positive
-from regard.tasks.recipe import BatchUnit, DataModule
+from regard.tasks.recipe import BatchUnit, DataModule, Shard
 from regard.train.config import TrainConfig
 from regard.train.device import select_device
 
@@ -61,6 +62,11 @@ class ImageData(DataModule):
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, in the order of their labels; empty where they have none."""
 
+    @property
+    def crops_to_ink(self) -> bool:
+        """Whether images are cropped to their ink before the model sees them."""
+        return False
+
     @abstractmethod
     def train_split(self, seed: int) -> LabeledImages:
         """The training images and their labels."""
@@ -81,19 +87,18 @@ class ImageData(DataModule):
             size: side of the square it is resized to; None keeps its own size.
             multiple: without a size, sides are cropped to a multiple of this, such as the patch.
             channels: 1 or 3.
-            invert: swap black and white.
+            invert: swap black and white; of images cropped to their ink, that the ink is dark.
         """
+        if self.crops_to_ink:
+            image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
+            return crop_to_multiple(image, multiple, path)
         image = read_image(path, size=size, multiple=multiple, channels=channels)
         return 1 - image if invert else image
 
-    def batches(
-        self, tokenizer: None, train: TrainConfig, *, rank: int = 0, world_size: int = 1
-    ) -> ImageBatches:
+    def batches(self, tokenizer: None, train: TrainConfig, **shard: Unpack[Shard]) -> ImageBatches:
         """Augmented batches, made on the training's device."""
-        images, labels = self.train_split(train.seed)
-        device = select_device(train)
+        images, labels = (x.to(select_device(train)) for x in self.train_split(train.seed))
         return ImageBatches(
-            images.to(device), labels.to(device), batch_size=self.batch_limit(train),
-            shift=self.shift, flip=self.flip, random_erasing=self.random_erasing,
-            cutmix=self.cutmix, seed=train.seed, rank=rank, world_size=world_size,
+            images, labels, batch_size=self.batch_limit(train), shift=self.shift, flip=self.flip,
+            random_erasing=self.random_erasing, cutmix=self.cutmix, seed=train.seed, **shard,
         )  # fmt: skip

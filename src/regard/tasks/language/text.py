@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig, language_small
 from regard.models.config import check_choices, check_positive
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
-from regard.tasks.recipe import DataModule, EvalSplit, Recipe
+from regard.tasks.recipe import DataModule, EvalSplit, Recipe, Shard
 from regard.tasks.registry import register
 from regard.train.config import TrainConfig
 
@@ -110,14 +110,12 @@ class TextData(LanguageData):
         return [tokenizer.eos_id] if self.split_by == "files" else []
 
     def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
+        self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]
     ) -> WindowBatches:
         """Windows of the train split, cut at another offset each epoch."""
         row = torch.cat(self._encode(tokenizer, self.texts("train")))
         rows = max(1, self.batch_limit(train) // self.length)
-        return WindowBatches(
-            row, length=self.length, rows=rows, seed=train.seed, rank=rank, world_size=world_size
-        )
+        return WindowBatches(row, length=self.length, rows=rows, seed=train.seed, **shard)
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> LanguageEvaluator:
         """Loss and bits per byte; on the test split of files also those of compressors."""
@@ -159,11 +157,7 @@ def compression_baselines(texts: Sequence[str]) -> dict[str, float]:
 
 @register
 def shakespeare() -> Recipe:
-    """Tiny shakespeare by characters: 6 layers of 384, windows of 256, the size of nanoGPT's.
-
-    >>> shakespeare().model.layers
-    6
-    """
+    """Tiny shakespeare by characters: 6 layers of 384, windows of 256, the size of nanoGPT's."""
     model = LanguageConfig(
         vocab=1, layers=6, dim=384, heads=6, bias=False, positions="none", scale_embedding=False,
         rope_theta=10000.0, dropout=0.3, attention_dropout=0.2,
@@ -178,11 +172,7 @@ def shakespeare() -> Recipe:
 
 @register
 def stdlib() -> Recipe:
-    """Python's standard library of this machine and a small model: minutes on a CPU.
-
-    >>> stdlib().data.tokenizer_type
-    'bpe'
-    """
+    """Python's standard library of this machine and a small model: minutes on a CPU."""
     train = TrainConfig(
         steps=1500, batch_tokens=1024, lr=4e-3, warmup=100, weight_decay=0.1,
         evaluate_every=250, save_every=250,
@@ -197,11 +187,7 @@ def stdlib() -> Recipe:
 
 @register
 def stdlib_long() -> Recipe:
-    """Python's standard library and a larger model: minutes on a GPU.
-
-    >>> stdlib_long().model.dim
-    512
-    """
+    """Python's standard library and a larger model: minutes on a GPU."""
     train = TrainConfig(
         steps=2500, batch_tokens=32768, lr=1.5e-3, warmup=200, weight_decay=0.1,
         evaluate_every=1250, save_every=1250,

@@ -19,14 +19,8 @@ class WindowBatches:
     """Shuffled windows of a token sequence, each with the token after it.
 
     Every epoch cuts the windows at another offset. All ranks share one sequence of batches and take
-    turns, so that the order does not depend on the world size.
-
-    Args:
-        row: the tokens.
-        length: tokens per window.
-        rows: windows per batch.
-        seed: of the order.
-        rank, world_size: of this process.
+    turns, so that the order does not depend on the world size. A window has `length` tokens, a
+    batch `rows` windows.
 
     >>> batches = WindowBatches(torch.arange(100), length=4, rows=2)
     >>> next(iter(batches))["tokens"].diff().unique()  # neighbours stay neighbours

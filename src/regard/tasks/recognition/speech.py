@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Unpack
 
 from regard.data import (
     AudioBatches,
@@ -19,7 +19,7 @@ from regard.data.audio.speech_manifest import find_manifests
 from regard.errors import ConfigError, FileError
 from regard.models import RecogniserConfig, recogniser_small
 from regard.models.config import check_choices, check_positive
-from regard.tasks.recipe import EvalSplit, Recipe
+from regard.tasks.recipe import EvalSplit, Recipe, Shard
 from regard.tasks.recognition.audio import AudioData
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.registry import register
@@ -101,14 +101,14 @@ class SpeechData(AudioData):
         )
 
     def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
+        self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]
     ) -> AudioBatches:
         """Endless augmented batches; with R-Drop the second pass sees another augmentation."""
         return speech_batches(
             self.source(), tokenizer, mels=self.n_mels, batch_size=self.batch_limit(train),
             augmentation=self.augmentation, speeds=self.speeds, min_snr=self.min_snr,
             dither=0.0 if self.online_cmvn else DITHER, second_view=train.rdrop > 0,
-            device=select_device(train), seed=train.seed, rank=rank, world_size=world_size,
+            device=select_device(train), seed=train.seed, **shard,
         )  # fmt: skip
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> RecognitionEvaluator:
@@ -123,11 +123,7 @@ def _load(folder: str, rate: int, max_seconds: float) -> SpeechManifest:
 
 @register
 def speech() -> Recipe:
-    """Streaming recognition of own recordings in chunks of 0.64 s; needs `folder`.
-
-    >>> speech().model.chunk
-    16
-    """
+    """Streaming recognition of own recordings in chunks of 0.64 s; needs `folder`."""
     return Recipe(
         name="speech",
         data=SpeechData(),

@@ -62,14 +62,7 @@ def transcribe_batch(
 def transcribe_batch_detailed(
     model: Recogniser, tokenizer: Tokenizer, audio: Sequence[AudioExample]
 ) -> list[Transcript]:
-    """Transcripts of recordings, with scores.
-
-    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
-    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
-    >>> silence = AudioExample(torch.zeros(8000), "", 8000)
-    >>> transcribe_batch_detailed(model, tokenizer, [silence])[0].score < 0
-    True
-    """
+    """Transcripts of recordings, with scores."""
     transcripts: dict[int, Transcript] = {}
     for indices, batch in feature_batches(model, tokenizer, audio):
         log_probs, lengths = model(

@@ -9,10 +9,9 @@ from torch import nn
 from regard.data import Pair, Source, Tokenizer, collate, pair_preprocessor
 from regard.tasks.recipe import EvalSplit
 from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
+from regard.train.evaluation import mean_loss, score_texts
 from regard.train.losses import objective
-from regard.train.metrics.bleu import score_texts
 from regard.train.metrics.calibration import GradedAnswer
-from regard.train.metrics.loss import mean_loss
 
 MAX_GRADED = 400  # answers of a split that confidence is calibrated on
 
@@ -36,12 +35,10 @@ class TranslationEvaluator:
         split: valid or test.
         search: greedy by default.
 
-    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> tokenizer = rg.data.ByteTokenizer(languages=("de",))
-    >>> search = SearchConfig(max_new_tokens=9)
-    >>> sorted(TranslationEvaluator(pairs, tokenizer, split="valid", search=search)(model))
-    ['bleu', 'exact', 'loss', 'signature']
+    >>> run = rg.load("phrases", device="cpu")
+    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("2 days", "2 Tage", "de")])
+    >>> TranslationEvaluator(pairs, run.tokenizer, split="valid")(run.model)["exact"]
+    1.0
     """
 
     def __init__(
@@ -52,6 +49,8 @@ class TranslationEvaluator:
         split: EvalSplit,
         search: SearchConfig | None = None,
     ):
+        self.source: Any = source
+        self.split: EvalSplit = split
         self.pairs: list[Pair] = list(source.examples(split, 0))
         self.tokenizer, self.search = tokenizer, search or SearchConfig()
 
@@ -84,21 +83,20 @@ class TranslationEvaluator:
 
     def grade(self, model: nn.Module) -> list[GradedAnswer]:
         """Graded answers of the split and, as incorrect, to out-of-distribution texts."""
-        pairs = self.pairs[:MAX_GRADED]
-        graded = [
-            GradedAnswer(answer.raw_score, self.is_correct(answer.text, pair.target))
-            for answer, pair in zip(self.translate(model, pairs), pairs, strict=True)
-        ]
         ood_answers = self.translate(model, self.ood_pairs)
-        return graded + [GradedAnswer(answer.raw_score, False) for answer in ood_answers]
+        ood_graded = [GradedAnswer(answer.raw_score, False) for answer in ood_answers]
+        return self.grade_pairs(model, self.pairs[:MAX_GRADED]) + ood_graded
+
+    def grade_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[GradedAnswer]:
+        """Graded answers to the sources of pairs."""
+        answers = zip(self.translate(model, pairs), pairs, strict=True)
+        return [GradedAnswer(x.raw_score, self.is_correct(x.text, p.target)) for x, p in answers]
 
     @property
     def ood_pairs(self) -> list[Pair]:
         """Out-of-distribution texts: sources of the split with shuffled letters."""
-        return [
-            pair._replace(source=shuffle_letters(pair.source))
-            for pair in self.pairs[: MAX_GRADED // 2]
-        ]
+        pairs = self.pairs[: MAX_GRADED // 2]
+        return [pair._replace(source=shuffle_letters(pair.source)) for pair in pairs]
 
     def is_correct(self, answer: str, reference: str) -> bool:
         """Whether an answer is graded as correct."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import nn
@@ -23,13 +23,13 @@ from regard.data import (
 from regard.errors import FileError
 from regard.models import recurrent_small, translator_small
 from regard.models.config import check_choices, check_positive
-from regard.tasks.recipe import EvalSplit, Recipe
+from regard.tasks.recipe import EvalSplit, Recipe, Shard
 from regard.tasks.registry import register
 from regard.tasks.translation.data import TranslationData
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
-from regard.train.metrics.bleu import score_texts
+from regard.train.evaluation import score_texts
 
 CORRECT_CHRF = 50.0  # chrF from which an answer is graded as correct
 SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all are in memory anyway
@@ -105,15 +105,12 @@ class ParallelTextData(TranslationData):
         tokenizer.normalizers = ("lower",) if self.lowercase else ()
         return tokenizer
 
-    def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
-    ) -> Batches:
+    def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
         """Pairs of similar length, in a new order each epoch."""
         encoded = InMemorySource(train=list(_encode(self.pairs("train"), tokenizer)))
         return Batches(
             encoded, _identity, split="train", batch_tokens=self.batch_limit(train),
-            seed=train.seed, rank=rank, world_size=world_size, sort_window=SORT_WINDOW,
-            pad_id=tokenizer.pad_id,
+            sort_window=SORT_WINDOW, pad_id=tokenizer.pad_id, seed=train.seed, **shard,
         )  # fmt: skip
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> TranslationEvaluator:
@@ -139,13 +136,9 @@ class ParallelTextData(TranslationData):
 class ParallelTextEvaluator(TranslationEvaluator):
     """A `TranslationEvaluator` with lower-cased BLEU, `bleu_lower`, beside the cased one.
 
-    >>> pairs = InMemorySource(valid=[Pair("zwei", "Two", None)])
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=260)).eval()
-    >>> search = SearchConfig(max_new_tokens=5)
-    >>> evaluator = ParallelTextEvaluator(
-    ...     pairs, rg.data.ByteTokenizer(), split="valid", search=search
-    ... )
-    >>> sorted(evaluator(model))[:3]
+    >>> run, pairs = rg.load("phrases"), InMemorySource(valid=[Pair("2 days", "2 TAGE", "de")])
+    >>> evaluator = ParallelTextEvaluator(pairs, run.tokenizer, split="valid")
+    >>> sorted(evaluator(run.model))[:3]
     ['bleu', 'bleu_lower', 'exact']
     """
 
@@ -162,11 +155,7 @@ class ParallelTextEvaluator(TranslationEvaluator):
 
 
 def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"]) -> Recipe:
-    """Multi30k, German to English, by one of four models on the same data.
-
-    >>> multi30k_de_en("gru").model.attention
-    'none'
-    """
+    """Multi30k, German to English, by one of four models on the same data."""
     train = TrainConfig(
         steps=1285 if kind == "transformer" else 1500, batch_tokens=8192, lr=2e-3, warmup=200,
         label_smoothing=0.1, weight_decay=0.05, monitor="bleu", evaluate_every=250, save_every=500,
@@ -189,11 +178,7 @@ for _kind in ("lstm", "gru", "gru-attention", "transformer"):
 
 @register
 def multi30k_en_de() -> Recipe:
-    """Multi30k, English to German, by a small Transformer with R-Drop and checkpoint averaging.
-
-    >>> multi30k_en_de().data.search.beam_width
-    5
-    """
+    """Multi30k, English to German, by a small Transformer with R-Drop and checkpoint averaging."""
     return Recipe(
         name="multi30k-en-de",
         data=ParallelTextData(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -21,7 +21,7 @@ from regard.data import (
 from regard.data.text.phrases.paraphrases import add_typo
 from regard.models import RecurrentTranslatorConfig, translator_tiny
 from regard.models.config import check_positive
-from regard.tasks.recipe import EvalSplit, Recipe
+from regard.tasks.recipe import EvalSplit, Recipe, Shard
 from regard.tasks.registry import register
 from regard.tasks.translation.data import TranslationData
 from regard.tasks.translation.evaluator import MAX_GRADED, TranslationEvaluator
@@ -98,14 +98,11 @@ class PhrasesData(TranslationData):
         tokenizer.normalizers = NORMALIZE
         return tokenizer
 
-    def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
-    ) -> Batches:
+    def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
         """Pairs of similar length."""
         return Batches(
-            self.source(1), pair_preprocessor(tokenizer), split="train",
-            batch_tokens=self.batch_limit(train), seed=train.seed, rank=rank,
-            world_size=world_size, pad_id=tokenizer.pad_id,
+            self.source(1), pair_preprocessor(tokenizer), split="train", pad_id=tokenizer.pad_id,
+            batch_tokens=self.batch_limit(train), seed=train.seed, **shard,
         )  # fmt: skip
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "PhrasesEvaluator":
@@ -126,18 +123,6 @@ class PhrasesEvaluator(TranslationEvaluator):
     >>> len(evaluator.pairs), len(evaluator.natural_pairs), len(evaluator.ood_pairs)
     (2, 2, 2)
     """
-
-    def __init__(
-        self,
-        source: Phrases,
-        tokenizer: Tokenizer,
-        *,
-        split: EvalSplit,
-        search: SearchConfig | None = None,
-    ):
-        super().__init__(source, tokenizer, split=split, search=search)
-        self.source = source
-        self.split: EvalSplit = split
 
     @cached_property
     def natural_pairs(self) -> list[Pair]:
@@ -169,24 +154,14 @@ class PhrasesEvaluator(TranslationEvaluator):
         Natural sources come with and without a typo: a good model makes its mistakes there, and
         calibration needs mistakes.
         """
-        typos = [
-            pair._replace(source=add_typo(pair.source, f"{n}"))
-            for n, pair in enumerate(self.natural_pairs)
-        ]
-        pairs = self.natural_pairs + typos
-        return super().grade(model) + [
-            GradedAnswer(answer.raw_score, answer.text == pair.target)
-            for answer, pair in zip(self.translate(model, pairs), pairs, strict=True)
-        ]
+        pairs = self.natural_pairs
+        typos = [p._replace(source=add_typo(p.source, f"{n}")) for n, p in enumerate(pairs)]
+        return super().grade(model) + self.grade_pairs(model, pairs + typos)
 
 
 @register
 def phrases() -> Recipe:
-    """English dates, times, durations, units, prices and lists into eleven languages.
-
-    >>> phrases().model.layers
-    1
-    """
+    """English dates, times, durations, units, prices and lists into eleven languages."""
     return Recipe(
         name="phrases",
         data=PhrasesData(),
@@ -206,11 +181,7 @@ def phrases() -> Recipe:
 
 @register
 def phrases_gru() -> Recipe:
-    """The same by a GRU with Luong attention, of about as many parameters.
-
-    >>> phrases_gru().model.cell
-    'gru'
-    """
+    """The same by a GRU with Luong attention, of about as many parameters."""
     model = RecurrentTranslatorConfig(
         source_vocab=1, target_vocab=1, cell="gru", attention="luong", dim=128, hidden=248
     )
@@ -221,11 +192,7 @@ def phrases_gru() -> Recipe:
 
 @register
 def phrases_long() -> Recipe:
-    """The same by a larger Transformer, for a GPU.
-
-    >>> phrases_long().model.dim
-    256
-    """
+    """The same by a larger Transformer, for a GPU."""
     base = phrases()
     model = replace(base.model, dim=256, heads=8, ffn_dim=512, layers=3, decoder_layers=3)
     train = replace(
@@ -237,12 +204,7 @@ def phrases_long() -> Recipe:
 
 @register
 def phrases_natural() -> Recipe:
-    """The recipe of the pretrained `phrases`: also natural and out-of-distribution sources.
-
-    >>> recipe = phrases_natural()
-    >>> recipe.data.natural_fraction, recipe.data.ood_fraction
-    (0.5, 0.12)
-    """
+    """The recipe of the pretrained `phrases`: also natural and out-of-distribution sources."""
     base = phrases_long()
     model = replace(base.model, dim=192, heads=6, ffn_dim=384, layers=3, decoder_layers=2)
     data = PhrasesData(natural_fraction=0.5, ood_fraction=0.12)

@@ -12,15 +12,7 @@ from torch import Tensor
 
 
 def write_shards(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
-    """Write this rank's shards; every rank must call it. Returns the files of this rank.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> [file.suffix for file in write_shards({"w": torch.ones(2)}, folder)]
-    ['.safetensors']
-    >>> read_unsharded(folder)
-    {'w': tensor([1., 1.])}
-    """
+    """Write this rank's shards; every rank must call it. Returns the files of this rank."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -31,28 +23,24 @@ def write_shards(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
     return sorted(folder.glob(f"shard-{rank + 1:05}-*.safetensors"))
 
 
-def read_shards(tensors: dict[str, Tensor], folder: Path) -> None:
+def read_shards(tensors: dict[str, Tensor], folder: Path, *, no_dist: bool = False) -> None:
     """Read into tensors, full or sharded, from files written by any number of ranks."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     with _ignore_no_dist_warning():
         reader = HuggingFaceStorageReader(str(folder))
-        load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+        load(tensors, storage_reader=reader, no_dist=no_dist or not dist.is_initialized())
 
 
 def read_unsharded(folder: Path) -> dict[str, Tensor]:
     """Read sharded files as full tensors on the CPU."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.state_dict_loader import load
 
-    with _ignore_no_dist_warning():
-        reader = HuggingFaceStorageReader(str(folder))
-        metadata: dict[str, Any] = reader.read_metadata().state_dict_metadata
-        tensors = {
-            name: torch.empty(x.size, dtype=x.properties.dtype) for name, x in metadata.items()
-        }
-        load(tensors, storage_reader=reader, no_dist=True)
+    found = HuggingFaceStorageReader(str(folder)).read_metadata()
+    metadata: dict[str, Any] = found.state_dict_metadata
+    tensors = {name: torch.empty(x.size, dtype=x.properties.dtype) for name, x in metadata.items()}
+    read_shards(tensors, folder, no_dist=True)
     return tensors
 
 

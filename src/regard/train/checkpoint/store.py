@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -17,7 +17,8 @@ from torch import Tensor
 from regard.errors import FileError
 from regard.files import atomic_path, fsync_path, parse_json
 from regard.models.serialization import write_safetensors
-from regard.train.checkpoint.shards import read_unsharded
+from regard.train.checkpoint.shards import read_unsharded, write_shards
+from regard.train.distributed.ranks import Ranks
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 VERSION = 2  # of the folder's layout
@@ -48,46 +49,83 @@ def save_checkpoint(
         keep: how many of the last checkpoints stay.
         every: save interval; earlier checkpoints off it were written by an interruption, and go.
 
-    >>> folder = tempfile.mkdtemp()
-    >>> save_checkpoint(Checkpoint(12, {"w": torch.ones(1)}, {}, {}), folder).name
+    >>> import tempfile
+    >>> save_checkpoint(Checkpoint(12, {"w": torch.ones(1)}, {}, {}), tempfile.mkdtemp()).name
     'step-00000012'
     """
-    with atomic_checkpoint_folder(checkpoint.step, folder, keep, every) as partial:
-        _write(checkpoint, partial)
-    return checkpoint_path(checkpoint.step, folder)
+    with _atomic_checkpoint_folder(checkpoint.step, folder, keep, every) as partial:
+        metadata = {"regard": "checkpoint"}  # safetensors cannot read a file that has neither
+        write_safetensors(checkpoint.model, metadata, partial / MODEL)
+        write_safetensors(checkpoint.optimizer, metadata, partial / OPTIMIZER)
+        files = {name: _sha256_of(partial / name) for name in (MODEL, OPTIMIZER)}
+        _write_state(partial, checkpoint.step, checkpoint.state, files)
+    return _checkpoint_path(checkpoint.step, folder)
 
 
-def checkpoint_path(step: int, folder: str | Path) -> Path:
-    """The folder of the checkpoint after update `step`.
+def save_sharded_checkpoint(
+    step: int,
+    tensors: dict[str, Tensor],
+    state: dict[str, Any],
+    folder: Path,
+    *,
+    keep: int,
+    every: int,
+    ranks: Ranks,
+) -> None:
+    """Write a checkpoint of which each rank holds a shard; all shards count, or none.
 
-    >>> checkpoint_path(12, "runs").name
-    'step-00000012'
+    Every rank calls it, with its `tensors` named by `merge_tensors`; all of them see the folder.
     """
+    with ExitStack() as stack:  # rank 0 renames or removes the temporary folder
+        pending = _atomic_checkpoint_folder(step, folder, keep, every)
+        partial = Path(ranks.run_on_first(lambda: str(stack.enter_context(pending))))
+        written = ranks.all_gather(_write_shard(tensors, partial))
+        for shard in written:
+            if "error" in shard:
+                raise _write_error(folder, shard["error"])
+        files = {name: digest for shard in written for name, digest in shard["files"].items()}
+
+        def finish() -> None:
+            _write_state(partial, step, state, files)
+            stack.close()
+
+        ranks.run_on_first(finish)
+
+
+def _write_shard(tensors: dict[str, Tensor], folder: Path) -> dict[str, Any]:
+    """This rank's files with their digests, or its error: all ranks have to learn of it."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        files = write_shards(tensors, folder)
+        for file in files:
+            fsync_path(file)
+        return {"files": {file.name: _sha256_of(file) for file in files}}
+    except (OSError, CheckpointException) as error:
+        return {"error": " ".join(str(error).split())[:200]}
+
+
+def _checkpoint_path(step: int, folder: str | Path) -> Path:
     return Path(folder) / f"step-{step:08}"
 
 
 def checkpoint_step(path: Path) -> int:
-    """The update after which a checkpoint was written.
-
-    >>> checkpoint_step(checkpoint_path(12, "runs"))
-    12
-    """
+    """The update after which a checkpoint was written."""
     return int(path.name.rpartition("-")[2])
 
 
 @contextmanager
-def atomic_checkpoint_folder(
-    step: int, folder: str | Path, keep: int, every: int = 1
+def _atomic_checkpoint_folder(
+    step: int, folder: str | Path, keep: int, every: int
 ) -> Iterator[Path]:
     """A temporary folder, renamed to the checkpoint's own when the block ends without an error."""
     folder = Path(folder)
-    path = checkpoint_path(step, folder)
+    path, partial = _checkpoint_path(step, folder), folder / f"{PARTIAL_PREFIX}{uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=PARTIAL_PREFIX, dir=folder))
+        partial.mkdir()
         try:
             yield partial
-            apply_umask(partial)
             fsync_path(partial)
             if path.exists():  # written before the run was resumed from an earlier checkpoint
                 shutil.rmtree(path)
@@ -97,10 +135,7 @@ def atomic_checkpoint_folder(
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except OSError as error:
-        raise FileError(
-            f"{folder}: cannot take a checkpoint, {error.strerror or error}; "
-            f"the ones before it are whole; try freeing space, then resume"
-        ) from error
+        raise _write_error(folder, error.strerror or error) from error
     # An uninterrupted run has no checkpoint off its schedule; the average of the last ones, taken
     # at the end, has to be the same for a resumed run.
     steps = {checkpoint_step(old): old for old in list_checkpoints(folder)}
@@ -109,14 +144,15 @@ def atomic_checkpoint_folder(
         shutil.rmtree(steps[n], ignore_errors=True)
 
 
-def remove_partial_checkpoints(folder: str | Path) -> None:
-    """Remove the partial checkpoints of killed processes.
+def _write_error(folder: Path, problem: object) -> FileError:
+    return FileError(
+        f"{folder}: cannot take a checkpoint, {problem}; "
+        f"the ones before it are whole; try freeing space, then resume"
+    )
 
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> (folder / f"{PARTIAL_PREFIX}abc").mkdir()
-    >>> remove_partial_checkpoints(folder), list(folder.iterdir())
-    (None, [])
-    """
+
+def remove_partial_checkpoints(folder: str | Path) -> None:
+    """Remove the partial checkpoints of killed processes."""
     for partial in Path(folder).glob(f"{PARTIAL_PREFIX}*"):
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -124,6 +160,7 @@ def remove_partial_checkpoints(folder: str | Path) -> None:
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint, verified by its checksums.
 
+    >>> import tempfile
     >>> path = save_checkpoint(Checkpoint(1, {"w": torch.ones(1)}, {}, {}), tempfile.mkdtemp())
     >>> load_checkpoint(path).model["w"]
     tensor([1.])
@@ -134,19 +171,15 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         if MODEL in header["files"]:
             model, optimizer = (load_file(path / name) for name in (MODEL, OPTIMIZER))
         else:
-            model, optimizer = split_tensors(read_unsharded(path))
+            tensors = read_unsharded(path)
+            model, optimizer = (_take(tensors, prefix) for prefix in ("model.", "optimizer."))
     except (OSError, SafetensorError) as error:
         raise FileError(f"{path}: needs a whole checkpoint, got a damaged one, {error}") from error
     return Checkpoint(header["step"], model, optimizer, header["state"])
 
 
 def verify_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Verify the checksums of a checkpoint; returns the contents of its state.json.
-
-    >>> checkpoint = Checkpoint(1, {"w": torch.ones(1)}, {}, {"a": 2})
-    >>> verify_checkpoint(save_checkpoint(checkpoint, tempfile.mkdtemp()))["state"]
-    {'a': 2}
-    """
+    """Verify the checksums of a checkpoint; returns the contents of its state.json."""
     path = Path(path)
     try:
         header = parse_json((path / STATE).read_text())
@@ -159,7 +192,7 @@ def verify_checkpoint(path: str | Path) -> dict[str, Any]:
         if _checksum_of(header) != checksum:
             raise FileError(f"{path}: needs its checksum, got another: {STATE} was damaged")
         for name, digest in header["files"].items():
-            if sha256_of(path / name) != digest:
+            if _sha256_of(path / name) != digest:
                 raise FileError(f"{path}: needs its checksum, got another: {name} was damaged")
     except (OSError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise FileError(f"{path}: needs a whole checkpoint, got a damaged one, {error}") from error
@@ -167,43 +200,26 @@ def verify_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def is_sharded(path: str | Path) -> bool:
-    """Whether a checkpoint was written in shards, one file per rank.
-
-    >>> is_sharded(save_checkpoint(Checkpoint(1, {}, {}, {}), tempfile.mkdtemp()))
-    False
-    """
+    """Whether a checkpoint was written in shards, one file per rank."""
     return not (Path(path) / MODEL).exists()
 
 
 def merge_tensors(
     model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Weights and optimizer tensors in one dict, prefixed, for files that hold both.
-
-    >>> list(merge_tensors({"w": torch.ones(1)}, {"w.step": torch.ones(1)}))
-    ['model.w', 'optimizer.w.step']
-    """
+    """Weights and optimizer tensors in one dict, prefixed, for files that hold both."""
     merged = {f"model.{name}": x for name, x in model.items()}
     return merged | {f"optimizer.{name}": x for name, x in optimizer.items()}
 
 
-def split_tensors(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Undo `merge_tensors`: weights, and optimizer tensors.
-
-    >>> split_tensors(merge_tensors({"w": torch.ones(1)}, {}))
-    ({'w': tensor([1.])}, {})
-    """
-    groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
-    for name, x in tensors.items():
-        kind, _, rest = name.partition(".")
-        groups[kind][rest] = x
-    return groups["model"], groups["optimizer"]
+def _take(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
 
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """The complete checkpoints in a folder, oldest first.
 
-    >>> list_checkpoints(tempfile.mkdtemp())
+    >>> list_checkpoints("nowhere")
     []
     """
     return sorted(Path(folder).glob("step-????????"))
@@ -212,7 +228,7 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
 def load_last_valid(folder: str | Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest intact checkpoint, or None, and the errors of newer ones.
 
-    >>> load_last_valid(tempfile.mkdtemp())
+    >>> load_last_valid("nowhere")
     (None, [])
     """
     path, problems = find_last_valid(folder)
@@ -220,11 +236,7 @@ def load_last_valid(folder: str | Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def find_last_valid(folder: str | Path) -> tuple[Path | None, list[str]]:
-    """The path of the newest intact checkpoint, or None, and the errors of newer ones.
-
-    >>> find_last_valid(tempfile.mkdtemp())
-    (None, [])
-    """
+    """The path of the newest intact checkpoint, or None, and the errors of newer ones."""
     problems = []
     for path in reversed(list_checkpoints(folder)):
         try:
@@ -240,11 +252,9 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
 
     w = Σ_i w_i / n, summed in float64; integer tensors (counters) are those of the last one
 
-    >>> folder = tempfile.mkdtemp()
-    >>> for step in (1, 2):
-    ...     weights = {"w": torch.tensor([2.0 * step])}
-    ...     path = save_checkpoint(Checkpoint(step, weights, {}, {}), folder)
-    >>> average_checkpoints(list_checkpoints(folder))
+    >>> import tempfile
+    >>> one, two = (Checkpoint(n, {"w": torch.tensor([2.0 * n])}, {}, {}) for n in (1, 2))
+    >>> average_checkpoints([save_checkpoint(x, tempfile.mkdtemp()) for x in (one, two)])
     {'w': tensor([3.])}
     """
     if not paths:
@@ -261,35 +271,14 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     }
 
 
-def _write(checkpoint: Checkpoint, folder: Path) -> None:
-    metadata = {"regard": "checkpoint"}  # safetensors cannot read a file that has neither
-    write_safetensors(checkpoint.model, metadata, folder / MODEL)
-    write_safetensors(checkpoint.optimizer, metadata, folder / OPTIMIZER)
-    files = {name: sha256_of(folder / name) for name in (MODEL, OPTIMIZER)}
-    write_state(folder, checkpoint.step, checkpoint.state, files)
-
-
-def write_state(folder: Path, step: int, state: dict[str, Any], files: dict[str, str]) -> None:
+def _write_state(folder: Path, step: int, state: dict[str, Any], files: dict[str, str]) -> None:
     """Write state.json, the last file of a checkpoint, with the digests of all others."""
     header: dict[str, Any] = {"version": VERSION, "step": step, "state": state, "files": files}
-    _write_text(folder / STATE, json.dumps(header | {"checksum": _checksum_of(header)}))
+    with atomic_path(folder / STATE) as path:
+        path.write_text(json.dumps(header | {"checksum": _checksum_of(header)}), encoding="utf-8")
 
 
-def apply_umask(folder: Path) -> None:
-    """Give a folder of mkdtemp, which is 0700, the mode of other new folders."""
-    probe = folder / ".mode"  # os.umask reads the umask only by setting it, for all threads
-    probe.mkdir()
-    folder.chmod(probe.stat().st_mode)
-    probe.rmdir()
-
-
-def _write_text(file: Path, text: str) -> None:
-    with atomic_path(file) as path:
-        path.write_text(text, encoding="utf-8")
-
-
-def sha256_of(file: Path) -> str:
-    """The SHA-256 of a file."""
+def _sha256_of(file: Path) -> str:
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

@@ -1,6 +1,5 @@
 """Data parallelism of one model over ranks: DDP (full copies) and FSDP (shards of every block)."""
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any, Literal, cast
@@ -23,10 +22,6 @@ class ParallelModel:
 
     none: one process.  ddp: every rank has all parameters; gradients are averaged.
     fsdp: every rank has 1/world_size of each block, gathered only while that block computes.
-
-    >>> parallel = ParallelModel(nn.Linear(1, 1), "none", Ranks(), torch.device("cpu"))
-    >>> parallel.forward_module is parallel.model
-    True
     """
 
     def __init__(self, model: nn.Module, strategy: Strategy, ranks: Ranks, device: torch.device):
@@ -66,19 +61,13 @@ class ParallelModel:
 
 
 def choose_strategy(config: TrainConfig, ranks: Ranks) -> Strategy:
-    """The strategy that a config asks for; auto is ddp with several ranks, else none.
-
-    >>> config = TrainConfig(steps=1)
-    >>> choose_strategy(config, Ranks()), choose_strategy(config, Ranks(0, 2))
-    ('none', 'ddp')
-    """
+    """The strategy that a config asks for; auto is ddp with several ranks, else none."""
     alone = ranks.world_size == 1
     if config.parallel == "auto":
         return "none" if alone else "ddp"
     if config.parallel == "none" and not alone:
-        raise ConfigError(
-            f"parallel: needs ddp or fsdp for {ranks.world_size} ranks, got none; try auto"
-        )
+        count = ranks.world_size
+        raise ConfigError(f"parallel: needs ddp or fsdp for {count} ranks, got none; try auto")
     if config.parallel != "none" and alone and not dist.is_initialized():
         raise ConfigError(
             f"parallel: needs 2 or more ranks for {config.parallel}, got 1; "
@@ -94,13 +83,9 @@ def _shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
     for x in (*model.parameters(), *model.buffers()):
         dist.broadcast(x.data, 0)  # all start from rank 0's weights
     mesh = init_device_mesh(device.type, (ranks.world_size,))
-    for block in _blocks(model):
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)  # the rest: embeddings, which may be tied, and the output layer
-
-
-def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers of every ModuleList: gathered and freed one after the other."""
     for module in model.modules():
-        if isinstance(module, nn.ModuleList):
-            yield from (layer for layer in module if next(layer.parameters(), None) is not None)
+        if isinstance(module, nn.ModuleList):  # its layers are gathered and freed one by one
+            for layer in module:
+                if next(layer.parameters(), None) is not None:
+                    fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)  # the rest: embeddings, which may be tied, and the output layer

@@ -39,12 +39,7 @@ class Ranks:
 
     def sum_counts(self, *counts: int) -> list[int]:
         """Sums of integers over all ranks."""
-        if self.world_size == 1:
-            return list(counts)
-        totals = torch.tensor(counts)
-        with self.collective():
-            dist.all_reduce(totals)
-        return totals.tolist()
+        return self.all_reduce(torch.tensor(counts)).tolist()
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum a tensor over all ranks, in place, on its device."""
@@ -113,15 +108,14 @@ def init_distributed(device: str = "auto") -> Ranks:
         return Ranks()
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise ConfigError(
-            f"WORLD_SIZE: needs {missing[0]} beside {world_size}, got none; try torchrun"
-        )
+        other = missing[0]
+        raise ConfigError(f"WORLD_SIZE: needs {other} beside {world_size}, got none; try torchrun")
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
-        if local >= torch.cuda.device_count():
+        if local >= (gpus := torch.cuda.device_count()):
             raise ConfigError(
-                f"LOCAL_RANK: needs a GPU of its own, got {local} of {torch.cuda.device_count()}; "
+                f"LOCAL_RANK: needs a GPU of its own, got {local} of {gpus}; "
                 "try fewer --nproc-per-node"
             )
         torch.cuda.set_device(local)

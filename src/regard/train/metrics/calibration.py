@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.errors import FileError, ShapeError
 from regard.files import parse_json, write_text
@@ -65,8 +65,7 @@ class Calibration:
 
     def confidence(self, score: float) -> float:
         """The probability that an answer of this raw score is correct."""
-        logit = self.slope * max(LOWEST, score) + self.offset
-        return float(torch.tensor(logit, dtype=torch.float64).sigmoid())
+        return _sigmoid(self.slope * max(LOWEST, score) + self.offset)
 
     def is_unsure(self, score: float) -> bool:
         """Whether the confidence is below the threshold."""
@@ -92,14 +91,17 @@ def calibrate(answers: Sequence[GradedAnswer]) -> Calibration:
     scores = scores.clamp(min=LOWEST)
     correct = torch.tensor([answer.correct for answer in answers])
     slope, offset = _fit_platt(scores, correct)
-    cut = _score_threshold(scores, correct)
-    threshold = float(torch.sigmoid(torch.tensor(slope * cut + offset, dtype=torch.float64)))
-    if not correct.any():
-        threshold = 1.0  # a model that is never correct: warn always
+    threshold = 1.0  # a model that is never correct: warn always
+    if correct.any():
+        threshold = _sigmoid(slope * _score_threshold(scores, correct) + offset)
     return Calibration(slope=slope, offset=offset, threshold=threshold, examples=len(answers))
 
 
-def _fit_platt(scores: torch.Tensor, correct: torch.Tensor) -> tuple[float, float]:
+def _sigmoid(logit: float) -> float:
+    return float(torch.tensor(logit, dtype=torch.float64).sigmoid())
+
+
+def _fit_platt(scores: Tensor, correct: Tensor) -> tuple[float, float]:
     """Logistic regression of one variable, by damped Newton steps on standardised scores."""
     good, bad = int(correct.sum()), int((~correct).sum())
     target = torch.where(correct, (good + 1) / (good + 2), 1 / (bad + 2)).double()
@@ -117,10 +119,8 @@ def _fit_platt(scores: torch.Tensor, correct: torch.Tensor) -> tuple[float, floa
     return slope, float(w[1]) - slope * float(mean)
 
 
-def _score_threshold(scores: torch.Tensor, correct: torch.Tensor) -> float:
+def _score_threshold(scores: Tensor, correct: Tensor) -> float:
     """The raw score below which to warn: midway between the last flagged and the next score."""
-    if not correct.any():
-        return float(scores.max()) + 1.0
     good = scores[correct].sort().values
     limit = float(good[int((1 - KEEP) * len(good))])
     flagged = scores[(scores < limit) & ~correct]
@@ -152,8 +152,8 @@ def calibration_metrics(
     good, bad = confidence[correct], confidence[~correct]
     above = (good[:, None] > bad).double() + 0.5 * (good[:, None] == bad).double()
     values = {"ece": ece / max(1, len(answers)), "auroc": float(above.mean())}
-    values |= {"incorrect_flagged": float(flagged[~correct].double().mean())}
-    values |= {"correct_flagged": float(flagged[correct].double().mean())}
+    values["incorrect_flagged"] = float(flagged[~correct].double().mean())
+    values["correct_flagged"] = float(flagged[correct].double().mean())
     return {name: round(value, 4) for name, value in values.items() if not math.isnan(value)}
 
 

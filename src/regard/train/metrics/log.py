@@ -12,29 +12,18 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def append_metrics(folder: Path, line: dict[str, Any]) -> None:
-    """Append one line to a run's metrics.jsonl.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> append_metrics(folder, {"step": 1, "loss": 0.5, "seconds": 2.0})
-    >>> read_metrics(folder)
-    [{'step': 1, 'loss': 0.5, 'seconds': 2.0}]
-    """
+    """Append one line to a run's metrics.jsonl."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / METRICS_FILE, "a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
     except OSError as error:
-        raise FileError(
-            f"{folder / METRICS_FILE}: cannot be written, {error.strerror or error}"
-        ) from error
+        file = folder / METRICS_FILE
+        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
 
 
 def truncate_metrics(folder: Path, step: int) -> None:
-    """Drop the lines after update `step`, which a resumed run writes again, and invalid lines.
-
-    >>> truncate_metrics(Path("nowhere"), 3)
-    """
+    """Drop the lines after update `step`, which a resumed run writes again, and invalid lines."""
     lines = [line for line in read_metrics(folder) if line["step"] <= step]
     if (folder / METRICS_FILE).exists():
         write_text(folder / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines))
@@ -47,8 +36,14 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     []
     """
     file = Path(folder) / METRICS_FILE
+    try:
+        texts = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise FileError(f"{file}: cannot be read, {error.strerror or error}") from error
     lines = []
-    for text in _lines(file) if file.exists() else []:
+    for text in texts:
         try:
             line = parse_json(text)
         except ValueError:
@@ -56,13 +51,6 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
         if isinstance(line, dict) and all(_is_number(line.get(n)) for n in ("step", "seconds")):
             lines.append(line)
     return lines
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise FileError(f"{file}: cannot be read, {error.strerror or error}") from error
 
 
 def _is_number(value: Any) -> bool:

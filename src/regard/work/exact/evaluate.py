@@ -12,13 +12,8 @@ WORKING_DIGITS = 80  # internal precision
 MAX_LOST_DIGITS = 25  # cancellation above which sympy's evalf takes over
 MAX_ARGUMENT = 100_000  # of exp, tanh, sin and cos: 1e300 would take hours
 
-_CALLS: dict[Any, Any] = {
-    sympy.exp: mpmath.exp,
-    sympy.tanh: mpmath.tanh,
-    sympy.log: mpmath.log,
-    sympy.sin: mpmath.sin,
-    sympy.cos: mpmath.cos,
-    sympy.Abs: mpmath.fabs,
+_CALLS: dict[Any, Any] = {sympy.Abs: mpmath.fabs} | {
+    getattr(sympy, name): getattr(mpmath, name) for name in ("exp", "tanh", "log", "sin", "cos")
 }
 
 
@@ -61,10 +56,8 @@ def _check_argument(call: Any) -> None:
         return
     size = abs(evaluate_digits(argument, 15))
     if size > MAX_ARGUMENT:
-        name = type(call).__name__
-        raise WorkError(
-            f"{name}: needs numbers up to {MAX_ARGUMENT}, got {mpmath.nstr(size._to_mpmath(9), 3)}"
-        )
+        name, got = type(call).__name__, mpmath.nstr(size._to_mpmath(9), 3)
+        raise WorkError(f"{name}: needs numbers up to {MAX_ARGUMENT}, got {got}")
 
 
 def to_float(x: sympy.Expr) -> float:

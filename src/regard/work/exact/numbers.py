@@ -1,7 +1,7 @@
 """Exact numbers and matrices: parsing, and rounding for display only."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import sympy
@@ -10,7 +10,6 @@ from regard.errors import ShapeError, WorkError
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.parse import parse_expression
 
-Cells = Sequence[Sequence[Any]]
 MAX_ENTRIES = 1_024  # per matrix: exact arithmetic on 30×30 takes seconds
 
 
@@ -19,17 +18,12 @@ def parse_number(value: Any, symbols: Collection[str] = ()) -> sympy.Expr:
 
     >>> parse_number(0.1) + parse_number("1/2"), parse_number("sqrt(8)"), parse_number("2*a", ["a"])
     (3/5, 2*sqrt(2), 2*a)
-    >>> parse_number([1])
-    Traceback (most recent call last):
-        ...
-    regard.errors.WorkError: number: needs one such as 3, 0.25, 5/2 or sqrt(2), got [1]
     """
     if isinstance(value, sympy.Expr):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise WorkError(
-            f"number: needs one such as 3, 0.25, 5/2 or sqrt(2), got {shorten_repr(value)}"
-        )
+        got = shorten_repr(value)
+        raise WorkError(f"number: needs one such as 3, 0.25, 5/2 or sqrt(2), got {got}")
     try:
         return parse_expression(str(value), symbols)
     except ValueError as error:  # str() of an integer of 5,000 digits
@@ -38,17 +32,13 @@ def parse_number(value: Any, symbols: Collection[str] = ()) -> sympy.Expr:
         raise WorkError(f"number: needs at most a thousand digits, got {error}") from error
 
 
-def shorten_repr(value: Any, max_chars: int = 80) -> str:
-    """repr of a value for an error message, truncated.
-
-    >>> shorten_repr("1" * 100, 8)
-    "'11111…"
-    """
+def shorten_repr(value: Any) -> str:
+    """repr of a value for an error message, truncated to 80 characters."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # deep nesting, very long integers
         return f"a {type(value).__name__}"
-    return text if len(text) <= max_chars else f"{text[: max_chars - 2]}…"
+    return text if len(text) <= 80 else f"{text[:78]}…"
 
 
 def parse_matrix(values: Any, name: str = "matrix", symbols: Collection[str] = ()) -> Any:
@@ -65,20 +55,17 @@ def parse_matrix(values: Any, name: str = "matrix", symbols: Collection[str] = (
     """
     if isinstance(values, sympy.MatrixBase):
         return sympy.ImmutableMatrix(values)
-    if not isinstance(values, list | tuple):
-        values = [[values]]
-    rows = [row if isinstance(row, list | tuple) else [row] for row in values]
-    if values and not isinstance(values[0], list | tuple):
-        rows = [list(values)]
+    rows = values if isinstance(values, list | tuple) else [values]
+    if rows and not isinstance(rows[0], list | tuple):
+        rows = [rows]
+    rows = [row if isinstance(row, list | tuple) else [row] for row in rows]
     lengths = list(dict.fromkeys(len(row) for row in rows))
     if len(lengths) != 1 or lengths == [0]:
-        raise ShapeError(
-            f"{name}: needs rows of one length, got {' and '.join(map(str, lengths))} numbers"
-        )
+        got = " and ".join(map(str, lengths))
+        raise ShapeError(f"{name}: needs rows of one length, got {got} numbers")
     if len(rows) * lengths[0] > MAX_ENTRIES:
-        raise ShapeError(
-            f"{name}: needs at most {MAX_ENTRIES} numbers, got {len(rows)}×{lengths[0]}"
-        )
+        got = f"{len(rows)}×{lengths[0]}"
+        raise ShapeError(f"{name}: needs at most {MAX_ENTRIES} numbers, got {got}")
     return sympy.ImmutableMatrix([[parse_number(x, symbols) for x in row] for row in rows])
 
 
@@ -92,16 +79,12 @@ def format_decimal(x: sympy.Expr, digits: int = 6, keep_zeros: bool = False) -> 
     >>> format_decimal(sympy.tanh(20), keep_zeros=True)
     '1.00000'
     """
-    if x.free_symbols:
+    if x.free_symbols or x in (sympy.oo, -sympy.oo):
         return format_plain(x)
-    if x in (sympy.oo, -sympy.oo):
-        return "inf" if x == sympy.oo else "-inf"
     number = evaluate_digits(x, digits + 5)
     if digits > 15 or number and not 1e-300 < abs(number) < 1e300:  # beyond a float
         return str(sympy.Float(number, digits))
-    if keep_zeros:
-        return f"{float(number):#.{digits}g}".rstrip(".")
-    return f"{float(number):.{digits}g}"
+    return f"{float(number):{'#' if keep_zeros else ''}.{digits}g}".rstrip(".")
 
 
 def is_exact_in(x: sympy.Expr, digits: int) -> bool:

@@ -16,12 +16,7 @@ MAX_EXP_ARGUMENT = 10_000
 MAX_DECIMAL_EXPONENT = 400  # 1e400
 MAX_DEPTH = 30  # nested brackets
 FUNCTIONS: dict[str, Any] = {
-    "sqrt": sympy.sqrt,
-    "exp": sympy.exp,
-    "log": sympy.log,
-    "sin": sympy.sin,
-    "cos": sympy.cos,
-    "tanh": sympy.tanh,
+    name: getattr(sympy, name) for name in ("sqrt", "exp", "log", "sin", "cos", "tanh")
 }
 CONSTANTS: dict[str, Any] = {
     "pi": sympy.pi,
@@ -32,7 +27,7 @@ CONSTANTS: dict[str, Any] = {
 }
 SYMBOL = re.compile(r"[A-Za-zα-ωΑ-Ω][A-Za-zα-ωΑ-Ω0-9]{0,9}(_[A-Za-z0-9]{1,9})?")
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_TOKEN = re.compile(rf"\s*(?:({_NUMBER})|({SYMBOL.pattern})|(\*\*|[-+*/()^·]))")
+_TOKEN = re.compile(rf"\s*(?:{_NUMBER}|{SYMBOL.pattern}|\*\*|[-+*/()^·]|(?P<other>\S))")
 
 
 def parse_expression(text: str, symbols: Collection[str] = ()) -> sympy.Expr:
@@ -40,10 +35,6 @@ def parse_expression(text: str, symbols: Collection[str] = ()) -> sympy.Expr:
 
     >>> parse_expression("2*a**2 - sqrt(8)/2", ["a"])
     2*a**2 - sqrt(2)
-    >>> parse_expression("2**999999999")
-    Traceback (most recent call last):
-        ...
-    regard.errors.WorkError: number: needs powers up to 64, got '2**999999999'
     """
     text = text.strip().replace("−", "-")
     if not text or len(text) > MAX_CHARS or text.count("(") > MAX_DEPTH:
@@ -60,7 +51,11 @@ def has_too_many_digits(x: Any) -> bool:
     >>> has_too_many_digits(sympy.Integer(10) ** 1000), has_too_many_digits(sympy.Rational(1, 3))
     (True, False)
     """
-    return x.is_Rational and max(int(x.p).bit_length(), int(x.q).bit_length()) > MAX_BITS
+    return _bits(x) > MAX_BITS
+
+
+def _bits(x: Any) -> int:
+    return max(int(x.p).bit_length(), int(x.q).bit_length()) if x.is_Rational else 0
 
 
 class _Parser:
@@ -69,14 +64,10 @@ class _Parser:
     def __init__(self, text: str, symbols: Collection[str]):
         self.text, self.symbols = text, symbols
         self.nested = 1  # largest product of nested exponents so far
-        self.tokens: list[str] = []
-        position = 0
-        while position < len(text):
-            if (result := _TOKEN.match(text, position)) is None:
-                raise self.error()
-            self.tokens.append(result[0].strip())
-            position = result.end()
-        self.tokens.reverse()  # used as a stack
+        tokens = list(_TOKEN.finditer(text))
+        if any(token["other"] for token in tokens):
+            raise self.error()
+        self.tokens = [token[0].strip() for token in reversed(tokens)]  # used as a stack
 
     def error(self, rule: str = "one such as 3, 0.25, 5/2 or sqrt(2)", hint: str = "") -> WorkError:
         return WorkError(f"number: needs {rule}, got {self.text!r}{hint}")
@@ -125,16 +116,11 @@ class _Parser:
         sign = -1 if self.accept("-") else 1
         inner = self.nested
         exponent = self.atom()
-        if not exponent.is_Rational:
-            raise self.error(f"powers up to {MAX_POWER}")
-        magnitude = max(abs(exponent.p), exponent.q, 1)
+        magnitude = max(abs(exponent.p), exponent.q) if exponent.is_Rational else sympy.oo
         self.nested = max(outer, inner * magnitude)
         if self.nested > MAX_POWER:
             raise self.error(f"powers up to {MAX_POWER}")
-        if (
-            base.is_Rational
-            and magnitude * max(int(base.p).bit_length(), int(base.q).bit_length()) > MAX_BITS
-        ):
+        if magnitude * _bits(base) > MAX_BITS:
             raise self.error("a number of at most a thousand digits")
         if base == 0 and sign * exponent < 0:
             raise self.error("no division by 0")
@@ -170,21 +156,14 @@ class _Parser:
         return result
 
     def call(self, name: str, argument: Any) -> Any:
-        if (
-            name == "exp"
-            and argument.is_number
-            and argument.is_finite
-            and abs(float(argument.evalf(9))) > MAX_EXP_ARGUMENT
-        ):
-            raise self.error(f"exponentials of at most {MAX_EXP_ARGUMENT}")
-        if (
-            name in ("sqrt", "log")
-            and self.is_negative(argument)
-            or name == "log"
-            and argument == 0
-        ):
-            domain = "0 or more" if name == "sqrt" else "more than 0"
-            raise self.error(f"the {name} of {domain}")
+        if name == "exp" and argument.is_number and argument.is_finite:
+            size = abs(float(argument.evalf(9)))
+            if size > MAX_EXP_ARGUMENT:
+                raise self.error(f"exponentials of at most {MAX_EXP_ARGUMENT}")
+        if name == "sqrt" and self.is_negative(argument):
+            raise self.error("the sqrt of 0 or more")
+        if name == "log" and (argument == 0 or self.is_negative(argument)):
+            raise self.error("the log of more than 0")
         return FUNCTIONS[name](argument)
 
     def literal(self, token: str) -> Any:

@@ -7,10 +7,16 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from regard.errors import WorkError, suggestion
+from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
-from regard.work.families.names import ATTENTION_NAMES
-from regard.work.families.registry import ExerciseTemplate, check_given, family, weight_shapes
+from regard.work.families.registry import (
+    ATTENTION_NAMES,
+    ExerciseTemplate,
+    check_choice,
+    check_required,
+    family,
+    weight_shapes,
+)
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
 from regard.work.solution import Solution, SolutionBuilder
@@ -40,23 +46,32 @@ class AttentionSetup(NamedTuple):
         """Axis along which the weights of one query sum to 1."""
         return "rows" if self.tokens_as_rows else "columns"
 
+    def order_factors(self, left: str, right: str) -> tuple[str, str]:
+        """The factors of a product with tokens as rows, in the order of this convention."""
+        return (left, right) if self.tokens_as_rows else (right, left)
+
+    def with_token_rows(self, value: Matrix) -> Matrix:
+        """A matrix of this convention with tokens as rows, or back."""
+        return value if self.tokens_as_rows else M(value.T)
+
+
+ROW_SETUP = AttentionSetup()
+
 
 @family(
     "attention",
     given=f"{ATTENTION_NAMES} Y W_B W_1 W_2 V_a",
     exercises=(
-        ExerciseTemplate({"X": (2, 2)}, option_choices={"scale": (1,)}, questions=_QUESTIONS),
+        ExerciseTemplate({"X": (2, 2)}, option_choices={"scale": (1,)}),
         ExerciseTemplate(
-            {"X": (3, 2)} | weight_shapes("QKV", (2, 2)),
-            option_choices={"scale": (1,)},
-            questions=_QUESTIONS,
+            {"X": (3, 2)} | weight_shapes("QKV", (2, 2)), option_choices={"scale": (1,)}
         ),
         ExerciseTemplate(
             {"X": (3, 3)} | weight_shapes("QKV", (3, 3)),
             option_choices={"mask": ("none", "causal"), "convention": ("rows", "columns")},
-            questions=_QUESTIONS,
         ),
     ),
+    questions=_QUESTIONS,
 )
 def solve_attention(
     given: Mapping[str, Any],
@@ -85,12 +100,12 @@ def solve_attention(
     >>> solution["A"][0, 0]
     E/(1 + 2*E)
     """
-    check_given("attention", given)
-    setup = AttentionSetup(is_row_convention(convention), scale, mask, score)
-    builder = SolutionBuilder("attention", {k: v for k, v in given.items() if v is not None})
-    add_attention(builder, *project_qkv(builder, setup.tokens_as_rows), setup=setup)
-    _add_source_mistakes(builder, setup.tokens_as_rows)
-    _add_remarks(builder, setup.tokens_as_rows)
+    check_choice("convention", convention, ("rows", "columns"))
+    setup = AttentionSetup(convention == "rows", scale, mask, score)
+    builder = SolutionBuilder("attention", dict(given))
+    add_attention(builder, *project_qkv(builder, setup), setup=setup)
+    _add_source_mistakes(builder, setup)
+    _add_remarks(builder, setup)
     return builder.build()
 
 
@@ -98,18 +113,14 @@ def solve_attention(
     "cross-attention",
     given=f"{ATTENTION_NAMES} Y W_B W_1 W_2 V_a",
     exercises=(
-        ExerciseTemplate(
-            {"X": (1, 2), "Y": (2, 2)}, option_choices={"scale": (1,)}, questions=_QUESTIONS
-        ),
+        ExerciseTemplate({"X": (1, 2), "Y": (2, 2)}, option_choices={"scale": (1,)}),
         ExerciseTemplate(
             {"X": (2, 2), "Y": (2, 2)} | weight_shapes("QKV", (2, 2)),
             option_choices={"scale": (1,)},
-            questions=_QUESTIONS,
         ),
-        ExerciseTemplate(
-            {"X": (2, 2), "Y": (3, 2)} | weight_shapes("QKV", (2, 2)), questions=_QUESTIONS
-        ),
+        ExerciseTemplate({"X": (2, 2), "Y": (3, 2)} | weight_shapes("QKV", (2, 2))),
     ),
+    questions=_QUESTIONS,
 )
 def solve_cross_attention(
     given: Mapping[str, Any],
@@ -126,7 +137,7 @@ def solve_cross_attention(
     >>> solve_cross_attention({"X": [[1]], "Y": [[2], [2]]})["A"]
     Matrix([[1/2, 1/2]])
     """
-    missing = [name for name in ("X", "Y") if given.get(name) is None]
+    missing = [name for name in ("X", "Y") if name not in given]
     if missing:
         raise WorkError(
             f"given: needs X for the queries and Y for keys and values, got no "
@@ -136,34 +147,20 @@ def solve_cross_attention(
     return replace(solved, family="cross-attention")
 
 
-def _add_source_mistakes(builder: SolutionBuilder, rows: bool) -> None:
+def _add_source_mistakes(builder: SolutionBuilder, setup: AttentionSetup) -> None:
     """Mistake: keys and values projected from X instead of Y."""
     for letter in "KV":
-        x, weight = builder.values.get("X"), builder.values.get(f"W_{letter}")
-        if (
-            "Y" in builder.given
-            and letter not in builder.given
-            and x is not None
-            and weight is not None
-        ):
+        names = {"X", "Y", f"W_{letter}"}
+        if names <= set(builder.values) and letter not in builder.given:
+            left, right = setup.order_factors("X", f"W_{letter}")
             description = "they were computed from X, the queries' tokens, not from Y"
-            builder.add_mistake(letter, description, M(x * weight) if rows else M(weight * x))
-
-
-def is_row_convention(convention: str) -> bool:
-    """Whether tokens are rows; else they are columns.
-
-    >>> is_row_convention("columns")
-    False
-    """
-    if convention not in ("rows", "columns"):
-        raise WorkError(f"convention: needs rows or columns, got {convention!r}")
-    return convention == "rows"
+            value = M(builder.values[left] * builder.values[right])
+            builder.add_mistake(letter, description, value)
 
 
 def project_qkv(
     builder: SolutionBuilder,
-    tokens_as_rows: bool = True,
+    setup: AttentionSetup = ROW_SETUP,
     suffix: str = "",
     sources: tuple[str, str] = ("X", "Y"),
     weight_pattern: str = "W_{}",
@@ -174,31 +171,23 @@ def project_qkv(
     >>> project_qkv(builder)
     ('Q', 'X', 'X')
     """
-    memory = sources[1] if sources[1] in builder.values else sources[0]
-    q, k, v = (
-        _add_projection(
-            builder, letter, source, tokens_as_rows, suffix, weight_pattern.format(letter)
-        )
-        for letter, source in zip("QKV", (sources[0], memory, memory), strict=True)
-    )
+    x = sources[0]
+    memory = sources[1] if sources[1] in builder.values else x
+    names = []
+    kinds = {"Q": ("queries", x), "K": ("keys", memory), "V": ("values", memory)}
+    for letter, (kind, source) in kinds.items():
+        name, weight = f"{letter}{suffix}", weight_pattern.format(letter)
+        if name not in builder.values:
+            if source not in builder.values:
+                got = ", ".join(builder.given) or "nothing"
+                raise WorkError(f"given: needs X, or Q, K and V, got {got}")
+            if weight not in builder.values:
+                name = source
+            else:
+                add_linear(builder, name, source, weight, setup=setup, title=f"the {kind}")
+        names.append(name)
+    q, k, v = names
     return q, k, v
-
-
-def _add_projection(
-    builder: SolutionBuilder, letter: str, source: str, rows: bool, suffix: str, weight: str
-) -> str:
-    name = f"{letter}{suffix}"
-    if name in builder.values:
-        return name
-    if source not in builder.values:
-        raise WorkError(
-            f"given: needs X, or Q, K and V, got {', '.join(builder.given) or 'nothing'}"
-        )
-    if weight not in builder.values:
-        return source
-    names = {"Q": "queries", "K": "keys"}
-    title = f"the {names.get(letter, 'values')}"
-    return add_linear(builder, name, source, weight, tokens_as_rows=rows, title=title)
 
 
 def add_linear(
@@ -208,7 +197,7 @@ def add_linear(
     weight: str,
     *,
     title: str,
-    tokens_as_rows: bool = True,
+    setup: AttentionSetup = ROW_SETUP,
 ) -> str:
     """Add a linear layer; its bias has the name of the weight with b for W, and is optional.
 
@@ -217,12 +206,11 @@ def add_linear(
     Matrix([[7]])
     """
     bias = f"b{weight[1:]}" if weight.startswith("W") else f"b_{weight}"
-    inputs = (x, weight) if tokens_as_rows else (weight, x)
+    inputs = setup.order_factors(x, weight)
     if bias not in builder.values:
         return builder.add_step(name, "product", *inputs, title=title)
-    return builder.add_step(
-        name, "affine" if tokens_as_rows else "affine, columns", *inputs, bias, title=title
-    )
+    rule = "affine" if setup.tokens_as_rows else "affine, columns"
+    return builder.add_step(name, rule, *inputs, bias, title=title)
 
 
 def add_attention(
@@ -231,7 +219,7 @@ def add_attention(
     k: str,
     v: str,
     suffix: str = "",
-    setup: AttentionSetup | None = None,
+    setup: AttentionSetup = ROW_SETUP,
 ) -> str:
     """Add the steps from queries, keys and values to the outputs; step names end in `suffix`.
 
@@ -239,19 +227,18 @@ def add_attention(
     >>> builder.values[add_attention(builder, "Q", "K", "V", "_1")]
     Matrix([[2]])
     """
-    setup = setup or AttentionSetup()
-    return add_softmax_output(
-        builder,
-        add_scores(builder, q, k, suffix, setup),
-        _width(builder, q, setup),
-        v,
-        suffix,
-        setup,
-    )
+    scores = add_scores(builder, q, k, suffix, setup)
+    width = setup.with_token_rows(builder.values[q]).cols
+    return add_softmax_output(builder, scores, width, v, suffix, setup)
 
 
 def add_softmax_output(
-    builder: SolutionBuilder, scores: str, head_dim: int, v: str, suffix: str, setup: AttentionSetup
+    builder: SolutionBuilder,
+    scores: str,
+    head_dim: int,
+    v: str,
+    suffix: str,
+    setup: AttentionSetup,
 ) -> str:
     """Add the steps from scores to outputs; `head_dim` sets the default scale.
 
@@ -259,41 +246,42 @@ def add_softmax_output(
     >>> builder.values[add_softmax_output(builder, "S", 1, "V", "", AttentionSetup())]
     Matrix([[2]])
     """
-    rows, scale = setup.tokens_as_rows, _add_scale(builder, head_dim, setup)
-    if scale != sympy.oo and scale != 1:
-        scores = builder.add_step(
-            f"Z{suffix}", "scale", scores, setup.scale_name, title="the scaled scores"
-        )
+    scale = _add_scale(builder, head_dim, setup)
+    if scale not in (sympy.oo, 1):
+        inputs = (scores, setup.scale_name)
+        scores = builder.add_step(f"Z{suffix}", "scale", *inputs, title="the scaled scores")
     bias = _add_bias(builder, scores, suffix, setup)
     if bias is not None:
         if scale == sympy.oo:
             raise WorkError("scale: needs to be finite where a bias is added, got inf")
-        scores = builder.add_step(
-            f"C{suffix}", "add", scores, bias, title="with the bias of each pair"
-        )
-    shape = builder.values[scores].shape
-    mask = mask_matrix(setup.mask, *(shape if rows else shape[::-1]))
+        title = "with the bias of each pair"
+        scores = builder.add_step(f"C{suffix}", "add", scores, bias, title=title)
+    mask = mask_matrix(setup.mask, *setup.with_token_rows(builder.values[scores]).shape)
     unmasked = scores
     if mask is not None:
         if setup.mask_name not in builder.values:
-            builder.add_given(setup.mask_name, mask if rows else mask.T)
+            builder.add_given(setup.mask_name, setup.with_token_rows(mask))
         title = "masked scores are set to -inf"
         scores = builder.add_step(f"R{suffix}", "mask", scores, setup.mask_name, title=title)
-    (_add_hardmax if scale == sympy.oo else _add_softmax)(builder, scores, suffix, setup)
-    if mask is not None and scale != sympy.oo:
-        builder.add_mistake(
-            f"A{suffix}",
-            "the mask was applied after the softmax",
-            _masked_after_softmax(builder, unmasked, setup),
+    axis, a = setup.softmax_axis, f"A{suffix}"
+    if scale == sympy.oo:
+        limit = "the weights in the limit β → ∞: divided equally among the largest scores"
+        builder.add_steps(
+            (f"M{suffix}", f"largest of {axis}", scores, "the largest score of each query"),
+            (a, f"hardmax {axis}", f"{scores} M{suffix}", limit),
         )
-    inputs = (f"A{suffix}", v) if rows else (v, f"A{suffix}")
-    return builder.add_step(
-        f"H{suffix}", "product", *inputs, title="the outputs: weighted means of the values"
-    )
-
-
-def _width(builder: SolutionBuilder, q: str, setup: AttentionSetup) -> int:
-    return builder.values[q].cols if setup.tokens_as_rows else builder.values[q].rows
+    else:
+        e, n = f"E{suffix}", f"N{suffix}"
+        builder.add_steps(
+            (e, "exp", scores, "the exponentials"),
+            (n, f"sum over {axis}", e, "the normaliser of each query"),
+            (a, f"divide {axis}", f"{e} {n}", "the weights: they sum to 1 for each query"),
+        )
+        if mask is not None:
+            wrong = _masked_after_softmax(builder, unmasked, setup)
+            builder.add_mistake(a, "the mask was applied after the softmax", wrong)
+    title = "the outputs: weighted means of the values"
+    return builder.add_step(f"H{suffix}", "product", *setup.order_factors(a, v), title=title)
 
 
 def add_scores(builder: SolutionBuilder, q: str, k: str, suffix: str, setup: AttentionSetup) -> str:
@@ -303,34 +291,22 @@ def add_scores(builder: SolutionBuilder, q: str, k: str, suffix: str, setup: Att
     >>> builder.values[add_scores(builder, "Q", "K", "", AttentionSetup())]
     Matrix([[6]])
     """
-    if not isinstance(setup.score, str) or setup.score not in SCORE_WEIGHTS:
-        hint = suggestion(str(setup.score), SCORE_WEIGHTS)
-        raise WorkError(
-            f"score: needs one of {', '.join(SCORE_WEIGHTS)}, got {setup.score!r}{hint}"
-        )
-    missing = [name for name in SCORE_WEIGHTS[setup.score] if name not in builder.values]
-    if missing:
-        raise WorkError(f"given: needs {', '.join(missing)} for the score {setup.score}, got none")
-    rows, title = setup.tokens_as_rows, "the scores of each query and key"
+    check_choice("score", setup.score, SCORE_WEIGHTS)
+    check_required(f"the score {setup.score}", builder.values, *SCORE_WEIGHTS[setup.score])
+
+    def project(name: str, x: str, weight: str, title: str) -> str:
+        return builder.add_step(name, "product", *setup.order_factors(x, weight), title=title)
+
+    name, title = f"S{suffix}", "the scores of each query and key"
     if setup.score == "additive":
-        p = _add_product(
-            builder, f"P{suffix}", q, "W_1", rows, "each query, projected for the score"
-        )
-        g = _add_product(builder, f"G{suffix}", k, "W_2", rows, "each key, projected for the score")
-        rule = "additive scores" if rows else "additive scores, columns"
-        return builder.add_step(f"S{suffix}", rule, p, g, "V_a", title=title)
+        q = project(f"P{suffix}", q, "W_1", "each query, projected for the score")
+        k = project(f"G{suffix}", k, "W_2", "each key, projected for the score")
+        rule = "additive scores" if setup.tokens_as_rows else "additive scores, columns"
+        return builder.add_step(name, rule, q, k, "V_a", title=title)
     if setup.score == "bilinear":
-        q = _add_product(
-            builder, f"P{suffix}", q, "W_B", rows, "each query, projected into key space"
-        )
-    rule = "product with transpose" if rows else "transpose times"
-    return builder.add_step(f"S{suffix}", rule, *((q, k) if rows else (k, q)), title=title)
-
-
-def _add_product(
-    builder: SolutionBuilder, name: str, x: str, weight: str, rows: bool, title: str
-) -> str:
-    return builder.add_step(name, "product", *((x, weight) if rows else (weight, x)), title=title)
+        q = project(f"P{suffix}", q, "W_B", "each query, projected into key space")
+    rule = "product with transpose" if setup.tokens_as_rows else "transpose times"
+    return builder.add_step(name, rule, *setup.order_factors(q, k), title=title)
 
 
 def _add_scale(builder: SolutionBuilder, width: int, setup: AttentionSetup) -> Any:
@@ -338,7 +314,7 @@ def _add_scale(builder: SolutionBuilder, width: int, setup: AttentionSetup) -> A
     if setup.scale_name not in builder.values:
         default = 1 / sympy.sqrt(width) if setup.score == "dot" else sympy.Integer(1)
         builder.add_given(
-            setup.scale_name, M([[default if setup.scale is None else parse_number(setup.scale)]])
+            setup.scale_name, default if setup.scale is None else parse_number(setup.scale)
         )
     result = builder.values[setup.scale_name][0, 0]
     if result.is_negative:
@@ -352,63 +328,31 @@ def _add_bias(
     builder: SolutionBuilder, scores: str, suffix: str, setup: AttentionSetup
 ) -> str | None:
     """Name of the bias matrix, if any; B has one row per query, as masks have."""
-    shape = builder.values[scores].shape
-    queries, keys = shape if setup.tokens_as_rows else shape[::-1]
-    name = next(
-        (candidate for candidate in (f"B{suffix}", "B") if candidate in builder.values), None
-    )
+    name = next((name for name in (f"B{suffix}", "B") if name in builder.values), None)
     if name is None:
         if "rel" not in builder.values:
             return None
+        queries, keys = setup.with_token_rows(builder.values[scores]).shape
         title = "the bias of each pair, by distance"
         name = builder.add_step(f"B{suffix}", f"relative {queries}×{keys}", "rel", title=title)
-    return (
-        name
-        if setup.tokens_as_rows
-        else builder.add_step(f"D{suffix}", "transpose", name, title="one column per query")
-    )
-
-
-def _add_softmax(builder: SolutionBuilder, scores: str, suffix: str, setup: AttentionSetup) -> None:
-    e, n = f"E{suffix}", f"N{suffix}"
-    builder.add_step(e, "exp", scores, title="the exponentials")
-    builder.add_step(n, f"sum over {setup.softmax_axis}", e, title="the normaliser of each query")
-    title = "the weights: they sum to 1 for each query"
-    builder.add_step(f"A{suffix}", f"divide {setup.softmax_axis}", e, n, title=title)
-
-
-def _add_hardmax(builder: SolutionBuilder, scores: str, suffix: str, setup: AttentionSetup) -> None:
-    top = builder.add_step(
-        f"M{suffix}",
-        f"largest of {setup.softmax_axis}",
-        scores,
-        title="the largest score of each query",
-    )
-    title = "the weights in the limit β → ∞: divided equally among the largest scores"
-    builder.add_step(f"A{suffix}", f"hardmax {setup.softmax_axis}", scores, top, title=title)
+    if setup.tokens_as_rows:
+        return name
+    return builder.add_step(f"D{suffix}", "transpose", name, title="one column per query")
 
 
 def _masked_after_softmax(builder: SolutionBuilder, unmasked: str, setup: AttentionSetup) -> Matrix:
     """Mistake: masked after the softmax, so that the remaining weights do not sum to 1."""
-    scores = builder.values[unmasked].evalf(20)
-    e = scores.applyfunc(sympy.exp)
-    e = e if setup.tokens_as_rows else e.T
-    mask = (
-        builder.values[setup.mask_name]
-        if setup.tokens_as_rows
-        else builder.values[setup.mask_name].T
-    )
+    e = setup.with_token_rows(builder.values[unmasked].evalf(20).applyfunc(sympy.exp))
+    mask = setup.with_token_rows(builder.values[setup.mask_name])
     sums = [sum(e.row(i)) for i in range(e.rows)]
-    result = M(e.rows, e.cols, lambda i, j: e[i, j] / sums[i] * mask[i, j])
-    return result if setup.tokens_as_rows else M(result.T)
+    return setup.with_token_rows(M(e.rows, e.cols, lambda i, j: e[i, j] / sums[i] * mask[i, j]))
 
 
-def _add_remarks(builder: SolutionBuilder, rows: bool) -> None:
+def _add_remarks(builder: SolutionBuilder, setup: AttentionSetup) -> None:
     """Remark which key has the largest weight of each query."""
-    weights = builder.values["A"] if rows else builder.values["A"].T
+    weights = setup.with_token_rows(builder.values["A"])
     if weights.free_symbols:
         return
-    is_self = "Y" not in builder.values
     sentences, self_attending = [], []
     for i in range(weights.rows):
         best = argmax_ties(weights.row(i))
@@ -422,7 +366,7 @@ def _add_remarks(builder: SolutionBuilder, rows: bool) -> None:
         self_attending += [i + 1] if i in best else []
     line = ", ".join(sentences)
     builder.add_remark(f"{line[0].upper()}{line[1:]}.")
-    if is_self and weights.rows == weights.cols:
+    if "Y" not in builder.values and weights.rows == weights.cols:
         queries = ", ".join(map(str, self_attending)) or "none"
         builder.add_remark(f"Queries with their largest weight on themselves: {queries}.")
 
@@ -445,16 +389,9 @@ def mask_matrix(spec: Any, queries: int, keys: int) -> Matrix | None:
             raise WorkError(
                 f"mask: needs none, causal, local:N, both, or rows of 0 and 1, got {spec!r}"
             )
-        radius = min(
-            (int(candidate[1]) for candidate in windows if candidate), default=queries + keys
-        )
+        radius = min((int(match[1]) for match in windows if match), default=queries + keys)
         lookahead = 0 if "causal" in kinds else keys
-        return M(
-            [
-                [int(abs(i - j) <= radius and j - i <= lookahead) for j in range(keys)]
-                for i in range(queries)
-            ]
-        )
+        return M(queries, keys, lambda i, j: int(bool(abs(i - j) <= radius and j - i <= lookahead)))
     result = parse_matrix(spec, "mask")
     if result.shape != (queries, keys) or set(result) - {0, 1}:
         raise WorkError(

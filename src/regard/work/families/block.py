@@ -1,13 +1,21 @@
 """Transformer blocks: layer norm, RMS norm, feed-forward, encoder and decoder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from regard.errors import WorkError, suggestion
+from regard.errors import WorkError
 from regard.work.families.attention import AttentionSetup, add_linear
 from regard.work.families.multi_head import add_multi_head, extend_suffix
-from regard.work.families.names import BLOCK_NAMES, CROSS_NAMES, FEED_FORWARD_NAMES
-from regard.work.families.registry import ExerciseTemplate, check_given, family, weight_shapes
+from regard.work.families.registry import (
+    BLOCK_NAMES,
+    CROSS_NAMES,
+    FEED_FORWARD_NAMES,
+    ExerciseTemplate,
+    check_choice,
+    check_required,
+    family,
+    weight_shapes,
+)
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -17,7 +25,7 @@ GREEK_LETTERS = {"gamma": "γ", "beta": "β"}  # ASCII spelling in TOML
 # rows whose variance is a square, so that its root is rational
 _EVEN_2 = ([1, 3], [0, 4], [5, -1], [2, 0], [-3, 1])
 _EVEN_4 = ([1, 1, 3, 3], [0, 4, 0, 4], [7, -1, 1, 1], [-3, 5, 3, 3], [2, 0, 0, 2], [4, 4, -2, -2])
-_QUESTIONS = ("A*", "O", "P_*", "m_*", "v_*", "LN_*", "FF")
+_WIDTH_4 = weight_shapes("QKVO", (4, 4)) | {"W_1": (4, 3), "W_2": (3, 4)}
 
 
 class BlockSetup(NamedTuple):
@@ -62,9 +70,7 @@ def solve_layer_norm(given: Mapping[str, Any], *, eps: Any = DEFAULT_EPS) -> Sol
     >>> solve_layer_norm({"X": [[1, 3]]}, eps=0)["LN"]
     Matrix([[-1, 1]])
     """
-    check_given("layer-norm", given)
-    builder = start_block("layer-norm", given)
-    add_eps(builder, eps)
+    builder = start_block("layer-norm", given, eps=eps)
     add_norm(builder, "X")
     _add_norm_remarks(builder)
     return builder.build()
@@ -87,8 +93,8 @@ def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") ->
     >>> solve_feed_forward({"X": [[1, -1]], "W_1": [[1, 0], [0, 1]], "W_2": [[2], [3]]})["FF"]
     Matrix([[2]])
     """
-    check_given("feed-forward", given)
-    builder = start_block("feed-forward", given, "W_1", "W_2")
+    check_required("the family feed-forward", given, "X", "W_1", "W_2")
+    builder = SolutionBuilder("feed-forward", dict(given))
     add_feed_forward(builder, "X", activation)
     return builder.build()
 
@@ -98,21 +104,14 @@ def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") ->
     given=f"X {BLOCK_NAMES}",
     exercises=(
         ExerciseTemplate(
-            {"X": (2, 2)} | weight_shapes("QKVO12", (2, 2)),
-            option_choices={"scale": (1,)},
-            questions=_QUESTIONS,
+            {"X": (2, 2)} | weight_shapes("QKVO12", (2, 2)), option_choices={"scale": (1,)}
         ),
+        ExerciseTemplate({"X": (2, 4)} | _WIDTH_4, option_choices={"heads": (2,)}),
         ExerciseTemplate(
-            {"X": (2, 4)} | weight_shapes("QKVO", (4, 4)) | {"W_1": (4, 3), "W_2": (3, 4)},
-            option_choices={"heads": (2,)},
-            questions=_QUESTIONS,
-        ),
-        ExerciseTemplate(
-            {"X": (3, 4)} | weight_shapes("QKVO", (4, 4)) | {"W_1": (4, 3), "W_2": (3, 4)},
-            option_choices={"heads": (2,), "norm": ("pre", "post")},
-            questions=_QUESTIONS,
+            {"X": (3, 4)} | _WIDTH_4, option_choices={"heads": (2,), "norm": ("pre", "post")}
         ),
     ),
+    questions=("A*", "O", "P_*", "m_*", "v_*", "LN_*", "FF"),
 )
 def solve_encoder(
     given: Mapping[str, Any],
@@ -149,10 +148,9 @@ def solve_encoder(
     >>> solve_encoder(given, norm="pre")["P_2"]  # zero weights: pre-LN is the identity
     Matrix([[1, 3]])
     """
-    check_given("encoder", given)
-    builder = start_block("encoder", given, "W_1", "W_2")
-    add_eps(builder, eps)
-    setup = BlockSetup(heads, is_pre_norm(norm), activation, mask, scale, norm_kind)
+    builder = start_block("encoder", given, "W_1", "W_2", eps=eps)
+    check_choice("norm", norm, ("pre", "post"))
+    setup = BlockSetup(heads, norm == "pre", activation, mask, scale, norm_kind)
     out = add_encoder_block(builder, "X", setup)
     builder.add_remark(f"The output of the block is {out}.")
     return builder.build()
@@ -182,57 +180,39 @@ def solve_decoder(
     >>> solve_decoder(given, norm="pre")["P_3"]
     Matrix([[1, 3]])
     """
-    check_given("decoder", given)
-    builder = start_block("decoder", given, "Y", "W_1", "W_2")
-    add_eps(builder, eps)
-    setup = BlockSetup(heads, is_pre_norm(norm), activation, mask, scale, norm_kind)
+    builder = start_block("decoder", given, "Y", "W_1", "W_2", eps=eps)
+    check_choice("norm", norm, ("pre", "post"))
+    setup = BlockSetup(heads, norm == "pre", activation, mask, scale, norm_kind)
 
-    def self_attention(x: str) -> str:
-        return add_multi_head(builder, setup.attention_setup("_s", mask), heads, "_s", (x, x))
-
-    def cross_attention(x: str) -> str:
-        return add_multi_head(builder, setup.attention_setup("_c"), heads, "_c", (x, "Y"), "U_{}")
-
-    x = _add_sublayer(builder, "X", self_attention, setup, "_1")
-    x = _add_sublayer(builder, x, cross_attention, setup, "_2")
-    out = _add_sublayer(builder, x, lambda x: add_feed_forward(builder, x, activation), setup, "_3")
+    attend, cross = setup.attention_setup("_s", mask), setup.attention_setup("_c")
+    sublayers = (
+        lambda x: add_multi_head(builder, attend, heads, "_s", (x, x)),
+        lambda x: add_multi_head(builder, cross, heads, "_c", (x, "Y"), "U_{}"),
+        lambda x: add_feed_forward(builder, x, activation),
+    )
+    out = _add_sublayers(builder, "X", sublayers, setup)
     builder.add_remark(f"The output of the block is {out}.")
     return builder.build()
 
 
-def start_block(family: str, given: Mapping[str, Any], *required: str) -> SolutionBuilder:
-    """A builder with gamma and beta renamed to γ and β; X and the required names must be given.
+def start_block(
+    family: str, given: Mapping[str, Any], *required: str, eps: Any = None
+) -> SolutionBuilder:
+    """A builder with gamma and beta renamed to γ and β, and ε; X and `required` must be given.
 
-    >>> list(start_block("example", {"X": 1, "gamma_1": 2}).given)
-    ['X', 'γ_1']
+    >>> list(start_block("example", {"X": 1, "gamma_1": 2}, eps=0).given)
+    ['X', 'γ_1', 'ε']
     """
-    missing = [name for name in ("X", *required) if given.get(name) is None]
-    if missing:
-        raise WorkError(f"given: needs {', '.join(missing)} for the family {family}, got none")
+    check_required(f"the family {family}", given, "X", *required)
     renamed = {}
     for name, value in given.items():
         head, separator, rest = name.partition("_")
-        if value is not None:
-            renamed[f"{GREEK_LETTERS.get(head, head)}{separator}{rest}"] = value
-    return SolutionBuilder(family, renamed)
-
-
-def add_eps(builder: SolutionBuilder, eps: Any) -> None:
-    """Add ε of the norms to the given matrices; DEFAULT_EPS if None."""
+        renamed[f"{GREEK_LETTERS.get(head, head)}{separator}{rest}"] = value
+    builder = SolutionBuilder(family, renamed)
     epsilon = builder.values[builder.add_given("ε", DEFAULT_EPS if eps is None else eps)]
     if epsilon.shape != (1, 1) or not epsilon[0, 0].is_number or not 0 <= epsilon[0, 0] <= 1:
         raise WorkError(f"eps: needs a number from 0 to 1, got {eps}")
-
-
-def is_pre_norm(norm: str) -> bool:
-    """Whether norms come before each sublayer (pre-LN) or after the residual sum (post-LN).
-
-    >>> is_pre_norm("pre")
-    True
-    """
-    if norm not in ("pre", "post"):
-        raise WorkError(f"norm: needs pre or post, got {norm!r}")
-    return norm == "pre"
+    return builder
 
 
 def add_encoder_block(
@@ -241,54 +221,35 @@ def add_encoder_block(
     """Add an encoder block on x; step names end in `suffix`, weight names in `weight_suffix`.
 
     >>> zero = [[0, 0], [0, 0]]
-    >>> builder = start_block("example", {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero})
-    >>> add_eps(builder, 0)
-    >>> add_encoder_block(builder, "X", BlockSetup())
+    >>> given = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
+    >>> add_encoder_block(start_block("example", given, eps=0), "X", BlockSetup())
     'LN_2'
     """
-    weight_pattern = f"W_{{}}{weight_suffix}"
-
-    def self_attention(x: str) -> str:
-        return add_multi_head(
-            builder,
-            setup.attention_setup(mask=setup.mask),
-            setup.heads,
-            suffix,
-            (x, x),
-            weight_pattern,
-        )
-
-    x = _add_sublayer(builder, x, self_attention, setup, extend_suffix(suffix, 1), weight_suffix)
-    return _add_sublayer(
-        builder,
-        x,
+    attend, pattern = setup.attention_setup(mask=setup.mask), f"W_{{}}{weight_suffix}"
+    sublayers = (
+        lambda x: add_multi_head(builder, attend, setup.heads, suffix, (x, x), pattern),
         lambda x: add_feed_forward(builder, x, setup.activation, suffix, weight_suffix),
-        setup,
-        extend_suffix(suffix, 2),
-        weight_suffix,
     )
+    return _add_sublayers(builder, x, sublayers, setup, suffix, weight_suffix)
 
 
-def _add_sublayer(
+def _add_sublayers(
     builder: SolutionBuilder,
     x: str,
-    sublayer: Any,
+    sublayers: Iterable[Callable[[str], str]],
     setup: BlockSetup,
-    suffix: str,
+    suffix: str = "",
     weight_suffix: str = "",
 ) -> str:
-    """Add a sublayer with its residual and norm."""
-    output = sublayer(
-        add_norm(builder, x, suffix, weight_suffix, setup.norm_kind) if setup.pre_norm else x
-    )
-    title = "the residual: plus the input"
-    total = builder.add_step(f"P{suffix}", "add", x, output, title=title)
-    builder.add_mistake(total, "the residual was left out", builder.values[output])
-    return (
-        total
-        if setup.pre_norm
-        else add_norm(builder, total, suffix, weight_suffix, setup.norm_kind)
-    )
+    """Add sublayers, each with its residual and norm."""
+    for n, add_sublayer in enumerate(sublayers, 1):
+        index = extend_suffix(suffix, n)
+        parameters = (index, weight_suffix, setup.norm_kind)
+        output = add_sublayer(add_norm(builder, x, *parameters) if setup.pre_norm else x)
+        x = builder.add_step(f"P{index}", "add", x, output, title="the residual: plus the input")
+        builder.add_mistake(x, "the residual was left out", builder.values[output])
+        x = x if setup.pre_norm else add_norm(builder, x, *parameters)
+    return x
 
 
 def add_norm(
@@ -296,49 +257,39 @@ def add_norm(
 ) -> str:
     """Add a layer norm, or an RMS norm (no mean subtracted); return the name of the result.
 
-    >>> builder = start_block("example", {"X": [[0, 4]], "gamma": [[1, 2]]})
-    >>> add_eps(builder, 0)
+    >>> builder = start_block("example", {"X": [[0, 4]], "gamma": [[1, 2]]}, eps=0)
     >>> builder.values[add_norm(builder, "X")]
     Matrix([[-1, 2]])
     """
-    if kind not in ("layer", "rms"):
-        raise WorkError(f"norm_kind: needs layer or rms, got {kind!r}")
-    if kind == "rms":
-        return _add_rms_norm(builder, x, suffix, weight_suffix)
-    m = builder.add_step(f"m{suffix}", "mean of rows", x, title="the mean of each token's features")
-    c = builder.add_step(f"c{suffix}", "centre rows", x, m, title="centred: minus the mean")
-    v = builder.add_step(
-        f"v{suffix}", "variance of rows", c, title="the variance of each token's features"
-    )
-    r = builder.add_step(
-        f"r{suffix}", "inverse std", v, "ε", title="one over the standard deviation"
-    )
-    gain, shift = (_norm_parameter(letter, suffix, weight_suffix) for letter in "γβ")
-    if gain not in builder.values and shift not in builder.values:
-        return builder.add_step(f"LN{suffix}", "scale rows", c, r, title="mean 0 and variance 1")
-    n = builder.add_step(f"n{suffix}", "scale rows", c, r, title="mean 0 and variance 1")
-    for name, default in ((gain, M.ones), (shift, M.zeros)):
-        if name not in builder.values:
-            builder.add_given(name, default(1, builder.values[x].cols))
-    title = "with a gain and a shift per feature"
-    return builder.add_step(f"LN{suffix}", "gain and shift", n, gain, shift, title=title)
-
-
-def _norm_parameter(letter: str, suffix: str, weight_suffix: str) -> str:
+    check_choice("norm_kind", kind, ("layer", "rms"))
     index = suffix.rpartition(".")[2].lstrip("_")  # γ_1 is shared by the first norm of every layer
-    return f"{letter}_{index}{weight_suffix}" if index else letter
-
-
-def _add_rms_norm(builder: SolutionBuilder, x: str, suffix: str, weight_suffix: str) -> str:
-    v = builder.add_step(
-        f"v{suffix}", "variance of rows", x, title="the mean square of each token's features"
+    gain, shift = (f"{letter}_{index}{weight_suffix}" if index else letter for letter in "γβ")
+    m, c, v, r, n, out = (f"{letter}{suffix}" for letter in ("m", "c", "v", "r", "n", "LN"))
+    if kind == "rms":
+        has_parameters, title = gain in builder.values, "a mean square of 1"
+        builder.add_steps(
+            (v, "variance of rows", x, "the mean square of each token's features"),
+            (r, "inverse std", f"{v} ε", "one over its square root"),
+            (n if has_parameters else out, "scale rows", f"{x} {r}", title),
+        )
+        if has_parameters:
+            builder.add_step(out, "gain", n, gain, title="with a gain per feature")
+        return out
+    has_parameters, title = not {gain, shift}.isdisjoint(builder.values), "mean 0 and variance 1"
+    builder.add_steps(
+        (m, "mean of rows", x, "the mean of each token's features"),
+        (c, "centre rows", f"{x} {m}", "centred: minus the mean"),
+        (v, "variance of rows", c, "the variance of each token's features"),
+        (r, "inverse std", f"{v} ε", "one over the standard deviation"),
+        (n if has_parameters else out, "scale rows", f"{c} {r}", title),
     )
-    r = builder.add_step(f"r{suffix}", "inverse std", v, "ε", title="one over its square root")
-    gain = _norm_parameter("γ", suffix, weight_suffix)
-    if gain not in builder.values:
-        return builder.add_step(f"LN{suffix}", "scale rows", x, r, title="a mean square of 1")
-    n = builder.add_step(f"n{suffix}", "scale rows", x, r, title="a mean square of 1")
-    return builder.add_step(f"LN{suffix}", "gain", n, gain, title="with a gain per feature")
+    if has_parameters:
+        for name, default in ((gain, M.ones), (shift, M.zeros)):
+            if name not in builder.values:
+                builder.add_given(name, default(1, builder.values[x].cols))
+        title = "with a gain and a shift per feature"
+        builder.add_step(out, "gain and shift", n, gain, shift, title=title)
+    return out
 
 
 def add_feed_forward(
@@ -354,39 +305,24 @@ def add_feed_forward(
     >>> builder.values[add_feed_forward(builder, "X")]
     Matrix([[5]])
     """
-    if activation not in ACTIVATIONS:
-        hint = suggestion(str(activation), ACTIVATIONS)
-        names = ", ".join(ACTIVATIONS)
-        raise WorkError(f"activation: needs one of {names}, got {activation!r}{hint}")
-    f = add_linear(
-        builder,
-        f"F{suffix}",
-        x,
-        f"W_1{weight_suffix}",
-        title="the hidden layer of the feed-forward",
-    )
+    check_choice("activation", activation, ACTIVATIONS)
+    hidden, gate, out = (f"{name}{weight_suffix}" for name in ("W_1", "W_G", "W_2"))
+    title = "the hidden layer of the feed-forward"
+    f = add_linear(builder, f"F{suffix}", x, hidden, title=title)
     title = f"the activation {activation}"
-    if f"W_G{weight_suffix}" in builder.values:
-        d = add_linear(builder, f"D{suffix}", x, f"W_G{weight_suffix}", title="the gate")
+    if gate in builder.values:
+        d = add_linear(builder, f"D{suffix}", x, gate, title="the gate")
         d = builder.add_step(f"G{suffix}", activation, d, title=title)
         g = builder.add_step(f"U{suffix}", "elementwise product", d, f, title="gated")
     else:
         g = builder.add_step(f"G{suffix}", activation, f, title=title)
-    return add_linear(
-        builder,
-        f"FF{suffix}",
-        g,
-        f"W_2{weight_suffix}",
-        title="projected back to the model width",
-    )
+    return add_linear(builder, f"FF{suffix}", g, out, title="projected back to the model width")
 
 
 def _add_norm_remarks(builder: SolutionBuilder) -> None:
     """Remark mean and variance of the first token before and after γ and β."""
-    for name, when in (
-        ("n", "Before γ and β"),
-        ("LN", "After them" if "n" in builder.values else ""),
-    ):
+    after = "After them" if "n" in builder.values else ""
+    for name, when in (("n", "Before γ and β"), ("LN", after)):
         if name not in builder.values or builder.values[name].free_symbols:
             continue
         row = [float(x.evalf(20)) for x in builder.values[name].row(0)]

@@ -9,7 +9,7 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
 from regard.work.families.attention import AttentionSetup, add_attention
-from regard.work.families.registry import check_given, family
+from regard.work.families.registry import check_choice, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -31,7 +31,6 @@ def solve_identity(
     >>> round(float(solution["c"][0]), 4), round(float(solution["b"][0]), 3)
     (0.4754, 5.694)
     """
-    check_given("identity", given)
     count = given.get("n")
     if "X" not in given and (not isinstance(count, int) or not 2 <= count <= MAX_TOKENS):
         raise WorkError(
@@ -41,10 +40,8 @@ def solve_identity(
     if tokens.rows < 2:
         raise WorkError("X: needs 2 tokens or more to choose among, got 1")
     value_weights = {"W_V": given["W_V"]} if "W_V" in given else {}
-    builder = SolutionBuilder(
-        "identity",
-        {"X": tokens, **value_weights, "n": tokens.rows, "p": _parse_weight(target_weight)},
-    )
+    sizes = {"n": tokens.rows, "p": _parse_weight(target_weight)}
+    builder = SolutionBuilder("identity", {"X": tokens, **value_weights, **sizes})
     v, out = "X", "H"
     if value_weights:
         v = builder.add_step("V", "product", "X", "W_V", title="the values")
@@ -55,11 +52,11 @@ def solve_identity(
     if builder.values["S"] == sympy.eye(tokens.rows):
         title = "the diagonal weight in closed form (orthonormal tokens)"
         builder.add_step("c", "diagonal softmax weight", "β", "n", title=title)
-    builder.add_step(
-        "δ", "diagonal margin", "S", title="the margin: own score minus the largest other"
-    )
     title = "a scale at which each token has a weight of p on itself"
-    builder.add_step("b", "scale for weight", "p", "n", "δ", title=title)
+    builder.add_steps(
+        ("δ", "diagonal margin", "S", "the margin: own score minus the largest other"),
+        ("b", "scale for weight", "p n δ", title),
+    )
     _add_error(builder, out, "X")
     _identity_remarks(builder)
     return builder.build()
@@ -73,8 +70,10 @@ def _parse_weight(text: Any) -> Any:
 
 
 def _add_error(builder: SolutionBuilder, actual: str, expected: str) -> None:
-    builder.add_step("R", "subtract", actual, expected, title="the error")
-    builder.add_step("r", "norm of 1", "R", title="the norm of the error")
+    builder.add_steps(
+        ("R", "subtract", f"{actual} {expected}", "the error"),
+        ("r", "norm of 1", "R", "the norm of the error"),
+    )
 
 
 def _identity_remarks(builder: SolutionBuilder) -> None:
@@ -113,7 +112,6 @@ def solve_permutation(
     [7],
     [5]])
     """
-    check_given("permutation", given)
     order = given.get("order")
     n = len(order) if isinstance(order, list) else 0
     if not 2 <= n <= MAX_TOKENS or any(
@@ -126,20 +124,17 @@ def solve_permutation(
     if tokens.rows != n:
         raise WorkError(f"X: needs {n} rows, one for each of order, got {tokens.rows}")
     permutation = M(n, n, lambda i, j: int((order or [])[int(i)] == j + 1))
-    given_matrices = {
-        "Q": permutation,
-        "K": M(sympy.eye(n)),
-        "X": tokens,
-        "n": n,
-        "p": _parse_weight(target_weight),
-    }
-    builder = SolutionBuilder("permutation", given_matrices)
+    weight = _parse_weight(target_weight)
+    matrices = {"Q": permutation, "K": M(sympy.eye(n)), "X": tokens, "n": n, "p": weight}
+    builder = SolutionBuilder("permutation", matrices)
     add_attention(builder, "Q", "K", "X", setup=AttentionSetup(scale=scale))
     builder.add_given("one", 1)
     title = "a scale at which each position has a weight of p on its source"
-    builder.add_step("b", "scale for weight", "p", "n", "one", title=title)
-    builder.add_step("Y", "product", "Q", "X", title="the expected output: the permuted tokens")
-    builder.add_step("T", "sum over columns", "Q", title="how often each token is selected")
+    builder.add_steps(
+        ("b", "scale for weight", "p n one", title),
+        ("Y", "product", "Q X", "the expected output: the permuted tokens"),
+        ("T", "sum over columns", "Q", "how often each token is selected"),
+    )
     _add_error(builder, "H", "Y")
     counts = list(builder.values["T"])
     if set(counts) == {1}:
@@ -156,7 +151,7 @@ def solve_permutation(
     return builder.build()
 
 
-@family("convolution", given="kernel X")
+@family("convolution", given="kernel X", required="kernel X")
 def solve_convolution(given: Mapping[str, Any], *, method: str = "one_head") -> Solution:
     """Attention as a convolution: one head with a log-kernel bias, or one head per tap (exact).
 
@@ -169,12 +164,7 @@ def solve_convolution(given: Mapping[str, Any], *, method: str = "one_head") -> 
     >>> solution["A"].row(0), solution["r"]
     (Matrix([[2/3, 1/3, 0]]), Matrix([[sqrt(2)/4]]))
     """
-    if method not in ("one_head", "head_per_tap"):
-        raise WorkError(f"method: needs one_head or head_per_tap, got {method!r}")
-    check_given("convolution", given)
-    missing = [name for name in ("kernel", "X") if name not in given]
-    if missing:
-        raise WorkError(f"given: needs kernel and X, got no {' and no '.join(missing)}")
+    check_choice("method", method, ("one_head", "head_per_tap"))
     kernel = parse_matrix(given["kernel"], "kernel")
     kernel = kernel if kernel.rows == 1 else M(kernel.T)
     if kernel.rows != 1 or kernel.cols % 2 == 0:
@@ -191,24 +181,19 @@ def solve_convolution(given: Mapping[str, Any], *, method: str = "one_head") -> 
 def _add_one_head(builder: SolutionBuilder) -> None:
     kernel = list(builder.values["kernel"])
     if any(to_float(tap) < 0 for tap in kernel) or not any(kernel):
-        smallest = min(kernel)
         raise WorkError(
-            f"kernel: needs taps of 0 or more for one head, got {smallest}; "
+            f"kernel: needs taps of 0 or more for one head, got {min(kernel)}; "
             'try method = "head_per_tap"'
         )
-    builder.add_step("B", "log taps", "kernel", "X", title="the bias: the log kernel by distance")
-    builder.add_step("E", "exp", "B", title="the exponentials: the kernel")
-    builder.add_step(
-        "N", "sum over rows", "E", title="the normaliser of each query, smaller at the ends"
+    builder.add_steps(
+        ("B", "log taps", "kernel X", "the bias: the log kernel by distance"),
+        ("E", "exp", "B", "the exponentials: the kernel"),
+        ("N", "sum over rows", "E", "the normaliser of each query, smaller at the ends"),
+        ("A", "divide rows", "E N", "the weights: they sum to 1 for each query"),
+        ("H", "product", "A X", "the weighted mean"),
+        ("k", "sum of entries", "kernel", "the sum of the kernel, a factor of the values"),
+        ("O", "scale", "H k", "the output"),
     )
-    builder.add_step(
-        "A", "divide rows", "E", "N", title="the weights: they sum to 1 for each query"
-    )
-    builder.add_step("H", "product", "A", "X", title="the weighted mean")
-    builder.add_step(
-        "k", "sum of entries", "kernel", title="the sum of the kernel, a factor of the values"
-    )
-    builder.add_step("O", "scale", "H", "k", title="the output")
 
 
 def _add_head_per_tap(builder: SolutionBuilder) -> None:
@@ -220,16 +205,12 @@ def _add_head_per_tap(builder: SolutionBuilder) -> None:
         offset = n - 1 - len(kernel) // 2
         builder.add_given(f"o_{n}", offset)
         builder.add_given(f"w_{n}", tap)
-        title = f"head {n} attends to position i {'+' if offset > 0 else '-'} {abs(offset)}"
-        builder.add_step(
-            f"A_{n}",
-            "shift",
-            f"o_{n}",
-            "X",
-            title=title if offset else f"head {n} attends to position i",
-        )
-        builder.add_step(f"P_{n}", "product", f"A_{n}", "X", title="the shifted tokens")
-        parts.append(builder.add_step(f"T_{n}", "scale", f"P_{n}", f"w_{n}", title="times its tap"))
+        shift = f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
+        parts += builder.add_steps(
+            (f"A_{n}", "shift", f"o_{n} X", f"head {n} attends to position i{shift}"),
+            (f"P_{n}", "product", f"A_{n} X", "the shifted tokens"),
+            (f"T_{n}", "scale", f"P_{n} w_{n}", "times its tap"),
+        )[-1:]
     if not 2 <= len(parts) <= 12:
         raise WorkError(f"kernel: needs 2 to 12 taps other than 0 for heads, got {len(parts)}")
     builder.add_step("O", f"sum of {len(parts)}", *parts, title="the sum of the heads")
@@ -240,18 +221,15 @@ def _is_zero(x: Any) -> bool:
 
 
 def _convolution_remarks(builder: SolutionBuilder, method: str) -> None:
-    wrong_rows = [
-        i + 1
-        for i in range(builder.values["R"].rows)
-        if any(not _is_zero(x) for x in builder.values["R"].row(i))
-    ]
+    errors, matrix = builder.values["R"], builder.values["C"]
+    wrong_rows = [i + 1 for i in range(errors.rows) if not all(map(_is_zero, errors.row(i)))]
     if method == "head_per_tap":
         builder.add_remark(
             f"{f'Wrong at {wrong_rows}' if wrong_rows else 'Exact everywhere'}: one head per tap, "
             "each a shift, with the tap as a factor of the values. Taps may have any sign."
         )
         return
-    sums = ", ".join(str(sum(builder.values["C"].row(i))) for i in range(builder.values["C"].rows))
+    sums = ", ".join(str(sum(matrix.row(i))) for i in range(matrix.rows))
     quality = f"off at {', '.join(map(str, wrong_rows))}" if wrong_rows else "exact everywhere"
     builder.add_remark(
         f"One head is {quality}: at the ends the rows of the zero-padded convolution "

@@ -4,12 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.exact.evaluate import to_float
-from regard.work.families.registry import check_given, family
+from regard.work.families.registry import family
 from regard.work.rules.cost import size_symbols
 from regard.work.solution import Solution, SolutionBuilder
 
-LAYER_MACS = {"RNN": "2nd²", "GRU": "6nd²", "LSTM": "8nd²", "FF": "8nd²", "MLP": "n²d²"}
+LAYER_MACS = {
+    "RNN": ("2nd²", "an RNN: W and U at every step"),
+    "GRU": ("6nd²", "a GRU: three times that"),
+    "LSTM": ("8nd²", "an LSTM: four times that"),
+    "FF": ("8nd²", "a feed-forward of width 4d, per token"),
+    "MLP": ("n²d²", "one dense layer over all n d features"),
+}
 LAYER_PARAMETERS = {"att": "4d²", "RNN": "2d²", "GRU": "6d²"}
 LAYER_PARAMETERS |= {"LSTM": "8d²", "FF": "8d²", "MLP": "n²d²"}
 
@@ -29,25 +34,23 @@ def solve_cost(given: Mapping[str, Any]) -> Solution:
     >>> solve_cost({"M": 30, "N": 30, "k": 512})["e"]
     Matrix([[95293440]])
     """
-    check_given("cost", given)
-    builder = SolutionBuilder("cost", {k: v for k, v in given.items() if v is not None})
+    builder = SolutionBuilder("cost", dict(given))
     for name, value in builder.given.items():
         is_valid = value.free_symbols or (value.shape == (1, 1) and value[0, 0].is_Integer)
         if not is_valid or (not value.free_symbols and value[0, 0] < 1):
             raise WorkError(f"{name}: needs one whole number from 1 on, got {value.tolist()}")
     sizes = set(builder.given)
-    numbers = not any(value.free_symbols for value in builder.given.values())
     if {"n", "d"} == sizes:
         _layers(builder)
-        if numbers:
-            _layers_remarks(builder)
+        add_remarks = _layers_remarks
     elif {"M", "N", "k"} <= sizes <= {"M", "N", "k", "L", "V"}:
         _translation(builder)
-        if numbers:
-            _translation_remarks(builder)
+        add_remarks = _translation_remarks
     else:
         names = ", ".join(builder.given) or "nothing"
         raise WorkError(f"given: needs n and d; or M, N and k, with L and V or not; got {names}")
+    if not builder.has_symbols:
+        add_remarks(builder)
     return builder.build()
 
 
@@ -73,26 +76,27 @@ def _translation(builder: SolutionBuilder) -> None:
     builder.add_step("d", "sum of 6", *decoder, title="one layer of the decoder")
     encoder_total, decoder_total = "e", "d"
     if "L" in builder.values:
-        encoder_total = builder.add_step("eL", "scale", "e", "L", title="all layers of the encoder")
-        decoder_total = builder.add_step("dL", "scale", "d", "L", title="all layers of the decoder")
+        encoder_total, decoder_total = builder.add_steps(
+            ("eL", "scale", "e L", "all layers of the encoder"),
+            ("dL", "scale", "d L", "all layers of the decoder"),
+        )
     if "V" in builder.values:
         _count(builder, "W", "NkV", "the output layer: V logits per token")
-        decoder_total = builder.add_step(
-            "dW", "sum of 2", decoder_total, "W", title="the decoder with the output layer"
-        )
-    builder.add_step("t", "sum of 2", encoder_total, decoder_total, title="the whole translation")
-    title = "the decoder alone, as a fraction of the whole: the cost of a second target language"
-    builder.add_step("u", "divided by", decoder_total, "t", title=title)
-    builder.add_step("p", "sum of 2", "DS", "CS", title="the pairs of the decoder: O(N²k + MNk)")
-    builder.add_step("q", "divided by", "p", "d", title="as a fraction of one decoder layer")
+        title = "the decoder with the output layer"
+        decoder_total = builder.add_step("dW", "sum of 2", decoder_total, "W", title=title)
+    alone = "the decoder alone, as a fraction of the whole: the cost of a second target language"
+    builder.add_steps(
+        ("t", "sum of 2", f"{encoder_total} {decoder_total}", "the whole translation"),
+        ("u", "divided by", f"{decoder_total} t", alone),
+        ("p", "sum of 2", "DS CS", "the pairs of the decoder: O(N²k + MNk)"),
+        ("q", "divided by", "p d", "as a fraction of one decoder layer"),
+    )
     _count(builder, "DC", "N²k + Nk", "the pairs that a causal mask allows")
     _count(builder, "wc", "4Nk² + N²k + Nk", "decoding token by token with a KV cache")
-    builder.add_step("wa", "count without KV cache", "N", "k", title="decoding without a KV cache")
-    builder.add_step("wr", "divided by", "wa", "wc", title="how many times more that is")
-
-
-def _size(builder: SolutionBuilder, name: str) -> float:
-    return to_float(builder.values[name][0])
+    builder.add_steps(
+        ("wa", "count without KV cache", "N k", "decoding without a KV cache"),
+        ("wr", "divided by", "wa wc", "how many times more that is"),
+    )
 
 
 def _translation_remarks(builder: SolutionBuilder) -> None:
@@ -103,24 +107,19 @@ def _translation_remarks(builder: SolutionBuilder) -> None:
         ("Cross-attention", "CS", ("CQ", "CK"), both),
         ("Decoder", "DS", ("DP",), f"N > 2k; N = {n}, 2k = {2 * k}"),
     ):
-        ratio = _size(builder, pairs) / sum(_size(builder, name) for name in rest)
-        winner = (
-            "pairs dominate"
-            if ratio > 1
-            else "both are equal"
-            if ratio == 1
-            else "projections dominate"
-        )
+        ratio = builder.number(pairs) / sum(builder.number(name) for name in rest)
+        winner = "pairs dominate" if ratio > 1 else "projections dominate"
+        winner = "both are equal" if ratio == 1 else winner
         builder.add_remark(
             f"{part}: pairs / projections = {ratio:.3g}, {winner} (pairs dominate where {rule})."
         )
     builder.add_remark(
-        f"A second target language costs {_size(builder, 'u'):.1%} of a translation if the encoder "
-        f"output is shared. O(N²k + MNk), its pairs, are {_size(builder, 'q'):.1%} of a decoder "
+        f"A second target language costs {builder.number('u'):.1%} of a translation if the encoder "
+        f"output is shared. O(N²k + MNk), its pairs, are {builder.number('q'):.1%} of a decoder "
         "layer; the rest are projections and feed-forward."
     )
     builder.add_remark(
-        f"Decoding without a KV cache costs {_size(builder, 'wr'):.3g} times as much as with one."
+        f"Decoding without a KV cache costs {builder.number('wr'):.3g} times as much as with one."
     )
 
 
@@ -128,15 +127,8 @@ def _layers(builder: SolutionBuilder) -> None:
     _count(builder, "P", "4nd²", "attention: queries, keys, values and outputs")
     _count(builder, "S", "2n²d", "attention: scores and weighted means, every pair")
     builder.add_step("att", "sum of 2", "P", "S", title="attention")
-    titles = {
-        "RNN": "an RNN: W and U at every step",
-        "GRU": "a GRU: three times that",
-        "LSTM": "an LSTM: four times that",
-        "FF": "a feed-forward of width 4d, per token",
-        "MLP": "one dense layer over all n d features",
-    }
-    for name, formula in LAYER_MACS.items():
-        _count(builder, name, formula, titles[name])
+    for name, (formula, title) in LAYER_MACS.items():
+        _count(builder, name, formula, title)
     for name, formula in LAYER_PARAMETERS.items():
         _count(builder, f"w_{name}", formula, f"the weights of {name}")
     for name in ("RNN", "GRU", "LSTM", "MLP"):
@@ -146,7 +138,7 @@ def _layers(builder: SolutionBuilder) -> None:
 def _layers_remarks(builder: SolutionBuilder) -> None:
     n, d = int(builder.values["n"][0]), int(builder.values["d"][0])
     ratios = ", ".join(
-        f"{layer} {_size(builder, f'r_{layer}'):.3g}" for layer in ("RNN", "GRU", "LSTM")
+        f"{layer} {builder.number(f'r_{layer}'):.3g}" for layer in ("RNN", "GRU", "LSTM")
     )
     builder.add_remark(
         f"Attention costs, relative to each: {ratios}. It is cheaper for n < d = {d} "

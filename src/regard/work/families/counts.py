@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.families.registry import ExerciseTemplate, check_given, family
+from regard.work.families.registry import ExerciseTemplate, family
 from regard.work.solution import Solution, SolutionBuilder
 
 
@@ -29,8 +29,7 @@ def solve_counts(given: Mapping[str, Any]) -> Solution:
     >>> solve_counts({"side": 224, "P": 16, "C": 3})["tokens"]
     Matrix([[197]])
     """
-    check_given("counts", given)
-    builder = SolutionBuilder("counts", {k: v for k, v in given.items() if v is not None})
+    builder = SolutionBuilder("counts", dict(given))
     for name, value in builder.given.items():
         if value.shape != (1, 1) or not value[0, 0].is_Integer or value[0, 0] < 1:
             raise WorkError(f"{name}: needs one whole number from 1 on, got {value.tolist()}")
@@ -63,34 +62,36 @@ def _add_exact_quotient(
 
 def _add_heads(builder: SolutionBuilder) -> None:
     _add_exact_quotient(builder, "d_k", "d", "h", "the width of one head")
-    builder.add_step("w_1", "elementwise product", "d", "d_k", title="query weights of one head")
-    builder.add_step(
-        "w_Q", "elementwise product", "h", "w_1", title="query weights of all heads: d² for any h"
+    builder.add_steps(
+        ("w_1", "elementwise product", "d d_k", "query weights of one head"),
+        ("w_Q", "elementwise product", "h w_1", "query weights of all heads: d² for any h"),
+        ("w_QKV", "times 3", "w_Q", "with keys and values"),
+        ("w_O", "square", "d", "weights of the output projection"),
+        ("w_A", "add", "w_QKV w_O", "weights of the attention"),
     )
-    builder.add_step("w_QKV", "times 3", "w_Q", title="with keys and values")
-    builder.add_step("w_O", "square", "d", title="weights of the output projection")
-    builder.add_step("w_A", "add", "w_QKV", "w_O", title="weights of the attention")
 
 
 def _add_feed_forward(builder: SolutionBuilder) -> None:
-    builder.add_step(
-        "w_F", "elementwise product", "d", "d_ff", title="weights of one layer of the feed-forward"
+    builder.add_steps(
+        ("w_F", "elementwise product", "d d_ff", "weights of one layer of the feed-forward"),
+        ("w_FF", "times 2", "w_F", "weights of both layers"),
+        ("b_FF", "add", "d_ff d", "the biases"),
+        ("FF", "add", "w_FF b_FF", "the feed-forward"),
     )
-    builder.add_step("w_FF", "times 2", "w_F", title="weights of both layers")
-    builder.add_step("b_FF", "add", "d_ff", "d", title="the biases")
-    builder.add_step("FF", "add", "w_FF", "b_FF", title="the feed-forward")
 
 
 def _add_patches(builder: SolutionBuilder) -> None:
     _add_exact_quotient(builder, "g", "side", "P", "patches along one side")
-    builder.add_step("N", "square", "g", title="patches")
-    builder.add_step("tokens", "plus 1", "N", title="with the class token")
-    builder.add_step("p", "square", "P", title="pixels per patch and channel")
+    builder.add_steps(
+        ("N", "square", "g", "patches"),
+        ("tokens", "plus 1", "N", "with the class token"),
+        ("p", "square", "P", "pixels per patch and channel"),
+    )
     vector = "p"
     if "C" in builder.values:
         vector = builder.add_step("v", "elementwise product", "p", "C", title="values per patch")
     if "d" in builder.values:
-        builder.add_step(
-            "w_E", "elementwise product", vector, "d", title="weights of the patch embedding"
+        builder.add_steps(
+            ("w_E", "elementwise product", f"{vector} d", "weights of the patch embedding"),
+            ("w_P", "elementwise product", "tokens d", "position embeddings"),
         )
-        builder.add_step("w_P", "elementwise product", "tokens", "d", title="position embeddings")

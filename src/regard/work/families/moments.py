@@ -6,21 +6,19 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
-from regard.work.families.registry import ExerciseTemplate, check_given, family
+from regard.work.families.registry import ExerciseTemplate, check_integer, family
 from regard.work.solution import Solution, SolutionBuilder
+
+_SIZES = {"sigma": (1, 2), "d": (16, 64)}
 
 
 @family(
     "moments",
     given="sigma mu mm d",
     exercises=(
+        ExerciseTemplate(value_choices={"mu": (0,)} | _SIZES, option_choices={"samples": (0,)}),
         ExerciseTemplate(
-            value_choices={"mu": (0,), "sigma": (1, 2), "d": (16, 64)},
-            option_choices={"samples": (0,)},
-        ),
-        ExerciseTemplate(
-            value_choices={"mm": (3, 5, 9), "sigma": (1, 2), "d": (16, 64)},
-            option_choices={"samples": (0,)},
+            value_choices={"mm": (3, 5, 9)} | _SIZES, option_choices={"samples": (0,)}
         ),
         ExerciseTemplate(
             value_choices={"mu": ([1, 0, 2], [1, -1, 1]), "sigma": ("1/2", 2)},
@@ -47,41 +45,40 @@ def solve_moments(
     >>> solution["E"], solution["v"], solution["s"]
     (Matrix([[0]]), Matrix([[4]]), Matrix([[2]]))
     """
-    for name, value in {"samples": samples, "seed": seed}.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise WorkError(f"{name}: needs a whole number from 0 on, got {value!r}")
-    check_given("moments", given)
+    check_integer("samples", samples, 0)
+    check_integer("seed", seed, 0)
     builder = _start(given)
     for name, value in builder.given.items():
         if any(x.is_infinite for x in value):
             raise WorkError(f"{name}: needs finite numbers, got inf")
     if q_is_k:
-        inputs = ("σ", "m", "d")
-        builder.add_step("E", "mean of q·q", *inputs, title="the mean of q·q")
-        builder.add_step("v", "variance of q·q", *inputs, title="the variance of q·q")
-    else:
-        builder.add_step(
-            "E", "copy", "m", title="the mean: E[q·k] = E[q]·E[k], q and k independent"
+        builder.add_steps(
+            ("E", "mean of q·q", "σ m d", "the mean of q·q"),
+            ("v", "variance of q·q", "σ m d", "the variance of q·q"),
         )
-        title = "the variance due to the mean"
-        builder.add_step("v_1", "variance from the mean", "σ", "m", "d", title=title)
-        title = "the variance due to the noise: d products of variance σ⁴"
-        builder.add_step("v_2", "variance from the noise", "σ", "d", title=title)
-        builder.add_step("v", "add", "v_1", "v_2", title="the variance of q·k")
-    builder.add_step("s", "root", "v", title="divide by this for a variance of 1")
-    builder.add_step("r", "root", "d", title="the default scale")
-    title = "the variance after division by √d"
-    builder.add_step("u", "divided by the square", "v", "r", title=title)
-    builder.add_step("w", "divided by", "E", "r", title="the mean after division by √d")
-    symbols = any(value.free_symbols for value in builder.given.values())
-    if samples and not symbols:
+    else:
+        noise = "the variance due to the noise: d products of variance σ⁴"
+        builder.add_steps(
+            ("E", "copy", "m", "the mean: E[q·k] = E[q]·E[k], q and k independent"),
+            ("v_1", "variance from the mean", "σ m d", "the variance due to the mean"),
+            ("v_2", "variance from the noise", "σ d", noise),
+            ("v", "add", "v_1 v_2", "the variance of q·k"),
+        )
+    builder.add_steps(
+        ("s", "root", "v", "divide by this for a variance of 1"),
+        ("r", "root", "d", "the default scale"),
+        ("u", "divided by the square", "v r", "the variance after division by √d"),
+        ("w", "divided by", "E r", "the mean after division by √d"),
+    )
+    if builder.has_symbols:
+        return builder.build()
+    if samples:
         builder.add_given("n", samples)
         builder.add_given("seed", seed)
         rule = "simulate q·q" if q_is_k else "simulate"
         title = "a simulation: mean, its standard error, variance, its standard error"
         builder.add_step("sim", rule, "m", "σ", "d", "n", "seed", title=title)
-    if not symbols:
-        _remarks(builder, q_is_k)
+    _remarks(builder, q_is_k)
     return builder.build()
 
 
@@ -93,32 +90,25 @@ def _start(given: Mapping[str, Any]) -> SolutionBuilder:
     sigma = parse_number(given["sigma"])
     if sigma.is_negative or sigma.is_zero or sigma.is_infinite:
         raise WorkError(f"sigma: needs a number above 0, got {sigma}")
-    dim = None if given.get("d") is None else parse_number(given["d"])
+    dim = parse_number(given["d"]) if "d" in given else None
     if dim is not None and not dim.free_symbols and not (dim.is_Integer and dim > 0):
         raise WorkError(f"d: needs a whole number of 1 or more, got {dim}")
     if "mm" in given:
         if dim is None or parse_number(given["mm"]).is_negative:
             raise WorkError(f"mm: needs 0 or more and a d beside it, got {given['mm']}, d = {dim}")
-        builder = SolutionBuilder("moments", {"σ": sigma, "d": dim, "m": given["mm"]})
-    else:
-        mu = parse_matrix(given["mu"], "mu")
-        if len(mu) == 1 and dim is not None:
-            builder = SolutionBuilder("moments", {"σ": sigma, "d": dim, "μ": mu})
-            builder.add_step(
-                "m", "d squares", "d", "μ", title="μᵀμ: the squared length of the mean"
-            )
-            return builder
-        if dim not in (None, len(mu)):
-            raise WorkError(f"d: needs to be the count of mu, {len(mu)}, or left out, got {dim}")
-        builder = SolutionBuilder("moments", {"σ": sigma, "d": len(mu), "μ": mu})
-        builder.add_step("m", "inner product", "μ", title="μᵀμ: the squared length of the mean")
+        return SolutionBuilder("moments", {"σ": sigma, "d": dim, "m": given["mm"]})
+    mu = parse_matrix(given["mu"], "mu")
+    rule = "d squares" if len(mu) == 1 and dim is not None else "inner product"
+    if rule == "inner product" and dim not in (None, len(mu)):
+        raise WorkError(f"d: needs to be the count of mu, {len(mu)}, or left out, got {dim}")
+    builder = SolutionBuilder("moments", {"σ": sigma, "d": dim or len(mu), "μ": mu})
+    inputs = "d μ" if rule == "d squares" else "μ"
+    builder.add_steps(("m", rule, inputs, "μᵀμ: the squared length of the mean"))
     return builder
 
 
 def _remarks(builder: SolutionBuilder, q_is_k: bool) -> None:
-    value = {
-        name: builder.values[name][0] for name in builder.values if len(builder.values[name]) == 1
-    }
+    value = {name: matrix[0] for name, matrix in builder.values.items() if len(matrix) == 1}
     builder.add_remark(
         f"Divide by {format_decimal(value['s'])} for a variance of 1"
         + (", which is σ²√d." if value["m"] == 0 and not q_is_k else ".")

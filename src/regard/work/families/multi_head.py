@@ -11,15 +11,18 @@ from regard.work.families.attention import (
     AttentionSetup,
     add_attention,
     add_linear,
-    is_row_convention,
     project_qkv,
 )
-from regard.work.families.names import HEAD_NAMES
-from regard.work.families.registry import ExerciseTemplate, check_given, family, weight_shapes
+from regard.work.families.registry import (
+    HEAD_NAMES,
+    ExerciseTemplate,
+    check_choice,
+    check_integer,
+    family,
+    weight_shapes,
+)
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
-
-_QUESTIONS = ("Q_*", "K_*", "V_*", "S_*", "Z_*", "R_*", "A_*", "H_*", "H", "O")
 
 
 @family(
@@ -29,19 +32,16 @@ _QUESTIONS = ("Q_*", "K_*", "V_*", "S_*", "Z_*", "R_*", "A_*", "H_*", "H", "O")
         ExerciseTemplate(
             {"X": (2, 2)} | weight_shapes("QKVO", (2, 2)),
             option_choices={"heads": (2,), "scale": (1,)},
-            questions=_QUESTIONS,
         ),
         ExerciseTemplate(
-            {"X": (2, 4)} | weight_shapes("QKVO", (4, 4)),
-            option_choices={"heads": (2,)},
-            questions=_QUESTIONS,
+            {"X": (2, 4)} | weight_shapes("QKVO", (4, 4)), option_choices={"heads": (2,)}
         ),
         ExerciseTemplate(
             {"X": (3, 4)} | weight_shapes("QKVO", (4, 4)),
             option_choices={"heads": (2,), "mask": ("causal",)},
-            questions=_QUESTIONS,
         ),
     ),
+    questions=("Q_*", "K_*", "V_*", "S_*", "Z_*", "R_*", "A_*", "H_*", "H", "O"),
 )
 def solve_multi_head(
     given: Mapping[str, Any],
@@ -71,13 +71,13 @@ def solve_multi_head(
     >>> solve_multi_head(given, heads=2)["O"]
     Matrix([[1, 2]])
     """
-    check_given("multi-head", given)
-    setup = AttentionSetup(is_row_convention(convention), scale, mask)
-    builder = SolutionBuilder("multi-head", {k: v for k, v in given.items() if v is not None})
+    check_choice("convention", convention, ("rows", "columns"))
+    setup = AttentionSetup(convention == "rows", scale, mask)
+    builder = SolutionBuilder("multi-head", dict(given))
     if "X" not in builder.values:
         raise WorkError(f"given: needs X, got {', '.join(builder.given) or 'nothing'}")
     add_multi_head(builder, setup, heads)
-    _add_remark(builder, setup.tokens_as_rows)
+    _add_remark(builder, setup)
     return builder.build()
 
 
@@ -97,29 +97,22 @@ def add_multi_head(
     """
     count = _count(builder, heads, weight_pattern)
     if count == 1:
-        joined = add_attention(
-            builder,
-            *project_qkv(builder, setup.tokens_as_rows, suffix, sources, weight_pattern),
-            suffix,
-            setup,
-        )
+        names = project_qkv(builder, setup, suffix, sources, weight_pattern)
+        joined = add_attention(builder, *names, suffix, setup)
     else:
-        heads_out = [
+        split = _split(builder, setup, count, suffix, sources, weight_pattern)
+        outputs = [
             add_attention(builder, *names, extend_suffix(suffix, n), setup)
-            for n, names in enumerate(
-                _split(builder, setup, count, suffix, sources, weight_pattern), 1
-            )
+            for n, names in enumerate(split, 1)
         ]
         rule = f"join {count}" if setup.tokens_as_rows else f"stack {count}"
-        joined = builder.add_step(f"H{suffix}", rule, *heads_out, title="the concatenated heads")
+        joined = builder.add_step(f"H{suffix}", rule, *outputs, title="the concatenated heads")
         _add_scale_mistakes(builder, setup, count, suffix)
     out = weight_pattern.format("O")
     if out not in builder.values:
         return joined
     title = "the output projection"
-    name = add_linear(
-        builder, f"O{suffix}", joined, out, tokens_as_rows=setup.tokens_as_rows, title=title
-    )
+    name = add_linear(builder, f"O{suffix}", joined, out, setup=setup, title=title)
     builder.add_mistake(name, "W_O was left out", builder.values[joined])
     return name
 
@@ -142,8 +135,7 @@ def _count(builder: SolutionBuilder, heads: int | None, weight_pattern: str) -> 
         head_weights += 1
     if heads is None:
         return max(head_weights, 1)
-    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-        raise WorkError(f"heads: needs a whole number from 1 on, got {heads!r}")
+    check_integer("heads", heads)
     if head_weights and head_weights != heads:
         first = weight_pattern.format("Q_1")
         raise WorkError(f"heads: needs as many as there are {first} …: {head_weights}, got {heads}")
@@ -159,22 +151,15 @@ def _split(
     weight_pattern: str,
 ) -> list[tuple[str, str, str]]:
     """Queries, keys and values of each head: from its own weights, or slices of the whole."""
+    numbers = range(1, count + 1)
     if weight_pattern.format("Q_1") in builder.values:
+        patterns = {n: weight_pattern.format(f"{{}}_{n}") for n in numbers}
         return [
-            project_qkv(
-                builder,
-                setup.tokens_as_rows,
-                extend_suffix(suffix, n),
-                sources,
-                weight_pattern.format(f"{{}}_{n}"),
-            )
-            for n in range(1, count + 1)
+            project_qkv(builder, setup, extend_suffix(suffix, n), sources, patterns[n])
+            for n in numbers
         ]
-    projections = project_qkv(builder, setup.tokens_as_rows, suffix, sources, weight_pattern)
-    widths = [
-        builder.values[name].cols if setup.tokens_as_rows else builder.values[name].rows
-        for name in projections
-    ]
+    projections = project_qkv(builder, setup, suffix, sources, weight_pattern)
+    widths = [setup.with_token_rows(builder.values[name]).cols for name in projections]
     for width in widths:
         if width % count:
             divisors = [str(n) for n in range(1, width + 1) if width % n == 0]
@@ -182,54 +167,49 @@ def _split(
                 f"heads: needs a divisor of the width {width}, got "
                 f"{count}; try one of {', '.join(divisors)}"
             )
-    slices: dict[tuple[str, int], str] = {}
-
-    def head_slice(letter: int, n: int) -> str:
-        full, width = projections[letter], widths[letter] // count
+    axis = "columns" if setup.tokens_as_rows else "rows"
+    (q, k, v), heads = projections, []
+    for n in numbers:
+        slices = {}
         # without projections queries, keys and values are the same matrix, split once
-        if (full, n) not in slices:
-            axis = "columns" if setup.tokens_as_rows else "rows"
-            rule = f"{axis} {(n - 1) * width + 1} to {n * width}"
+        for full, width in dict(zip(projections, widths, strict=True)).items():
+            rule = f"{axis} {(n - 1) * width // count + 1} to {n * width // count}"
             name = f"{full[0]}{extend_suffix(suffix, n)}"
-            slices[full, n] = builder.add_step(name, rule, full, title=f"the slice of head {n}")
-        return slices[full, n]
-
-    return [(head_slice(0, n), head_slice(1, n), head_slice(2, n)) for n in range(1, count + 1)]
+            slices[full] = builder.add_step(name, rule, full, title=f"the slice of head {n}")
+        heads.append((slices[q], slices[k], slices[v]))
+    return heads
 
 
 def _add_scale_mistakes(
     builder: SolutionBuilder, setup: AttentionSetup, count: int, suffix: str
 ) -> None:
     """Mistake: each head scaled by the width of all heads."""
+    if setup.scale is not None:
+        return
     for n in range(1, count + 1):
-        scores = builder.values.get(f"S{extend_suffix(suffix, n)}")
-        if (
-            setup.scale is None
-            and scores is not None
-            and f"Z{extend_suffix(suffix, n)}" in builder.values
-        ):
-            wrong = M(scores * builder.values[setup.scale_name][0, 0] / sympy.sqrt(count))
-            title = "the scale was that of the full width"
-            builder.add_mistake(f"Z{extend_suffix(suffix, n)}", title, wrong)
+        scores, name = (f"{letter}{extend_suffix(suffix, n)}" for letter in "SZ")
+        if name in builder.values:
+            scale = builder.values[setup.scale_name][0, 0]
+            wrong = M(builder.values[scores] * scale / sympy.sqrt(count))
+            builder.add_mistake(name, "the scale was that of the full width", wrong)
 
 
-def _add_remark(builder: SolutionBuilder, rows: bool) -> None:
+def _add_remark(builder: SolutionBuilder, setup: AttentionSetup) -> None:
     """Remark the contribution of each head to the first token."""
     heads = [name for name in builder.values if name.startswith("H_")]
     if "O" not in builder.values or len(heads) < 2:
         return
-    out, full = builder.values["W_O"], builder.values["O"]
-    out, full = (out, full) if rows else (out.T, full.T)
+    values = {name: setup.with_token_rows(builder.values[name]) for name in (*heads, "W_O", "O")}
     offset, terms = 0, []
     for n, name in enumerate(heads, 1):
-        head_slice = builder.values[name] if rows else builder.values[name].T
-        contribution = head_slice.row(0) * out[offset : offset + head_slice.cols, :]
-        offset += head_slice.cols
+        width = values[name].cols
+        contribution = values[name].row(0) * values["W_O"][offset : offset + width, :]
+        offset += width
         terms.append(f"head {n} adds {_vector(contribution)}")
     bias = f", the bias {_vector(builder.values['b_O'])}" if "b_O" in builder.values else ""
     builder.add_remark(
         f"Each head is multiplied by its rows of W_O, and the products are added: for token 1 "
-        f"{', '.join(terms)}{bias}; together {_vector(full.row(0))}."
+        f"{', '.join(terms)}{bias}; together {_vector(values['O'].row(0))}."
     )
 
 

@@ -7,32 +7,26 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.names import ATTENTION_NAMES
-from regard.work.families.registry import ExerciseTemplate, check_given, family
-from regard.work.rules import M, get_rule
+from regard.work.families.registry import ATTENTION_NAMES, ExerciseTemplate, check_choice, family
+from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
 TARGETS = {"key": "K", "query": "Q", "token": "X"}
 MIN_CHANGE = 1e-25  # zero within the 50 digits carried
 _QKV_SHAPES = {"Q": (2, 2), "K": (3, 2), "V": (3, 2)}
 _OPTIONS = {"scale": (1,), "index": (1, 2)}
-_QUESTIONS = ("A", "H", "S_a", "A_a", "H_a", "dS", "dA", "dH")
+_MOVED = {"eps": ([1, 0], [0, 1])}
 
 
 @family(
     "perturb",
     given=f"{ATTENTION_NAMES} eps alpha",
     exercises=(
-        ExerciseTemplate(
-            _QKV_SHAPES, {"eps": ([1, 0], [0, 1])}, _OPTIONS | {"target": ("query",)}, _QUESTIONS
-        ),
-        ExerciseTemplate(
-            _QKV_SHAPES, {"eps": ([1, 0], [0, 1])}, _OPTIONS | {"target": ("key",)}, _QUESTIONS
-        ),
-        ExerciseTemplate(
-            _QKV_SHAPES, {"alpha": (2, 3)}, _OPTIONS | {"target": ("key",)}, _QUESTIONS
-        ),
+        ExerciseTemplate(_QKV_SHAPES, _MOVED, _OPTIONS | {"target": ("query",)}),
+        ExerciseTemplate(_QKV_SHAPES, _MOVED, _OPTIONS | {"target": ("key",)}),
+        ExerciseTemplate(_QKV_SHAPES, {"alpha": (2, 3)}, _OPTIONS | {"target": ("key",)}),
     ),
+    questions=("A", "H", "S_a", "A_a", "H_a", "dS", "dA", "dH"),
 )
 def solve_perturb(
     given: Mapping[str, Any],
@@ -64,14 +58,12 @@ def solve_perturb(
     >>> [round(float(x), 7) for x in solution["A_a"].col(0)]
     [0.7310586, 0.2689414]
     """
-    if target not in tuple(TARGETS):
-        raise WorkError(f"target: needs one of {', '.join(TARGETS)}, got {target!r}")
+    check_choice("target", target, TARGETS)
     if not isinstance(index, int) or isinstance(index, bool):
         raise WorkError(f"index: needs a whole number from 1 on, got {index!r}")
     if ("eps" in given) == ("alpha" in given):
         got = "both" if "eps" in given else "neither"
         raise WorkError(f"given: needs eps to move by or alpha to scale by, got {got}")
-    check_given("perturb", given)
     rest = {name: value for name, value in given.items() if name not in ("eps", "alpha")}
     builder, setup = SolutionBuilder("perturb", rest), AttentionSetup(scale=scale)
     before = project_qkv(builder)
@@ -81,8 +73,8 @@ def solve_perturb(
     _add_orders(builder, before, after)
     if noise_std is not None:
         _add_mean_change(builder, target, before, noise_std)
-    if not any(value.free_symbols for value in builder.given.values()):
-        _remarks(builder, target, index, before)
+    if not builder.has_symbols:
+        _remarks(builder, target, index)
     return builder.build()
 
 
@@ -107,14 +99,11 @@ def _add_change(
     if "eps" in given:
         change = parse_matrix(given["eps"], "eps")
         builder.add_given("ε", change if change.rows == 1 else change.T)
-        builder.add_step(
-            name, "move one row", source, "ε", "i", title=f"{target} {index}, moved by ε"
-        )
+        rule, by, verb = "move one row", "ε", "moved"
     else:
         builder.add_given("α", given["alpha"])
-        builder.add_step(
-            name, "scale one row", source, "α", "i", title=f"{target} {index}, scaled by α"
-        )
+        rule, by, verb = "scale one row", "α", "scaled"
+    builder.add_step(name, rule, source, by, "i", title=f"{target} {index}, {verb} by {by}")
     if target == "token":
         return project_qkv(builder, suffix="_a", sources=("X_a", "X_a"))
     return (q, name, v) if target == "key" else (name, k, v)
@@ -128,29 +117,33 @@ def _add_orders(builder: SolutionBuilder, before: tuple[str, ...], after: tuple[
         _add_bilinear_orders(builder, before, after)
     else:
         d = _add_scaled(builder, "D", "dS", "the change of the scaled scores")
-        builder.add_step(
-            "A_1", "softmax, first order", "A", d, title="the first-order change of the weights"
+        builder.add_steps(
+            ("A_1", "softmax, first order", f"A {d}", "the first-order change of the weights"),
+            ("A_2", "softmax, second order", f"A {d}", "the second-order term"),
         )
-        builder.add_step("A_2", "softmax, second order", "A", d, title="the second-order term")
     v = before[2]
-    first_order, second_order = "H_1", "H_2"
-    if v != after[2]:
-        if f"d{v}" not in builder.values:  # without weights X is queries, keys and values
-            builder.add_step(f"d{v}", "subtract", after[2], v, title="the change of the values")
-        first_order, second_order = "P_1", "P_2"
-    builder.add_step(
-        first_order, "product", "A_1", v, title="first order of the outputs: due to the weights"
+    changes = v != after[2]
+    if changes and f"d{v}" not in builder.values:  # without weights X is queries, keys and values
+        builder.add_step(f"d{v}", "subtract", after[2], v, title="the change of the values")
+    first_order, second_order = ("P_1", "P_2") if changes else ("H_1", "H_2")
+    builder.add_steps(
+        (first_order, "product", f"A_1 {v}", "first order of the outputs: due to the weights"),
+        (second_order, "product", f"A_2 {v}", "the second-order term"),
     )
-    builder.add_step(second_order, "product", "A_2", v, title="the second-order term")
-    if v != after[2]:
-        builder.add_step("V_1", "product", "A", f"d{v}", title="first order: due to the values")
-        builder.add_step("H_1", "add", "P_1", "V_1", title="first order of the outputs")
-        builder.add_step("V_2", "product", "A_1", f"d{v}", title="second order: due to both")
-        builder.add_step("H_2", "add", "P_2", "V_2", title="the second-order term")
-    builder.add_step("R_1", "subtract", "dH", "H_1", title="the first-order error")
-    builder.add_step("R_2", "subtract", "R_1", "H_2", title="the second-order error")
-    for name, matrix in {"n_0": "dH", "n_1": "R_1", "n_2": "R_2"}.items():
-        builder.add_step(name, "norm of 1", matrix, title=f"the norm of {matrix}")
+    if changes:
+        builder.add_steps(
+            ("V_1", "product", f"A d{v}", "first order: due to the values"),
+            ("H_1", "add", "P_1 V_1", "first order of the outputs"),
+            ("V_2", "product", f"A_1 d{v}", "second order: due to both"),
+            ("H_2", "add", "P_2 V_2", "the second-order term"),
+        )
+    builder.add_steps(
+        ("R_1", "subtract", "dH H_1", "the first-order error"),
+        ("R_2", "subtract", "R_1 H_2", "the second-order error"),
+        ("n_0", "norm of 1", "dH", "the norm of dH"),
+        ("n_1", "norm of 1", "R_1", "the norm of R_1"),
+        ("n_2", "norm of 1", "R_2", "the norm of R_2"),
+    )
 
 
 def _add_bilinear_orders(
@@ -161,45 +154,35 @@ def _add_bilinear_orders(
     S(t) = S + t S_1 + t² S_2 exactly, so S_2 enters the second order of the weights.
     """
     (q, k, _), (q_a, k_a, _) = before, after
-    dq = builder.add_step(f"d{q}", "subtract", q_a, q, title="the change of the queries")
-    dk = (
-        dq
-        if q == k
-        else builder.add_step(f"d{k}", "subtract", k_a, k, title="the change of the keys")
-    )
+    dq = dk = builder.add_step(f"d{q}", "subtract", q_a, q, title="the change of the queries")
+    if q != k:
+        dk = builder.add_step(f"d{k}", "subtract", k_a, k, title="the change of the keys")
     rule = "product with transpose"
-    builder.add_step("S_q", rule, dq, k, title="first order of the scores: due to the queries")
-    builder.add_step("S_k", rule, q, dk, title="first order of the scores: due to the keys")
-    builder.add_step("S_1", "add", "S_q", "S_k", title="first order of the scores")
-    builder.add_step("S_2", rule, dq, dk, title="second order: the token's own score")
-    first_order = _add_scaled(builder, "D_1", "S_1", "the first order of the scaled scores")
-    second_order = _add_scaled(builder, "D_2", "S_2", "the second order of the scaled scores")
-    builder.add_step(
-        "A_1",
-        "softmax, first order",
-        "A",
-        first_order,
-        title="the first-order change of the weights",
+    builder.add_steps(
+        ("S_q", rule, f"{dq} {k}", "first order of the scores: due to the queries"),
+        ("S_k", rule, f"{q} {dk}", "first order of the scores: due to the keys"),
+        ("S_1", "add", "S_q S_k", "first order of the scores"),
+        ("S_2", rule, f"{dq} {dk}", "second order: the token's own score"),
     )
-    title = "second order: due to the first order of the scores"
-    builder.add_step("B_1", "softmax, second order", "A", first_order, title=title)
-    title = "second order: due to the second order of the scores"
-    builder.add_step("B_2", "softmax, first order", "A", second_order, title=title)
-    builder.add_step("A_2", "add", "B_1", "B_2", title="the second-order term")
-    whole = M(builder.values[first_order] + builder.values[second_order])
+    d_1 = _add_scaled(builder, "D_1", "S_1", "the first order of the scaled scores")
+    d_2 = _add_scaled(builder, "D_2", "S_2", "the second order of the scaled scores")
+    first, second, due = "softmax, first order", "softmax, second order", "second order: due to the"
+    builder.add_steps(
+        ("A_1", first, f"A {d_1}", "the first-order change of the weights"),
+        ("B_1", second, f"A {d_1}", f"{due} first order of the scores"),
+        ("B_2", first, f"A {d_2}", f"{due} second order of the scores"),
+        ("A_2", "add", "B_1 B_2", "the second-order term"),
+    )
+    whole = M(builder.values[d_1] + builder.values[d_2])
     title = "the change of the token's own score was not split by order"
-    builder.add_mistake(
-        "A_1", title, get_rule("softmax, first order").run(builder.values["A"], whole)
-    )
+    builder.add_mistake("A_1", title, get_rule(first).run(builder.values["A"], whole))
 
 
 def _add_scaled(builder: SolutionBuilder, name: str, scores: str, title: str) -> str:
     """β times the change of the scores; the change itself where β is 1."""
-    return (
-        builder.add_step(name, "scale", scores, "β", title=title)
-        if "Z" in builder.values
-        else scores
-    )
+    if "Z" not in builder.values:
+        return scores
+    return builder.add_step(name, "scale", scores, "β", title=title)
 
 
 def _add_mean_change(
@@ -210,24 +193,19 @@ def _add_mean_change(
     builder.add_given("σ", noise_std)
     source = names[0] if target == "key" else names[1]
     title = f"the mean change of the outputs for noise of standard deviation σ in the {target}"
-    builder.add_step(
-        "m", f"mean change, {target} noise", source, "A", names[2], "H", "β", "σ", "i", title=title
-    )
+    inputs = f"{source} A {names[2]} H β σ i"
+    builder.add_steps(("m", f"mean change, {target} noise", inputs, title))
     builder.add_remark(
         f"Noise in the {target} with mean 0 changes the outputs on average: the second-order term "
         "m remains, and grows with σ². Each single sample changes them at first order."
     )
 
 
-def _remarks(
-    builder: SolutionBuilder, target: str, index: int, names: tuple[str, str, str]
-) -> None:
-    changed = {name: _changed_entries(builder, f"d{name}") for name in "SAH"}
-    counts_by_name = {name: len(changed[name]) for name in "SA"}
-    rows = sorted({i for i, _ in changed["H"]})
-    total = builder.values["H"].rows
+def _remarks(builder: SolutionBuilder, target: str, index: int) -> None:
+    changed = {name: _changed_rows(builder.values[f"d{name}"]) for name in "SAH"}
+    rows, total = sorted(set(changed["H"])), builder.values["H"].rows
     counts = " and ".join(
-        f"{counts_by_name[n]} of {len(builder.values[n])} entries of {n}" for n in "SA"
+        f"{len(changed[n])} of {len(builder.values[n])} entries of {n}" for n in "SA"
     )
     builder.add_remark(
         f"Changing {target} {index} changes {counts}, and {len(rows)} of {total} outputs"
@@ -239,10 +217,10 @@ def _remarks(
         f"second {sizes[2]}."
     )
     if target == "key":
-        _key_remarks(builder, index, names)
+        _key_remarks(builder, index)
 
 
-def _key_remarks(builder: SolutionBuilder, index: int, names: tuple[str, str, str]) -> None:
+def _key_remarks(builder: SolutionBuilder, index: int) -> None:
     """Remark each query's weight on the changed key; for a scaled key, the sign rule."""
     column = index - 1
     change = []
@@ -263,11 +241,6 @@ def _key_remarks(builder: SolutionBuilder, index: int, names: tuple[str, str, st
     )
 
 
-def _changed_entries(builder: SolutionBuilder, name: str) -> list[tuple[int, int]]:
-    value = builder.values[name]
-    return [
-        (i + 1, j + 1)
-        for i in range(value.rows)
-        for j in range(value.cols)
-        if abs(to_float(value[i, j])) > MIN_CHANGE
-    ]
+def _changed_rows(change: Matrix) -> list[int]:
+    """1-based row of each entry that is not 0."""
+    return [n // change.cols + 1 for n, x in enumerate(change) if abs(to_float(x)) > MIN_CHANGE]

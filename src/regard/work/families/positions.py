@@ -7,10 +7,9 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix
-from regard.work.families.attention import AttentionSetup, add_attention
-from regard.work.families.registry import ExerciseTemplate, check_given, family
-from regard.work.rules import M, Matrix
-from regard.work.rules.positions import POSITION_RULES
+from regard.work.families.attention import AttentionSetup, add_attention, add_scores
+from regard.work.families.registry import ExerciseTemplate, family
+from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
 DEFAULT_BASE = 10000
@@ -22,6 +21,7 @@ MAX_PAIR_PRODUCTS = 2000  # products of sinusoids in the Gram matrix; more take 
 @family(
     "positions",
     given="p d k base",
+    required="p d",
     exercises=(
         ExerciseTemplate(value_choices={"p": (2, 3), "d": (2,)}, questions=("ω", "Θ", "PE")),
         ExerciseTemplate(value_choices={"p": (2, 3, 4), "d": (4,)}, questions=("ω", "Θ", "PE")),
@@ -39,15 +39,12 @@ def solve_positions(given: Mapping[str, Any]) -> Solution:
     >>> solve_positions({"p": 1, "d": 4})["PE"]
     Matrix([[0, 1, 0, 1]])
     """
-    check_given("positions", given)
-    missing = [name for name in ("p", "d") if given.get(name) is None]
-    if missing:
-        raise WorkError(f"given: needs p and d, got no {' and no '.join(missing)}")
-    others = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
+    others = {name: value for name, value in given.items() if name not in ("p", "base")}
     builder = SolutionBuilder("positions", {"p": _parse_positions(given["p"]), **others})
     for name in ("d", "k"):
         value = builder.values.get(name)
-        if value is not None and (value.shape != (1, 1) or not _is_small(value[0, 0])):
+        is_large = value is not None and not value.free_symbols and abs(value[0, 0]) > MAX_DIM
+        if value is not None and (value.shape != (1, 1) or is_large):
             raise WorkError(f"{name}: needs one number up to {MAX_DIM}, got {given[name]}")
     _add_angles(builder, given)
     builder.add_step("PE", "sines and cosines", "Θ", title="the encodings, one row per position")
@@ -55,17 +52,15 @@ def solve_positions(given: Mapping[str, Any]) -> Solution:
         _add_shift(builder)
     rows, width = builder.values["PE"].shape
     if rows * rows * width <= MAX_PAIR_PRODUCTS:
-        builder.add_step(
-            "G", "product with transpose", "PE", "PE", title="the dot product of each pair"
-        )
-        builder.add_step(
-            "L", "addition theorem", "G", title="simplified: a function of the distance"
+        builder.add_steps(
+            ("G", "product with transpose", "PE PE", "the dot product of each pair"),
+            ("L", "addition theorem", "G", "simplified: a function of the distance"),
         )
         _lag_remark(builder)
     return builder.build()
 
 
-@family("rotary", given="Q K V p base B rel β")
+@family("rotary", given="Q K V p base B rel β", required="Q K")
 def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
     """Attention with rotary position embeddings.
 
@@ -76,31 +71,22 @@ def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = Non
     >>> solve_rotary({"Q": [[1, 0]], "K": [[1, 0]], "p": [[5]]})["Q_p"]
     Matrix([[cos(5), sin(5)]])
     """
-    check_given("rotary", given)
-    missing = [name for name in ("Q", "K") if given.get(name) is None]
-    if missing:
-        raise WorkError(f"given: needs Q and K, got no {' and no '.join(missing)}")
     q = parse_matrix(given["Q"], "Q")
-    others = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
-    positions = _parse_positions(given["p"] if given.get("p") is not None else q.rows)
+    others = {name: value for name, value in given.items() if name not in ("p", "base")}
+    positions = _parse_positions(given.get("p", q.rows))
     builder = SolutionBuilder("rotary", {"p": positions, **others, "d": q.cols})
     _add_angles(builder, given)
-    for letter, kind in (("Q", "queries"), ("K", "keys")):
-        builder.add_step(
-            f"{letter}_p", "rotate pairs", letter, "Θ", title=f"the {kind}, rotated by position"
-        )
+    builder.add_steps(
+        ("Q_p", "rotate pairs", "Q Θ", "the queries, rotated by position"),
+        ("K_p", "rotate pairs", "K Θ", "the keys, rotated by position"),
+    )
+    setup = AttentionSetup(scale=scale, mask=mask)
     if "V" in builder.values:
-        add_attention(builder, "Q_p", "K_p", "V", setup=AttentionSetup(scale=scale, mask=mask))
+        add_attention(builder, "Q_p", "K_p", "V", setup=setup)
     else:
-        title = "the scores of each query and key"
-        builder.add_step("S", "product with transpose", "Q_p", "K_p", title=title)
+        add_scores(builder, "Q_p", "K_p", "", setup)
     _shift_remark(builder)
     return builder.build()
-
-
-def _is_small(x: Any) -> bool:
-    """Whether a number is symbolic or at most MAX_DIM."""
-    return bool(x.free_symbols or abs(x) <= MAX_DIM)
 
 
 def _parse_positions(spec: Any) -> Matrix:
@@ -120,21 +106,21 @@ def _parse_positions(spec: Any) -> Matrix:
 
 def _add_angles(builder: SolutionBuilder, given: Mapping[str, Any]) -> None:
     builder.add_given("base", given.get("base", DEFAULT_BASE))
-    builder.add_step("ω", "frequencies", "d", "base", title="the angular frequency of each pair")
-    builder.add_step(
-        "Θ", "product", "p", "ω", title="the angles: one row per position, one column per pair"
+    builder.add_steps(
+        ("ω", "frequencies", "d base", "the angular frequency of each pair"),
+        ("Θ", "product", "p ω", "the angles: one row per position, one column per pair"),
     )
 
 
 def _add_shift(builder: SolutionBuilder) -> None:
     """Add R_k PE(p) and PE(p + k), for comparison."""
-    builder.add_step("δ", "scale", "ω", "k", title="the angle of a shift by k")
-    builder.add_step("R_k", "rotation", "δ", title="the matrix that shifts every encoding by k")
-    builder.add_step("T", "product with transpose", "PE", "R_k", title="the shifted encodings")
-    builder.add_step("T_k", "addition theorem", "T", title="simplified")
-    builder.add_step("Θ_k", "add to rows", "Θ", "δ", title="the angles at p + k")
-    builder.add_step(
-        "PE_k", "sines and cosines", "Θ_k", title="the encodings of p + k, from the formula"
+    builder.add_steps(
+        ("δ", "scale", "ω k", "the angle of a shift by k"),
+        ("R_k", "rotation", "δ", "the matrix that shifts every encoding by k"),
+        ("T", "product with transpose", "PE R_k", "the shifted encodings"),
+        ("T_k", "addition theorem", "T", "simplified"),
+        ("Θ_k", "add to rows", "Θ δ", "the angles at p + k"),
+        ("PE_k", "sines and cosines", "Θ_k", "the encodings of p + k, from the formula"),
     )
     if builder.values["T_k"] == builder.values["PE_k"]:
         builder.add_remark(
@@ -158,9 +144,8 @@ def _lag_remark(builder: SolutionBuilder) -> None:
 
 def _shift_remark(builder: SolutionBuilder) -> None:
     """Remark that the scores do not change when every position is shifted by 1."""
-    shifted = M([[x + y for x, y in zip(row, builder.values["ω"], strict=True)]
-               for row in builder.values["Θ"].tolist()])  # fmt: skip
-    q, k = (POSITION_RULES["rotate pairs"].run(builder.values[name], shifted) for name in "QK")
+    shifted = get_rule("add to rows").run(builder.values["Θ"], builder.values["ω"])
+    q, k = (get_rule("rotate pairs").run(builder.values[name], shifted) for name in "QK")
     difference = (q * k.T - builder.values["S"]).evalf(30)
     if not difference.free_symbols and all(abs(x) < sympy.Float("1e-20") for x in difference):
         builder.add_remark(

@@ -1,6 +1,7 @@
 """Attention at several scales: from the mean of all values to the best key alone."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import sympy
@@ -9,14 +10,13 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.numbers import format_decimal, parse_number
 from regard.work.families.attention import (
+    ROW_SETUP,
     AttentionSetup,
     add_scores,
     add_softmax_output,
     project_qkv,
 )
-from regard.work.families.names import ATTENTION_NAMES
-from regard.work.families.registry import check_given, family
-from regard.work.rules import M
+from regard.work.families.registry import ATTENTION_NAMES, family
 from regard.work.solution import Solution, SolutionBuilder
 
 DEFAULT_SCALES = (0, "default", 1, 10, "inf")
@@ -40,19 +40,17 @@ def solve_sharpness(
     """
     if isinstance(scales, str) or not isinstance(scales, Sequence) or not scales:
         raise WorkError(f'scales: needs a list such as [0, 1, "inf"], got {scales!r}')
-    check_given("sharpness", given)
-    builder = SolutionBuilder("sharpness", {k: v for k, v in given.items() if v is not None})
+    builder = SolutionBuilder("sharpness", dict(given))
     q, k, v = project_qkv(builder)
-    s, width = add_scores(builder, q, k, "", AttentionSetup()), builder.values[q].cols
+    s, width = add_scores(builder, q, k, "", ROW_SETUP), builder.values[q].cols
     default = 1 / sympy.sqrt(width)
     betas = sorted(
         (default if scale == "default" else parse_number(scale) for scale in scales),
         key=_scale_value,
     )
     for n, beta in enumerate(betas, 1):
-        add_softmax_output(
-            builder, s, width, v, f"_{n}", AttentionSetup(scale=beta, scale_name=f"β_{n}")
-        )
+        setup = AttentionSetup(scale=beta, scale_name=f"β_{n}")
+        add_softmax_output(builder, s, width, v, f"_{n}", setup)
         title = "the entropy of the weights of each query"
         builder.add_step(f"h_{n}", "entropy of rows", f"A_{n}", title=title)
     _add_remarks(builder, betas)
@@ -69,24 +67,16 @@ def _add_remarks(builder: SolutionBuilder, betas: list[Any]) -> None:
     """Remark the largest weight and the entropy of query 1 at each scale."""
     if any(builder.values[f"A_{n}"].free_symbols for n in range(1, len(betas) + 1)):
         return
+    max_entropy = format_decimal(sympy.log(builder.values["S"].cols), 4)
     for n, beta in enumerate(betas, 1):
         weights, entropy = builder.values[f"A_{n}"].row(0), builder.values[f"h_{n}"][0, 0]
         largest = max(weights, key=lambda x: evaluate_digits(x, 20))
         value = "inf" if beta == sympy.oo else format_decimal(beta, 4)
         builder.add_remark(
             f"β = {value}: the largest weight of query 1 is {format_decimal(largest, 4)}, its "
-            f"entropy {format_decimal(entropy, 4)} of {_max_entropy(builder)}."
+            f"entropy {format_decimal(entropy, 4)} of {max_entropy}."
         )
-    decreases = all(_entropy_decreases(builder, n) for n in range(1, len(betas)))
-    if decreases and len(betas) > 1:
+    entropies = [builder.values[f"h_{n}"] for n in range(1, len(betas) + 1)]
+    gaps = [float(gap.evalf(20)) for a, b in pairwise(entropies) for gap in a - b]
+    if gaps and min(gaps) >= -1e-15:
         builder.add_remark("The entropy decreases with β: β is the inverse temperature.")
-
-
-def _max_entropy(builder: SolutionBuilder) -> str:
-    return format_decimal(sympy.log(builder.values["S"].cols), 4)
-
-
-def _entropy_decreases(builder: SolutionBuilder, n: int) -> bool:
-    """Whether no query has a larger entropy at the next scale."""
-    gaps = M(builder.values[f"h_{n}"] - builder.values[f"h_{n + 1}"])
-    return all(float(gap.evalf(20)) >= -1e-15 for gap in gaps)

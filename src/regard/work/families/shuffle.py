@@ -3,30 +3,28 @@
 from collections.abc import Mapping
 from typing import Any
 
-import sympy
-
 from regard.errors import WorkError
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.names import PROJECTION_NAMES
-from regard.work.families.registry import ExerciseTemplate, check_given, family
+from regard.work.families.registry import PROJECTION_NAMES, ExerciseTemplate, family
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 
 ZERO_TOLERANCE = 1e-30  # zero within the 50 digits carried
 _ORDERS = ([3, 1, 2], [2, 3, 1], [2, 1, 3], [3, 2, 1])
-_QUESTIONS = ("H_1", "H_2", "PH", "D", "c_1", "c_2", "d")
 
 
 @family(
     "shuffle",
     given=f"X order {PROJECTION_NAMES} B rel β",
+    required="X order",
     exercises=(
-        ExerciseTemplate({"X": (2, 2)}, {"order": ([2, 1],)}, {"scale": (1,)}, _QUESTIONS),
-        ExerciseTemplate({"X": (3, 2)}, {"order": _ORDERS}, {"scale": (1,)}, _QUESTIONS),
-        ExerciseTemplate({"X": (3, 2)}, {"order": _ORDERS}, {"mask": ("causal",)}, _QUESTIONS),
+        ExerciseTemplate({"X": (2, 2)}, {"order": ([2, 1],)}, {"scale": (1,)}),
+        ExerciseTemplate({"X": (3, 2)}, {"order": _ORDERS}, {"scale": (1,)}),
+        ExerciseTemplate({"X": (3, 2)}, {"order": _ORDERS}, {"mask": ("causal",)}),
     ),
+    questions=("H_1", "H_2", "PH", "D", "c_1", "c_2", "d"),
 )
 def solve_shuffle(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
     """Attention over tokens and over the same tokens permuted; tokens are rows.
@@ -42,30 +40,20 @@ def solve_shuffle(given: Mapping[str, Any], *, scale: Any = None, mask: Any = No
     [0],
     [0]])
     """
-    check_given("shuffle", given)
-    for name in ("X", "order"):
-        if given.get(name) is None:
-            raise WorkError(f"given: needs X and order, got no {name}")
     x, setup = parse_matrix(given["X"], "X"), AttentionSetup(True, scale, mask)
-    rest = {k: v for k, v in given.items() if k not in ("X", "order") and v is not None}
+    rest = {name: value for name, value in given.items() if name not in ("X", "order")}
     builder = SolutionBuilder("shuffle", {"X": x, "P": _order(given["order"], x.rows), **rest})
-    add_attention(builder, *project_qkv(builder, suffix="_1"), suffix="_1", setup=setup)
+    add_attention(builder, *project_qkv(builder, suffix="_1"), "_1", setup)
     builder.add_step("X_P", "product", "P", "X", title="the permuted tokens")
-    add_attention(
-        builder,
-        *project_qkv(builder, suffix="_2", sources=("X_P", "X_P")),
-        suffix="_2",
-        setup=setup,
+    permuted = project_qkv(builder, suffix="_2", sources=("X_P", "X_P"))
+    add_attention(builder, *permuted, "_2", setup)
+    builder.add_steps(
+        ("PH", "product", "P H_1", "the first outputs, permuted"),
+        ("D", "subtract", "H_2 PH", "the difference: 0 if equivariant"),
+        ("c_1", "sum over columns", "H_1", "the first outputs, summed over tokens"),
+        ("c_2", "sum over columns", "H_2", "the second outputs, summed over tokens"),
+        ("d", "subtract", "c_2 c_1", "the difference: 0 if invariant"),
     )
-    builder.add_step("PH", "product", "P", "H_1", title="the first outputs, permuted")
-    builder.add_step("D", "subtract", "H_2", "PH", title="the difference: 0 if equivariant")
-    builder.add_step(
-        "c_1", "sum over columns", "H_1", title="the first outputs, summed over tokens"
-    )
-    builder.add_step(
-        "c_2", "sum over columns", "H_2", title="the second outputs, summed over tokens"
-    )
-    builder.add_step("d", "subtract", "c_2", "c_1", title="the difference: 0 if invariant")
     _remarks(builder)
     return builder.build()
 
@@ -85,14 +73,9 @@ def _remarks(builder: SolutionBuilder) -> None:
         ("d", "the sum does not depend on the order: invariant",
          "the sum depends on the order"),
     ):  # fmt: skip
-        largest = max(
-            (abs(evaluate_digits(x, 20)) for x in builder.values[name]), default=sympy.Integer(0)
-        )
-        result = (
-            equal
-            if largest < ZERO_TOLERANCE
-            else f"{different}: up to {format_decimal(largest, 3)}"
-        )
+        largest = max(abs(evaluate_digits(x, 20)) for x in builder.values[name])
+        result = f"{different}: up to {format_decimal(largest, 3)}"
+        result = equal if largest < ZERO_TOLERANCE else result
         builder.add_remark(f"{name}: {result}.")
     if builder.values["H_1"] != builder.values["H_2"] and not is_identity:
         builder.add_remark("The output at each position changes: attention alone is not invariant.")

@@ -1,6 +1,7 @@
 """Vision Transformer: patches, class token, position embeddings, encoder blocks, head."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count, takewhile
 from math import isqrt
 from typing import Any
 
@@ -13,13 +14,10 @@ from regard.work.families.block import (
     DEFAULT_EPS,
     BlockSetup,
     add_encoder_block,
-    add_eps,
     add_norm,
-    is_pre_norm,
     start_block,
 )
-from regard.work.families.names import BLOCK_NAMES
-from regard.work.families.registry import check_given, family
+from regard.work.families.registry import BLOCK_NAMES, check_choice, check_integer, family
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
 from regard.work.solution import Solution, SolutionBuilder
@@ -32,6 +30,7 @@ CUBIC_COEFFICIENT = sympy.Rational(-3, 4)  # a of the cubic kernel, as in torch 
 @family(
     "vit",
     given=f"image image_# W_E b_E cls pos W_H b_H W_P b_P {BLOCK_NAMES} gamma_f beta_f γ_f β_f",
+    layered=True,
 )
 def solve_vit(
     given: Mapping[str, Any],
@@ -67,14 +66,13 @@ def solve_vit(
     >>> solve_vit(given | {"pos": [[0, 0]] * 2, "W_1": eye, "W_2": eye})["T"]
     Matrix([[1, 0, 0, 1]])
     """
-    check_given("vit", given, layered=True)
     names = _channels(given)
-    builder = start_block("vit", {**given, "X": given[names[0]]}, *VIT_REQUIRED)
-    add_eps(builder, eps)
+    builder = start_block("vit", {**given, "X": given[names[0]]}, *VIT_REQUIRED, eps=eps)
     del builder.given["X"], builder.values["X"]
     z = _add_embedding(builder, names, patch_size, interpolation)
-    block = BlockSetup(heads, is_pre_norm(norm), activation)
-    if _check_positive("layers", layers) > MAX_LAYERS:
+    check_choice("norm", norm, ("pre", "post"))
+    block = BlockSetup(heads, norm == "pre", activation)
+    if check_integer("layers", layers) > MAX_LAYERS:
         raise WorkError(f"layers: needs at most {MAX_LAYERS} by hand, got {layers}")
     for layer in range(1, layers + 1):
         suffix = _layer_suffix(builder, f"_L{layer}")
@@ -101,8 +99,7 @@ def solve_position_resize(
     [  9],
     [5/2]])
     """
-    check_given("position-resize", given)
-    if given.get("pos") is None:
+    if "pos" not in given:
         raise WorkError("given: needs pos, the position embeddings, got none")
     builder = SolutionBuilder("position-resize", {"pos": given["pos"]})
     _add_resize(builder, _grid("old_grid", old_grid), _grid("new_grid", new_grid), interpolation)
@@ -122,16 +119,10 @@ def _layer_suffix(builder: SolutionBuilder, suffix: str) -> str:
     return suffix
 
 
-def _check_positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise WorkError(f"{name}: needs a whole number from 1 on, got {value!r}")
-    return value
-
-
 def _grid(name: str, value: Any) -> tuple[int, int]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise WorkError(f"{name}: needs two numbers, patches down and across, got {value!r}")
-    down, across = _check_positive(name, value[0]), _check_positive(name, value[1])
+    down, across = check_integer(name, value[0]), check_integer(name, value[1])
     if down * across > MAX_ENTRIES:
         raise WorkError(f"{name}: needs at most {MAX_ENTRIES} patches, got {down}×{across}")
     return down, across
@@ -139,11 +130,8 @@ def _grid(name: str, value: Any) -> tuple[int, int]:
 
 def _channels(given: Mapping[str, Any]) -> list[str]:
     """Names of the image channels, in order."""
-    if given.get("image") is not None:
-        return ["image"]
-    names = []
-    while given.get(f"image_{len(names) + 1}") is not None:
-        names.append(f"image_{len(names) + 1}")
+    channels = takewhile(given.__contains__, (f"image_{n}" for n in count(1)))
+    names = ["image"] if "image" in given else list(channels)
     if not names:
         raise WorkError("given: needs image, or image_1, image_2 … for channels, got none")
     return names
@@ -153,7 +141,7 @@ def _add_embedding(
     builder: SolutionBuilder, names: list[str], patch: int, interpolation: str
 ) -> str:
     """Add the steps from the image to tokens with position embeddings."""
-    rule = f"patches of {_check_positive('patch_size', patch)}"
+    rule = f"patches of {check_integer('patch_size', patch)}"
     if len(names) == 1:
         t = builder.add_step("T", rule, names[0], title="the patches, one per row")
     else:
@@ -161,26 +149,20 @@ def _add_embedding(
             builder.add_step(f"T_{n}", rule, name, title=f"the patches of channel {n}")
             for n, name in enumerate(names, 1)
         ]
-        t = builder.add_step(
-            "T", f"join {len(parts)}", *parts, title="the channels of each patch in one row"
-        )
+        title = "the channels of each patch in one row"
+        t = builder.add_step("T", f"join {len(parts)}", *parts, title=title)
     x = add_linear(builder, "X_p", t, "W_E", title="the patch embeddings")
     z = builder.add_step("X_c", "stack 2", "cls", x, title="with the class token in front")
     image = builder.values[names[0]]
     grid = image.rows // patch, image.cols // patch
-    pos = "pos"
-    if builder.values["pos"].rows != builder.values[z].rows:
-        pos = _add_resize(builder, _square_grid(builder.values["pos"]), grid, interpolation)
+    pos, rows = "pos", builder.values["pos"].rows
+    if rows != builder.values[z].rows:
+        side = isqrt(rows - 1)
+        if side * side != rows - 1 or not side:
+            rule = "1 row for the class token and a square number of patches"
+            raise ShapeError(f"pos: needs {rule}, got {rows}")
+        pos = _add_resize(builder, (side, side), grid, interpolation)
     return builder.add_step("X_0", "add", z, pos, title="plus the position embeddings")
-
-
-def _square_grid(table: Matrix) -> tuple[int, int]:
-    patch = isqrt(table.rows - 1)
-    if patch * patch != table.rows - 1 or not patch:
-        raise ShapeError(
-            f"pos: needs 1 row for the class token and a square number of patches, got {table.rows}"
-        )
-    return patch, patch
 
 
 def _add_resize(
@@ -191,19 +173,19 @@ def _add_resize(
     if rows != 1 + old[0] * old[1]:
         raise ShapeError(f"pos: needs 1 + {old[0]} · {old[1]} rows for this grid, got {rows}")
     down, across = (
-        interpolation_weights(old[0], new[0], interpolation),
-        interpolation_weights(old[1], new[1], interpolation),
+        interpolation_weights(size, new_size, interpolation)
+        for size, new_size in zip(old, new, strict=True)
     )
     builder.add_given("R", sympy.kronecker_product(down, across))
-    builder.add_step("pos_cls", "rows 1 to 1", "pos", title="the class token keeps its row")
-    builder.add_step("pos_p", f"rows 2 to {rows}", "pos", title="the rows of the patches")
-    title = f"resized as an image, {old[0]}×{old[1]} to {new[0]}×{new[1]}: R interpolates"
-    builder.add_step("pos_r", "product", "R", "pos_p", title=title)
+    resized = f"resized as an image, {old[0]}×{old[1]} to {new[0]}×{new[1]}: R interpolates"
     if old == new:
         builder.add_remark("Same grid: R is the identity.")
-    return builder.add_step(
-        "pos_new", "stack 2", "pos_cls", "pos_r", title="the new position embeddings"
-    )
+    return builder.add_steps(
+        ("pos_cls", "rows 1 to 1", "pos", "the class token keeps its row"),
+        ("pos_p", f"rows 2 to {rows}", "pos", "the rows of the patches"),
+        ("pos_r", "product", "R pos_p", resized),
+        ("pos_new", "stack 2", "pos_cls pos_r", "the new position embeddings"),
+    )[-1]
 
 
 def interpolation_weights(old: int, new: int, interpolation: str = "cubic") -> Matrix:
@@ -216,8 +198,7 @@ def interpolation_weights(old: int, new: int, interpolation: str = "cubic") -> M
     [1/4, 3/4],
     [  0,   1]])
     """
-    if interpolation not in ("cubic", "linear"):
-        raise WorkError(f"interpolation: needs cubic or linear, got {interpolation!r}")
+    check_choice("interpolation", interpolation, ("cubic", "linear"))
     weights = sympy.zeros(new, old)
     taps = range(-1, 3) if interpolation == "cubic" else range(2)
     for i in range(new):
@@ -247,13 +228,16 @@ def _add_classifier(builder: SolutionBuilder, z: str, pre_norm: bool) -> None:
         x = add_linear(builder, "y", x, "W_P", title="the hidden layer of the head")
         x = builder.add_step("t", "tanh", x, title="tanh")
     logits = add_linear(builder, "l", x, "W_H", title="the logits")
-    e = builder.add_step("e", "exp", logits, title="the exponentials")
-    s = builder.add_step("s", "sum over rows", e, title="their sum")
-    p = builder.add_step("p", "divide rows", e, s, title="the class probabilities")
-    if builder.values[p].free_symbols:
+    builder.add_steps(
+        ("e", "exp", logits, "the exponentials"),
+        ("s", "sum over rows", "e", "their sum"),
+        ("p", "divide rows", "e s", "the class probabilities"),
+    )
+    p = builder.values["p"]
+    if p.free_symbols:
         return  # the argmax depends on the symbols
-    best = argmax_ties(builder.values[p])
+    best = argmax_ties(p)
     classes = " and ".join(str(n + 1) for n in best)
     word = "class" if len(best) == 1 else "a tie of classes"
-    probability = format_decimal(builder.values[p][0, best[0]], 4)
+    probability = format_decimal(p[0, best[0]], 4)
     builder.add_remark(f"The prediction is {word} {classes}, with probability {probability}.")

@@ -44,18 +44,14 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
     >>> make_exercise("rnn", seed=3).problem == make_exercise("rnn", seed=3).problem
     True
     """
-    if family not in exercise_families():
-        hint = suggestion(family, exercise_families())
-        raise WorkError(
-            f"family: needs one of {', '.join(exercise_families())}, got {family!r}{hint}"
-        )
+    if family not in (known := exercise_families()):
+        hint = suggestion(family, known)
+        raise WorkError(f"family: needs one of {', '.join(known)}, got {family!r}{hint}")
     if not 1 <= level <= 3:
         raise WorkError(f"level: needs 1, 2 or 3, got {level}")
     name = f"{family}-{level}-{seed}-{variant}"
-    plan, draw = (
-        FAMILIES[family].exercises[level - 1],
-        random.Random(name),
-    )  # a text seeds alike everywhere
+    plan = FAMILIES[family].exercises[level - 1]
+    draw = random.Random(name)  # a text seeds alike everywhere
     for _ in range(MAX_DRAWS):
         problem = {"family": family, **_drawn(plan, level, draw)}
         try:
@@ -63,10 +59,9 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
         except RegardError:
             continue  # a divisor that does not divide, a variance of 0
         if _is_clean(solution, plan):
-            asks = tuple(
-                step.name for step in solution.steps if matches_any(step.name, plan.questions)
-            )
-            return Exercise(name, problem, solution, asks)
+            names = [step.name for step in solution.steps]
+            questions = tuple(name for name in names if matches_any(name, plan.questions))
+            return Exercise(name, problem, solution, questions)
     raise WorkError(f"seed: needs one that gives clean numbers, got {seed}; try another")
 
 
@@ -108,10 +103,9 @@ def _is_clean(solution: Solution, plan: ExerciseTemplate) -> bool:
             inside = [x for x in values[step.inputs[0]] if not x.is_infinite]
             if any(abs(float(evaluate_digits(x, 9))) > MAX_ACTIVATION_INPUT for x in inside):
                 return False
-        if plan.shapes and any(
-            x.is_Rational and (abs(x.p) > MAX_NUMERATOR or x.q > MAX_DENOMINATOR)
-            for x in step.value
-        ):
+        rationals = [x for x in step.value if x.is_Rational]
+        is_long = any(abs(x.p) > MAX_NUMERATOR or x.q > MAX_DENOMINATOR for x in rationals)
+        if plan.shapes and is_long:
             return False
     if not plan.shapes:  # picked numbers are clean as they are
         return True

@@ -25,11 +25,7 @@ _DECIMAL = re.compile(r"[+-]?(\d+|\d*\.(\d*))(?:[eE]([+-]?\d{1,6}))?")
 
 
 class AnswerEntry(NamedTuple):
-    """One written entry: value, text, and the power of ten of its last digit.
-
-    >>> AnswerEntry(sympy.Rational(1, 2), "0.50", -2).exponent
-    -2
-    """
+    """One written entry: value, text, and the power of ten of its last digit."""
 
     value: sympy.Expr
     text: str
@@ -38,11 +34,7 @@ class AnswerEntry(NamedTuple):
 
 
 class StudentAnswer(NamedTuple):
-    """A student's matrix; blank entries are None.
-
-    >>> StudentAnswer([[None, AnswerEntry(sympy.Integer(1), "1")]]).blanks
-    ('(1,1)',)
-    """
+    """A student's matrix; blank entries are None."""
 
     cells: list[list[AnswerEntry | None]]
 
@@ -51,22 +43,13 @@ class StudentAnswer(NamedTuple):
         """Indices of blank entries."""
         return tuple(format_index(i, j) for i, j, x in self.entries() if x is None)
 
-    @property
-    def is_blank(self) -> bool:
-        """Whether every entry is blank."""
-        return all(x is None for _, _, x in self.entries())
-
     def entries(self) -> Iterator[tuple[int, int, AnswerEntry | None]]:
         """Every entry with its row and column."""
         return ((i, j, x) for i, row in enumerate(self.cells) for j, x in enumerate(row))
 
 
 def format_index(i: int, j: int) -> str:
-    """1-based index of an entry as text.
-
-    >>> format_index(0, 1)
-    '(1,2)'
-    """
+    """1-based index of an entry as text."""
     return f"({i + 1},{j + 1})"
 
 
@@ -81,10 +64,9 @@ def parse_answer(step: Step, values: Any, symbols: list[str]) -> StudentAnswer:
     >>> [row[0] and row[0].exponent for row in answer.cells]
     [-2, None, -2]
     """
-    expected = step.value
     rows = values if isinstance(values, list | tuple) else [values]
     if rows and not isinstance(rows[0], list | tuple):
-        rows = [rows] if expected.rows == 1 else [[x] for x in rows]
+        rows = [rows] if step.value.rows == 1 else [[x] for x in rows]
     _check_shape(step, rows)
     cells = [
         [_parse_entry(x, symbols, f"{step.name} {format_index(i, j)}") for j, x in enumerate(row)]
@@ -108,10 +90,8 @@ def _check_shape(step: Step, rows: Any) -> None:
     hint = ""
     if rows and len(rows) == expected.rows and all(len(row) == 2 * expected.cols for row in rows):
         hint = '; try a point, 0.5: a comma separates entries (or "0,5" in quotes)'
-    raise WorkError(
-        f"{step.name}: needs {expected.rows} rows of {expected.cols} numbers, got "
-        f"{len(rows)} of {widths}{hint}"
-    )
+    rule = f"{expected.rows} rows of {expected.cols} numbers"
+    raise WorkError(f"{step.name}: needs {rule}, got {len(rows)} of {widths}{hint}")
 
 
 def _parse_entry(x: Any, symbols: list[str], label: str) -> AnswerEntry | None:
@@ -159,6 +139,25 @@ def _with_exponent(x: AnswerEntry | None, min_exponent: int, min_digits: int) ->
     return x._replace(exponent=min_exponent) if min_exponent < 0 else x
 
 
+def wrong_entries(
+    answer: StudentAnswer, expected: Matrix
+) -> Iterator[tuple[int, int, AnswerEntry, sympy.Expr]]:
+    """Row, column, entry and expected value where they differ by more than rounding.
+
+    >>> answer = StudentAnswer([[None, AnswerEntry(sympy.Integer(1), "1")]])
+    >>> [(i, j, right) for i, j, _, right in wrong_entries(answer, M([[5, 2]]))]
+    [(0, 1, 2)]
+    """
+    for i, j, x in answer.entries():
+        if x is not None and not matches_entry(x, expected[i, j]):
+            yield i, j, x, expected[i, j]
+
+
+def matches_answer(answer: StudentAnswer, expected: Matrix) -> bool:
+    """Whether every written entry is right to its precision."""
+    return next(wrong_entries(answer, expected), None) is None
+
+
 def list_differences(answer: StudentAnswer, expected: Matrix) -> list[str]:
     """Entries that differ by more than rounding, each with its expected value.
 
@@ -166,20 +165,9 @@ def list_differences(answer: StudentAnswer, expected: Matrix) -> list[str]:
     ['(1,1): 1 should be 2']
     """
     return [
-        f"{format_index(i, j)}: {_entry_text(x)} should be {_expected_text(x, expected[i, j])}"
-        for i, j, x in answer.entries()
-        if x is not None and not matches_entry(x, expected[i, j])
+        f"{format_index(i, j)}: {_entry_text(x)} should be {_expected_text(x, right)}"
+        for i, j, x, right in wrong_entries(answer, expected)
     ]
-
-
-def matches_answer(answer: StudentAnswer, expected: Matrix) -> bool:
-    """Whether every written entry is right to its precision.
-
-    >>> answer = StudentAnswer([[AnswerEntry(sympy.Rational(1, 3), "1/3"), None]])
-    >>> matches_answer(answer, M([["1/3", 5]]))
-    True
-    """
-    return all(x is None or matches_entry(x, expected[i, j]) for i, j, x in answer.entries())
 
 
 def _entry_text(x: AnswerEntry) -> str:
@@ -208,19 +196,13 @@ def matches_entry(x: AnswerEntry, expected: sympy.Expr) -> bool:
     >>> [matches_entry(AnswerEntry(x, "", -2), third) for x in hundredths]
     [True, False]
     """
-    return (
-        is_close(x.value, expected, rounding_tolerance(x))
-        or x.has_ellipsis
-        and is_truncated(x, expected)
-    )
+    if is_close(x.value, expected, _rounding_tolerance(x)):
+        return True
+    return x.has_ellipsis and is_truncated(x, expected)
 
 
-def rounding_tolerance(x: AnswerEntry) -> Any:
-    """Half a unit of the last written digit; 0 for exact entries.
-
-    >>> rounding_tolerance(AnswerEntry(sympy.Rational(1, 2), "0.5", -1))
-    1/20
-    """
+def _rounding_tolerance(x: AnswerEntry) -> Any:
+    """Half a unit of the last written digit; 0 for exact entries."""
     return sympy.S.Zero if x.exponent is None else sympy.Rational(10) ** x.exponent / 2
 
 
@@ -250,11 +232,10 @@ def is_close(a: sympy.Expr, b: sympy.Expr, tolerance: Any = 0) -> bool:
         return a == b
     if symbols := sorted(a.free_symbols | b.free_symbols, key=str):
         # equal formulas agree everywhere; two arbitrary points separate different ones
-        for k in (1, 2):
-            point: Any = {s: SAMPLE_POINT * k + n / SAMPLE_POINT for n, s in enumerate(symbols)}
-            if not is_close(a.subs(point), b.subs(point), tolerance):
-                return False
-        return True
+        points: list[Any] = [
+            {s: SAMPLE_POINT * k + n / SAMPLE_POINT for n, s in enumerate(symbols)} for k in (1, 2)
+        ]
+        return all(is_close(a.subs(point), b.subs(point), tolerance) for point in points)
     if a.is_Rational and b.is_Rational and not tolerance:
         return a == b  # exact: a count that is off by one is wrong, however large
     x, y = _digits(a), _digits(b)
@@ -265,11 +246,7 @@ def is_close(a: sympy.Expr, b: sympy.Expr, tolerance: Any = 0) -> bool:
 
 
 def fill_blanks(answer: StudentAnswer, defaults: Matrix) -> Matrix:
-    """The student's matrix with blanks filled from `defaults`.
-
-    >>> fill_blanks(StudentAnswer([[None, AnswerEntry(sympy.Integer(3), "3")]]), M([[1, 2]]))
-    Matrix([[1, 3]])
-    """
+    """The student's matrix with blanks filled from `defaults`."""
     cells = [defaults[i, j] if x is None else x.value for i, j, x in answer.entries()]
     return M(defaults.rows, defaults.cols, cells)
 
@@ -282,7 +259,7 @@ def jitter_rounding(value: Matrix, answer: StudentAnswer, signs: random.Random) 
     Matrix([[19/20, 2]])
     """
     shifts = [
-        0 if x is None else rounding_tolerance(x) * signs.choice((1, -1))
+        0 if x is None else _rounding_tolerance(x) * signs.choice((1, -1))
         for *_, x in answer.entries()
     ]
     return M(value.rows, value.cols, [x + move for x, move in zip(value, shifts, strict=True)])
@@ -295,12 +272,10 @@ def matches_within(answer: StudentAnswer, expected: Matrix, samples: Sequence[Ma
     >>> matches_within(answer, M([[2]]), [M([["5/2"]])])
     True
     """
-    for i, j, x in answer.entries():
-        if x is None or matches_entry(x, expected[i, j]):
-            continue
-        if expected[i, j].free_symbols or expected[i, j].is_infinite:
+    for i, j, x, right in wrong_entries(answer, expected):
+        if right.free_symbols or right.is_infinite:
             return False
-        spread = max(abs(_digits(sample[i, j]) - _digits(expected[i, j])) for sample in samples)
-        if not is_close(x.value, expected[i, j], rounding_tolerance(x) + SPREAD_FACTOR * spread):
+        spread = max(abs(_digits(sample[i, j]) - _digits(right)) for sample in samples)
+        if not is_close(x.value, right, _rounding_tolerance(x) + SPREAD_FACTOR * spread):
             return False
     return True

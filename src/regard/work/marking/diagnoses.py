@@ -4,7 +4,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from regard.errors import RegardError
-from regard.work.marking.answers import StudentAnswer, format_index, matches_answer, matches_entry
+from regard.work.marking.answers import (
+    StudentAnswer,
+    format_index,
+    matches_answer,
+    matches_entry,
+    wrong_entries,
+)
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, Step, apply_rule, run_checked
 
@@ -13,13 +19,7 @@ MAX_RECOMPUTED_STEPS = 1_500  # bounds the search per wrong step
 
 
 def recompute_step(step: Step, student_values: Values, fallback: Values) -> Matrix:
-    """Recompute a step from the student's values; the fallback where the rule fails.
-
-    >>> from regard.work.families.attention import solve_attention
-    >>> solution = solve_attention({"X": [[1], [2]]}, scale=1)
-    >>> recompute_step(solution.steps[0], solution.values(), solution.values()) == solution["S"]
-    True
-    """
+    """Recompute a step from the student's values; the fallback where the rule fails."""
     try:
         return apply_rule(step.rule, *(student_values[name] for name in step.inputs))
     except RegardError:
@@ -27,14 +27,10 @@ def recompute_step(step: Step, student_values: Values, fallback: Values) -> Matr
 
 
 class Diagnosis(NamedTuple):
-    """Description of a mistake and the unrounded value it gives; empty if none is known.
-
-    >>> Diagnosis().description
-    ''
-    """
+    """Description of a mistake and the unrounded value it gives; empty if none is known."""
 
     description: str = ""
-    value: Matrix | None = None
+    value: Matrix = None  # None where it is not known
 
 
 def diagnose(
@@ -46,66 +42,40 @@ def diagnose(
 ) -> Diagnosis:
     """Find the known mistake that gives exactly these values.
 
-    Args:
-        solution: the correct solution.
-        step: the wrong step.
-        answer: the student's values of the step.
-        candidates: values the student may have started from, the most likely first: as written,
-            unrounded, and correct.
-        answered_steps: names of the steps on the sheet.
-
-    >>> from regard.work.families.attention import solve_attention
-    >>> from regard.work.marking.answers import parse_answer
-    >>> solution = solve_attention({"X": [[1, 2], [0, 1]]})
-    >>> answer = parse_answer(solution.steps[1], [[5, 2], [2, 1]], [])
-    >>> diagnose(solution, solution.steps[1], answer, [solution.values()], ["Z"]).description
-    'the scale was left out'
+    `candidates` are values the student may have started from, the most likely first: as written,
+    unrounded, and correct.
     """
-    result = _multi_step_mistake(solution, step, answer) or _mistake_in_step(
-        step, answer, candidates, solution.values()
-    )
+    for mistake in _multi_step_mistakes(solution, step):
+        if mistake.value.shape == step.value.shape and matches_answer(answer, mistake.value):
+            return mistake
+    result = _mistake_in_step(step, answer, candidates, solution.values())
     for values in candidates[: 1 if candidates[0] == candidates[-1] else 2]:
         result = result or _mistake_in_earlier_step(solution, step, answer, values, answered_steps)
     return result or Diagnosis()
 
 
-def _multi_step_mistake(solution: Solution, step: Step, answer: StudentAnswer) -> Diagnosis | None:
-    """The mistake over several steps that gives these values."""
-    for name, description, value in solution.mistakes:
-        if name == step.name and value.shape == step.value.shape and matches_answer(answer, value):
-            return Diagnosis(description, value)
-    return None
+def _multi_step_mistakes(solution: Solution, step: Step) -> list[Diagnosis]:
+    return [Diagnosis(text, value) for name, text, value in solution.mistakes if name == step.name]
 
 
 def _mistake_in_step(
     step: Step, answer: StudentAnswer, candidates: Sequence[Values], fallback: Values
 ) -> Diagnosis | None:
     for values in candidates:
-        for description, result in _mistaken_values(step, values):
-            if matches_answer(answer, result):
-                return Diagnosis(description, result)
+        for mistake in _mistakes_in_rule(step, values):
+            if matches_answer(answer, mistake.value):
+                return mistake
         expected = recompute_step(step, values, fallback)
         if expected.rows == expected.cols and matches_answer(answer, M(expected.T)):
             return Diagnosis("rows and columns are swapped", M(expected.T))
-        if description := _signs(answer, expected):
-            return Diagnosis(description)
+        wrong = list(wrong_entries(answer, expected))
+        if wrong and all(x.value and matches_entry(x, -right) for _, _, x, right in wrong):
+            return Diagnosis(f"a sign, in {', '.join(format_index(i, j) for i, j, *_ in wrong)}")
     return None
 
 
-def _signs(answer: StudentAnswer, expected: Matrix) -> str:
-    """Entries that are wrong in their sign only, if nothing else is wrong."""
-    wrong = [
-        (i, j, x)
-        for i, j, x in answer.entries()
-        if x is not None and not matches_entry(x, expected[i, j])
-    ]
-    if wrong and all(x.value and matches_entry(x, -expected[i, j]) for i, j, x in wrong):
-        return f"a sign, in {', '.join(format_index(i, j) for i, j, _ in wrong)}"
-    return ""
-
-
-def _mistaken_values(step: Step, values: Values) -> Iterator[tuple[str, Matrix]]:
-    """Description and value of each common mistake of a step."""
+def _mistakes_in_rule(step: Step, values: Values) -> Iterator[Diagnosis]:
+    """Each common mistake of the rule of a step, applied to these values."""
     inputs = [values[name] for name in step.inputs]
     for description, mistaken in get_rule(step.rule).mistakes.items():
         try:
@@ -113,7 +83,7 @@ def _mistaken_values(step: Step, values: Values) -> Iterator[tuple[str, Matrix]]
         except RegardError:
             continue
         if result.shape == step.value.shape:
-            yield description, result
+            yield Diagnosis(description, result)
 
 
 def _mistake_in_earlier_step(
@@ -127,12 +97,8 @@ def _mistake_in_earlier_step(
     between = _unanswered_ancestors(solution, step, answered_steps)
     recomputed = 0
     for n, earlier in reversed(list(enumerate(between))):
-        multi_step = (
-            (description, value)
-            for name, description, value in solution.mistakes
-            if name == earlier.name
-        )
-        for description, value in (*_mistaken_values(earlier, student_values), *multi_step):
+        mistakes = _mistakes_in_rule(earlier, student_values)
+        for description, value in (*mistakes, *_multi_step_mistakes(solution, earlier)):
             recomputed += len(between) - n
             if recomputed > MAX_RECOMPUTED_STEPS:
                 return None

@@ -14,9 +14,9 @@ from regard.work.marking.answers import (
     jitter_rounding,
     list_differences,
     matches_answer,
-    matches_entry,
     matches_within,
     parse_answer,
+    wrong_entries,
 )
 from regard.work.marking.diagnoses import Diagnosis, diagnose, recompute_step
 from regard.work.rules import Matrix
@@ -41,9 +41,7 @@ class Finding(NamedTuple):
     diagnosis: str  # likely mistake
     blanks: tuple[str, ...] = ()  # blank entries
     wrong_inputs: tuple[str, ...] = ()  # wrong steps that this one was recomputed from
-    inconsistent_with: tuple[
-        str, ...
-    ] = ()  # wrong steps that this right value does not follow from
+    inconsistent_with: tuple[str, ...] = ()  # wrong steps that this right value contradicts
 
 
 def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
@@ -54,12 +52,7 @@ def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Findin
     a note. Entries are compared at their written precision (0.998 to three decimals, 9.98e-1 to
     three digits, "1/2" exactly); "?" or "" is a blank.
 
-    >>> from regard.work.families.attention import solve_attention
-    >>> solution = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
-    >>> [found.verdict for found in check_answers(solution, {"N": [["6.44", 1, 1]]})]
-    Traceback (most recent call last):
-        ...
-    regard.errors.WorkError: N: needs 3 rows of 1 numbers, got 1 of 3
+    >>> solution = rg.work.solve({"given": {"X": [[1, 0], [1, 1], [0, 2]]}, "scale": 1})
     >>> [found.verdict for found in check_answers(solution, {"N": [["6.44"], ["12.8"], ["63.0"]]})]
     ['wrong']
     """
@@ -67,10 +60,8 @@ def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Findin
     symbols = [str(s) for value in solution.values().values() for s in value.free_symbols]
     marker = _Marker(solution, answers)
     for step in solution.steps:
-        answer = None
-        if step.name in answers:
-            answer = parse_answer(step, answers[step.name], symbols)
-        marker.mark(step, answer)
+        is_answered = step.name in answers
+        marker.mark(step, parse_answer(step, answers[step.name], symbols) if is_answered else None)
     return _merge_axis_mistakes(marker.findings)
 
 
@@ -106,16 +97,15 @@ class _Marker:
             for values in (self.unrounded, self.as_written)
         )
         wrong_inputs = self._wrong_ancestors(step)
-        if answer is None or answer.is_blank:
+        if answer is None or len(answer.blanks) == len(right):
             if wrong_inputs:
                 self.wrong_sources[name] = wrong_inputs
             if answer is not None:
                 self.findings.append(Finding(name, "open", (), "", answer.blanks))
             return
         self.parsed[name] = answer
-        consistent = next(
-            (x for x in self._consistent_values(step) if matches_answer(answer, x)), None
-        )
+        matching = (x for x in self._consistent_values(step) if matches_answer(answer, x))
+        consistent = next(matching, None)
         if consistent is None and wrong_inputs:
             consistent = self._consistent_within_rounding(step, answer, wrong_inputs)
         if matches_answer(answer, right):
@@ -129,38 +119,30 @@ class _Marker:
             finding = Finding(name, "wrong", tuple(list_differences(answer, right)), EARLY_ROUNDING)
             self.wrong_sources[name] = (name,)
         self.findings.append(finding._replace(blanks=answer.blanks))
-        self.as_written[name] = fill_blanks(
-            answer, self.unrounded[name] if consistent is None else consistent
-        )
+        defaults = self.unrounded[name] if consistent is None else consistent
+        self.as_written[name] = fill_blanks(answer, defaults)
 
     def _is_early_rounding(self, step: Step, answer: StudentAnswer) -> bool:
         """Whether a value is wrong only because of rounded intermediate values."""
         right = {finding.name for finding in self.findings if finding.verdict == "right"}
-        taken = [name for name in step.inputs if name in self.wrong_sources]
-        return not matches_answer(answer, self.unrounded[step.name]) and all(
-            name in right for name in taken
-        )
+        wrong = set(step.inputs) & set(self.wrong_sources)
+        return wrong <= right and not matches_answer(answer, self.unrounded[step.name])
 
     def _wrong_ancestors(self, step: Step) -> tuple[str, ...]:
         """Wrong steps that this one depends on."""
-        finding = [key for name in step.inputs for key in self.wrong_sources.get(name, ())]
-        return tuple(dict.fromkeys(finding))
+        sources = [source for name in step.inputs for source in self.wrong_sources.get(name, ())]
+        return tuple(dict.fromkeys(sources))
 
     def _consistent_values(self, step: Step) -> Iterator[Matrix]:
         """Values that follow from the student's: unrounded, as written, or mixed."""
         yield self.unrounded[step.name]
         yield self.as_written[step.name]
-        rounded_inputs = [
-            key for key in dict.fromkeys(step.inputs) if self.as_written[key] != self.unrounded[key]
-        ]
-        if 2 <= len(rounded_inputs) <= MAX_MIXED_INPUTS:
-            for sources in list(
-                product((self.as_written, self.unrounded), repeat=len(rounded_inputs))
-            )[1:-1]:
-                mixed = {
-                    key: values[key] for key, values in zip(rounded_inputs, sources, strict=True)
-                }
-                yield recompute_step(step, {**self.unrounded, **mixed}, self.correct)
+        pairs = {name: (self.as_written[name], self.unrounded[name]) for name in step.inputs}
+        rounded = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        if 2 <= len(rounded) <= MAX_MIXED_INPUTS:
+            for mixed in list(product(*rounded.values()))[1:-1]:
+                values = {**self.unrounded, **dict(zip(rounded, mixed, strict=True))}
+                yield recompute_step(step, values, self.correct)
 
     def _consistent_within_rounding(
         self, step: Step, answer: StudentAnswer, wrong_inputs: tuple[str, ...]
@@ -174,12 +156,11 @@ class _Marker:
         for seed in range(ROUNDING_SAMPLES):
             values, signs = dict(self.unrounded), random.Random(seed)
             for earlier in self.solution.steps[: self.solution.steps.index(step)]:
-                if earlier.name in wrong_inputs:
-                    values[earlier.name] = jitter_rounding(
-                        values[earlier.name], self.parsed[earlier.name], signs
-                    )
-                elif set(self.wrong_sources.get(earlier.name, ())) & set(wrong_inputs):
-                    values[earlier.name] = recompute_step(earlier, values, self.correct)
+                name = earlier.name
+                if name in wrong_inputs:
+                    values[name] = jitter_rounding(values[name], self.parsed[name], signs)
+                elif set(self.wrong_sources.get(name, ())) & set(wrong_inputs):
+                    values[name] = recompute_step(earlier, values, self.correct)
             samples.append(recompute_step(step, values, self.correct))
         return full if matches_within(answer, full, samples) else None
 
@@ -188,7 +169,8 @@ class _Marker:
     ) -> Finding:
         name, right = step.name, self.correct[step.name]
         inconsistent = wrong_inputs if consistent is None else ()
-        if wrong_inputs and consistent is not None and not _all_close(consistent, right):
+        is_close_to_right = consistent is None or all(map(is_close, consistent, right))
+        if wrong_inputs and not is_close_to_right:
             # too coarse to distinguish: later steps may still follow from the wrong value
             self.unrounded[name], self.wrong_sources[name] = consistent, wrong_inputs
         else:
@@ -200,39 +182,26 @@ class _Marker:
     ) -> Finding:
         name, right = step.name, self.correct[step.name]
         expected = [self.unrounded[name], self.as_written[name], right] if wrong_inputs else [right]
-        differences = [list_differences(answer, key) for key in expected]
-        closest = min(range(len(expected)), key=lambda n: len(differences[n]))
-        wrong_steps = wrong_inputs if expected[closest] != right else ()
-        truncated = next((key for key in expected if _all_truncated(answer, key)), None)
+        options = [(value, list_differences(answer, value)) for value in expected]
+        closest, differences = min(options, key=lambda option: len(option[1]))
+        truncated = next((value for value in expected if _all_truncated(answer, value)), None)
         if truncated is not None:
             diagnosis = Diagnosis(TRUNCATION, truncated)
         else:
             candidates = (self.as_written, self.unrounded, self.correct)
             diagnosis = diagnose(self.solution, step, answer, candidates, self.answers)
-        self.unrounded[name] = (
-            fill_blanks(answer, self.unrounded[name])
-            if diagnosis.value is None
-            else diagnosis.value
-        )
+        value = diagnosis.value
+        self.unrounded[name] = fill_blanks(answer, self.unrounded[name]) if value is None else value
         self.wrong_sources[name] = (name,)
-        return Finding(
-            name,
-            "wrong",
-            tuple(differences[closest]),
-            diagnosis.description,
-            wrong_inputs=wrong_steps,
-        )
+        wrong_steps = wrong_inputs if closest != right else ()
+        text = diagnosis.description
+        return Finding(name, "wrong", tuple(differences), text, wrong_inputs=wrong_steps)
 
 
-def _all_close(a: Matrix, b: Matrix) -> bool:
-    return all(is_close(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _all_truncated(answer: StudentAnswer, expected_value: Matrix) -> bool:
+def _all_truncated(answer: StudentAnswer, expected: Matrix) -> bool:
     """Whether every wrong entry is merely truncated."""
-    cells = [(x, expected_value[i, j]) for i, j, x in answer.entries() if x is not None]
-    wrong = [(x, right) for x, right in cells if not matches_entry(x, right)]
-    return bool(wrong) and all(is_truncated(x, right) for x, right in wrong)
+    wrong = list(wrong_entries(answer, expected))
+    return bool(wrong) and all(is_truncated(x, right) for _, _, x, right in wrong)
 
 
 # a softmax along the wrong axis shows in two steps but is one mistake
@@ -248,18 +217,13 @@ def _merge_axis_mistakes(findings: list[Finding]) -> list[Finding]:
         if first.diagnosis and _AXIS_MISTAKES.get(first.diagnosis) == second.diagnosis:
             axis = first.diagnosis.split()[0]
             findings[n] = first._replace(diagnosis=f"the softmax was taken over the {axis}")
-            findings[n + 1] = second._replace(
-                verdict="carried forward", differences=(), diagnosis=""
-            )
+            carried = second._replace(verdict="carried forward", differences=(), diagnosis="")
+            findings[n + 1] = carried
     return findings
 
 
 def first_wrong(findings: Sequence[Finding]) -> Finding | None:
-    """The first finding with the verdict "wrong"; None if there is none.
-
-    >>> first_wrong([Finding("S", "right", (), ""), Finding("A", "wrong", (), "")]).name
-    'A'
-    """
+    """The first finding with the verdict "wrong"; None if there is none."""
     return next((finding for finding in findings if finding.verdict == "wrong"), None)
 
 

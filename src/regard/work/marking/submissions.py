@@ -39,16 +39,16 @@ class Submission(NamedTuple):
 def check_submissions(solution: Solution, paths: Sequence[str | Path]) -> list[Submission]:
     """Check every TOML file in these files and folders.
 
-    >>> from regard.work.families.attention import solve_attention
-    >>> check_submissions(solve_attention({"X": [[1]]}), ["nobody.toml"])[0].read_error
+    >>> solution = rg.work.solve({"given": {"X": [[1]]}})
+    >>> check_submissions(solution, ["nobody.toml"])[0].read_error
     'needs to be a TOML file, got nothing there'
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        files_here = sorted(path.glob("*.toml")) if path.is_dir() else [path]
-        if not files_here:
+        found = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        if not found:
             raise FileError(f"{path}: needs to hold TOML files, got none")
-        files += files_here
+        files += found
     return [_check_file(solution, file) for file in files]
 
 
@@ -57,65 +57,32 @@ def _check_file(solution: Solution, file: Path) -> Submission:
         findings = check_answers(solution, read_toml(file))
     except RegardError as error:  # an unreadable file does not stop the others
         return Submission(file.stem, 0, 0, None, str(error).removeprefix(f"{file}: "))
-    correct = sum(files_here.verdict == "right" for files_here in findings)
-    blanks = tuple(files_here.name for files_here in findings if files_here.blanks)
+    correct = sum(finding.verdict == "right" for finding in findings)
+    blanks = tuple(finding.name for finding in findings if finding.blanks)
     return Submission(file.stem, correct, len(findings), first_wrong(findings), "", blanks)
 
 
-def submissions_as_text(submissions: Sequence[Submission]) -> str:
-    """Format the results as a table with a summary.
-
-    >>> print(submissions_as_text([Submission("ada", 3, 3, None, "")]))
-    ada  3 of 3  all right
-    1 of 1 all right
-    """
-    width = max(len(submission.name) for submission in submissions)
-    lines = [
-        f"{p.name:<{width}}  {p.correct} of {p.answers}  {describe_submission(p)}"
-        for p in submissions
-    ]
-    return "\n".join([*lines, *summarize_submissions(submissions)])
-
-
 def summarize_submissions(submissions: Sequence[Submission]) -> list[str]:
-    """Number of correct submissions, first wrong steps by frequency, and unfinished ones.
-
-    >>> summarize_submissions([Submission("ada", 0, 0, None, "")])
-    ['0 of 1 all right', 'not finished: ada']
-    """
-    correct = sum(submission.is_correct for submission in submissions)
+    """Number of correct submissions, first wrong steps by frequency, and unfinished ones."""
+    correct = sum(one.is_correct for one in submissions)
     lines = [f"{correct} of {len(submissions)} all right"]
-    counts = Counter(
-        submission.first_wrong.name
-        for submission in submissions
-        if submission.first_wrong is not None
-    )
-    if counts:
+    if counts := Counter(one.first_wrong.name for one in submissions if one.first_wrong):
         steps = ", ".join(f"{name} ({count})" for name, count in counts.most_common())
         lines.append(f"wrong first: {steps}")
-    if unfinished := [p.name for p in submissions if not p.is_correct and not p.is_wrong]:
+    if unfinished := [one.name for one in submissions if not one.is_correct and not one.is_wrong]:
         lines.append(f"not finished: {', '.join(unfinished)}")
     return lines
 
 
 def describe_submission(submission: Submission) -> str:
-    """Describe one result in a few words.
-
-    >>> describe_submission(Submission("ada", 0, 0, None, ""))
-    'nothing was answered'
-    """
+    """Describe one result in a few words."""
+    wrong, blanks = submission.first_wrong, submission.blanks
     if submission.read_error:
         return f"not read: {submission.read_error}"
-    if (
-        len(submission.blanks) == submission.answers
-        and not submission.correct
-        and submission.first_wrong is None
-    ):
+    if len(blanks) == submission.answers and not submission.correct and wrong is None:
         return "nothing was answered"
-    blanks_text = f"; still open: {', '.join(submission.blanks)}" if submission.blanks else ""
-    if submission.first_wrong is None:
-        return f"what was given is right{blanks_text}" if blanks_text else "all right"
-    diagnosis = (
-        f", likely: {submission.first_wrong.diagnosis}" if submission.first_wrong.diagnosis else ""
-    )
-    return f"{submission.first_wrong.name} is wrong{diagnosis}{blanks_text}"
+    still_open = f"; still open: {', '.join(blanks)}" if blanks else ""
+    if wrong is None:
+        return f"what was given is right{still_open}" if blanks else "all right"
+    diagnosis = f", likely: {wrong.diagnosis}" if wrong.diagnosis else ""
+    return f"{wrong.name} is wrong{diagnosis}{still_open}"

@@ -1,70 +1,34 @@
 """Rules by name: what a step computes, its formula, and common mistakes."""
 
 from regard.errors import WorkError
-from regard.work.rules.basic import BASIC_RULES, sigmoid
+from regard.work.rules.basic import BASIC_RULES
 from regard.work.rules.blocks import BLOCK_RULES
 from regard.work.rules.constructions import CONSTRUCTION_RULES
 from regard.work.rules.cost import COST_RULES
-from regard.work.rules.explain import EXPLAIN_RULES
 from regard.work.rules.moments import MOMENT_RULES
 from regard.work.rules.perturb import PERTURB_RULES
 from regard.work.rules.positions import POSITION_RULES
 from regard.work.rules.proofs import PROOF_RULES
-from regard.work.rules.recurrent.attention import RECURRENT_ATTENTION_RULES
-from regard.work.rules.recurrent.gates import GATE_RULES
 from regard.work.rules.recurrent.gradients import GRADIENT_RULES
 from regard.work.rules.recurrent.jacobians import JACOBIAN_RULES
-from regard.work.rules.rule import (
-    M,
-    Matrix,
-    MatrixFunction,
-    Rule,
-    elementwise,
-    format_bare,
-    format_operand,
-)
+from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule
 from regard.work.rules.scores import SCORE_RULES
 from regard.work.rules.shapes import rule_from_pattern
-from regard.work.rules.symbols import substitution_rule
 
-RULES: dict[str, Rule] = {
-    **BASIC_RULES,
-    **EXPLAIN_RULES,
-    **BLOCK_RULES,
-    **POSITION_RULES,
-    **SCORE_RULES,
-    **GRADIENT_RULES,
-    **JACOBIAN_RULES,
-    **GATE_RULES,
-    **RECURRENT_ATTENTION_RULES,
-    **MOMENT_RULES,
-    **PERTURB_RULES,
-    **CONSTRUCTION_RULES,
-    **COST_RULES,
-    **PROOF_RULES,
-}
+RULES: dict[str, Rule] = BASIC_RULES | BLOCK_RULES | POSITION_RULES | SCORE_RULES | GRADIENT_RULES
+RULES |= JACOBIAN_RULES | MOMENT_RULES | PERTURB_RULES | CONSTRUCTION_RULES | COST_RULES
+RULES |= PROOF_RULES
 
-__all__ = [
-    "RULES",
-    "M",
-    "Matrix",
-    "Rule",
-    "MatrixFunction",
-    "format_bare",
-    "elementwise",
-    "get_rule",
-    "sigmoid",
-    "format_operand",
-]
+__all__ = ["RULES", "M", "Matrix", "MatrixFunction", "Rule", "get_rule"]
 
 
 def get_rule(name: str) -> Rule:
-    """Look up a rule by name; names with numbers in them are built on demand.
+    """Look up a rule by name; names with numbers or symbols in them are built on demand.
 
     >>> get_rule("exp").text
     'exp({0})'
     """
-    rule = RULES.get(name) or rule_from_pattern(name) or substitution_rule(name)
+    rule = RULES.get(name) or rule_from_pattern(name)
     if rule is None:
         raise WorkError(f"rule: needs one of {', '.join(RULES)}, got {name!r}")
     return rule

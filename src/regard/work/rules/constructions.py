@@ -1,12 +1,10 @@
 """Rules of constructed attention: softmax weights, margins, inverses, convolutions, shifts."""
 
-from typing import Any
-
 import sympy
 
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
-from regard.work.rules.rule import M, Matrix, Rule, format_operand
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_operand
 
 
 def _diagonal_weight(beta: Matrix, n: Matrix) -> Matrix:
@@ -19,7 +17,7 @@ def _diagonal_margin(s: Matrix) -> Matrix:
     if s.rows == 1:
         return M([[sympy.S.One]])
     margins = [s[i, i] - s[i, j] for i in range(s.rows) for j in range(s.cols) if i != j]
-    return M([[min(margins, key=lambda x: to_float(x))]])
+    return M([[min(margins, key=to_float)]])
 
 
 def _scale_for_weight(p: Matrix, n: Matrix, margin: Matrix) -> Matrix:
@@ -55,72 +53,68 @@ def _shift_matrix(offset: Matrix, x: Matrix) -> Matrix:
     return M(x.rows, x.rows, lambda i, j: int(j - i == offset[0]))
 
 
-def _log(x: Any) -> Any:
-    return -sympy.oo if x == 0 else sympy.log(x)
+_log = elementwise(lambda x: -sympy.oo if x == 0 else sympy.log(x))
 
 
 CONSTRUCTION_RULES: dict[str, Rule] = {
     "diagonal softmax weight": Rule(
         _diagonal_weight,
         "e^{0} / (e^{0} + {1} - 1)",
-        "\\frac{{e^{{{0}}}}}{{e^{{{0}}} + {1} - 1}}",
         {
             "softmax of the identity was taken to be the identity": lambda b, n: M([[1]]),
             "the sum has one term too many": lambda b, n: _diagonal_weight(b, M([[n[0] + 1]])),
         },
-        lambda i, j, b, n: (
-            f"exp({format_operand(b[0])}) / "
-            f"(exp({format_operand(b[0])}) + {format_operand(n[0])} - 1)"
-        ),
+        "exp({0}) / (exp({0}) + {1} - 1)",
+        "\\frac{{e^{{{0}}}}}{{e^{{{0}}} + {1} - 1}}",
     ),
     "diagonal margin": Rule(
         _diagonal_margin,
         "the smallest margin of a diagonal entry of {0} over the rest of its row",
-        "\\min_{{i \\neq j}} \\bigl(({0})_{{ii}} - ({0})_{{ij}}\\bigr)",
         {"columns were compared instead of rows": lambda s: _diagonal_margin(M(s.T))},
+        latex="\\min_{{i \\neq j}} \\bigl(({0})_{{ii}} - ({0})_{{ij}}\\bigr)",
     ),
     "scale for weight": Rule(
         _scale_for_weight,
         "log({0} / (1 - {0}) · ({1} - 1)) / {2}",
-        "\\log\\Bigl(\\frac{{{0}}}{{1 - {0}}} ({1} - 1)\\Bigr) / {2}",
         {"the factor n - 1 was left out": lambda p, n, d: _scale_for_weight(p, M([[2]]), d)},
-        lambda i, j, p, n, d: (
+        lambda p, n, d: (
             f"log({format_operand(p[0] / (1 - p[0]))}·{format_operand(n[0] - 1)}) / "
             f"{format_operand(d[0])}"
         ),
+        "\\log\\Bigl(\\frac{{{0}}}{{1 - {0}}} ({1} - 1)\\Bigr) / {2}",
     ),
     "inverse": Rule(
         _inverse,
         "{0}⁻¹",
-        "{0}^{{-1}}",
         {
             "it was transposed instead": lambda a: M(a.T),
-            "each entry was inverted": lambda a: M(a.applyfunc(lambda x: 1 / x if x else x)),
+            "each entry was inverted": elementwise(lambda x: 1 / x if x else x),
         },
+        latex="{0}^{{-1}}",
     ),
     "log taps": Rule(
-        lambda kernel, x: M(convolution_matrix(kernel, x).applyfunc(_log)),
+        lambda kernel, x: _log(convolution_matrix(kernel, x)),
         "log of the tap of {0} for each distance j - i, for each pair of {1}",
-        "\\bigl[\\log {0}_{{j-i}}\\bigr]_{{ij}}",
         {
             "the logarithm was left out": convolution_matrix,
-            "the distance was taken as i - j": lambda kernel, x: M(
-                convolution_matrix(kernel, x).T.applyfunc(_log)
+            "the distance was taken as i - j": lambda kernel, x: _log(
+                M(convolution_matrix(kernel, x).T)
             ),
         },
-        lambda i, j, kernel, x: f"log({format_operand(convolution_matrix(kernel, x)[i, j])})",
+        lambda kernel, x: f"log({format_operand(convolution_matrix(kernel, x)[0, 0])})",
+        "\\bigl[\\log {0}_{{j-i}}\\bigr]_{{ij}}",
     ),
     "taps": Rule(
         convolution_matrix,
         "the tap of {0} for each distance j - i, for each pair of {1}",
-        "\\bigl[{0}_{{j-i}}\\bigr]_{{ij}}",
         {"the distance was taken as i - j": lambda kernel, x: M(convolution_matrix(kernel, x).T)},
-        lambda i, j, kernel, x: format_operand(convolution_matrix(kernel, x)[i, j]),
+        lambda kernel, x: format_operand(convolution_matrix(kernel, x)[0, 0]),
+        "\\bigl[{0}_{{j-i}}\\bigr]_{{ij}}",
     ),
     "shift": Rule(
         _shift_matrix,
         "1 where j - i = {0}, for each pair of {1}",
-        "\\bigl[ j - i = {0} \\bigr]_{{ij}}",
         {"it was shifted the other way": lambda o, x: M(_shift_matrix(o, x).T)},
+        latex="\\bigl[ j - i = {0} \\bigr]_{{ij}}",
     ),
 }

@@ -1,12 +1,10 @@
 """Rules that count multiply-adds, each generated from its formula."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import sympy
 
-from regard.work.rules.rule import M, Matrix, Rule, format_operand, format_power
+from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule
 
 SUPERSCRIPTS = {"": 1, "²": 2, "³": 3}
 COUNT_FORMULAS = (
@@ -43,43 +41,34 @@ def size_symbols(text: str) -> list[str]:
 def _count_rule(text: str) -> Rule:
     terms, letters = parse_terms(text), size_symbols(text)
 
-    def value(
-        inputs: tuple[Matrix, ...], selected: list[Term], unit_factors: bool = False
-    ) -> Matrix:
-        size = dict(zip(letters, (part[0] for part in inputs), strict=True))
-        total = sympy.S.Zero
-        for factor, sizes in selected:
-            total += sympy.prod([size[a] ** b for a, b in sizes], 1 if unit_factors else factor)
-        return M([[total]])
+    def count(selected: list[Term], unit_factors: bool = False) -> MatrixFunction:
+        def run(*inputs: Matrix) -> Matrix:
+            size = dict(zip(letters, (part[0] for part in inputs), strict=True))
+            total = sympy.S.Zero
+            for factor, sizes in selected:
+                total += sympy.prod([size[a] ** b for a, b in sizes], 1 if unit_factors else factor)
+            return M([[total]])
 
-    def without(n: int) -> Callable[..., Matrix]:
-        return lambda *inputs: value(inputs, [t for m, t in enumerate(terms) if m != n])
+        return run
 
-    def entry(i: int, j: int, *inputs: Matrix) -> str:
-        size = dict(zip(letters, (part[0] for part in inputs), strict=True))
-        return " + ".join(_term_text(term, size) for term in terms)
-
-    mistakes: dict[str, Callable[..., Matrix]] = {
-        "multiply and add were counted as two": lambda *inputs: M(2 * value(inputs, terms))
-    }
+    mistakes = {"multiply and add were counted as two": count(terms + terms)}
     if any(factor > 1 for factor, _ in terms):
-        mistakes["the factors in front were left out"] = lambda *inputs: value(inputs, terms, True)
+        mistakes["the factors in front were left out"] = count(terms, unit_factors=True)
     if len(terms) > 1:
-        mistakes |= {f"term {n + 1} was left out": without(n) for n in range(len(terms))}
+        for n in range(len(terms)):
+            mistakes[f"term {n + 1} was left out"] = count(terms[:n] + terms[n + 1 :])
     slots = {letter: f"{{{n}}}" for n, letter in enumerate(letters)}
-    template = re.sub(r"[A-Za-z]", lambda parsed: slots[parsed[0]], text)
-    tex = re.sub(r"([A-Za-z])", lambda parsed: f"{slots[parsed[0]]} ", text)
+    template = re.sub(r"[A-Za-z]", lambda letter: slots[letter[0]], text)
+    tex = re.sub(r"[A-Za-z]", lambda letter: f"{slots[letter[0]]} ", text)
     tex = tex.replace(" ²", "^2 ").replace(" ³", "^3 ")
-    return Rule(lambda *inputs: value(inputs, terms), template, tex, mistakes, entry)
+    entry = " + ".join(_term_entry(term, letters) for term in terms)
+    return Rule(count(terms), template, mistakes, entry, tex)
 
 
-def _term_text(term: Term, size: dict[str, Any]) -> str:
+def _term_entry(term: Term, letters: list[str]) -> str:
     factor, sizes = term
     powers = [
-        format_power(size[letter], {2: "²", 3: "³"}[power])
-        if power > 1
-        else format_operand(size[letter])
-        for letter, power in sizes
+        f"{{{letters.index(letter)}{('', ':²', ':³')[power - 1]}}}" for letter, power in sizes
     ]
     return "·".join([*([str(factor)] if factor > 1 else []), *powers])
 
@@ -97,7 +86,6 @@ COST_RULES: dict[str, Rule] = {
     "count without KV cache": Rule(
         _count_without_cache,
         "Σ over t = 1 … {0} of 4t{1}² + 2t²{1}",
-        "\\sum_{{t=1}}^{{{0}}} (4 t {1}^2 + 2 t^2 {1})",
-        {},
+        latex="\\sum_{{t=1}}^{{{0}}} (4 t {1}^2 + 2 t^2 {1})",
     ),
 }

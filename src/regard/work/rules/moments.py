@@ -5,20 +5,24 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import M, Matrix, Rule, format_bare, format_operand, format_power
+from regard.work.rules.rule import (
+    M,
+    Matrix,
+    MatrixFunction,
+    Rule,
+    broadcast,
+    format_power,
+    format_sum,
+)
 
 MAX_SAMPLED_NUMBERS = 20_000_000  # per simulation
 CHUNK_SIZE = 1_000_000
 
 
-def _simulate(m: Matrix, sigma: Matrix, d: Matrix, samples: Matrix, seed: Matrix) -> Matrix:
-    """Sample mean and variance of q·k, each with its standard error."""
-    return _statistics(_sample(m, sigma, d, samples, seed, q_is_k=False))
-
-
 def _sample(
     m: Matrix, sigma: Matrix, d: Matrix, samples: Matrix, seed: Matrix, q_is_k: bool
 ) -> Any:
+    """Dot products of random q and k."""
     import numpy as np  # slow to import, needed only here
 
     size, count = int(d[0]), int(samples[0])
@@ -39,6 +43,7 @@ def _sample(
 
 
 def _statistics(s: Any) -> Matrix:
+    """Sample mean and variance, each with its standard error."""
     centred = s - s.mean()
     variance = centred.var(ddof=1)
     fourth_moment = (centred**4).mean()
@@ -47,101 +52,84 @@ def _statistics(s: Any) -> Matrix:
     return M([[sympy.Float(float(x), 17) for x in statistics]])
 
 
-def _scalar(run: Any) -> Any:
-    """Lift a function of numbers to 1×1 matrices."""
-    return lambda *inputs: M([[run(*(part[0] for part in inputs))]])
+def _simulation(what: str, q_is_k: bool) -> Rule:
+    run: MatrixFunction = lambda *inputs: _statistics(_sample(*inputs, q_is_k=q_is_k))  # noqa: E731
+    source = f"of {{3}} {what}, from {{0}}, {{1}}, {{2}} and the {{4}}"
+    latex = "\\operatorname{{simulate}}({0}, {1}, {2}; {3}, {4})"
+    return Rule(run, f"mean ± error, variance ± error {source}", latex=latex, is_random=True)
 
 
 MOMENT_RULES: dict[str, Rule] = {
     "inner product": Rule(
         lambda a: M([[sum(x * x for x in a)]]),
         "{0}ᵀ{0}",
-        "{0}^\\top {0}",
         {"the entries were added, not their squares": lambda a: M([[sum(a)]])},
-        lambda i, j, a: " + ".join(f"{format_power(x, '²')}" for x in a),
+        lambda a: format_sum(a, format_power),
+        "{0}^\\top {0}",
     ),
     "d squares": Rule(
-        _scalar(lambda d, mu: d * mu**2),
+        broadcast(lambda d, mu: d * mu**2),
         "{0} {1}²",
+        {"the d was left out": broadcast(lambda d, mu: mu**2)},
+        "{0}·{1:²}",
         "{0}\\, {1}^2",
-        {"the d was left out": _scalar(lambda d, mu: mu**2)},
-        lambda i, j, d, mu: f"{format_operand(d[0])}·{format_power(mu[0], '²')}",
     ),
     "variance from the mean": Rule(
-        _scalar(lambda s, m, d: 2 * s**2 * m),
+        broadcast(lambda s, m, d: 2 * s**2 * m),
         "2 {0}² {1}",
-        "2\\, {0}^2\\, {1}",
         {
-            "an extra factor d, which belongs to d μ² only": _scalar(
+            "an extra factor d, which belongs to d μ² only": broadcast(
                 lambda s, m, d: 2 * d * s**2 * m
             ),
-            "the 2 was left out: q and k both vary": _scalar(lambda s, m, d: s**2 * m),
-            "σ was not squared": _scalar(lambda s, m, d: 2 * s * m),
+            "the 2 was left out: q and k both vary": broadcast(lambda s, m, d: s**2 * m),
+            "σ was not squared": broadcast(lambda s, m, d: 2 * s * m),
         },
-        lambda i, j, s, m, d: f"2·{format_power(s[0], '²')}·{format_operand(m[0])}",
+        "2·{0:²}·{1}",
+        "2\\, {0}^2\\, {1}",
     ),
     "variance from the noise": Rule(
-        _scalar(lambda s, d: d * s**4),
+        broadcast(lambda s, d: d * s**4),
         "{1} {0}⁴",
-        "{1}\\, {0}^4",
         {
-            "σ² was taken for σ⁴": _scalar(lambda s, d: d * s**2),
-            "the d was left out": _scalar(lambda s, d: s**4),
+            "σ² was taken for σ⁴": broadcast(lambda s, d: d * s**2),
+            "the d was left out": broadcast(lambda s, d: s**4),
         },
-        lambda i, j, s, d: f"{format_operand(d[0])}·{format_power(s[0], '⁴')}",
+        "{1}·{0:⁴}",
+        "{1}\\, {0}^4",
     ),
     "mean of q·q": Rule(
-        _scalar(lambda s, m, d: m + d * s**2),
+        broadcast(lambda s, m, d: m + d * s**2),
         "{1} + {2} {0}²",
+        {"they were taken as independent": lambda s, m, d: m},
+        "{1} + {2}·{0:²}",
         "{1} + {2}\\, {0}^2",
-        {"they were taken as independent": _scalar(lambda s, m, d: m)},
-        lambda i, j, s, m, d: (
-            f"{format_operand(m[0])} + {format_operand(d[0])}·{format_power(s[0], '²')}"
-        ),
     ),
     "variance of q·q": Rule(
-        _scalar(lambda s, m, d: 4 * s**2 * m + 2 * d * s**4),
+        broadcast(lambda s, m, d: 4 * s**2 * m + 2 * d * s**4),
         "4 {0}² {1} + 2 {2} {0}⁴",
+        {"they were taken as independent": broadcast(lambda s, m, d: 2 * s**2 * m + d * s**4)},
+        "4·{0:²}·{1} + 2·{2}·{0:⁴}",
         "4\\, {0}^2\\, {1} + 2\\, {2}\\, {0}^4",
-        {"they were taken as independent": _scalar(lambda s, m, d: 2 * s**2 * m + d * s**4)},
-        lambda i, j, s, m, d: (
-            f"4·{format_power(s[0], '²')}·{format_operand(m[0])} + "
-            f"2·{format_operand(d[0])}·{format_power(s[0], '⁴')}"
-        ),
     ),
     "root": Rule(
-        _scalar(sympy.sqrt),
+        broadcast(sympy.sqrt),
         "√{0}",
-        "\\sqrt{{{0}}}",
         {"the root was left out": lambda a: a},
-        lambda i, j, a: f"√({format_bare(a[0])})",
+        "√({0:bare})",
+        "\\sqrt{{{0}}}",
     ),
     "divided by": Rule(
-        _scalar(lambda a, b: a / b),
+        broadcast(lambda a, b: a / b),
         "{0} / {1}",
-        "{0} / {1}",
-        {"it was multiplied": _scalar(lambda a, b: a * b)},
-        lambda i, j, a, b: f"{format_power(a[0], '')} / {format_power(b[0], '')}",
+        {"it was multiplied": broadcast(lambda a, b: a * b)},
+        "{0:/} / {1:/}",
     ),
     "divided by the square": Rule(
-        _scalar(lambda a, b: a / b**2),
+        broadcast(lambda a, b: a / b**2),
         "{0} / {1}²",
-        "{0} / {1}^2",
-        {"the square was left out": _scalar(lambda a, b: a / b)},
-        lambda i, j, a, b: f"{format_power(a[0], '')} / {format_power(b[0])}",
+        {"the square was left out": broadcast(lambda a, b: a / b)},
+        "{0:/} / {1:²}",
     ),
-    "simulate": Rule(
-        _simulate,
-        "mean ± error, variance ± error of {3} dot products, from {0}, {1}, {2} and the {4}",
-        "\\operatorname{{simulate}}({0}, {1}, {2}; {3}, {4})",
-        {},
-        is_random=True,
-    ),
-    "simulate q·q": Rule(
-        lambda *inputs: _statistics(_sample(*inputs, q_is_k=True)),
-        "mean ± error, variance ± error of {3} squares, from {0}, {1}, {2} and the {4}",
-        "\\operatorname{{simulate}}({0}, {1}, {2}; {3}, {4})",
-        {},
-        is_random=True,
-    ),
+    "simulate": _simulation("dot products", q_is_k=False),
+    "simulate q·q": _simulation("squares", q_is_k=True),
 }

@@ -5,7 +5,7 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import M, Matrix, Rule, format_operand
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_operand
 
 
 def _row_index(a: Matrix, i: Matrix) -> int:
@@ -44,9 +44,9 @@ def _second_order(a: Matrix, d: Matrix) -> Matrix:
     return M(a.rows, a.cols, lambda i, j: a[i, j] * (square[i, j] - variance[i]) / 2)
 
 
-def _first_entry(i: int, j: int, a: Matrix, d: Matrix) -> str:
-    mean = format_operand(_weighted_means(a, d)[i])
-    return f"{format_operand(a[i, j])}·({format_operand(d[i, j])} - {mean})"
+def _first_order_entry(a: Matrix, d: Matrix) -> str:
+    weight, change, mean = map(format_operand, (a[0, 0], d[0, 0], _weighted_means(a, d)[0]))
+    return f"{weight}·({change} - {mean})"
 
 
 def _key_noise(
@@ -87,47 +87,47 @@ PERTURB_RULES: dict[str, Rule] = {
     "move one row": Rule(
         _move_row,
         "{0} with {1} added to row {2}",
-        "{0} + e_{{{2}}}\\, {1}",
         {"it was subtracted": lambda a, by, i: _move_row(a, M(-by), i)},
+        latex="{0} + e_{{{2}}}\\, {1}",
     ),
     "scale one row": Rule(
         _scale_row,
         "{0} with row {2} times {1}",
-        "{0} + ({1} - 1)\\, e_{{{2}}} e_{{{2}}}^\\top {0}",
         {"every row was scaled": lambda a, by, i: M(a * by[0])},
+        latex="{0} + ({1} - 1)\\, e_{{{2}}} e_{{{2}}}^\\top {0}",
     ),
     "softmax, first order": Rule(
         _first_order,
         "{0} ∘ ({1} - the mean of {1} by the weights {0}, row by row)",
-        "{0} \\circ \\bigl({1} - ({0} \\circ {1})\\mathbf 1 \\mathbf 1^\\top\\bigr)",
         {
-            "the mean was not subtracted": lambda a, d: M(a.multiply_elementwise(d)),
+            "the mean was not subtracted": elementwise(lambda a, d: a * d),
             "the weights were left out": lambda a, d: d,
         },
-        _first_entry,
+        _first_order_entry,
+        "{0} \\circ \\bigl({1} - ({0} \\circ {1})\\mathbf 1 \\mathbf 1^\\top\\bigr)",
     ),
     "softmax, second order": Rule(
         _second_order,
         "½ {0} ∘ (({1} - its mean)² - its variance), by the weights {0}, row by row",
-        "\\tfrac12\\, {0} \\circ \\bigl(({1} - \\overline{{{1}}})^2 - "
-        "\\operatorname{{Var}} {1}\\bigr)",
         {
             "the half was left out": lambda a, d: M(2 * _second_order(a, d)),
             "the variance was left out": lambda a, d: M(
                 a.rows, a.cols, lambda i, j: a[i, j] * (d[i, j] - _weighted_means(a, d)[i]) ** 2 / 2
             ),
         },
+        latex="\\tfrac12\\, {0} \\circ \\bigl(({1} - \\overline{{{1}}})^2 - "
+        "\\operatorname{{Var}} {1}\\bigr)",
     ),
     "mean change, key noise": Rule(
         _key_noise,
         "½ {5}² {4}² ‖q‖² a (1 - 2a) ({2}_i - {3}), for each query; a = its weight in {1}, i = {6}",
-        "\\tfrac12\\, {5}^2 {4}^2 \\lVert q \\rVert^2 a (1 - 2a) (v_i - h)",
         {"the mean change was taken as 0": _no_change},
+        latex="\\tfrac12\\, {5}^2 {4}^2 \\lVert q \\rVert^2 a (1 - 2a) (v_i - h)",
     ),
     "mean change, query noise": Rule(
         _query_noise,
         "½ {5}² {4}² Σ a_j ‖k_j - k̄‖² (v_j - h) in row {6}, from {0}, {1}, {2} and {3}",
-        "\\tfrac12\\, {5}^2 {4}^2 \\sum_j a_j \\lVert k_j - \\bar k \\rVert^2 (v_j - h)",
         {"the mean change was taken as 0": _no_change},
+        latex="\\tfrac12\\, {5}^2 {4}^2 \\sum_j a_j \\lVert k_j - \\bar k \\rVert^2 (v_j - h)",
     ),
 }

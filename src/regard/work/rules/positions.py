@@ -28,14 +28,6 @@ def _sin_cos(angles: Matrix, first: Any = sympy.sin, second: Any = sympy.cos) ->
     )
 
 
-def _sin_then_cos(angles: Matrix) -> Matrix:
-    return M(M.hstack(M(angles.applyfunc(sympy.sin)), M(angles.applyfunc(sympy.cos))))
-
-
-def _sin_cos_entry(i: int, j: int, angles: Matrix) -> str:
-    return f"{'cos' if j % 2 else 'sin'}({format_bare(angles[i, j // 2])})"
-
-
 def _rotation(angles: Matrix) -> Matrix:
     if angles.rows != 1:
         raise ShapeError(f"rotation: needs one row of angles, got {angles.rows}×{angles.cols}")
@@ -69,12 +61,9 @@ def _rotate_halves(x: Matrix, angles: Matrix) -> Matrix:
     return M(rotated[:, [order.index(n) for n in range(x.cols)]])
 
 
-def _rotate_entry(i: int, j: int, x: Matrix, angles: Matrix) -> str:
-    a, b = x[i, j - j % 2], x[i, j - j % 2 + 1]
-    angle = format_bare(angles[i, j // 2])
-    if j % 2:
-        return f"{format_operand(a)}·sin({angle}) + {format_operand(b)}·cos({angle})"
-    return f"{format_operand(a)}·cos({angle}) - {format_operand(b)}·sin({angle})"
+def _rotate_entry(x: Matrix, angles: Matrix) -> str:
+    angle = format_bare(angles[0, 0])
+    return f"{format_operand(x[0, 0])}·cos({angle}) - {format_operand(x[0, 1])}·sin({angle})"
 
 
 def combine_trig(x: Any) -> Any:
@@ -90,7 +79,6 @@ POSITION_RULES: dict[str, Rule] = {
     "frequencies": Rule(
         _frequencies,
         "{1}^(-2i / {0}), with i = 0, 1 … the index of the pair",
-        "{1}^{{-2i/{0}}},\\quad i = 0, 1, \\ldots",
         {
             "i was taken as the index of the feature, not of the pair": lambda d, b: _frequencies(
                 d, b, 4
@@ -98,43 +86,46 @@ POSITION_RULES: dict[str, Rule] = {
             "the 2 before i was left out": lambda d, b: _frequencies(d, b, 1),
             "the sign of the exponent": lambda d, b: _frequencies(d, b, -2),
         },
-        lambda i, j, d, b: f"{format_operand(b[0, 0])}^(-{2 * j}/{format_operand(d[0, 0])})",
+        "{1}^(-0/{0})",
+        "{1}^{{-2i/{0}}},\\quad i = 0, 1, \\ldots",
     ),
     "sines and cosines": Rule(
         _sin_cos,
         "sin and cos of {0}, side by side for each pair",
-        "(\\sin {0},\\ \\cos {0})",
         {
             "sine and cosine were swapped": lambda a: _sin_cos(a, sympy.cos, sympy.sin),
-            "all sines stand first, then all cosines": _sin_then_cos,
+            "all sines stand first, then all cosines": lambda a: M(
+                M.hstack(a.applyfunc(sympy.sin), a.applyfunc(sympy.cos))
+            ),
             "the angles were taken as degrees": lambda a: _sin_cos(
                 M(a.applyfunc(lambda x: x * sympy.pi / 180))
             ),
         },
-        _sin_cos_entry,
+        "sin({0:bare})",
+        "(\\sin {0},\\ \\cos {0})",
     ),
     "rotation": Rule(
         _rotation,
         "a rotation by {0} per pair: [cos sin; -sin cos]",
-        "\\operatorname{{diag}}\\begin{{pmatrix}} \\cos {0} & \\sin {0} \\\\ "
-        "-\\sin {0} & \\cos {0} \\end{{pmatrix}}",
         {"it rotates the other way: the sign of the sines": lambda a: M(_rotation(a).T)},
+        latex="\\operatorname{{diag}}\\begin{{pmatrix}} \\cos {0} & \\sin {0} \\\\ "
+        "-\\sin {0} & \\cos {0} \\end{{pmatrix}}",
     ),
     "rotate pairs": Rule(
         _rotate_pairs,
         "each pair of {0} rotated by {1}",
-        "\\operatorname{{rotate}}({0}, {1})",
         {
             "it was rotated the other way": lambda x, a: _rotate_pairs(x, a, -1),
             "pairs were taken from the two halves": _rotate_halves,
         },
         _rotate_entry,
+        "\\operatorname{{rotate}}({0}, {1})",
     ),
     "addition theorem": Rule(
         elementwise(combine_trig),
         "{0}, by sin(a + b) = sin a cos b + cos a sin b and its like",
-        "{0} \\quad (\\sin(a + b) = \\sin a \\cos b + \\cos a \\sin b)",
         {},
-        lambda i, j, a: format_plain(combine_trig(a[i, j])),
+        lambda a: format_plain(combine_trig(a[0, 0])),
+        "{0} \\quad (\\sin(a + b) = \\sin a \\cos b + \\cos a \\sin b)",
     ),
 }

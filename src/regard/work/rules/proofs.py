@@ -1,6 +1,7 @@
 """Proofs as rules: SymPy checks that each line equals the previous one."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import sympy
@@ -11,29 +12,28 @@ from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule
 _X, _a, _b, _c, _s = sympy.symbols("x a b c s", real=True)
 
 
-def _raw(kind: Any, *parts: Any) -> Any:
-    """A sum, product or power that SymPy does not simplify."""
-    return kind(*parts, evaluate=False)
+# sums, products and powers that SymPy does not simplify
+_add, _multiply, _power = (partial(f, evaluate=False) for f in (sympy.Add, sympy.Mul, sympy.Pow))
 
 
 def _over(top: Any, bottom: Any) -> Any:
-    return _raw(sympy.Mul, top, _raw(sympy.Pow, bottom, -1))
+    return _multiply(top, _power(bottom, -1))
 
 
 class ProofLine(NamedTuple):
     """One line of a proof: its reason, its formulas, and common mistakes.
 
-    >>> ProofLine("by definition", [[_X]]).reason
+    >>> ProofLine("by definition", [_X]).reason
     'by definition'
     """
 
     reason: str
-    cells: Sequence[Sequence[Any]]
+    cells: Sequence[Any]  # a column
     mistakes: Mapping[str, Any] = {}
 
 
 class Proof(NamedTuple):
-    """A proof: the statement, its left side, its symbols, and its lines.
+    """A proof: the statement, its left side, and its lines.
 
     >>> PROOFS["sigmoid-negation"].statement
     'σ(-x) = 1 - σ(x)'
@@ -41,15 +41,19 @@ class Proof(NamedTuple):
 
     statement: str
     left_side: tuple[str, str]  # plain text, LaTeX
-    symbols: tuple[str, ...]
     lines: tuple[ProofLine, ...]
+
+    @property
+    def symbols(self) -> list[str]:
+        """Names of the symbols, sorted."""
+        return sorted(map(str, M(self.lines[0].cells).free_symbols))
 
 
 _E, _E_NEG = sympy.exp(_X), sympy.exp(-_X)
-_ONE = _raw(sympy.Add, 1, _E_NEG)
+_ONE = _add(1, _E_NEG)
 _SIGMOID = 1 / (1 + _E_NEG)
 _TWICE = sympy.exp(-2 * _X)
-_BOTTOM = _raw(sympy.Add, 1, _TWICE)
+_BOTTOM = _add(1, _TWICE)
 _SUM, _DIFFERENCE = _E + _E_NEG, _E - _E_NEG
 _A, _B, _C = sympy.exp(_a), sympy.exp(_b), sympy.exp(_c)
 _Z = _A + _B + _C
@@ -57,110 +61,102 @@ _SHIFT = sympy.exp(_s)
 
 
 def _shifted(term: Any) -> Any:
-    return _raw(sympy.Mul, _SHIFT, term)
+    return _multiply(_SHIFT, term)
 
 
 PROOFS: dict[str, Proof] = {
     "sigmoid-negation": Proof(
         "σ(-x) = 1 - σ(x)",
         ("σ(-x)", "\\sigma(-x)"),
-        ("x",),
         (
-            ProofLine("the definition of σ at -x", [[_over(1, _raw(sympy.Add, 1, _E))]],
-                 {"the sign was left out": [[_SIGMOID]]}),
-            ProofLine("top and bottom times exp(-x)", [[_over(_E_NEG, _raw(sympy.Add, _E_NEG, 1))]],
-                 {"only the bottom was multiplied": [[1 / (1 + _E_NEG)]]}),
-            ProofLine("1 added and taken away on top", [[_over(_raw(sympy.Add, _ONE, -1), _ONE)]]),
-            ProofLine("split in two: 1 - σ(x)", [[_raw(sympy.Add, 1, -_SIGMOID)]],
-                 {"σ was taken to be odd": [[-_SIGMOID]]}),
+            ProofLine("the definition of σ at -x", [_over(1, _add(1, _E))],
+                 {"the sign was left out": [_SIGMOID]}),
+            ProofLine("top and bottom times exp(-x)", [_over(_E_NEG, _add(_E_NEG, 1))],
+                 {"only the bottom was multiplied": [1 / (1 + _E_NEG)]}),
+            ProofLine("1 added and taken away on top", [_over(_add(_ONE, -1), _ONE)]),
+            ProofLine("split in two: 1 - σ(x)", [_add(1, -_SIGMOID)],
+                 {"σ was taken to be odd": [-_SIGMOID]}),
         ),
     ),
     "tanh": Proof(
         "tanh x = 2 σ(2x) - 1",
         ("tanh x", "\\tanh x"),
-        ("x",),
         (
-            ProofLine("the definition of tanh", [[_over(_DIFFERENCE, _SUM)]],
-                 {"sum and difference were exchanged": [[_SUM / _DIFFERENCE]]}),
-            ProofLine("top and bottom times exp(-x)", [[_over(1 - _TWICE, _BOTTOM)]]),
-            ProofLine("1 - y is 2 - (1 + y)", [[_over(_raw(sympy.Add, 2, -_BOTTOM), _BOTTOM)]]),
-            ProofLine("split in two: 2 σ(2x) - 1", [[_raw(sympy.Add, 2 / (1 + _TWICE), -1)]],
-                 {"σ(x) was taken for σ(2x)": [[2 * _SIGMOID - 1]],
-                  "the 2 before σ was left out": [[1 / (1 + _TWICE) - 1]]}),
+            ProofLine("the definition of tanh", [_over(_DIFFERENCE, _SUM)],
+                 {"sum and difference were exchanged": [_SUM / _DIFFERENCE]}),
+            ProofLine("top and bottom times exp(-x)", [_over(1 - _TWICE, _BOTTOM)]),
+            ProofLine("1 - y is 2 - (1 + y)", [_over(_add(2, -_BOTTOM), _BOTTOM)]),
+            ProofLine("split in two: 2 σ(2x) - 1", [_add(2 / (1 + _TWICE), -1)],
+                 {"σ(x) was taken for σ(2x)": [2 * _SIGMOID - 1],
+                  "the 2 before σ was left out": [1 / (1 + _TWICE) - 1]}),
         ),
     ),
     "sigmoid-derivative": Proof(
         "σ'(x) = σ(x) (1 - σ(x))",
         ("σ'(x)", "\\sigma'(x)"),
-        ("x",),
         (
             ProofLine("the derivative of (1 + exp(-x)) to the power -1",
-                 [[_raw(sympy.Mul, -1, _raw(sympy.Pow, 1 + _E_NEG, -2), -_E_NEG)]],
-                 {"the inner derivative was left out": [[-((1 + _E_NEG) ** -2)]]}),
+                 [_multiply(-1, _power(1 + _E_NEG, -2), -_E_NEG)],
+                 {"the inner derivative was left out": [-((1 + _E_NEG) ** -2)]}),
             ProofLine("the signs cancel; one factor apart",
-                 [[_raw(sympy.Mul, _SIGMOID, _over(_E_NEG, 1 + _E_NEG))]]),
-            ProofLine("the second is σ(-x) = 1 - σ(x)", [[_raw(sympy.Mul, _SIGMOID, 1 - _SIGMOID)]],
-                 {"the slope of tanh was written": [[1 - _SIGMOID**2]]}),
+                 [_multiply(_SIGMOID, _over(_E_NEG, 1 + _E_NEG))]),
+            ProofLine("the second is σ(-x) = 1 - σ(x)", [_multiply(_SIGMOID, 1 - _SIGMOID)],
+                 {"the slope of tanh was written": [1 - _SIGMOID**2]}),
         ),
     ),
     "tanh-derivative": Proof(
         "tanh'(x) = 1 - tanh²(x)",
         ("tanh'(x)", "\\tanh'(x)"),
-        ("x",),
         (
             ProofLine("the rule for quotients",
-                 [[_over(_raw(sympy.Add, _SUM**2, -(_DIFFERENCE**2)), _raw(sympy.Pow, _SUM, 2))]],
-                 {"the terms on top were exchanged": [[(_DIFFERENCE**2 - _SUM**2) / _SUM**2]]}),
-            ProofLine("split in two", [[_raw(sympy.Add, 1, -((_DIFFERENCE / _SUM) ** 2))]]),
-            ProofLine("which is 1 - tanh²", [[1 - sympy.tanh(_X) ** 2]],
-                 {"the slope of σ was written": [[sympy.tanh(_X) * (1 - sympy.tanh(_X))]]}),
+                 [_over(_add(_SUM**2, -(_DIFFERENCE**2)), _power(_SUM, 2))],
+                 {"the terms on top were exchanged": [(_DIFFERENCE**2 - _SUM**2) / _SUM**2]}),
+            ProofLine("split in two", [_add(1, -((_DIFFERENCE / _SUM) ** 2))]),
+            ProofLine("which is 1 - tanh²", [1 - sympy.tanh(_X) ** 2],
+                 {"the slope of σ was written": [sympy.tanh(_X) * (1 - sympy.tanh(_X))]}),
         ),
     ),
     "softmax-shift": Proof(
         "softmax(x + s) = softmax(x): one number added to all scores changes no weight",
         ("softmax(a + s, b + s, c + s)", "\\mathrm{{softmax}}(a + s, b + s, c + s)"),
-        ("a", "b", "c", "s"),
         (
             ProofLine("the definition of softmax",
-                 [[sympy.exp(term + _s) / sum(sympy.exp(y + _s) for y in (_a, _b, _c))]
+                 [sympy.exp(term + _s) / sum(sympy.exp(y + _s) for y in (_a, _b, _c))
                   for term in (_a, _b, _c)]),
             ProofLine("since exp(y + s) = exp(s) exp(y)",
-                 [[_over(_shifted(term), _raw(sympy.Add, *map(_shifted, (_A, _B, _C))))]
+                 [_over(_shifted(term), _add(*map(_shifted, (_A, _B, _C))))
                   for term in (_A, _B, _C)]),
             ProofLine("with exp(s) taken out below",
-                 [[_over(_shifted(term), _shifted(_Z))] for term in (_A, _B, _C)]),
-            ProofLine("with exp(s) cancelled", [[term / _Z] for term in (_A, _B, _C)],
-                 {"exp(s) was left on top": [[_SHIFT * term / _Z] for term in (_A, _B, _C)]}),
+                 [_over(_shifted(term), _shifted(_Z)) for term in (_A, _B, _C)]),
+            ProofLine("with exp(s) cancelled", [term / _Z for term in (_A, _B, _C)],
+                 {"exp(s) was left on top": [_SHIFT * term / _Z for term in (_A, _B, _C)]}),
         ),
     ),
     "softmax-derivative": Proof(
         "∂p_i/∂x_j = p_i (δ_ij - p_j), here of p_1 by its own score and by another",
         ("(∂p_1/∂a, ∂p_1/∂b)", "(\\partial p_1 / \\partial a,\\ \\partial p_1 / \\partial b)"),
-        ("a", "b", "c"),
         (
             ProofLine("the rule for quotients, p_1 being exp(a) / Z",
-                 [[_over(_raw(sympy.Add, _A * _Z, -_raw(sympy.Mul, _A, _A)), _Z**2)],
-                  [_over(-_raw(sympy.Mul, _A, _B), _Z**2)]],
-                 {"the bottom was not differentiated": [[_A / _Z], [0]]}),
-            ProofLine("one factor apart",
-                 [[_raw(sympy.Mul, _A / _Z, _over(_raw(sympy.Add, _Z, -_A), _Z))],
-                  [-_raw(sympy.Mul, _A / _Z, _B / _Z)]]),
+                 [_over(_add(_A * _Z, -_multiply(_A, _A)), _Z**2),
+                  _over(-_multiply(_A, _B), _Z**2)],
+                 {"the bottom was not differentiated": [_A / _Z, 0]}),
+            ProofLine("one factor apart", [_multiply(_A / _Z, _over(_add(_Z, -_A), _Z)),
+                  -_multiply(_A / _Z, _B / _Z)]),
             ProofLine("which are p_1 (1 - p_1) and -p_1 p_2",
-                 [[_raw(sympy.Mul, _A / _Z, 1 - _A / _Z)], [-_raw(sympy.Mul, _A / _Z, _B / _Z)]],
+                 [_multiply(_A / _Z, 1 - _A / _Z), -_multiply(_A / _Z, _B / _Z)],
                  {"the sign of the other was lost":
-                  [[_A / _Z * (1 - _A / _Z)], [_A * _B / _Z**2]]}),
+                  [_A / _Z * (1 - _A / _Z), _A * _B / _Z**2]}),
         ),
     ),
     "softmax-of-two": Proof(
         "softmax(a, b) = (σ(a - b), σ(b - a)): two scores make a gate",
         ("softmax(a, b)", "\\mathrm{{softmax}}(a, b)"),
-        ("a", "b"),
         (
-            ProofLine("the definition of softmax", [[_A / (_A + _B)], [_B / (_A + _B)]]),
+            ProofLine("the definition of softmax", [_A / (_A + _B), _B / (_A + _B)]),
             ProofLine("top and bottom over the top: σ(a - b) and σ(b - a)",
-                 [[1 / (1 + sympy.exp(_b - _a))], [1 / (1 + sympy.exp(_a - _b))]],
+                 [1 / (1 + sympy.exp(_b - _a)), 1 / (1 + sympy.exp(_a - _b))],
                  {"the difference was turned round":
-                  [[1 / (1 + sympy.exp(_a - _b))], [1 / (1 + sympy.exp(_b - _a))]]}),
+                  [1 / (1 + sympy.exp(_a - _b)), 1 / (1 + sympy.exp(_b - _a))]}),
         ),
     ),
 }  # fmt: skip
@@ -182,19 +178,13 @@ def _check_equal(previous: Matrix, line: Matrix) -> Matrix:
     return line
 
 
-def _rules(name: str, proof: Proof) -> dict[str, Rule]:
-    rules = {}
-    for n, line in enumerate(proof.lines, 1):
-        mistakes: dict[str, MatrixFunction] = {
-            description: _constant(wrong) for description, wrong in line.mistakes.items()
-        }
-        cells = M(line.cells)
-        if n == 1:
-            rules[f"{name}, line 1"] = Rule(_constant(line.cells), *proof.left_side, mistakes)
-        else:
-            run: MatrixFunction = lambda previous, cells=cells: _check_equal(previous, cells)  # noqa: E731
-            rules[f"{name}, line {n}"] = Rule(run, "{0}", "{0}", mistakes)
-    return rules
+def _line_rule(proof: Proof, n: int) -> Rule:
+    line = proof.lines[n]
+    mistakes = {description: _constant(wrong) for description, wrong in line.mistakes.items()}
+    if n == 0:
+        text, tex = proof.left_side
+        return Rule(_constant(line.cells), text, mistakes, latex=tex)
+    return Rule(lambda previous: _check_equal(previous, M(line.cells)), "{0}", mistakes)
 
 
 def _constant(cells: Any) -> MatrixFunction:
@@ -202,5 +192,7 @@ def _constant(cells: Any) -> MatrixFunction:
 
 
 PROOF_RULES: dict[str, Rule] = {
-    key: rule for name, proof in PROOFS.items() for key, rule in _rules(name, proof).items()
+    f"{name}, line {n + 1}": _line_rule(proof, n)
+    for name, proof in PROOFS.items()
+    for n in range(len(proof.lines))
 }

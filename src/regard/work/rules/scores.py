@@ -1,11 +1,12 @@
-"""Rules of additive scores, hard attention and entropy."""
+"""Rules of additive scores, soft cap, hard attention, entropy, and a single weight."""
 
 from typing import Any
 
 import sympy
 
 from regard.errors import ShapeError, WorkError
-from regard.work.rules.rule import M, Matrix, Rule, format_operand
+from regard.work.rules.basic import on_transposes
+from regard.work.rules.rule import M, Matrix, Rule, broadcast, format_operand, format_sum
 
 TIE_TOLERANCE = sympy.Float("1e-30", 30)  # scores closer than this are tied
 
@@ -24,12 +25,11 @@ def _additive_scores(p: Matrix, g: Matrix, v: Matrix, activation: Any = sympy.ta
     )
 
 
-def _additive_entry(i: int, j: int, p: Matrix, g: Matrix, v: Matrix) -> str:
-    terms = (
-        f"{format_operand(w)}·tanh({format_operand(p[i, f])} + {format_operand(g[j, f])})"
-        for f, w in enumerate(v)
+def _additive_entry(p: Matrix, g: Matrix, v: Matrix) -> str:
+    return " + ".join(
+        f"{format_operand(w)}·tanh({format_operand(x)} + {format_operand(y)})"
+        for w, x, y in zip(v, p.row(0), g.row(0), strict=True)
     )
-    return " + ".join(terms)
 
 
 def _is_below(a: Any, b: Any) -> bool:
@@ -57,6 +57,10 @@ def _row_max(scores: Matrix) -> Matrix:
     return M([scores[i, argmax_ties(scores.row(i))[0]] for i in range(scores.rows)])
 
 
+def _max_entry(row: Matrix) -> str:
+    return f"max({', '.join(map(format_operand, row))})"
+
+
 def _hardmax(scores: Matrix, top: Matrix) -> Matrix:
     def row_weights(i: int) -> list[Any]:
         # a fully masked row gives zeros
@@ -78,27 +82,33 @@ def _entropy(a: Matrix, log: Any = sympy.log) -> Matrix:
     )
 
 
+def _entropy_entry(a: Matrix) -> str:
+    terms = (f"{format_operand(x)}·log({format_operand(x)})" for x in a.row(0) if x)
+    return " - ".join(["", *terms])[1:]
+
+
+def _weight(score: Matrix, lse: Matrix) -> Matrix:
+    if score.shape != (1, 1) or lse.shape != (1, 1):
+        raise ShapeError(f"weight: needs one score and one number, got {score.rows}×{score.cols}")
+    return M([[0 if score[0].is_infinite else sympy.exp(score[0] - lse[0])]])
+
+
 SCORE_RULES: dict[str, Rule] = {
     "entropy of rows": Rule(
         _entropy,
         "-Σ a log a over each row of {0}",
-        "-\\sum\\nolimits_j ({0})_{{ij}} \\log ({0})_{{ij}}",
         {
             "the sign was left out": lambda a: M(-_entropy(a)),
             "the logarithm was to base 2": lambda a: _entropy(a, lambda x: sympy.log(x, 2)),
             "the logarithm was to base 10": lambda a: _entropy(a, lambda x: sympy.log(x, 10)),
         },
-        lambda i, j, a: " - ".join(
-            ["", *(f"{format_operand(x)}·log({format_operand(x)})" for x in a.row(i) if x)]
-        )[1:],
+        _entropy_entry,
+        "-\\sum\\nolimits_j ({0})_{{ij}} \\log ({0})_{{ij}}",
     ),
-    "transpose": Rule(
-        lambda a: M(a.T), "{0}ᵀ", "{0}^\\top", {"it was not transposed": lambda a: a}
-    ),
+    "transpose": Rule(lambda a: M(a.T), "{0}ᵀ", {"it was not transposed": lambda a: a}),
     "additive scores": Rule(
         _additive_scores,
         "tanh({0}_i + {1}_j) · {2}, for each query i and key j",
-        "\\bigl[\\tanh\\bigl(({0})_i + ({1})_j\\bigr) \\cdot {2}\\bigr]_{{ij}}",
         {
             "tanh was left out": lambda p, g, v: _additive_scores(p, g, v, lambda x: x),
             "queries and keys were swapped": lambda p, g, v: M(_additive_scores(p, g, v).T),
@@ -107,47 +117,61 @@ SCORE_RULES: dict[str, Rule] = {
             ),
         },
         _additive_entry,
+        "\\bigl[\\tanh\\bigl(({0})_i + ({1})_j\\bigr) \\cdot {2}\\bigr]_{{ij}}",
     ),
     "additive scores, columns": Rule(
-        lambda p, g, v: M(_additive_scores(M(p.T), M(g.T), v).T),
+        on_transposes(_additive_scores),
         "tanh({0}_j + {1}_i) · {2}, for each key i and query j",
-        "\\bigl[\\tanh\\bigl(({0})_j + ({1})_i\\bigr) \\cdot {2}\\bigr]_{{ij}}",
         {
-            "tanh was left out": lambda p, g, v: M(
-                _additive_scores(M(p.T), M(g.T), v, lambda x: x).T
+            "tanh was left out": on_transposes(
+                lambda p, g, v: _additive_scores(p, g, v, lambda x: x)
             ),
             "queries and keys were swapped": lambda p, g, v: _additive_scores(M(p.T), M(g.T), v),
         },
-        lambda i, j, p, g, v: _additive_entry(j, i, M(p.T), M(g.T), v),
+        lambda p, g, v: _additive_entry(p.T, g.T, v),
+        "\\bigl[\\tanh\\bigl(({0})_j + ({1})_i\\bigr) \\cdot {2}\\bigr]_{{ij}}",
     ),
     "largest of rows": Rule(
         _row_max,
         "the largest in each row of {0}",
-        "\\max\\nolimits_j {0}",
         {"the largest of each column was taken": lambda a: _row_max(M(a.T))},
-        lambda i, j, a: f"max({', '.join(format_operand(x) for x in a.row(i))})",
+        lambda a: _max_entry(a.row(0)),
+        "\\max\\nolimits_j {0}",
     ),
     "largest of columns": Rule(
-        lambda a: M(_row_max(M(a.T)).T),
+        on_transposes(_row_max),
         "the largest in each column of {0}",
-        "\\max\\nolimits_i {0}",
         {"the largest of each row was taken": lambda a: M(_row_max(a).T)},
-        lambda i, j, a: f"max({', '.join(format_operand(x) for x in a.col(j))})",
+        lambda a: _max_entry(a.col(0)),
+        "\\max\\nolimits_i {0}",
     ),
-    "hardmax rows": Rule(
-        _hardmax,
-        "1 where {0} is {1}, divided among ties, else 0",
-        "\\lim_{{\\beta \\to \\infty}} \\operatorname{{softmax}}(\\beta\\, {0})",
-        {"the first of the tied keys took all the weight": _argmax_one_hot},
+    **{
+        f"hardmax {axis}": Rule(
+            adapt(_hardmax),
+            "1 where {0} is {1}, divided among ties, else 0",
+            {"the first of the tied keys took all the weight": adapt(_argmax_one_hot)},
+            latex="\\lim_{{\\beta \\to \\infty}} \\operatorname{{softmax}}(\\beta\\, {0})",
+        )
+        for axis, adapt in {"rows": lambda run: run, "columns": on_transposes}.items()
+    },
+    "sum with remainder": Rule(
+        lambda terms, rest: M([[sum(terms) + rest[0, 0]]]),
+        "sum of {0} + {1}",
+        {"the rest was left out": lambda terms, rest: M([[sum(terms)]])},
+        lambda terms, rest: format_sum((*terms, rest[0])),
+        "{0} \\mathbf 1 + {1}",
     ),
-    "hardmax columns": Rule(
-        lambda a, top: M(_hardmax(M(a.T), M(top.T)).T),
-        "1 where {0} is {1}, divided among ties, else 0",
-        "\\lim_{{\\beta \\to \\infty}} \\operatorname{{softmax}}(\\beta\\, {0})",
-        {
-            "the first of the tied keys took all the weight": lambda a, top: M(
-                _argmax_one_hot(M(a.T), M(top.T)).T
-            )
-        },
+    "softcap": Rule(
+        broadcast(lambda x, cap: cap * sympy.tanh(x / cap)),
+        "{1} tanh({0} / {1})",
+        {"the cap was left out": lambda a, cap: a},
+        "{1}·tanh({0} / {1})",
+    ),
+    "weight": Rule(
+        _weight,
+        "exp({0} - {1})",
+        {"it was not divided by the sum": lambda score, lse: M(score.applyfunc(sympy.exp))},
+        "exp({0} - {1})",
+        "e^{{{0} - {1}}}",
     ),
 }

@@ -1,74 +1,56 @@
-"""Rules with numbers in their names: slices, concatenation, relative biases, patches."""
+"""Rules with numbers or symbols in their names: slices, concatenation, patches, substitution."""
 
 import re
 from collections.abc import Callable
 
+import sympy
+
 from regard.errors import ShapeError
-from regard.work.rules.blocks import ARITHMETIC_MAKERS
-from regard.work.rules.rule import M, Matrix, Rule, format_operand
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_operand
 
 
-def _slice(a: Matrix, first: int, last: int, *, rows: bool) -> Matrix:
-    size, kind = (a.rows, "rows") if rows else (a.cols, "columns")
+def _slice(a: Matrix, axis: str, first: int, last: int) -> Matrix:
+    size = a.rows if axis == "rows" else a.cols
     if not 1 <= first <= last <= size:
-        raise ShapeError(f"{kind}: needs some of 1 to {size}, got {first} to {last}")
-    return M(a[first - 1 : last, :] if rows else a[:, first - 1 : last])
+        raise ShapeError(f"{axis}: needs some of 1 to {size}, got {first} to {last}")
+    return M(a[first - 1 : last, :] if axis == "rows" else a[:, first - 1 : last])
 
 
-def _columns(first: str, last: str) -> Rule:
+def _slice_rule(axis: str, first: str, last: str) -> Rule:
     a, b = int(first), int(last)
+    other = "columns" if axis == "rows" else "rows"
+    indices = f"{a} \\ldots {b}"
+    indices = f"{indices},\\,\\cdot" if axis == "rows" else f"\\,\\cdot\\,,\\,{indices}"
     return Rule(
-        lambda x: _slice(x, a, b, rows=False),
-        f"columns {a} to {b} of {{0}}",
-        f"({{0}})_{{{{\\,\\cdot\\,,\\,{a} \\ldots {b}}}}}",
-        {"rows were taken instead of columns": lambda x: _slice(x, a, b, rows=True)},
+        lambda x: _slice(x, axis, a, b),
+        f"{axis} {a} to {b} of {{0}}",
+        {f"{other} were taken instead of {axis}": lambda x: _slice(x, other, a, b)},
+        latex=f"({{0}})_{{{{{indices}}}}}",
     )
 
 
-def _rows(first: str, last: str) -> Rule:
-    a, b = int(first), int(last)
-    return Rule(
-        lambda x: _slice(x, a, b, rows=True),
-        f"rows {a} to {b} of {{0}}",
-        f"({{0}})_{{{{{a} \\ldots {b},\\,\\cdot}}}}",
-        {"columns were taken instead of rows": lambda x: _slice(x, a, b, rows=False)},
-    )
+_JOINED, _STACKED = " \\mid ", " \\\\ "  # separators in LaTeX
 
 
-def _hstack(*parts: Matrix) -> Matrix:
-    if len({part.rows for part in parts}) > 1:
-        sizes = " and ".join(str(part.rows) for part in parts)
-        raise ShapeError(f"join: needs as many rows in each, got {sizes}")
-    return M(M.hstack(*parts))
+def _concatenation(verb: str, count: str) -> Rule:
+    """Concatenation of `count` matrices: join them side by side, or stack them."""
+    joins = verb == "join"
 
+    def run(*parts: Matrix) -> Matrix:
+        sizes = [part.rows if joins else part.cols for part in parts]
+        if len(set(sizes)) > 1:
+            side, got = "rows" if joins else "columns", " and ".join(map(str, sizes))
+            raise ShapeError(f"{verb}: needs as many {side} in each, got {got}")
+        return M((M.hstack if joins else M.vstack)(*parts))
 
-def _vstack(*parts: Matrix) -> Matrix:
-    if len({part.cols for part in parts}) > 1:
-        sizes = " and ".join(str(part.cols) for part in parts)
-        raise ShapeError(f"stack: needs as many columns in each, got {sizes}")
-    return M(M.vstack(*parts))
-
-
-def _join(count: str) -> Rule:
-    names = [f"{{{n}}}" for n in range(int(count))]
-    text, tex = " | ".join(names), " \\mid ".join(names)
-    return Rule(
-        _hstack,
-        f"[{text}]",
-        f"[\\, {tex} \\,]",
-        {"they were joined in another order": lambda *parts: _hstack(*reversed(parts))},
-    )
-
-
-def _stack(count: str) -> Rule:
-    names = [f"{{{n}}}" for n in range(int(count))]
-    text, tex = "; ".join(names), " \\\\ ".join(names)
-    return Rule(
-        _vstack,
-        f"[{text}]",
-        f"\\begin{{{{pmatrix}}}} {tex} \\end{{{{pmatrix}}}}",
-        {"they were stacked in another order": lambda *parts: _vstack(*reversed(parts))},
-    )
+    slots = [f"{{{n}}}" for n in range(int(count))]
+    if joins:
+        text, latex = " | ".join(slots), f"[\\, {_JOINED.join(slots)} \\,]"
+    else:
+        text = "; ".join(slots)
+        latex = f"\\begin{{{{pmatrix}}}} {_STACKED.join(slots)} \\end{{{{pmatrix}}}}"
+    mistake = f"they were {verb}ed in another order"
+    return Rule(run, f"[{text}]", {mistake: lambda *parts: run(*reversed(parts))}, latex=latex)
 
 
 def _relative(queries: str, keys: str) -> Rule:
@@ -86,9 +68,9 @@ def _relative(queries: str, keys: str) -> Rule:
     return Rule(
         expand,
         "{0} by distance j - i",
-        "\\bigl[({0})_{{j-i}}\\bigr]_{{ij}}",
         {"the distance was taken as i - j": lambda row: expand(row, -1)},
-        lambda i, j, row: format_operand(expand(row)[i, j]),
+        lambda row: format_operand(expand(row)[0, 0]),
+        "\\bigl[({0})_{{j-i}}\\bigr]_{{ij}}",
     )
 
 
@@ -116,38 +98,56 @@ def patch_rows(image: Matrix, patch_size: int) -> Matrix:
 
 def _patches(side: str) -> Rule:
     p = int(side)
-    column_order = "patches were counted down the columns first"
-    column_major = "each patch was read column by column"
+
+    def read_columns(image: Matrix) -> Matrix:
+        """Patches of which each is read column by column."""
+        rows = patch_rows(image, p).tolist()
+        return M([[row[y * p + x] for x in range(p) for y in range(p)] for row in rows])
+
     return Rule(
         lambda image: patch_rows(image, p),
         f"{{0}} cut into patches of {p}×{p}, one per row",
-        f"\\operatorname{{{{patches}}}}_{{{{{p} \\times {p}}}}}({{0}})",
         {
-            column_major: lambda image: M(
-                [
-                    [row[y * p + x] for x in range(p) for y in range(p)]
-                    for row in patch_rows(image, p).tolist()
-                ]
-            ),
-            column_order: lambda image: M(
-                [
-                    patch_rows(image, p).row(r * (image.cols // p) + c).tolist()[0]
-                    for c in range(image.cols // p)
-                    for r in range(image.rows // p)
-                ]
-            ),
+            "each patch was read column by column": read_columns,
+            "patches were counted down the columns first": lambda image: read_columns(M(image.T)),
         },
+        latex=f"\\operatorname{{{{patches}}}}_{{{{{p} \\times {p}}}}}({{0}})",
     )
 
 
+def _times(number: str) -> Rule:
+    run = elementwise(lambda x: int(number) * x)
+    left_out = {f"the {number} was left out": lambda a: a}
+    return Rule(run, f"{number} · {{0}}", left_out, f"{number}·{{0}}")
+
+
+def _plus(number: str) -> Rule:
+    run, text = elementwise(lambda x: x + int(number)), f"{{0}} + {number}"
+    return Rule(run, text, {f"the {number} was left out": lambda a: a}, text)
+
+
+def _substitution(names: str) -> Rule:
+    """Substitute one number per symbol."""
+    symbols = names.split(", ")
+
+    def run(a: Matrix, *values: Matrix) -> Matrix:
+        if len(values) != len(symbols) or any(value.shape != (1, 1) for value in values):
+            raise ShapeError(f"values: needs one number for each of {names}, got others")
+        numbers = {sympy.Symbol(s, real=True): v[0] for s, v in zip(symbols, values, strict=True)}
+        return M(a.subs(numbers, simultaneous=True))
+
+    slots = ", ".join(f"{{{n}}}" for n in range(1, len(symbols) + 1))
+    return Rule(run, f"{{0}} with the values of {slots}", latex=f"{{0}}\\,|_{{{{{slots}}}}}")
+
+
 RULE_MAKERS: dict[str, Callable[..., Rule]] = {
-    r"columns (\d+) to (\d+)": _columns,
-    r"rows (\d+) to (\d+)": _rows,
-    r"join (\d+)": _join,
-    r"stack (\d+)": _stack,
+    r"(columns|rows) (\d+) to (\d+)": _slice_rule,
+    r"(join|stack) (\d+)": _concatenation,
     r"relative (\d+)×(\d+)": _relative,
     r"patches of (\d+)": _patches,
-    **ARITHMETIC_MAKERS,
+    r"substitute (.+)": _substitution,
+    r"times (\d+)": _times,
+    r"plus (\d+)": _plus,
 }
 
 

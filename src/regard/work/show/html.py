@@ -1,73 +1,94 @@
-"""Solutions as HTML with MathML formulas."""
+"""Solutions as self-contained HTML pages with MathML formulas."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 
+from regard.work.rules import Matrix
 from regard.work.show.latex import results_tex, tex_equation
 from regard.work.show.mathml import tex_to_mathml
-from regard.work.show.page import anchor_id, render_page
-from regard.work.show.selection import DisplayStep, select_given, select_remarks, select_steps
+from regard.work.show.selection import DisplayStep, matches_any, select
 from regard.work.show.text import entry_text
 from regard.work.solution import Solution
 
+PAGE_TEMPLATE = Path(__file__).parent / "page.html"
 
-def as_html(
-    solution: Solution, digits: int = 6, only: Sequence[str] = (), title: str | None = None
+
+def render_page(
+    title: str, subtitle: str, body: str, links: Mapping[str, str] | None = None
 ) -> str:
-    """Format a solution as a self-contained HTML page without scripts.
+    """Render a page without scripts; `links` maps element ids to navigation labels.
 
-    >>> from regard.work.families.attention import solve_attention
-    >>> "<h1>By hand: attention</h1>" in as_html(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1))
+    >>> "<h1>A &lt; B</h1>" in render_page("A < B", "two of them", "<p>so it is</p>")
     True
     """
-    steps = select_steps(solution, only, digits)
-    links = {anchor_id(one.step.name): one.step.name for one in steps}
-    facts = (
-        f"{len(steps)} of {len(solution.steps)} steps" if only else f"{len(solution.steps)} steps"
-    )
-    heading = title or getattr(solution, "title", "") or f"By hand: {solution.family}"
-    return render_page(heading, facts, html_body(solution, digits, only), links)
+    anchors = [f'<a href="#{at}">{escape(name)}</a>' for at, name in (links or {}).items()]
+    nav = "\n".join(anchors)
+    parts = {
+        "TITLE": escape(title),
+        "SUBTITLE": escape(subtitle),
+        "NAV": f'<nav aria-label="Steps">{nav}</nav>' if nav else "",
+        "BODY": body,
+    }
+    # one pass, so that a placeholder inside a title is not expanded
+    template = PAGE_TEMPLATE.read_text(encoding="utf-8")
+    return re.sub(r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], template)
+
+
+def as_html(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
+    """Format a solution as an HTML page."""
+    body = html_body(solution, digits, only)
+    names = [step.name for step in solution.steps if matches_any(step.name, only)]
+    facts = f"{len(names)} of {len(solution.steps)} steps" if only else f"{len(names)} steps"
+    title = getattr(solution, "title", "") or f"By hand: {solution.family}"
+    return render_page(title, facts, body, {_anchor_id(name): name for name in names})
 
 
 def html_body(
-    solution: Solution, digits: int = 6, only: Sequence[str] = (), id_prefix: str = ""
+    solution: Solution,
+    digits: int = 6,
+    only: Sequence[str] = (),
+    id_prefix: str = "",
+    level: int = 2,
 ) -> str:
-    """HTML of a solution without the page; `id_prefix` keeps element ids unique.
-
-    >>> from regard.work.families.attention import solve_attention
-    >>> html_body(solve_attention({"X": [[1], [2]]}, scale=1), only=["S"])[:28]
-    '<section id="at-S" aria-labe'
-    """
-    given, parts = select_given(solution, only), []
-    if given:
-        matrices = "".join(
-            f'<div class="wide">{tex_to_mathml(tex_equation(n, v, digits))}</div>'
-            for n, v in given.items()
-        )
-        parts.append(f'<section><h2>Given</h2><div class="row">{matrices}</div></section>')
-    parts += [
-        _section(solution, one, digits, id_prefix) for one in select_steps(solution, only, digits)
-    ]
-    if remarks := select_remarks(solution, only):
-        items = "".join(f"<li>{escape(remark)}</li>" for remark in remarks)
-        parts.append(f"<section><h2>What follows</h2><ul>{items}</ul></section>")
+    """HTML of a solution without the page; `id_prefix` keeps element ids unique."""
+    shown, parts, tag = select(solution, digits, only), [], f"h{level}"
+    if shown.given:
+        matrices = given_html(shown.given, digits)
+        parts.append(f"<section><{tag}>Given</{tag}>{matrices}</section>")
+    parts += [_section(solution, one, digits, id_prefix, tag) for one in shown.steps]
+    if shown.remarks:
+        items = "".join(f"<li>{escape(remark)}</li>" for remark in shown.remarks)
+        parts.append(f"<section><{tag}>What follows</{tag}><ul>{items}</ul></section>")
     return "\n".join(parts)
 
 
-def _section(solution: Solution, one: DisplayStep, digits: int, before: str) -> str:
-    at = before + anchor_id(one.step.name)
+def given_html(given: Mapping[str, Matrix], digits: int = 6) -> str:
+    """A row of given matrices."""
+    matrices = [tex_to_mathml(tex_equation(*item, digits)) for item in given.items()]
+    cells = "".join(f'<div class="wide">{matrix}</div>' for matrix in matrices)
+    return f'<div class="row">{cells}</div>'
+
+
+def _section(solution: Solution, one: DisplayStep, digits: int, before: str, tag: str) -> str:
+    at = before + _anchor_id(one.step.name)
     rows, columns = one.step.value.shape
     parts = [
         f'<section id="{at}" aria-labelledby="{at}-h">',
-        f'<h2 id="{at}-h"><span class="n">{one.number}</span>{escape(one.heading)}</h2>',
+        f'<{tag} id="{at}-h"><span class="n">{one.number}</span>{escape(one.heading)}</{tag}>',
         f'<div class="wide">{tex_to_mathml(one.step.tex, display=True)}</div>',
     ]
     if one.entry is not None:
         parts.append(f'<p class="entry">{escape(entry_text(solution, one.step, digits))}</p>')
-    results = [
-        f"<div>{tex_to_mathml(line, display=True)}</div>" for line in results_tex(one, digits)
-    ]
+    results = [tex_to_mathml(line, display=True) for line in results_tex(one, digits)]
     if results:
         size = "" if rows == columns == 1 else f'<span class="soft">{rows} × {columns}</span>'
-        parts.append(f'<div class="wide row">{"".join(results)}{size}</div>')
+        equations = "".join(f"<div>{result}</div>" for result in results)
+        parts.append(f'<div class="wide row">{equations}{size}</div>')
     return "\n".join([*parts, "</section>"])
+
+
+def _anchor_id(name: str) -> str:
+    """Element id of a step; names may hold any letter, ids only ASCII."""
+    return "at-" + re.sub(r"[^A-Za-z0-9_]", lambda odd: f"{ord(odd[0]):x}-", name).strip("-")

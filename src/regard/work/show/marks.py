@@ -1,6 +1,5 @@
 """Output formats of marks: one submission in detail, or one line per submission."""
 
-import json
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -12,22 +11,17 @@ from regard.work.marking.submissions import (
     Submission,
     check_submissions,
     describe_submission,
-    submissions_as_text,
     summarize_submissions,
 )
 from regard.work.problem import read_toml
-from regard.work.show.latex import LATEX_PREAMBLE
-from regard.work.show.latex_escape import escape_latex
-from regard.work.show.page import render_page
+from regard.work.show.formats import dump_json
+from regard.work.show.html import render_page
+from regard.work.show.latex import LATEX, escape_latex, latex_document
 from regard.work.solution import Solution
 
 
 class Marks(NamedTuple):
-    """Marks: one line per step with details, a summary, the data, and the overall verdict.
-
-    >>> marks_from_findings([Finding("S", "right", (), "")]).lines
-    [('S: right', [])]
-    """
+    """Marks: one line per step with details, a summary, the data, and the overall verdict."""
 
     lines: list[tuple[str, list[str]]]
     summary: list[str]
@@ -43,46 +37,49 @@ def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) 
     >>> print(marks_from_findings([], ["S", "A"]).text)
     Nothing was answered: needs a value for any of S, A.
     """
-    lines = [(_verdict(found), _details(found)) for found in findings]
+    lines = []
+    for found in findings:
+        likely = [f"likely: {found.diagnosis}"] if found.diagnosis else []
+        lines.append((_verdict(found), [*found.differences, *likely]))
     summary = _summary(findings, steps)
     text = [part for head, rest in lines for part in (head, *(f"   {one}" for one in rest))]
-    data = {"steps": [found._asdict() for found in findings], "summary": summary}
-    text = "\n".join([*text, *summary])
-    wrong = first_wrong(findings) is not None
-    return Marks(lines, summary, data, text, wrong, is_complete(findings))
+    return Marks(
+        lines,
+        summary,
+        {"steps": [found._asdict() for found in findings], "summary": summary},
+        "\n".join([*text, *summary]),
+        first_wrong(findings) is not None,
+        is_complete(findings),
+    )
 
 
 def marks_from_submissions(submissions: Sequence[Submission]) -> Marks:
     """Marks of many submissions, one line each.
 
-    >>> marks_from_submissions([Submission("ada", 3, 3, None, "")]).summary
-    ['1 of 1 all right']
+    >>> print(marks_from_submissions([Submission("ada", 3, 3, None, "")]).text)
+    ada  3 of 3  all right
+    1 of 1 all right
     """
-    lines = [
-        (f"{p.name}: {p.correct} of {p.answers}, {describe_submission(p)}", []) for p in submissions
-    ]
-    rows = [
-        {**p._asdict(), "first_wrong": p.first_wrong and p.first_wrong._asdict()}
-        for p in submissions
-    ]
     summary = summarize_submissions(submissions)
+    width = max(len(one.name) for one in submissions)
+    lines, rows, text = [], [], []
+    for one in submissions:
+        score, result = f"{one.correct} of {one.answers}", describe_submission(one)
+        lines.append((f"{one.name}: {score}, {result}", []))
+        text.append(f"{one.name:<{width}}  {score}  {result}")
+        rows.append({**one._asdict(), "first_wrong": one.first_wrong and one.first_wrong._asdict()})
     return Marks(
         lines,
         summary,
         {"submissions": rows, "summary": summary},
-        submissions_as_text(submissions),
-        any(submission.is_wrong for submission in submissions),
-        all(submission.is_correct for submission in submissions),
+        "\n".join([*text, *summary]),
+        any(one.is_wrong for one in submissions),
+        all(one.is_correct for one in submissions),
     )
 
 
 def mark_files(solution: Solution, paths: Sequence[str | Path]) -> Marks:
-    """Check answer files: one in detail, several or a folder as a table.
-
-    >>> from regard.work import read_problem, solve
-    >>> mark_files(solve(read_problem("rnn")), ["missing.toml", "lost.toml"]).is_wrong
-    True
-    """
+    """Check answer files: one in detail, several or a folder as a table."""
     if len(paths) == 1 and not Path(paths[0]).is_dir():
         findings = check_answers(solution, read_toml(paths[0]))
         return marks_from_findings(findings, [step.name for step in solution.steps])
@@ -90,11 +87,7 @@ def mark_files(solution: Solution, paths: Sequence[str | Path]) -> Marks:
 
 
 def findings_as_text(findings: Sequence[Finding], steps: Sequence[str] = ()) -> str:
-    """Format findings as text, with the first wrong step.
-
-    >>> findings_as_text([Finding("S", "right", (), "")])
-    'S: right\\nEvery value that was given is right.'
-    """
+    """Format findings as text, with the first wrong step."""
     return marks_from_findings(findings, steps).text
 
 
@@ -111,37 +104,30 @@ def format_marks(marks: Marks, fmt: str = "text", title: str = "Marks") -> str:
 
 
 def _verdict(finding: Finding) -> str:
-    text = finding.verdict
     if finding.verdict == "open":
         return f"{finding.name}: not answered"
+    text = finding.verdict
     if finding.verdict == "wrong" and finding.wrong_inputs:
         text += f", by what follows from {' and '.join(finding.wrong_inputs)} as written"
     if finding.inconsistent_with:
-        text += (
-            f", but it does not follow from {' and '.join(finding.inconsistent_with)} as written"
-        )
+        wrong = " and ".join(finding.inconsistent_with)
+        text += f", but it does not follow from {wrong} as written"
     if finding.blanks:
         text += f"; {', '.join(finding.blanks)} left open"
     return f"{finding.name}: {text}"
 
 
-def _details(finding: Finding) -> list[str]:
-    return [*finding.differences, *([f"likely: {finding.diagnosis}"] if finding.diagnosis else [])]
-
-
 def _summary(findings: Sequence[Finding], steps: Sequence[str]) -> list[str]:
-    answered = [found for found in findings if found.verdict != "open"]
     missing = [found.name for found in findings if found.blanks]
     elsewhere = [name for name in steps if name not in {found.name for found in findings}]
-    if not answered:
+    if all(found.verdict == "open" for found in findings):
         expected = missing or list(steps)
         names = f": needs a value for any of {', '.join(expected)}" if expected else ""
         return [f"Nothing was answered{names}."]
-    wrong = first_wrong(findings)
     lines = ["Every value that was given is right."]
-    if wrong is not None:
+    if wrong := first_wrong(findings):
         lines = [f"The first wrong step is {wrong.name}."]
-    if not is_complete(findings):
+    if missing:
         lines.append(f"Still open: {', '.join(missing)}.")
     if elsewhere:
         lines.append(f"Not on the sheet: {', '.join(elsewhere)}.")
@@ -161,20 +147,15 @@ def _html(marks: Marks, title: str) -> str:
         inner = "".join(f"<li>{escape(one)}</li>" for one in rest)
         items.append(f"<li>{escape(head)}{f'<ul>{inner}</ul>' if inner else ''}</li>")
     ends = "".join(f"<p>{escape(one)}</p>" for one in marks.summary)
-    return render_page(
-        title, f"{len(items)} marked", f"<section><ul>{''.join(items)}</ul>{ends}</section>"
-    )
+    body = f"<section><ul>{''.join(items)}</ul>{ends}</section>"
+    return render_page(title, f"{len(items)} marked", body)
 
 
 def _latex(marks: Marks, title: str) -> str:
-    lines = [*LATEX_PREAMBLE, f"\\section*{{{escape_latex(title)}}}"]
-    if marks.lines:
-        lines.append("\\begin{itemize}")
-        for head, rest in marks.lines:
-            lines.append(" \\\\ ".join([f"\\item {escape_latex(head)}", *map(escape_latex, rest)]))
-        lines.append("\\end{itemize}")
-    lines += [f"{escape_latex(one)}\\par" for one in marks.summary]
-    return "\n".join([*lines, "\\end{document}", ""])
+    items = [" \\\\ ".join(map(escape_latex, [head, *rest])) for head, rest in marks.lines]
+    lines = [LATEX.headings[0].format(escape_latex(title))]
+    lines += LATEX.list_items(items) if items else []
+    return latex_document(lines + [f"{escape_latex(one)}\\par" for one in marks.summary])
 
 
 MARK_FORMATS: dict[str, Callable[[Marks, str], str]] = {
@@ -182,5 +163,5 @@ MARK_FORMATS: dict[str, Callable[[Marks, str], str]] = {
     "markdown": _markdown,
     "latex": _latex,
     "html": _html,
-    "json": lambda marks, _: json.dumps(marks.data, indent=1, ensure_ascii=False),
+    "json": lambda marks, _: dump_json(marks.data),
 }

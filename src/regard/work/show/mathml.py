@@ -6,9 +6,9 @@ from html import escape
 from regard.errors import WorkError
 
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|\d+(?:\.\d+)?|\s+|.", re.DOTALL)
-_SPACES = {",": "0.17em", ":": "0.22em", ";": "0.28em", " ": "0.3em", "!": "-0.17em"}
-_WIDE = {"quad": "1em", "qquad": "2em"}
-_LETTERS = {
+_SPACES = {",": "0.17em", ":": "0.22em", ";": "0.28em", " ": "0.3em", "!": "-0.17em",
+           "quad": "1em", "qquad": "2em"}  # fmt: skip
+LETTERS = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "varepsilon": "ε", "epsilon": "ϵ",
     "theta": "θ", "lambda": "λ", "mu": "μ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ",
     "phi": "ϕ", "varphi": "φ", "omega": "ω", "eta": "η", "xi": "ξ", "kappa": "κ",
@@ -16,7 +16,7 @@ _LETTERS = {
     "Gamma": "Γ", "Theta": "Θ", "Lambda": "Λ", "Xi": "Ξ", "Pi": "Π", "Psi": "Ψ",
     "Delta": "Δ", "Sigma": "Σ", "Phi": "Φ", "Omega": "Ω", "infty": "∞", "ell": "ℓ", "top": "⊤",
 }  # fmt: skip
-_SIGNS = {
+OPERATORS = {
     "cdot": "·", "times": "×", "circ": "∘", "odot": "⊙", "pm": "±", "approx": "≈", "neq": "≠",
     "ne": "≠", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "to": "→", "rightarrow": "→",
     "Rightarrow": "⇒", "in": "∈", "partial": "∂", "nabla": "∇", "mid": "|", "ldots": "…",
@@ -27,22 +27,18 @@ _SIGNS = {
     "ll": "≪", "gg": "≫", "perp": "⊥", "parallel": "∥", "cup": "∪", "cap": "∩", "subset": "⊂",
     "forall": "∀", "exists": "∃", "neg": "¬", "vee": "∨", "implies": "⟹", "iff": "⟺",
     "leftarrow": "←", "Leftarrow": "⇐", "leftrightarrow": "↔", "dagger": "†", "colon": ":",
-    "prime": "′", "oplus": "⊕", "wedge": "∧", "mapsto": "↦", "propto": "∝",
+    "prime": "′", "oplus": "⊕", "wedge": "∧", "mapsto": "↦", "propto": "∝", "sum": "∑", "prod": "∏",
     "|": "‖", "{": "{", "}": "}", "%": "%", "_": "_", "&": "&amp;", "#": "#", "$": "$",
 }  # fmt: skip
 # without an explicit form browsers space brackets as operators
 _BRACKETS = {"(": "prefix", "[": "prefix", ")": "postfix", "]": "postfix", "|": "postfix"}
-_LARGE = {"sum": "∑", "prod": "∏"}
+_LARGE = ("sum", "prod", "max", "min", "lim")  # with limits above and below
 _NAMED = ("exp", "log", "ln", "tanh", "cosh", "sinh", "sin", "cos", "tan", "max", "min", "det",
           "arg", "lim", "dim", "gcd")  # fmt: skip
 _ACCENTS = {"hat": "^", "widehat": "^", "bar": "¯", "overline": "¯", "tilde": "~", "dot": "˙"}
 _WORDS = ("mathrm", "operatorname", "text", "mathbf", "mathit", "mathsf", "textrm", "boldsymbol")
-_STYLES = {
-    f"\\{word}" for word in ("displaystyle", "textstyle", "limits", "nolimits", "scriptstyle")
-}
-_STYLES |= {
-    f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m")
-}
+# ignored: MathML chooses style and size
+_STYLES = re.compile(r"\\((display|text|script)style|(no)?limits|[bB]igg?[lrm]?)")
 _FENCES = {"pmatrix": "()", "bmatrix": "[]", "vmatrix": "||", "matrix": "  ", "cases": "{ ",
            "aligned": "  ", "smallmatrix": "  "}  # fmt: skip
 
@@ -68,7 +64,7 @@ class _Reader:
 
     def __init__(self, tex: str):
         self.tex, self.at = tex, 0
-        self.tokens = [token for token in _TOKEN.findall(tex) if token not in _STYLES]
+        self.tokens = [token for token in _TOKEN.findall(tex) if not _STYLES.fullmatch(token)]
 
     def refused(self, needs: str, got: str) -> WorkError:
         return WorkError(f"tex: needs {needs}, got {got} in {self.tex!r}")
@@ -88,14 +84,12 @@ class _Reader:
         """What stands before one of these tokens, or the end where none is asked for."""
         parts: list[str] = []
         while self.peek() not in stops if stops else self.peek():
-            if not self.peek():
-                raise self.refused("an end of its group", "none")
-            parts.append(self.scripted())
+            parts.append(self.scripted())  # raises at the end of the formula
         return parts
 
     def scripted(self) -> str:
         """One thing with what stands below and above it."""
-        large = self.peek().removeprefix("\\") in (*_LARGE, "max", "min", "lim")
+        large = self.peek().removeprefix("\\") in _LARGE
         base = "<mrow></mrow>" if self.peek() in ("_", "^") else self.one()
         low = high = ""
         while self.peek() in ("_", "^", "'"):
@@ -130,7 +124,7 @@ class _Reader:
             token = self.tokens[self.at]
             self.at, deep = self.at + 1, deep + (token == "{") - (token == "}")
             if token not in "{}":
-                letters += _LETTERS.get(token[1:]) or _SIGNS.get(token[1:]) or token
+                letters += LETTERS.get(token[1:]) or OPERATORS.get(token[1:]) or token
         return letters
 
     def one(self) -> str:
@@ -152,12 +146,12 @@ class _Reader:
         return f"<mo>{'−' if token == '-' else escape(token)}</mo>"
 
     def command(self, name: str) -> str:
-        if name in _LETTERS:
-            return f"<mi>{_LETTERS[name]}</mi>"
-        if name in _SIGNS or name in _LARGE:
-            return f"<mo>{(_SIGNS | _LARGE)[name]}</mo>"
-        if name in _SPACES or name in _WIDE:
-            return f'<mspace width="{(_SPACES | _WIDE)[name]}"></mspace>'
+        if name in LETTERS:
+            return f"<mi>{LETTERS[name]}</mi>"
+        if name in OPERATORS:
+            return f"<mo>{OPERATORS[name]}</mo>"
+        if name in _SPACES:
+            return f'<mspace width="{_SPACES[name]}"></mspace>'
         if name in _NAMED:
             return f'<mrow><mi>{name}</mi><mspace width="0.17em"></mspace></mrow>'
         if name in _WORDS:
@@ -188,7 +182,7 @@ class _Reader:
 
     def fence(self) -> str:
         token = self.take()
-        sign = _SIGNS.get(token[1:], "") if token.startswith("\\") else token.replace(".", "")
+        sign = OPERATORS.get(token[1:], "") if token.startswith("\\") else token.replace(".", "")
         return f'<mo fence="true" stretchy="true">{escape(sign)}</mo>' if sign else ""
 
     def table(self, kind: str) -> str:

@@ -1,19 +1,13 @@
 """Solutions as plain or coloured text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import sympy
 
 from regard.work.exact.numbers import format_decimal, format_plain
 from regard.work.rules import Matrix
-from regard.work.show.selection import (
-    DisplayStep,
-    first_entry,
-    select_given,
-    select_remarks,
-    select_steps,
-)
+from regard.work.show.selection import DisplayStep, first_entry, select
 from regard.work.solution import Solution, Step
 
 if TYPE_CHECKING:
@@ -22,14 +16,12 @@ if TYPE_CHECKING:
 STYLES = {"heading": "bold", "formula": "cyan", "entry": "", "exact": "green", "rounded": "yellow"}
 StyledLine = tuple[str, str]  # text, style
 
-INFINITY_TEXT = {"oo": "inf", "-oo": "-inf"}
-
 
 def as_text(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
     """Format a solution as plain text: formula, arithmetic of one entry, and result per step.
 
-    >>> from regard.work.families.attention import solve_attention
-    >>> print(as_text(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["N"]))
+    >>> solution = rg.work.solve({"given": {"X": [[1, 0], [0, 2]]}, "scale": 1})
+    >>> print(as_text(solution, only=["N"]))
     3. The normaliser of each query
        N = row sums of E
        N₁₁ = 2.71828 + 1 = 3.71828 …
@@ -40,12 +32,7 @@ def as_text(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> st
 
 
 def as_rich(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> "Text":
-    """Format a solution as coloured text for a terminal.
-
-    >>> from regard.work.families.attention import solve_attention
-    >>> as_rich(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)).plain[:5]
-    'Given'
-    """
+    """Format a solution as coloured text for a terminal."""
     from rich.text import Text  # slow to import
 
     parts = [Text(line, style=STYLES[kind]) for line, kind in _lines(solution, digits, only)]
@@ -53,48 +40,34 @@ def as_rich(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> "T
 
 
 def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[StyledLine]:
-    lines: list[StyledLine] = []
-    given = select_given(solution, only)
-    if given:
-        lines.append(("Given", "heading"))
-        lines += [(_given_text(n, v, digits), "exact") for n, v in given.items()]
-    for one in select_steps(solution, only, digits):
-        if lines:
-            lines.append(("", "entry"))
-        lines += _step_lines(solution, one, digits)
-    if remarks := select_remarks(solution, only):
-        lines += [("", "entry")] if lines else []
-        lines.append(("What follows", "heading"))
-        lines += [(f" - {remark}", "entry") for remark in remarks]
-    return lines
-
-
-def _given_text(name: str, value: Matrix, digits: int) -> str:
-    if value.has(sympy.Float):  # a float of a model: rounded
-        return _indented(f"{name} ≈ ", _grid(value, lambda x: format_decimal(x, digits)))
-    return _indented(f"{name} = ", _grid(value, format_plain))
+    shown, blocks = select(solution, digits, only), []
+    if shown.given:
+        given = [
+            (_equation(name, value, digits, value.has(sympy.Float)), "exact")
+            for name, value in shown.given.items()
+        ]
+        blocks.append([("Given", "heading"), *given])
+    blocks += [_step_lines(solution, one, digits) for one in shown.steps]
+    if shown.remarks:
+        remarks = [(f" - {remark}", "entry") for remark in shown.remarks]
+        blocks.append([("What follows", "heading"), *remarks])
+    return [line for block in blocks for line in (("", "entry"), *block)][1:]
 
 
 def _step_lines(solution: Solution, one: DisplayStep, digits: int) -> list[StyledLine]:
-    name, value = one.step.name, one.step.value
     lines = [(f"{one.number}. {one.heading}", "heading"), (f"   {one.step.formula}", "formula")]
     if one.entry is not None:
         lines.append((f"   {entry_text(solution, one.step, digits)}", "entry"))
-        if value.shape == (1, 1):
-            return lines  # the entry is all there is
-    if one.show_exact:
-        lines.append((_indented(f"   {name} = ", _grid(value, format_plain)), "exact"))
-    if one.show_rounded:
-        grid = _grid(value, lambda x: format_decimal(x, digits))
-        lines.append((_indented(f"   {name} ≈ ", grid), "rounded"))
+    for is_rounded in one.results:
+        equation = _equation(f"   {one.step.name}", one.step.value, digits, is_rounded)
+        lines.append((equation, "rounded" if is_rounded else "exact"))
     return lines
 
 
 def entry_text(solution: Solution, step: Step, digits: int = 6) -> str:
     """Arithmetic of the first entry as text; "" where there is none.
 
-    >>> from regard.work.families.attention import solve_attention
-    >>> solution = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
+    >>> solution = rg.work.solve({"given": {"X": [[1, 0], [0, 2]]}, "scale": 1})
     >>> entry_text(solution, solution.steps[0])
     'S₁₁ = 1·1 + 0·0 = 1'
     """
@@ -102,19 +75,15 @@ def entry_text(solution: Solution, step: Step, digits: int = 6) -> str:
     if entry is None:
         return ""
     mark = "" if step.value.shape == (1, 1) else " (1,1)" if "_" in step.name else "₁₁"
-    return f"{step.name}{mark} = {entry.expression} = {entry.result}"
+    return f"{step.name}{mark} = {' = '.join(entry)}"
 
 
-def _grid(value: Matrix, format_number: Callable[[sympy.Expr], str]) -> list[str]:
+def _equation(name: str, value: Matrix, digits: int, is_rounded: bool) -> str:
+    head = f"{name} {'≈' if is_rounded else '='} "
     cells = [
-        [INFINITY_TEXT.get(text := format_number(x), text) for x in value.row(i)]
+        [format_decimal(x, digits) if is_rounded else format_plain(x) for x in value.row(i)]
         for i in range(value.rows)
     ]
-    wide = [max(len(row[j]) for row in cells) for j in range(value.cols)]
-    return [
-        "[" + "  ".join(x.rjust(w) for x, w in zip(row, wide, strict=True)) + "]" for row in cells
-    ]
-
-
-def _indented(head: str, rows: list[str]) -> str:
-    return "\n".join((head if n == 0 else " " * len(head)) + row for n, row in enumerate(rows))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rows = [f"[{'  '.join(map(str.rjust, row, widths))}]" for row in cells]
+    return head + f"\n{' ' * len(head)}".join(rows)

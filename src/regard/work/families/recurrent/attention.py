@@ -7,27 +7,30 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
-from regard.work.families.recurrent.cells import CELL_NAMES, cell_shapes, start_recurrent
-from regard.work.families.registry import ExerciseTemplate, check_given, family
+from regard.work.families.recurrent.cells import (
+    CELL_NAMES,
+    add_preactivation,
+    cell_shapes,
+    start_recurrent,
+)
+from regard.work.families.registry import ExerciseTemplate, check_choice, check_required, family
 from regard.work.solution import Solution, SolutionBuilder
 
 RECURRENT_SCORE_WEIGHTS = {"dot": (), "scaled": (), "additive": ("W_1", "W_2", "V_a")}
 QUERY_SOURCES = ("candidate", "previous")
-_QUESTIONS = ("p_*", "s_*", "A_*", "a_*", "h_*")
 
 
 @family(
     "recurrent-attention",
     given=f"{CELL_NAMES['rnn']} W_1 W_2 V_a",
     exercises=(
-        ExerciseTemplate({"x": (1, 2)}, {"W": (1, 2), "U": (1, -1)}, questions=_QUESTIONS),
-        ExerciseTemplate({"x": (1, 3)}, {"W": (1, 2), "U": (1, -1)}, questions=_QUESTIONS),
+        ExerciseTemplate({"x": (1, 2)}, {"W": (1, 2), "U": (1, -1)}),
+        ExerciseTemplate({"x": (1, 3)}, {"W": (1, 2), "U": (1, -1)}),
         ExerciseTemplate(
-            {"x": (2, 2)} | cell_shapes(".", 2, 2),
-            option_choices={"score": ("dot", "scaled")},
-            questions=_QUESTIONS,
+            {"x": (2, 2)} | cell_shapes(".", 2, 2), option_choices={"score": ("dot", "scaled")}
         ),
     ),
+    questions=("p_*", "s_*", "A_*", "a_*", "h_*"),
 )
 def solve_recurrent_attention(
     given: Mapping[str, Any], *, score: str = "dot", query: str = "candidate"
@@ -47,20 +50,15 @@ def solve_recurrent_attention(
     >>> solution["a_1"], solution["a_2"] == solution["h_1"]
     (Matrix([[0]]), True)
     """
-    if score not in tuple(RECURRENT_SCORE_WEIGHTS):
-        raise WorkError(f"score: needs one of {', '.join(RECURRENT_SCORE_WEIGHTS)}, got {score!r}")
+    check_choice("score", score, RECURRENT_SCORE_WEIGHTS)
     if query not in QUERY_SOURCES:
         raise WorkError(
             f"query: needs candidate or previous, got {query!r}; h_t itself depends on a_t"
         )
-    missing = [name for name in RECURRENT_SCORE_WEIGHTS[score] if name not in given]
-    if missing:
-        raise WorkError(f"given: needs {', '.join(missing)} for the score {score}, got none")
-    check_given("recurrent-attention", given)
+    check_required(f"the score {score}", given, *RECURRENT_SCORE_WEIGHTS[score])
     builder, steps = start_recurrent("rnn", given, "recurrent-attention")
     if score == "scaled":
-        size = builder.values["h_0"].rows
-        builder.add_given("β", 1 / sympy.sqrt(size))
+        builder.add_given("β", 1 / sympy.sqrt(builder.values["h_0"].rows))
     for t in range(1, steps + 1):
         _add_step(builder, t, score, query)
     _remarks(builder, steps)
@@ -68,11 +66,7 @@ def solve_recurrent_attention(
 
 
 def _add_step(builder: SolutionBuilder, t: int, score: str, query: str) -> None:
-    x = builder.add_step(f"hx_{t}", "product", "W", f"x_{t}", title="the candidate: the input")
-    h = builder.add_step(f"hh_{t}", "product", "U", f"h_{t - 1}", title="the previous state")
-    total = builder.add_step(f"hs_{t}", "add", x, h, title="their sum")
-    if "b" in builder.values:
-        total = builder.add_step(f"hb_{t}", "add", total, "b", title="with the bias")
+    total = add_preactivation(builder, t, "h", "", "the candidate")
     p = builder.add_step(f"p_{t}", "tanh", total, title=f"the state of a plain RNN at step {t}")
     if t == 1:
         builder.add_step("a_1", "zeros like", p, title="no past states yet: zeros")
@@ -83,44 +77,37 @@ def _add_step(builder: SolutionBuilder, t: int, score: str, query: str) -> None:
 
 
 def _add_context(builder: SolutionBuilder, t: int, score: str, query: str) -> None:
-    states = [f"h_{j}" for j in range(1, t)]
-    if t == 2:
-        keys = states[0]
-    else:
-        keys = builder.add_step(
-            f"H_{t}", f"join {t - 1}", *states, title="the past states, as columns"
-        )
-    title = "the scores of the past states"
+    keys, title = "h_1", "the scores of the past states"
+    if t > 2:
+        states = [f"h_{j}" for j in range(1, t)]
+        join = f"join {t - 1}"
+        keys = builder.add_step(f"H_{t}", join, *states, title="the past states, as columns")
+    scores = f"s_{t}"
     if score == "additive":
-        q = builder.add_step(
-            f"q_{t}", "product", "W_1", query, title="the query, projected for the score"
+        builder.add_steps(
+            (f"q_{t}", "product", f"W_1 {query}", "the query, projected for the score"),
+            (f"k_{t}", "product", f"W_2 {keys}", "the states, projected for the score"),
+            (scores, "additive scores, columns", f"q_{t} k_{t} V_a", title),
         )
-        k = builder.add_step(
-            f"k_{t}", "product", "W_2", keys, title="the states, projected for the score"
-        )
-        name = builder.add_step(f"s_{t}", "additive scores, columns", q, k, "V_a", title=title)
     else:
-        name = builder.add_step(
-            f"s_{t}", "scores of the past", keys, query, f"h_{t - 1}", title=title
-        )
+        builder.add_steps((scores, "scores of the past", f"{keys} {query} h_{t - 1}", title))
     if score == "scaled":
-        name = builder.add_step(f"z_{t}", "scale", name, "β", title="scaled")
-    e = builder.add_step(f"e_{t}", "exp", name, title="the exponentials")
-    n = builder.add_step(f"n_{t}", "sum over columns", e, title="the normaliser")
-    title = "the weights of the past states: they sum to 1"
-    builder.add_step(f"A_{t}", "divide columns", e, n, title=title)
-    builder.add_step(
-        f"a_{t}", "product", keys, f"A_{t}", title="the context: weighted mean of the past states"
+        scores = builder.add_step(f"z_{t}", "scale", scores, "β", title="scaled")
+    weights = "the weights of the past states: they sum to 1"
+    builder.add_steps(
+        (f"e_{t}", "exp", scores, "the exponentials"),
+        (f"n_{t}", "sum over columns", f"e_{t}", "the normaliser"),
+        (f"A_{t}", "divide columns", f"e_{t} n_{t}", weights),
+        (f"a_{t}", "product", f"{keys} A_{t}", "the context: weighted mean of the past states"),
     )
 
 
 def _remarks(builder: SolutionBuilder, steps: int) -> None:
     builder.add_remark(
         "The query is not h_t, because h_t depends on a_t. Each step attends to earlier ones only "
-        "(a strictly lower triangular map) and needs their results: "
-        "no parallelism over time."
+        "(a strictly lower triangular map) and needs their results: no parallelism over time."
     )
-    if any(value.free_symbols for value in builder.given.values()):
+    if builder.has_symbols:
         return
     sizes = [max(abs(to_float(x)) for x in builder.values[f"h_{t}"]) for t in range(1, steps + 1)]
     maxima = ", ".join(f"{size:.3g}" for size in sizes)

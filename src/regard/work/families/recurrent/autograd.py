@@ -49,19 +49,18 @@ def compare_with_autograd(solution: Solution) -> list[GradientComparison]:
     for step in solution.steps:
         if step.rule in TORCH_RULES and all(name in values for name in step.inputs):
             values[step.name] = TORCH_RULES[step.rule](*(values[name] for name in step.inputs))
-    values_by_hand = solution.values()
+    by_hand = solution.values()
     # any loss J with the direct partials e_t has the same gradients
-    direct = {
-        n: _tensor(v)
-        for n, v in values_by_hand.items()
-        if n.startswith("e_") and f"h{n[1:]}" in values_by_hand
-    }
-    loss: Any = sum((e * values[f"h{name[1:]}"]).sum() for name, e in direct.items())
+    loss: Any = sum(
+        (_tensor(e) * values[f"h{name[1:]}"]).sum()
+        for name, e in by_hand.items()
+        if name.startswith("e_") and f"h{name[1:]}" in by_hand
+    )
     loss.backward()
     comparisons = []
     for name, leaf in leaves.items():
-        if f"d{name}" in values_by_hand and leaf.grad is not None:
-            expected = _tensor(values_by_hand[f"d{name}"])
+        if f"d{name}" in by_hand and leaf.grad is not None:
+            expected = _tensor(by_hand[f"d{name}"])
             error = (expected - leaf.grad).abs().max().item()
             comparisons.append(GradientComparison(name, expected.abs().max().item(), error))
     return comparisons

@@ -6,11 +6,11 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix, parse_number
 from regard.work.families.recurrent.cells import (
+    CELL_NAMES,
     GATE_SUFFIXES,
     SCALAR_CHOICES,
     add_time_step,
     cell_shapes,
-    check_cell_given,
     start_recurrent,
 )
 from regard.work.families.recurrent.forward_mode import add_forward_mode
@@ -19,12 +19,10 @@ from regard.work.families.recurrent.jacobians import (
     add_lstm_jacobians,
     add_rnn_jacobians,
 )
-from regard.work.families.registry import ExerciseTemplate, family
+from regard.work.families.registry import ExerciseTemplate, check_choice, check_given, family
 from regard.work.rules import M
 from regard.work.rules.recurrent.gradients import MAX_SUM_TERMS
 from regard.work.solution import Solution, SolutionBuilder
-
-_QUESTIONS = ("h_*", "c_*", "J", "dh_*", "dc_*", "dW*", "dU*")
 
 
 @family(
@@ -34,21 +32,15 @@ _QUESTIONS = ("h_*", "c_*", "J", "dh_*", "dc_*", "dW*", "dU*")
             {"x": (1, 2)},
             {"W": SCALAR_CHOICES, "U": SCALAR_CHOICES, "target": (0, 1)},
             {"cell": ("rnn",)},
-            questions=_QUESTIONS,
         ),
         ExerciseTemplate(
-            {"x": (2, 2)} | cell_shapes(".", 2, 2),
-            {"target": ([1, 0],)},
-            {"cell": ("rnn",)},
-            questions=_QUESTIONS,
+            {"x": (2, 2)} | cell_shapes(".", 2, 2), {"target": ([1, 0],)}, {"cell": ("rnn",)}
         ),
         ExerciseTemplate(
-            {"x": (1, 2)} | cell_shapes("ifoc", 1, 1),
-            {"target": (0, 1)},
-            {"cell": ("lstm",)},
-            questions=_QUESTIONS,
+            {"x": (1, 2)} | cell_shapes("ifoc", 1, 1), {"target": (0, 1)}, {"cell": ("lstm",)}
         ),
     ),
+    questions=("h_*", "c_*", "J", "dh_*", "dc_*", "dW*", "dU*"),
 )
 def solve_bptt(
     given: Mapping[str, Any],
@@ -74,7 +66,8 @@ def solve_bptt(
     >>> solution["dh_1"], solution["dh_0"]
     (Matrix([[1/2]]), Matrix([[1/4]]))
     """
-    check_cell_given(cell, given, "bptt of {}", "target dh")
+    check_choice("cell", cell, CELL_NAMES)
+    check_given(f"bptt of {cell}", given, f"{CELL_NAMES[cell]} target dh")
     cell_given = {name: value for name, value in given.items() if name not in ("dh", "target")}
     builder, steps = start_recurrent(cell, cell_given, "bptt")
     if steps > MAX_SUM_TERMS:
@@ -85,13 +78,12 @@ def solve_bptt(
         add_time_step(builder, cell, t)
     _add_loss(builder, steps, given)
     for t in range(steps, 0, -1):
-        _add_state_gradient(builder, t, steps)
-        {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[cell](builder, t, steps)
-    _add_state_gradient(builder, 0, steps)
+        _add_state_gradient(builder, t)
+        {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[cell](builder, t)
+    _add_state_gradient(builder, 0)
     gradients = _add_weight_gradients(builder, cell, steps)
-    symbols = any(value.free_symbols for value in builder.given.values())
     if max_grad_norm is not None:
-        if symbols:
+        if builder.has_symbols:
             raise WorkError(
                 f"max_grad_norm: needs numbers alone, got {max_grad_norm} beside symbols"
             )
@@ -101,10 +93,10 @@ def solve_bptt(
         add_clipping(builder, gradients, max_norm)
     if forward_mode is not None:
         add_forward_mode(builder, steps, forward_mode)
-    if not symbols:
-        {"rnn": add_rnn_jacobians, "lstm": add_lstm_jacobians}.get(cell, lambda *_: None)(
-            builder, steps
-        )
+    if cell == "rnn" and not builder.has_symbols:
+        add_rnn_jacobians(builder, steps)
+    elif cell == "lstm" and not builder.has_symbols:
+        add_lstm_jacobians(builder, steps)
     return builder.build()
 
 
@@ -115,10 +107,8 @@ def _add_loss(builder: SolutionBuilder, steps: int, given: Mapping[str, Any]) ->
     if "dh" in given:
         dh = parse_matrix(given["dh"], "dh")
         if dh.shape != (size, steps):
-            raise WorkError(
-                f"dh: needs {size} rows of {steps} numbers, one column per step, got "
-                f"{dh.rows}×{dh.cols}"
-            )
+            rule = f"{size} rows of {steps} numbers, one column per step"
+            raise WorkError(f"dh: needs {rule}, got {dh.rows}×{dh.cols}")
         for t in range(1, steps + 1):
             if t == steps or any(dh.col(t - 1)):
                 builder.add_given(f"e_{t}", dh.col(t - 1))
@@ -135,100 +125,80 @@ def _add_loss(builder: SolutionBuilder, steps: int, given: Mapping[str, Any]) ->
         builder.add_step(f"e_{steps}", "ones like", last, title=f"∂J/∂{last}, direct part")
 
 
-def _add_state_gradient(builder: SolutionBuilder, t: int, steps: int) -> None:
+def _add_state_gradient(builder: SolutionBuilder, t: int) -> None:
     """Add dh_t: the direct partial plus the gradient from step t + 1."""
-    future = [
-        name for name in (f"k{t}", f"p{t}", f"q{t}", f"r{t}", f"s{t}") if name in builder.values
-    ]
-    direct, title = f"e_{t}", f"∂J/∂h_{t}: "
+    future = [f"{letter}{t}" for letter in "kpqrs" if f"{letter}{t}" in builder.values]
+    name, direct, title = f"dh_{t}", f"e_{t}", f"∂J/∂h_{t}: "
     if not future:
-        builder.add_step(f"dh_{t}", "copy", direct, title=title + "the last step")
+        builder.add_step(name, "copy", direct, title=title + "the last step")
         return
-    total = f"dh_{t}" if direct not in builder.values else f"later_{t}"
-    if len(future) == 1:
-        if total == f"dh_{t}":
-            builder.add_step(
-                total, "copy", *future, title=title + f"the gradient from step {t + 1}"
-            )
-        else:
-            total = future[0]
-    else:
-        builder.add_step(
-            total, f"sum of {len(future)}", *future, title=f"the gradient from step {t + 1}"
-        )
-    if direct in builder.values:
-        builder.add_step(
-            f"dh_{t}",
-            "add future gradient",
-            direct,
-            total,
-            title=title + "direct and from later steps",
-        )
+    has_direct, total, later = (
+        direct in builder.values,
+        future[0],
+        f"the gradient from step {t + 1}",
+    )
+    if len(future) > 1:
+        total = f"later_{t}" if has_direct else name
+        builder.add_step(total, f"sum of {len(future)}", *future, title=later)
+    elif not has_direct:
+        builder.add_step(name, "copy", total, title=title + later)
+    if has_direct:
+        title += "direct and from later steps"
+        builder.add_step(name, "add future gradient", direct, total, title=title)
 
 
-def _preactivation(builder: SolutionBuilder, t: int, letter: str) -> str:
-    """Name of the preactivation of a gate or candidate, with the bias if there is one."""
-    return f"{letter}b_{t}" if f"{letter}b_{t}" in builder.values else f"{letter}s_{t}"
-
-
-def _rnn(builder: SolutionBuilder, t: int, steps: int) -> None:
-    title = f"∂J/∂{_preactivation(builder, t, 'h')}: through tanh"
-    builder.add_step(f"dhs_{t}", "tanh backward", f"dh_{t}", f"h_{t}", title=title)
-    builder.add_step(
-        f"p{t - 1}", "transpose times", "U", f"dhs_{t}", title=f"back to h_{t - 1} through U"
+def _rnn(builder: SolutionBuilder, t: int) -> None:
+    preactivation = f"hb_{t}" if f"hb_{t}" in builder.values else f"hs_{t}"
+    builder.add_steps(
+        (f"dhs_{t}", "tanh backward", f"dh_{t} h_{t}", f"∂J/∂{preactivation}: through tanh"),
+        (f"p{t - 1}", "transpose times", f"U dhs_{t}", f"back to h_{t - 1} through U"),
     )
 
 
-def _gru(builder: SolutionBuilder, t: int, steps: int) -> None:
+def _gru(builder: SolutionBuilder, t: int) -> None:
     d, z, r, g, old = f"dh_{t}", f"z_{t}", f"r_{t}", f"g_{t}", f"h_{t - 1}"
-    builder.add_step(
-        f"dz_{t}", "update gate backward", d, g, old, title=f"∂J/∂z_{t}: new minus old state"
+    back = f"back to {old}"
+    builder.add_steps(
+        (f"dz_{t}", "update gate backward", f"{d} {g} {old}", f"∂J/∂{z}: new minus old state"),
+        (f"dzs_{t}", "σ backward", f"dz_{t} {z}", "through σ"),
+        (f"dg_{t}", "gate backward", f"{d} {z}", f"∂J/∂{g}: times the update gate"),
+        (f"dgs_{t}", "tanh backward", f"dg_{t} {g}", "through tanh"),
+        (f"dr_{t}", "gate backward", f"dgs_{t} gh_{t}", f"∂J/∂{r}: times U h"),
+        (f"drs_{t}", "σ backward", f"dr_{t} {r}", "through σ"),
+        (f"dgh_{t}", "gate backward", f"dgs_{t} {r}", "∂J/∂(U h): times the reset gate"),
+        (f"k{t - 1}", "keep path backward", f"{d} {z}", f"{back} along the direct path"),
+        (f"p{t - 1}", "transpose times", f"U_z dzs_{t}", f"{back} through U_z"),
+        (f"q{t - 1}", "transpose times", f"U_r drs_{t}", f"{back} through U_r"),
+        (f"r{t - 1}", "transpose times", f"U dgh_{t}", f"{back} through U"),
     )
-    builder.add_step(f"dzs_{t}", "σ backward", f"dz_{t}", z, title="through σ")
-    builder.add_step(f"dg_{t}", "gate backward", d, z, title=f"∂J/∂g_{t}: times the update gate")
-    builder.add_step(f"dgs_{t}", "tanh backward", f"dg_{t}", g, title="through tanh")
-    builder.add_step(
-        f"dr_{t}", "gate backward", f"dgs_{t}", f"gh_{t}", title=f"∂J/∂r_{t}: times U h"
-    )
-    builder.add_step(f"drs_{t}", "σ backward", f"dr_{t}", r, title="through σ")
-    builder.add_step(
-        f"dgh_{t}", "gate backward", f"dgs_{t}", r, title="∂J/∂(U h): times the reset gate"
-    )
-    back = f"back to {old} "
-    builder.add_step(f"k{t - 1}", "keep path backward", d, z, title=back + "along the direct path")
-    builder.add_step(f"p{t - 1}", "transpose times", "U_z", f"dzs_{t}", title=back + "through U_z")
-    builder.add_step(f"q{t - 1}", "transpose times", "U_r", f"drs_{t}", title=back + "through U_r")
-    builder.add_step(f"r{t - 1}", "transpose times", "U", f"dgh_{t}", title=back + "through U")
 
 
-def _lstm(builder: SolutionBuilder, t: int, steps: int) -> None:
-    d, i, f, o, g, tanh = f"dh_{t}", f"i_{t}", f"f_{t}", f"o_{t}", f"g_{t}", f"t_{t}"
-    builder.add_step(
-        f"do_{t}", "gate backward", d, tanh, title=f"∂J/∂o_{t}: times tanh of the cell"
+def _lstm(builder: SolutionBuilder, t: int) -> None:
+    d, c, later = f"dh_{t}", f"dc_{t}", f"kc_{t}"
+    is_last = later not in builder.values
+    tanh, total = f"t_{t}", c if is_last else f"hc_{t}"
+    builder.add_steps(
+        (f"do_{t}", "gate backward", f"{d} {tanh}", f"∂J/∂o_{t}: times tanh of the cell"),
+        (total, "cell backward", f"{d} o_{t} {tanh}", f"∂J/∂c_{t}: through h_{t}"),
     )
-    total = f"hc_{t}" if t < steps else f"dc_{t}"
-    builder.add_step(total, "cell backward", d, o, tanh, title=f"∂J/∂c_{t}: through h_{t}")
-    if t < steps:
+    if not is_last:
         title = f"∂J/∂c_{t}: through h_{t} and the next cell"
-        builder.add_step(f"dc_{t}", "add cell paths", total, f"kc_{t}", title=title)
-    c = f"dc_{t}"
-    builder.add_step(f"di_{t}", "gate backward", c, g, title=f"∂J/∂i_{t}: times the candidate")
-    builder.add_step(
-        f"df_{t}", "gate backward", c, f"c_{t - 1}", title=f"∂J/∂f_{t}: times the previous cell"
+        builder.add_step(c, "add cell paths", total, later, title=title)
+    kept = f"kc_{t - 1}" if t > 1 else "dc_0"
+    builder.add_steps(
+        (f"di_{t}", "gate backward", f"{c} g_{t}", f"∂J/∂i_{t}: times the candidate"),
+        (f"df_{t}", "gate backward", f"{c} c_{t - 1}", f"∂J/∂f_{t}: times the previous cell"),
+        (f"dg_{t}", "gate backward", f"{c} i_{t}", f"∂J/∂g_{t}: times the input gate"),
+        (f"dis_{t}", "σ backward", f"di_{t} i_{t}", "through σ"),
+        (f"dfs_{t}", "σ backward", f"df_{t} f_{t}", "through σ"),
+        (f"dos_{t}", "σ backward", f"do_{t} o_{t}", "through σ"),
+        (f"dgs_{t}", "tanh backward", f"dg_{t} g_{t}", "through tanh"),
+        (kept, "gate backward", f"{c} f_{t}", f"back to c_{t - 1} directly: times the forget gate"),
     )
-    builder.add_step(f"dg_{t}", "gate backward", c, i, title=f"∂J/∂g_{t}: times the input gate")
-    for gate in "ifo":
-        builder.add_step(
-            f"d{gate}s_{t}", "σ backward", f"d{gate}_{t}", f"{gate}_{t}", title="through σ"
-        )
-    builder.add_step(f"dgs_{t}", "tanh backward", f"dg_{t}", g, title="through tanh")
-    title = f"back to c_{t - 1} directly: times the forget gate"
-    builder.add_step(f"kc_{t - 1}" if t > 1 else "dc_0", "gate backward", c, f, title=title)
     for name, (gate, suffix) in zip("pqrs", GATE_SUFFIXES["lstm"].items(), strict=True):
         title = f"back to h_{t - 1} through U{suffix}"
-        builder.add_step(
-            f"{name}{t - 1}", "transpose times", f"U{suffix}", f"d{gate}s_{t}", title=title
-        )
+        inputs = (f"U{suffix}", f"d{gate}s_{t}")
+        builder.add_step(f"{name}{t - 1}", "transpose times", *inputs, title=title)
 
 
 def _add_weight_gradients(builder: SolutionBuilder, cell: str, steps: int) -> list[str]:
@@ -239,11 +209,10 @@ def _add_weight_gradients(builder: SolutionBuilder, cell: str, steps: int) -> li
         recurrent = "dgh" if cell == "gru" and gate == "g" else f"d{gate}s"
         gradients.append(_add_summed(builder, f"dU{suffix}", recurrent, "h", steps, 1))
         if f"b{suffix}" in builder.values:
-            name, parts = f"db{suffix}", [f"d{gate}s_{t}" for t in range(1, steps + 1)]
+            parts = [f"d{gate}s_{t}" for t in range(1, steps + 1)]
             rule = f"sum of {steps}" if steps > 1 else "copy"
-            gradients.append(
-                builder.add_step(name, rule, *parts, title=f"∂J/∂b{suffix}: summed over steps")
-            )
+            title = f"∂J/∂b{suffix}: summed over steps"
+            gradients.append(builder.add_step(f"db{suffix}", rule, *parts, title=title))
     return gradients
 
 
@@ -257,12 +226,10 @@ def _add_summed(
         inputs = (f"{left}_{t}", f"{right}_{t - lag}")
         parts.append(builder.add_step(total, "product with transpose", *inputs, title=title))
         if lag:
-            wrong = builder.values[f"{left}_{t}"] * builder.values[f"{right}_{t}"].T
-            builder.add_mistake(
-                total, "the state after the step was used, not the previous one", M(wrong)
-            )
+            wrong = M(builder.values[f"{left}_{t}"] * builder.values[f"{right}_{t}"].T)
+            description = "the state after the step was used, not the previous one"
+            builder.add_mistake(total, description, wrong)
     if steps == 1:
         return name
-    return builder.add_step(
-        name, f"sum of {steps}", *parts, title=f"∂J/∂{weight}: summed over steps"
-    )
+    title = f"∂J/∂{weight}: summed over steps"
+    return builder.add_step(name, f"sum of {steps}", *parts, title=title)

@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix
-from regard.work.families.registry import ExerciseTemplate, MatrixShape, check_given, family
+from regard.work.families.registry import (
+    ExerciseTemplate,
+    MatrixShape,
+    check_choice,
+    check_given,
+    check_required,
+    family,
+)
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder, apply_rule
 
@@ -26,8 +32,6 @@ CELL_NAMES = {
     "lstm": f"x {' '.join(CELL_WEIGHTS['lstm'])} h c b_i b_f b_o b_c",
 }
 SCALAR_CHOICES = (-2, -1, "-1/2", "1/2", 1, 2)  # entries of 1×1 exercises
-_GRU_QUESTIONS = ("z_*", "r_*", "g_*", "h_*")
-_LSTM_QUESTIONS = ("i_*", "f_*", "o_*", "g_*", "c_*", "h_*")
 
 
 def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
@@ -44,7 +48,8 @@ def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
     >>> solution["h_2"]
     Matrix([[0]])
     """
-    check_cell_given(cell, given)
+    check_choice("cell", cell, CELL_WEIGHTS)
+    check_given(cell, given, CELL_NAMES[cell])
     builder, steps = start_recurrent(cell, given)
     for t in range(1, steps + 1):
         add_time_step(builder, cell, t)
@@ -61,76 +66,35 @@ def cell_shapes(gates: str, hidden: int, inputs: int) -> dict[str, MatrixShape]:
     return {f"W{n}": (hidden, inputs) for n in names} | {f"U{n}": (hidden, hidden) for n in names}
 
 
-_EXERCISES = {
+_PAIR = {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES}
+_EXERCISES = {  # questions and templates of each cell
     "rnn": (
-        ExerciseTemplate(
-            value_choices={
-                "x": SCALAR_CHOICES,
-                "W": SCALAR_CHOICES,
-                "U": SCALAR_CHOICES,
-                "h": SCALAR_CHOICES,
-            },
-            questions=("h_*",),
-        ),
-        ExerciseTemplate(
-            {"x": (1, 2)},
-            {"W": SCALAR_CHOICES, "U": SCALAR_CHOICES, "h": (0, 1)},
-            questions=("h_*",),
-        ),
-        ExerciseTemplate({"x": (2, 2)} | cell_shapes(".", 2, 2), questions=("h_*",)),
+        ("h_*",),
+        ExerciseTemplate(value_choices=dict.fromkeys("xWUh", SCALAR_CHOICES)),
+        ExerciseTemplate({"x": (1, 2)}, dict.fromkeys("WU", SCALAR_CHOICES) | {"h": (0, 1)}),
+        ExerciseTemplate({"x": (2, 2)} | cell_shapes(".", 2, 2)),
     ),
     "gru": (
+        ("z_*", "r_*", "g_*", "h_*"),
+        ExerciseTemplate({"x": (1, 1)} | cell_shapes("zr.", 1, 1), {"h": SCALAR_CHOICES}),
+        ExerciseTemplate({"x": (1, 2)} | cell_shapes("zr.", 1, 1), {"h": SCALAR_CHOICES}),
         ExerciseTemplate(
-            {"x": (1, 1)} | cell_shapes("zr.", 1, 1),
-            {"h": SCALAR_CHOICES},
-            questions=_GRU_QUESTIONS,
-        ),
-        ExerciseTemplate(
-            {"x": (1, 2)} | cell_shapes("zr.", 1, 1),
-            {"h": SCALAR_CHOICES},
-            questions=_GRU_QUESTIONS,
-        ),
-        ExerciseTemplate(
-            {"x": (2, 1)} | cell_shapes("zr.", 2, 2),
-            {"h": ([[1], [0]], [["1/2"], [-1]])},
-            questions=_GRU_QUESTIONS,
+            {"x": (2, 1)} | cell_shapes("zr.", 2, 2), {"h": ([[1], [0]], [["1/2"], [-1]])}
         ),
     ),
     "lstm": (
+        ("i_*", "f_*", "o_*", "g_*", "c_*", "h_*"),
+        ExerciseTemplate({"x": (1, 1)} | cell_shapes("ifoc", 1, 1), _PAIR),
+        ExerciseTemplate({"x": (1, 2)} | cell_shapes("ifoc", 1, 1), _PAIR),
         ExerciseTemplate(
-            {"x": (1, 1)} | cell_shapes("ifoc", 1, 1),
-            {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES},
-            questions=_LSTM_QUESTIONS,
-        ),
-        ExerciseTemplate(
-            {"x": (1, 2)} | cell_shapes("ifoc", 1, 1),
-            {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES},
-            questions=_LSTM_QUESTIONS,
-        ),
-        ExerciseTemplate(
-            {"x": (2, 1)} | cell_shapes("ifoc", 2, 2),
-            {"h": ([[1], [0]],), "c": ([[0], [1]],)},
-            questions=_LSTM_QUESTIONS,
+            {"x": (2, 1)} | cell_shapes("ifoc", 2, 2), {"h": ([[1], [0]],), "c": ([[0], [1]],)}
         ),
     ),
 }
-for _cell, _exercises in _EXERCISES.items():
-    family(_cell, given=CELL_NAMES[_cell], exercises=_exercises)(partial(solve_recurrent, _cell))
-
-
-def check_cell_given(
-    cell: str, given: Mapping[str, Any], label: str = "{}", extra_names: str = ""
-) -> None:
-    """Raise a WorkError unless the cell type is known and takes every given name.
-
-    >>> check_cell_given("rnn", {"b_h": 1})
-    Traceback (most recent call last):
-        ...
-    regard.errors.WorkError: given: needs names that rnn takes, got 'b_h'; try b
-    """
-    if cell not in tuple(CELL_WEIGHTS):
-        raise WorkError(f"cell: needs one of {', '.join(CELL_WEIGHTS)}, got {cell!r}")
-    check_given(label.format(cell), given, f"{CELL_NAMES[cell]} {extra_names}")
+for _cell, (_questions, *_exercises) in _EXERCISES.items():
+    family(_cell, given=CELL_NAMES[_cell], exercises=tuple(_exercises), questions=_questions)(
+        partial(solve_recurrent, _cell)
+    )
 
 
 def start_recurrent(
@@ -142,9 +106,7 @@ def start_recurrent(
     >>> list(builder.given), steps
     (['W', 'U', 'h_0', 'x_1', 'x_2'], 2)
     """
-    missing = [name for name in ("x", *CELL_WEIGHTS[cell]) if name not in given]
-    if missing:
-        raise WorkError(f"given: needs {', '.join(missing)} for a {cell}, got none")
+    check_required(f"a {cell}", given, "x", *CELL_WEIGHTS[cell])
     inputs = parse_matrix(given["x"], "x")
     size = parse_matrix(given[CELL_WEIGHTS[cell][1]], "U").rows
     rest = {name: value for name, value in given.items() if name not in ("x", "h", "c")}
@@ -166,15 +128,18 @@ def add_time_step(builder: SolutionBuilder, cell: str, t: int) -> None:
     {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[cell](builder, t)
 
 
-def _add_preactivation(
+def add_preactivation(
     builder: SolutionBuilder, t: int, letter: str, suffix: str, title: str
 ) -> str:
-    """W x + U h (+ b) of one gate."""
-    x = builder.add_step(
-        f"{letter}x_{t}", "product", f"W{suffix}", f"x_{t}", title=f"{title}: the input"
-    )
-    h = builder.add_step(
-        f"{letter}h_{t}", "product", f"U{suffix}", f"h_{t - 1}", title="the previous state"
+    """Add W x + U h (+ b) of one gate at time step t; return the name of the result.
+
+    >>> builder, _ = start_recurrent("rnn", {"x": 3, "W": 2, "U": 1, "b": 1})
+    >>> builder.values[add_preactivation(builder, 1, "h", "", "the new state")]
+    Matrix([[7]])
+    """
+    x, h = builder.add_steps(
+        (f"{letter}x_{t}", "product", f"W{suffix} x_{t}", f"{title}: the input"),
+        (f"{letter}h_{t}", "product", f"U{suffix} h_{t - 1}", "the previous state"),
     )
     return _add_sum(builder, t, letter, x, h, f"b{suffix}")
 
@@ -186,42 +151,46 @@ def _add_sum(builder: SolutionBuilder, t: int, letter: str, x: str, h: str, bias
     return total
 
 
+def _add_gates(builder: SolutionBuilder, t: int, titles: Mapping[str, str]) -> None:
+    for gate, title in titles.items():
+        total = add_preactivation(builder, t, gate, f"_{gate}", title)
+        builder.add_step(f"{gate}_{t}", "sigmoid", total, title=title)
+
+
 def _rnn(builder: SolutionBuilder, t: int) -> None:
-    total = _add_preactivation(builder, t, "h", "", "the new state")
+    total = add_preactivation(builder, t, "h", "", "the new state")
     builder.add_step(f"h_{t}", "tanh", total, title=f"the state after step {t}")
 
 
 def _gru(builder: SolutionBuilder, t: int) -> None:
     previous = f"h_{t - 1}"
-    total = _add_preactivation(builder, t, "z", "_z", "the update gate")
-    z = builder.add_step(f"z_{t}", "sigmoid", total, title="the update gate")
-    total = _add_preactivation(builder, t, "r", "_r", "the reset gate")
-    r = builder.add_step(f"r_{t}", "sigmoid", total, title="the reset gate")
-    x = builder.add_step(f"gx_{t}", "product", "W", f"x_{t}", title="the candidate: the input")
-    h = builder.add_step(f"gh_{t}", "product", "U", previous, title="the previous state")
-    reset = builder.add_step(f"gr_{t}", "elementwise product", r, h, title="the reset state")
-    # Cho et al. (2014) reset before the product; cuDNN and torch after it, as here
-    reset_first = apply_rule("elementwise product", builder.values[r], builder.values[previous])
-    builder.add_mistake(
-        reset,
-        "the state was reset before the product, U (r ∘ h): the other GRU",
-        apply_rule("product", builder.values["U"], reset_first),
+    _add_gates(builder, t, {"z": "the update gate", "r": "the reset gate"})
+    x, _, reset = builder.add_steps(
+        (f"gx_{t}", "product", f"W x_{t}", "the candidate: the input"),
+        (f"gh_{t}", "product", f"U {previous}", "the previous state"),
+        (f"gr_{t}", "elementwise product", f"r_{t} gh_{t}", "the reset state"),
     )
+    # Cho et al. (2014) reset before the product; cuDNN and torch after it, as here
+    values = builder.values
+    reset_first = apply_rule("elementwise product", values[f"r_{t}"], values[previous])
+    description = "the state was reset before the product, U (r ∘ h): the other GRU"
+    builder.add_mistake(reset, description, apply_rule("product", values["U"], reset_first))
     total = _add_sum(builder, t, "g", x, reset, "b")
-    g = builder.add_step(f"g_{t}", "tanh", total, title="the candidate")
-    builder.add_step(f"h_{t}", "gated mix", z, previous, g, title=f"the state after step {t}")
+    builder.add_steps(
+        (f"g_{t}", "tanh", total, "the candidate"),
+        (f"h_{t}", "gated mix", f"z_{t} {previous} g_{t}", f"the state after step {t}"),
+    )
 
 
 def _lstm(builder: SolutionBuilder, t: int) -> None:
-    gates = {}
-    for gate, title in {"i": "input", "f": "forget", "o": "output"}.items():
-        total = _add_preactivation(builder, t, gate, f"_{gate}", f"the {title} gate")
-        gates[gate] = builder.add_step(f"{gate}_{t}", "sigmoid", total, title=f"the {title} gate")
-    total = _add_preactivation(builder, t, "g", "_c", "the candidate")
-    g = builder.add_step(f"g_{t}", "tanh", total, title="the candidate")
+    _add_gates(builder, t, {"i": "the input gate", "f": "the forget gate", "o": "the output gate"})
+    total = add_preactivation(builder, t, "g", "_c", "the candidate")
     by = "elementwise product"
-    kept = builder.add_step(f"k_{t}", by, gates["f"], f"c_{t - 1}", title="the part that is kept")
-    new = builder.add_step(f"n_{t}", by, gates["i"], g, title="the part that is added")
-    c = builder.add_step(f"c_{t}", "add", kept, new, title=f"the cell after step {t}")
-    tanh = builder.add_step(f"t_{t}", "tanh", c, title="tanh of the cell")
-    builder.add_step(f"h_{t}", by, gates["o"], tanh, title=f"the state after step {t}")
+    builder.add_steps(
+        (f"g_{t}", "tanh", total, "the candidate"),
+        (f"k_{t}", by, f"f_{t} c_{t - 1}", "the part that is kept"),
+        (f"n_{t}", by, f"i_{t} g_{t}", "the part that is added"),
+        (f"c_{t}", "add", f"k_{t} n_{t}", f"the cell after step {t}"),
+        (f"t_{t}", "tanh", f"c_{t}", "tanh of the cell"),
+        (f"h_{t}", by, f"o_{t} t_{t}", f"the state after step {t}"),
+    )

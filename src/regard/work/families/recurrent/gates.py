@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import parse_matrix, parse_number
 from regard.work.families.recurrent.cells import CELL_WEIGHTS, add_time_step, start_recurrent
-from regard.work.families.registry import check_given, family
+from regard.work.families.registry import check_required, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -26,124 +25,91 @@ def solve_gates(given: Mapping[str, Any], *, gate_eps: Any = "1/1000") -> Soluti
     >>> solution.remarks[0]
     '1. z ≈ 0 keeps the state: true. With z = 1/1000 it changes by 0.000238, which is z ‖g - h‖.'
     """
-    check_given("gates", given)
-    missing = [name for name in (*GRU_GIVEN, "h", "c", *CELL_WEIGHTS["lstm"]) if name not in given]
-    if missing:
-        raise WorkError(f"given: needs {', '.join(missing)} for gates, got none")
+    check_required("gates", given, *GRU_GIVEN, "h", "c", *CELL_WEIGHTS["lstm"])
     size, inputs = parse_matrix(given["U"], "U").rows, parse_matrix(given["W"], "W").cols
     lstm = {name: given[name] for name in CELL_WEIGHTS["lstm"]} | {"h": given["h"], "c": given["c"]}
     builder, _ = start_recurrent("lstm", lstm | {"x": [[0]] * inputs}, "gates")
     gate_value = parse_number(gate_eps)
+    gates = {"z_0": gate_value, "z_1": 1 - gate_value, "r_0": 0, "r_1": 1}
     gru = {name: parse_matrix(given[name], name) for name in GRU_GIVEN}
-    gru |= {
-        "z_0": _constant_vector(gate_value, size),
-        "z_1": _constant_vector(1 - gate_value, size),
-        "r_0": _constant_vector(0, size),
-    }
-    for name, value in (gru | {"r_1": _constant_vector(1, size)}).items():
+    gru |= {name: M([[value]] * size) for name, value in gates.items()}
+    for name, value in gru.items():
         builder.add_given(name, M(value.T) if value.shape == (1, size) else value)
-    _statement_1(builder, gate_value)
-    _statement_2(builder)
-    _statement_3(builder)
-    _statement_4(builder)
-    _statements_5_and_6(builder)
+    _add_gru_statements(builder, gate_value)
+    _add_lstm_statements(builder)
     return builder.build()
 
 
-def _constant_vector(value: Any, size: int) -> Any:
-    return M([[parse_number(value)]] * size)
-
-
-def _size(builder: SolutionBuilder, name: str) -> float:
-    return to_float(builder.values[name][0])
-
-
-def _value_range(builder: SolutionBuilder, *names: str) -> tuple[float, float]:
-    entries = [to_float(x) for name in names for x in builder.values[name]]
-    return min(entries), max(entries)
-
-
-def _statement_1(builder: SolutionBuilder, gate_value: Any) -> None:
-    x = builder.add_step("gx", "product", "W", "x", title="the candidate of a GRU: the input")
-    h = builder.add_step("gh", "product", "U", "h_0", title="the state, with r = 1")
-    builder.add_step(
-        "g", "tanh", builder.add_step("gs", "add", x, h, title="their sum"), title="the candidate"
+def _add_gru_statements(builder: SolutionBuilder, gate_value: Any) -> None:
+    """Statements 1 and 2."""
+    builder.add_steps(
+        ("gx", "product", "W x", "the candidate of a GRU: the input"),
+        ("gh", "product", "U h_0", "the state, with r = 1"),
+        ("gs", "add", "gx gh", "their sum"),
+        ("g", "tanh", "gs", "the candidate"),
+        ("a", "gated mix", "z_0 h_0 g", "statement 1: the new state with z about 0"),
+        ("am", "subtract", "a h_0", "the change"),
+        ("an", "norm of 1", "am", "its norm"),
     )
-    builder.add_step(
-        "a", "gated mix", "z_0", "h_0", "g", title="statement 1: the new state with z about 0"
-    )
-    builder.add_step("am", "subtract", "a", "h_0", title="the change")
-    builder.add_step("an", "norm of 1", "am", title="its norm")
     builder.add_remark(
         f"1. z ≈ 0 keeps the state: true. With z = {gate_value} it changes by "
-        f"{_size(builder, 'an'):.3g}, which is z ‖g - h‖."
+        f"{builder.number('an'):.3g}, which is z ‖g - h‖."
     )
-
-
-def _statement_2(builder: SolutionBuilder) -> None:
-    builder.add_step("g_0", "tanh", "gx", title="statement 2: the candidate with r about 0")
-    title = "∂h'/∂h with z about 1 and r about 0, gates fixed"
-    builder.add_step("Ja", "Jacobian with fixed gates", "z_1", "r_0", "g_0", "U", title=title)
-    builder.add_step("na", "norm of 1", "Ja", title="its norm: the dependence on the old state")
-    title = "the same with z about 1 and r = 1"
-    builder.add_step("Jb", "Jacobian with fixed gates", "z_1", "r_1", "g", "U", title=title)
-    builder.add_step(
-        "nb", "norm of 1", "Jb", title="its norm: the candidate still depends on the state"
+    rule, title = "Jacobian with fixed gates", "∂h'/∂h with z about 1 and r about 0, gates fixed"
+    builder.add_steps(
+        ("g_0", "tanh", "gx", "statement 2: the candidate with r about 0"),
+        ("Ja", rule, "z_1 r_0 g_0 U", title),
+        ("na", "norm of 1", "Ja", "its norm: the dependence on the old state"),
+        ("Jb", rule, "z_1 r_1 g U", "the same with z about 1 and r = 1"),
+        ("nb", "norm of 1", "Jb", "its norm: the candidate still depends on the state"),
     )
-    enough = "not" if _size(builder, "nb") > 2 * _size(builder, "na") else "too here"
+    without_reset, with_reset = builder.number("na"), builder.number("nb")
+    enough = "not" if with_reset > 2 * without_reset else "too here"
     builder.add_remark(
-        f"2. z ≈ 1 and r ≈ 0 forget the state: true, ‖∂h'/∂h‖ = {_size(builder, 'na'):.3g}. "
-        f"z ≈ 1 alone does {enough}: "
-        f"with r = 1 it is {_size(builder, 'nb'):.3g}, because the candidate depends on h."
+        f"2. z ≈ 1 and r ≈ 0 forget the state: true, ‖∂h'/∂h‖ = {without_reset:.3g}. z ≈ 1 alone "
+        f"does {enough}: with r = 1 it is {with_reset:.3g}, because the candidate depends on h."
     )
 
 
-def _statement_3(builder: SolutionBuilder) -> None:
+def _add_lstm_statements(builder: SolutionBuilder) -> None:
+    """Statements 3 to 6."""
     add_time_step(builder, "lstm", 1)
-    builder.add_step(
-        "bm", "subtract", "h_1", "h_0", title="statement 3: the change of h in an LSTM with x = 0"
+    builder.add_steps(
+        ("bm", "subtract", "h_1 h_0", "statement 3: the change of h in an LSTM with x = 0"),
+        ("bn", "norm of 1", "bm", "its norm"),
     )
-    builder.add_step("bn", "norm of 1", "bm", title="its norm")
-    moved = _size(builder, "bn")
+    moved = builder.number("bn")
     verdict = "true here, since it is at a fixed point" if moved == 0 else "false"
     builder.add_remark(
         f"3. In an LSTM x = 0 leaves h unchanged: {verdict}; it changes by {moved:.3g}, because "
         "the gates and the candidate depend on h. Only h = c = 0 (without bias) is a fixed point."
     )
-
-
-def _statement_4(builder: SolutionBuilder) -> None:
     title = "statement 4: ∂c/∂h with f = 0: through the gate i"
-    builder.add_step("Bi", "Jacobian of a gate", "g_1", "i_1", "U_i", title=title)
-    builder.add_step(
-        "Bg", "Jacobian of the candidate", "i_1", "g_1", "U_c", title="through the candidate"
+    builder.add_steps(
+        ("Bi", "Jacobian of a gate", "g_1 i_1 U_i", title),
+        ("Bg", "Jacobian of the candidate", "i_1 g_1 U_c", "through the candidate"),
+        ("B", "add", "Bi Bg", "their sum; the path through f is 0"),
+        ("Bn", "norm of 1", "B", "its norm: the remaining gradient"),
     )
-    builder.add_step("B", "add", "Bi", "Bg", title="their sum; the path through f is 0")
-    builder.add_step("Bn", "norm of 1", "B", title="its norm: the remaining gradient")
-    norm = _size(builder, "Bn")
+    norm = builder.number("Bn")
     verdict = "false" if norm else "true here, since U_i and U_c are 0"
     builder.add_remark(
         f"4. f = 0 stops back-propagation: {verdict}. The direct path from cell to cell is 0, but "
         f"through i and the candidate ‖∂c/∂h‖ = {norm:.3g}; it vanishes only if U is 0."
     )
-
-
-def _statements_5_and_6(builder: SolutionBuilder) -> None:
-    low, high = _value_range(builder, "i_1", "f_1", "o_1")
-    cell = _value_range(builder, "c_1")[0]
+    gates = [to_float(x) for name in ("i_1", "f_1", "o_1") for x in builder.values[name]]
+    cell = min(map(to_float, builder.values["c_1"]))
     solution = "here its smallest is" if cell < 0 else "though here its smallest is"
     builder.add_remark(
-        f"5. Gates are not negative: true, σ lies in (0, 1); here {low:.3g} to {high:.3g}. The "
-        "cell cannot be negative either: false. The candidate lies in (-1, 1) and c may start "
-        f"below 0; {solution} {cell:.3g}."
+        f"5. Gates are not negative: true, σ lies in (0, 1); here {min(gates):.3g} to "
+        f"{max(gates):.3g}. The cell cannot be negative either: false. The candidate lies in "
+        f"(-1, 1) and c may start below 0; {solution} {cell:.3g}."
     )
-    sums = [
-        builder.add_step(
-            f"s_{gate}", "sum of entries", f"{gate}_1", title=f"statement 6: the sum of gate {gate}"
-        )
-        for gate in "ifo"
-    ]
-    sums_text = ", ".join(f"{_size(builder, name):.3g}" for name in sums)
+    title = "statement 6: the sum of gate"
+    sums = builder.add_steps(
+        *((f"s_{gate}", "sum of entries", f"{gate}_1", f"{title} {gate}") for gate in "ifo")
+    )
+    sums_text = ", ".join(f"{builder.number(name):.3g}" for name in sums)
     builder.add_remark(
         f"6. Gates are distributions over the units: false. Each unit has its own σ; the sums of "
         f"i, f and o are {sums_text}, and nothing normalises them to 1."

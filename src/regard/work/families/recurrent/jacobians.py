@@ -17,8 +17,10 @@ def add_rnn_jacobians(builder: SolutionBuilder, steps: int) -> None:
     >>> solution["G_0"], solution["ρ"]
     (Matrix([[1/4]]), Matrix([[1/2]]))
     """
-    builder.add_step("ρ", "spectral radius", "U", title="the spectral radius")
-    builder.add_step("u", "spectral norm", "U", title="the spectral norm")
+    builder.add_steps(
+        ("ρ", "spectral radius", "U", "the spectral radius"),
+        ("u", "spectral norm", "U", "the spectral norm"),
+    )
     for t in range(1, steps + 1):
         title = f"∂h_{t}/∂h_{t - 1}: the Jacobian of step {t}"
         builder.add_step(f"J_{t}", "Jacobian of a step", f"h_{t}", "U", title=title)
@@ -26,17 +28,13 @@ def add_rnn_jacobians(builder: SolutionBuilder, steps: int) -> None:
     norms_by_distance = []
     for t in range(steps - 1, -1, -1):
         title = f"∂h_{steps}/∂h_{t}: over a distance of {steps - t}"
-        rule_and_inputs = (
-            ("copy", product) if t == steps - 1 else ("product", product, f"J_{t + 1}")
-        )
-        product = builder.add_step(f"G_{t}", *rule_and_inputs, title=title)
+        step = ("copy", product) if t == steps - 1 else ("product", product, f"J_{t + 1}")
+        product = builder.add_step(f"G_{t}", *step, title=title)
         builder.add_step(f"n_{t}", "norm of 1", product, title="its Frobenius norm")
-        norms_by_distance.append(
-            f"{format_decimal(builder.values[f'n_{t}'][0], 3)} at distance {steps - t}"
-        )
-    radius, gain = (to_float(builder.values[name][0]) for name in ("ρ", "u"))
+        norm = format_decimal(builder.values[f"n_{t}"][0], 3)
+        norms_by_distance.append(f"{norm} at distance {steps - t}")
     builder.add_remark(f"‖∂h_{steps}/∂h_t‖ is {', '.join(norms_by_distance)}.")
-    builder.add_remark(_radius_remark(radius, gain))
+    builder.add_remark(_radius_remark(builder.number("ρ"), builder.number("u")))
     builder.add_remark(
         "The derivative of tanh is at most 1 (of σ at most ¼): it can only shrink a gradient. "
         "Only U can make it explode."
@@ -78,12 +76,9 @@ def add_lstm_jacobians(builder: SolutionBuilder, steps: int) -> None:
     """
     for t in range(steps - 1, -1, -1):
         title = f"∂c_{steps}/∂c_{t} along the direct path: the product of the forget gates"
-        rule_and_inputs = (
-            ("copy", f"f_{steps}") if t == steps - 1 else ("elementwise product", f"F_{t + 1}")
-        )
-        builder.add_step(
-            f"F_{t}", *rule_and_inputs, *([] if t == steps - 1 else [f"f_{t + 1}"]), title=title
-        )
+        step = ("elementwise product", f"F_{t + 1}", f"f_{t + 1}")
+        step = ("copy", f"f_{steps}") if t == steps - 1 else step
+        builder.add_step(f"F_{t}", *step, title=title)
     direct = [to_float(x) for x in builder.values["F_0"]]
     gate = (sum(direct) / len(direct)) ** (1 / steps)
     builder.add_remark(
@@ -100,28 +95,20 @@ def add_lstm_jacobians(builder: SolutionBuilder, steps: int) -> None:
 
 def _add_total_jacobian(builder: SolutionBuilder, t: int) -> None:
     """Add the total ∂c_t/∂c_{t-1} of the last step, with the path through the state."""
-    title = f"∂c_{t}/∂h_{t - 1} through the "
-    parts = [
-        builder.add_step(
-            "Bf", "Jacobian of a gate", f"c_{t - 1}", f"f_{t}", "U_f", title=title + "gate f"
-        ),
-        builder.add_step(
-            "Bi", "Jacobian of a gate", f"g_{t}", f"i_{t}", "U_i", title=title + "gate i"
-        ),
-        builder.add_step(
-            "Bg", "Jacobian of the candidate", f"i_{t}", f"g_{t}", "U_c", title=title + "candidate"
-        ),
-    ]
-    builder.add_step("B", "sum of 3", *parts, title=f"∂c_{t}/∂h_{t - 1}, total")
-    previous = (f"o_{t - 1}", f"t_{t - 1}")
-    title = f"∂c_{t}/∂c_{t - 1} through h_{t - 1}"
-    builder.add_step("D", "scale columns by o tanh'", "B", *previous, title=title)
-    title = f"∂c_{t}/∂c_{t - 1}, total: direct and through h_{t - 1}"
-    builder.add_step("C", "diagonal and rest", f"f_{t}", "D", title=title)
+    h, by_h, by_c = f"h_{t - 1}", f"∂c_{t}/∂h_{t - 1}", f"∂c_{t}/∂c_{t - 1}"
+    gate = "Jacobian of a gate"
+    builder.add_steps(
+        ("Bf", gate, f"c_{t - 1} f_{t} U_f", f"{by_h} through the gate f"),
+        ("Bi", gate, f"g_{t} i_{t} U_i", f"{by_h} through the gate i"),
+        ("Bg", "Jacobian of the candidate", f"i_{t} g_{t} U_c", f"{by_h} through the candidate"),
+        ("B", "sum of 3", "Bf Bi Bg", f"{by_h}, total"),
+        ("D", "scale columns by o tanh'", f"B o_{t - 1} t_{t - 1}", f"{by_c} through {h}"),
+        ("C", "diagonal and rest", f"f_{t} D", f"{by_c}, total: direct and through {h}"),
+    )
     largest = max(abs(to_float(x)) for x in builder.values["D"])
     builder.add_remark(
-        f"∂c_{t}/∂c_{t - 1} = diag(f_{t}) holds for a fixed h_{t - 1}; the path through "
-        f"h_{t - 1} adds up to {largest:.3g}, and remains when f is 0 (unless U is 0)."
+        f"{by_c} = diag(f_{t}) holds for a fixed {h}; the path through {h} adds up to "
+        f"{largest:.3g}, and remains when f is 0 (unless U is 0)."
     )
 
 
@@ -134,14 +121,13 @@ def add_clipping(builder: SolutionBuilder, gradients: list[str], max_norm: Any) 
     (Matrix([[5]]), Matrix([[3/5]]), Matrix([[4/5]]))
     """
     builder.add_given("m", max_norm)
-    builder.add_step(
-        "n", f"norm of {len(gradients)}", *gradients, title="the norm of the whole gradient"
+    norm = f"norm of {len(gradients)}"
+    builder.add_steps(
+        ("n", norm, " ".join(gradients), "the norm of the whole gradient"),
+        ("k", "clip by norm", "n m", "the factor that clips it"),
+        *((f"c{d[1:]}", "scale", f"{d} k", f"∂J/∂{d[1:]}, clipped") for d in gradients),
     )
-    builder.add_step("k", "clip by norm", "n", "m", title="the factor that clips it")
-    for name in gradients:
-        title = f"∂J/∂{name[1:]}, clipped"
-        builder.add_step(f"c{name[1:]}", "scale", name, "k", title=title)
-    if to_float(builder.values["k"][0]) < 1:
+    if builder.number("k") < 1:
         builder.add_remark(
             "Clipping by norm shortens the step and keeps its direction (cosine 1); "
             f"clipping each entry at {format_decimal(max_norm)} would change it: cosine "

@@ -1,73 +1,46 @@
-"""Rules of the chain rule: derivatives of gates and sums over paths."""
+"""Rules of the chain rule and of attention over past states."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import sympy
 
-from regard.errors import ShapeError
-from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule, format_operand, format_power
+from regard.work.rules.basic import product_entry
+from regard.work.rules.rule import (
+    M,
+    Matrix,
+    MatrixFunction,
+    Rule,
+    elementwise,
+    format_power,
+    format_sum,
+)
 
 MAX_SUM_TERMS = 12
 
-
-def elementwise_product(*inputs: Matrix) -> Matrix:
-    """Elementwise (Hadamard) product of matrices of one shape.
-
-    >>> elementwise_product(M([[1, 2]]), M([[3, 4]]))
-    Matrix([[3, 8]])
-    """
-    if len({x.shape for x in inputs}) > 1:
-        shapes = " and ".join(f"{x.rows}×{x.cols}" for x in inputs)
-        raise ShapeError(f"factors: needs all of one shape, got {shapes}")
-    product = inputs[0]
-    for x in inputs[1:]:
-        product = product.multiply_elementwise(x)
-    return M(product)
-
-
-def tanh_derivative(y: Matrix) -> Matrix:
-    """Derivative of tanh from its output y: 1 - y².
-
-    >>> tanh_derivative(M([[0, 1]]))
-    Matrix([[1, 0]])
-    """
-    return M(y.applyfunc(lambda x: 1 - x**2))
-
-
-def sigmoid_derivative(y: Matrix) -> Matrix:
-    """Derivative of σ from its output y: y (1 - y).
-
-    >>> sigmoid_derivative(M([[0, sympy.Rational(1, 2)]]))
-    Matrix([[0, 1/4]])
-    """
-    return M(y.applyfunc(lambda x: x * (1 - x)))
+_add = elementwise(lambda *terms: sum(terms[1:], terms[0]))
+_multiply = elementwise(lambda x, y: x * y)
+_tanh_backward = elementwise(lambda d, y: d * (1 - y**2))
+_sigmoid_backward = elementwise(lambda d, y: d * (y * (1 - y)))
+_times_complement = elementwise(lambda d, y: d * (1 - y))
 
 
 def _sum_of(count: int) -> Rule:
     """Sum of `count` terms; the common mistake is to leave one out."""
 
-    def run(*inputs: Matrix) -> Matrix:
-        if len({x.shape for x in inputs}) > 1:
-            shapes = " and ".join(f"{x.rows}×{x.cols}" for x in inputs)
-            raise ShapeError(f"sum: needs all of one shape, got {shapes}")
-        return M(sum(inputs[1:], inputs[0]))
-
     def without(which: int) -> MatrixFunction:
-        return lambda *inputs: run(*(x for n, x in enumerate(inputs) if n != which))
+        return lambda *inputs: _add(*(x for n, x in enumerate(inputs) if n != which))
 
     mistakes: dict[str, MatrixFunction] = {
         f"term {n + 1} of the sum was left out": without(n) for n in range(count)
     }
     mistakes |= {f"only term {n + 1} of the sum was taken": _select(n) for n in range(count)}
-    mistakes["the mean was taken instead of the sum"] = lambda *inputs: M(run(*inputs) / count)
+    mistakes["the mean was taken instead of the sum"] = lambda *inputs: M(_add(*inputs) / count)
+    return _sum_rule(mistakes, count)
+
+
+def _sum_rule(mistakes: Mapping[str, MatrixFunction], count: int = 2) -> Rule:
     text = " + ".join(f"{{{n}}}" for n in range(count))
-    return Rule(
-        run,
-        text,
-        text,
-        mistakes,
-        lambda i, j, *inputs: " + ".join(format_operand(x[i, j]) for x in inputs),
-    )
+    return Rule(_add, text, mistakes, text)
 
 
 def _select(which: int) -> MatrixFunction:
@@ -78,142 +51,111 @@ def _half_square(h: Matrix, target: Matrix) -> Matrix:
     return M([[sum((x**2 for x in h - target), sympy.S.Zero) / 2]])
 
 
-def _derivative_entry(derivative: str) -> Any:
-    return lambda i, j, d, y: (
-        f"{format_operand(d[i, j])}·"
-        + derivative.replace("y²", format_power(y[i, j])).replace("y", format_operand(y[i, j]))
-    )
-
-
 GRADIENT_RULES: dict[str, Rule] = {
     **{f"sum of {n}": _sum_of(n) for n in range(2, MAX_SUM_TERMS + 1)},
-    "copy": Rule(lambda a: a, "{0}", "{0}", {}),
+    "copy": Rule(lambda a: a, "{0}"),
     "sum of entries": Rule(
         lambda a: M([[sum(a)]]),
         "sum of the entries of {0}",
-        "\\mathbf 1^\\top {0}",
         {"the mean was taken": lambda a: M([[sum(a) / len(a)]])},
-        lambda i, j, a: " + ".join(format_operand(x) for x in a),
+        format_sum,
+        "\\mathbf 1^\\top {0}",
     ),
     "ones like": Rule(
         lambda a: M.ones(*a.shape),
         "1 for each entry of {0}",
-        "\\partial\\, \\mathbf 1^\\top {0} / \\partial {0}",
-        {},
+        latex="\\partial\\, \\mathbf 1^\\top {0} / \\partial {0}",
     ),
+    "zeros like": Rule(lambda a: M.zeros(*a.shape), "0, of the shape of {0}", latex="0 \\cdot {0}"),
     "half square": Rule(
         _half_square,
         "½ ‖{0} - {1}‖²",
-        "\\tfrac12 \\lVert {0} - {1} \\rVert^2",
         {"the half was left out": lambda h, y: M(2 * _half_square(h, y))},
-        lambda i, j, h, y: (
-            "½·(" + " + ".join(f"{format_power(a - b)}" for a, b in zip(h, y, strict=True)) + ")"
-        ),
+        lambda h, y: f"½·({format_sum(h - y, format_power)})",
     ),
     "subtract": Rule(
-        lambda a, b: M(a - b),
+        elementwise(lambda x, y: x - y),
         "{0} - {1}",
+        {"they were added": _add, "they were swapped": elementwise(lambda x, y: y - x)},
         "{0} - {1}",
-        {
-            "they were added": lambda a, b: M(a + b),
-            "they were swapped": lambda a, b: M(b - a),
-        },
-        lambda i, j, a, b: f"{format_operand(a[i, j])} - {format_operand(b[i, j])}",
     ),
-    "add future gradient": Rule(
-        lambda e, future: M(e + future),
-        "{0} + {1}",
-        "{0} + {1}",
+    "add future gradient": _sum_rule(
         {
-            "only the direct part was taken, not the gradient from later steps": lambda e, future: (
-                e
-            ),
-            "the direct part was left out": lambda e, future: future,
-        },
-        lambda i, j, e, future: f"{format_operand(e[i, j])} + {format_operand(future[i, j])}",
+            "only the direct part was taken, not the gradient from later steps": _select(0),
+            "the direct part was left out": _select(1),
+        }
     ),
     "tanh backward": Rule(
-        lambda d, y: elementwise_product(d, tanh_derivative(y)),
+        _tanh_backward,
         "{0} ∘ (1 - {1}²)",
-        "{0} \\circ (1 - {1}^2)",
         {
-            "the derivative of tanh was left out": lambda d, y: d,
-            "the derivative of σ was used for that of tanh": lambda d, y: elementwise_product(
-                d, sigmoid_derivative(y)
-            ),
-            "1 - y was used for 1 - y²": lambda d, y: elementwise_product(
-                d, M(y.applyfunc(lambda x: 1 - x))
-            ),
-            "the derivative was taken at the output, not at the input": lambda d, y: (
-                elementwise_product(d, tanh_derivative(M(y.applyfunc(sympy.tanh))))
+            "the derivative of tanh was left out": _select(0),
+            "the derivative of σ was used for that of tanh": _sigmoid_backward,
+            "1 - y was used for 1 - y²": _times_complement,
+            "the derivative was taken at the output, not at the input": elementwise(
+                lambda d, y: d * (1 - sympy.tanh(y) ** 2)
             ),
         },
-        _derivative_entry("(1 - y²)"),
+        "{0}·(1 - {1:²})",
     ),
     "σ backward": Rule(
-        lambda d, y: elementwise_product(d, sigmoid_derivative(y)),
+        _sigmoid_backward,
         "{0} ∘ {1} ∘ (1 - {1})",
-        "{0} \\circ {1} \\circ (1 - {1})",
         {
-            "the derivative of σ was left out": lambda d, y: d,
-            "the derivative of tanh was used for that of σ": lambda d, y: elementwise_product(
-                d, tanh_derivative(y)
-            ),
-            "(1 - y) was left out": elementwise_product,
+            "the derivative of σ was left out": _select(0),
+            "the derivative of tanh was used for that of σ": _tanh_backward,
+            "(1 - y) was left out": _multiply,
         },
-        _derivative_entry("y·(1 - y)"),
+        "{0}·{1}·(1 - {1})",
     ),
     "gate backward": Rule(
-        lambda d, y: elementwise_product(d, y),
-        "{0} ∘ {1}",
-        "{0} \\circ {1}",
-        {"the other factor was left out": lambda d, y: d},
-        lambda i, j, d, y: f"{format_operand(d[i, j])}·{format_operand(y[i, j])}",
+        _multiply, "{0} ∘ {1}", {"the other factor was left out": _select(0)}, "{0}·{1}"
     ),
     "update gate backward": Rule(
-        lambda d, new, old: elementwise_product(d, M(new - old)),
+        elementwise(lambda d, new, old: d * (new - old)),
         "{0} ∘ ({1} - {2})",
-        "{0} \\circ ({1} - {2})",
         {
-            "new and old were swapped": lambda d, new, old: elementwise_product(d, M(old - new)),
-            "the old state was left out": lambda d, new, old: elementwise_product(d, new),
+            "new and old were swapped": elementwise(lambda d, new, old: d * (old - new)),
+            "the old state was left out": elementwise(lambda d, new, old: d * new),
         },
-        lambda i, j, d, n, o: (
-            f"{format_operand(d[i, j])}·({format_operand(n[i, j])} - {format_operand(o[i, j])})"
-        ),
+        "{0}·({1} - {2})",
     ),
     "keep path backward": Rule(
-        lambda d, z: elementwise_product(d, M(z.applyfunc(lambda x: 1 - x))),
-        "{0} ∘ (1 - {1})",
-        "{0} \\circ (1 - {1})",
-        {"z was used for 1 - z": elementwise_product},
-        lambda i, j, d, z: f"{format_operand(d[i, j])}·(1 - {format_operand(z[i, j])})",
+        _times_complement, "{0} ∘ (1 - {1})", {"z was used for 1 - z": _multiply}, "{0}·(1 - {1})"
     ),
     "cell backward": Rule(
-        lambda d, o, y: elementwise_product(d, o, tanh_derivative(y)),
+        elementwise(lambda d, o, y: d * o * (1 - y**2)),
         "{0} ∘ {1} ∘ (1 - {2}²)",
-        "{0} \\circ {1} \\circ (1 - {2}^2)",
         {
-            "the derivative of tanh was left out": lambda d, o, y: elementwise_product(d, o),
-            "the output gate was left out": lambda d, o, y: elementwise_product(
-                d, tanh_derivative(y)
-            ),
-            "the derivative of σ was used for that of tanh": lambda d, o, y: elementwise_product(
-                d, o, sigmoid_derivative(y)
+            "the derivative of tanh was left out": elementwise(lambda d, o, y: d * o),
+            "the output gate was left out": elementwise(lambda d, o, y: d * (1 - y**2)),
+            "the derivative of σ was used for that of tanh": elementwise(
+                lambda d, o, y: d * o * (y * (1 - y))
             ),
         },
-        lambda i, j, d, o, y: (
-            f"{format_operand(d[i, j])}·{format_operand(o[i, j])}·(1 - {format_power(y[i, j])})"
-        ),
+        "{0}·{1}·(1 - {2:²})",
     ),
-    "add cell paths": Rule(
-        lambda h, c: M(h + c),
-        "{0} + {1}",
-        "{0} + {1}",
+    "add cell paths": _sum_rule(
         {
-            "the path through h was left out": lambda h, c: c,
-            "the path through the next cell was left out": lambda h, c: h,
+            "the path through h was left out": _select(1),
+            "the path through the next cell was left out": _select(0),
+        }
+    ),
+    "scores of the past": Rule(
+        lambda keys, query, _: M(keys.T * query),
+        "{0}ᵀ {1}",
+        {
+            "the previous state was taken as the query": lambda keys, _, past: M(keys.T * past),
+            "it was divided by √d": lambda keys, query, _: M(
+                keys.T * query / sympy.sqrt(keys.rows)
+            ),
         },
-        lambda i, j, h, c: f"{format_operand(h[i, j])} + {format_operand(c[i, j])}",
+        lambda keys, query, _: product_entry(keys.T, query),
+    ),
+    "add context": _sum_rule(
+        {
+            "the context was left out": _select(0),
+            "the mean was taken": elementwise(lambda p, a: (p + a) / 2),
+        }
     ),
 }

@@ -65,13 +65,13 @@ def compute_window(
     reduce: PoolReduce = "mean",
 ) -> Tensor:
     """`window` with checked terms."""
-    if min(as_int_pair("pool", pool)) < 1:
+    high, wide = pool = as_int_pair("pool", pool)
+    if min(pool) < 1:
         raise ShapeError(f"pool: needs 1 or more, got {pool}")
     if reduce not in ("sum", "mean", "max"):
         raise ShapeError(f"reduce: needs sum, mean or max, got {reduce!r}")
     row_range = resolve_slice(rows, q.shape[-2], "rows")
     key_range = resolve_slice(keys, k.shape[-2], "keys")
-    high, wide = pool = as_int_pair("pool", pool)
     bands = row_bands(-(-len(row_range) // high), q.shape[:-2].numel() * len(key_range) * high)
     parts = []
     for cells in bands:

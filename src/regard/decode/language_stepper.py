@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from regard.decode.cache import KVCache
+from regard.decode.cache import KVCache, KVStorage
 from regard.decode.constraints import AllowedTokens, SuppressTokens, TokenConstraint, allowed_mask
 from regard.decode.gpu.buffers import StepBuffers
 from regard.decode.gpu.engine import CudaGraphEngine, get_engine
@@ -36,7 +36,19 @@ class GpuState:
     lease: "BufferLease"
     length: int
     left_padding: Tensor | None
-    cache_rows: Tensor | None = None
+    cache_rows: Tensor | None = None  # None: each row's own
+
+    @property
+    def resolved_cache_rows(self) -> Tensor:
+        """`cache_rows`, or a table of each row's own."""
+        return _own_rows(self.lease.buffers) if self.cache_rows is None else self.cache_rows
+
+    def past(self) -> list[Tensor]:
+        """Keys and values per layer, as in `KVStorage`, the past of each row in its own row."""
+        time, at = self.length, self.resolved_cache_rows[:, : self.length].long()
+        layers = [x[:, :, :time] for x in self.lease.buffers.storage.layers]
+        index = at[:, None, :, None].expand(-1, layers[0].shape[1], -1, layers[0].shape[3])
+        return [x.gather(0, index) for x in layers]
 
 
 class BufferLease:
@@ -49,10 +61,8 @@ class BufferLease:
     def __del__(self) -> None:
         # graphs captured before a weight moved are useless
         if hasattr(self, "buffers") and self.version is self.engine.version:
-            self.engine.free_buffers = [
-                self.buffers,
-                *self.engine.free_buffers[: MAX_FREE_BUFFERS - 1],
-            ]
+            free = self.engine.free_buffers[: MAX_FREE_BUFFERS - 1]
+            self.engine.free_buffers = [self.buffers, *free]
 
 
 class LanguageStepper:
@@ -72,11 +82,9 @@ class LanguageStepper:
         if not torch.is_grad_enabled() and self.engine.ready():
             return self._start_gpu(tokens, skip)
         state = LanguageState(KVCache(), skip)
-        return (
-            self._read(tokens, state, scored=is_intercepted(self.model))[1]
-            if tokens.shape[1]
-            else state
-        )
+        if tokens.shape[1]:
+            _, state = self._read(tokens, state, scored=is_intercepted(self.model))
+        return state
 
     def step(
         self, tokens: Tensor, state: "LanguageState | GpuState"
@@ -92,22 +100,19 @@ class LanguageStepper:
         skip = None if state.left_padding is None else state.left_padding[rows]
         if isinstance(state, LanguageState):
             return LanguageState(state.cache.select(rows), skip)
-        lease = state.lease
-        cache_rows = _identity_rows(lease.buffers) if state.cache_rows is None else state.cache_rows
-        if len(rows) != lease.buffers.rows:
-            return self._compact(
-                replace(state, cache_rows=cache_rows[rows], left_padding=skip), state.length + 1
-            )
+        b, cache_rows = state.lease.buffers, state.resolved_cache_rows[rows]
+        if len(rows) != b.rows:
+            state = replace(state, cache_rows=cache_rows, left_padding=skip)
+            return self._compact(state, state.length + 1)
         # only the indirection changes; keys and values stay in place
-        past = torch.arange(lease.buffers.capacity, device=rows.device) < state.length
-        cache_rows = torch.where(past, cache_rows[rows], _identity_rows(lease.buffers))
-        return GpuState(lease, state.length, skip, cache_rows)
+        past = torch.arange(b.capacity, device=rows.device) < state.length
+        cache_rows = torch.where(past, cache_rows, _own_rows(b))
+        return GpuState(state.lease, state.length, skip, cache_rows)
 
     def generate(
         self,
         first: Tensor,
         state: "LanguageState | GpuState",
-        *,
         end: int,
         max_new_tokens: int,
         sampling: Sampling | None,
@@ -123,36 +128,33 @@ class LanguageStepper:
             return None
         if not self._fits(state, max_new_tokens):
             return None
-        return self._generate(first, state, end, max_new_tokens, sampling, constraints)
-
-    def _generate(
-        self,
-        first: Tensor,
-        state: GpuState,
-        end: int,
-        limit: int,
-        how: Sampling | None,
-        rules: Sequence[TokenConstraint],
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         with torch.no_grad():
-            state, b = self._ready(state, limit)
-            vocab = self.model.config.vocab
-            allowed = allowed_mask(rules, first.new_empty(len(first), 0), vocab)
-            b.suppress_mask.copy_(
-                torch.zeros(vocab, device=first.device) if allowed is None else ~allowed
-            )
+            state, b = self._ready(state, max_new_tokens)
+            none = first.new_empty(len(first), 0)
+            allowed = allowed_mask(constraints, none, self.model.config.vocab)
+            if allowed is None:
+                b.suppress_mask.zero_()
+            else:
+                b.suppress_mask.copy_(~allowed)
             b.token.copy_(first)
             b.start_lengths.copy_(b.lengths)
             b.ended.zero_()
             b.end.fill_(end)
-            if how is not None:
-                b.uniforms[:, :limit] = row_uniforms(how.seed, len(first), limit).to(first.device)
+            if sampling is not None:
+                uniforms = row_uniforms(sampling.seed, len(first), max_new_tokens)
+                b.uniforms[:, :max_new_tokens] = uniforms.to(first.device)
+        return self._generate(state, max_new_tokens, sampling)
+
+    def _generate(
+        self, state: GpuState, limit: int, sampling: Sampling | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        b = state.lease.buffers  # which the state, held here, keeps from reuse
         todo = [(at, min(STEPS_PER_SYNC, limit - at)) for at in range(0, limit, STEPS_PER_SYNC)]
-        under_way = self._run(b, *todo[0], how)
+        under_way = self._run(b, *todo[0], sampling)
         for following in (*todo[1:], None):
             found, over = under_way
             if following is not None:  # queued before waiting: the GPU is never idle
-                under_way = self._run(b, *following, how)
+                under_way = self._run(b, *following, sampling)
             steps = zip(*(x.unbind(1) for x in found), strict=True)
             for step, last in zip(steps, over(), strict=True):
                 yield cast(tuple[Tensor, Tensor, Tensor], step)
@@ -161,32 +163,33 @@ class LanguageStepper:
 
     @torch.no_grad()
     def _run(
-        self, b: StepBuffers, begin: int, count: int, how: Sampling | None
+        self, b: StepBuffers, begin: int, count: int, sampling: Sampling | None
     ) -> tuple[list[Tensor], Callable[[], list[bool]]]:
         """Launch steps; the function waits and tells after which of them all rows had ended."""
-        self.engine.run_steps(b, count, how)
-        b.length += count
+        self.engine.run_steps(b, count, sampling)
+        b.storage.length += count
         now = slice(begin, begin + count)
-        found = [
-            b.output_tokens[:, now].clone(),
-            b.log_probs[:, now].clone(),
-            b.end_flags[:, now].bool(),
-        ]
+        found = [b.output_tokens[:, now].clone(), b.log_probs[:, now].clone()]
+        found.append(b.end_flags[:, now].bool())
         return found, _copy_to_host(found[2].all(0))
 
     def _gpu_step(self, tokens: Tensor, state: GpuState) -> tuple[Tensor, GpuState]:
         state, b = self._ready(state, 1)
         b.token.copy_(tokens)
         logits = self.engine.step(b).clone()
-        b.length += 1
+        b.storage.length += 1
         return logits, replace(state, length=state.length + 1)
+
+    def _to_model_state(self, state: GpuState) -> LanguageState:
+        """The state for the model itself, whose calls are now intercepted."""
+        storage = KVStorage(state.past(), state.length)
+        return LanguageState(KVCache(storage, state.length), state.left_padding)
 
     def _ready(self, state: GpuState, steps: int) -> tuple[GpuState, StepBuffers]:
         """Buffers with this state's past, room for more, and no other state's steps."""
         b = state.lease.buffers
-        if b.length != state.length or b.capacity < state.length + steps:
-            cache_rows = _identity_rows(b) if state.cache_rows is None else state.cache_rows
-            state = self._compact(replace(state, cache_rows=cache_rows), state.length + steps)
+        if b.storage.length != state.length or b.capacity < state.length + steps:
+            state = self._compact(state, state.length + steps)
             b = state.lease.buffers
         if state.cache_rows is not None:
             b.cache_rows.copy_(state.cache_rows)
@@ -195,16 +198,12 @@ class LanguageStepper:
 
     def _compact(self, state: GpuState, room: int) -> GpuState:
         """A copy in new buffers, the past of each row in its own buffer row."""
-        assert state.cache_rows is not None
-        old, rows = state.lease.buffers, len(state.cache_rows)
-        lease = BufferLease(self.engine, rows, room)
-        time, at = state.length, state.cache_rows[:, : state.length].long()[None, :, None, :, None]
-        new = lease.buffers
-        for some, past in ((new.keys, old.keys), (new.values, old.values)):
-            index = at.expand(len(past), -1, past.shape[2], -1, past.shape[4])
-            some[:, :, :, :time] = past[:, :, :, :time].gather(1, index)
-        _begin(new, time, state.left_padding)
-        return GpuState(lease, time, state.left_padding)
+        past = state.past()
+        lease = BufferLease(self.engine, len(past[0]), room)
+        for x, old in zip(lease.buffers.storage.layers, past, strict=True):
+            x[:, :, : state.length] = old
+        _begin(lease.buffers, state.length, state.left_padding)
+        return GpuState(lease, state.length, state.left_padding)
 
     def _start_gpu(self, tokens: Tensor, skip: Tensor | None) -> GpuState:
         rows, time = tokens.shape
@@ -212,11 +211,9 @@ class LanguageStepper:
         b = lease.buffers
 
         def read() -> None:
-            cache = self._read(
-                b.output_tokens[:, :time], LanguageState(KVCache(), skip), scored=False
-            )[1].cache
-            for n in range(self.model.config.layers):
-                b.keys[n, :, :, :time], b.values[n, :, :, :time] = cache.keys_values(n)
+            b.storage.length = 0  # the model writes into the buffers
+            state = LanguageState(KVCache(b.storage), skip)
+            self._read(b.output_tokens[:, :time], state, scored=False)
 
         if time:
             b.output_tokens[:, :time] = tokens
@@ -226,16 +223,6 @@ class LanguageStepper:
                 read()
         _begin(b, time, skip)
         return GpuState(lease, time, skip)
-
-    def _to_model_state(self, state: GpuState) -> LanguageState:
-        """The state for the model itself, whose calls are now intercepted."""
-        b, time = state.lease.buffers, state.length
-        cache_rows = _identity_rows(b) if state.cache_rows is None else state.cache_rows
-        at = cache_rows[:, :time].long()[:, None, :, None]
-        index = at.expand(-1, b.keys.shape[2], -1, b.keys.shape[4])
-        keys, values = ([x[:, :, :time].gather(0, index) for x in y] for y in (b.keys, b.values))
-        pairs = list(zip(keys, values, strict=True))
-        return LanguageState(KVCache.from_layers(pairs, time), state.left_padding)
 
     def _fits(self, state: GpuState, steps: int) -> bool:
         config = self.model.config  # beyond the table the model raises
@@ -274,14 +261,14 @@ def _copy_to_host(x: Tensor) -> Callable[[], list[bool]]:
 
 def _begin(b: StepBuffers, time: int, skip: Tensor | None) -> None:
     b.lengths.fill_(time)
-    b.length = time
+    b.storage.length = time
     if skip is None:
         b.left_padding.zero_()
     else:
         b.left_padding.copy_(skip)
 
 
-def _identity_rows(b: StepBuffers) -> Tensor:
+def _own_rows(b: StepBuffers) -> Tensor:
     rows = torch.arange(b.rows, dtype=torch.int32, device=b.token.device)
     return rows[:, None].expand(b.rows, b.capacity)
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from io import BufferedIOBase, TextIOBase
 from pathlib import Path
@@ -13,7 +13,6 @@ from regard.data import Pair, PoCatalog
 from regard.errors import ConfigError, FileError
 from regard.files import (
     atomic_write,
-    file_descriptor,
     is_stream,
     iter_chunks,
     iter_utf8_lines,
@@ -21,9 +20,9 @@ from regard.files import (
     open_binary,
 )
 from regard.runs.alignment import align
-from regard.runs.apply.translate import TranslationPipeline
-from regard.runs.jobs.report import Reporter, SilentReporter, confidence_warning
-from regard.runs.run import Run
+from regard.runs.apply.report import Reporter, SilentReporter, confidence_warning
+from regard.runs.apply.translate import TranslationPipeline, shorten
+from regard.runs.contents import RunContents
 from regard.tasks import Translation
 
 FORMATS = ("lines", "tsv", "po")
@@ -33,30 +32,57 @@ Output = TextIO | TextIOBase
 MAX_WARNINGS = 5  # low-confidence warnings per file that are reported one by one
 
 
-@dataclass(frozen=True, kw_only=True)
-class TranslationRequest:
-    """What to translate, and where the translations go.
+class TranslationReport(NamedTuple):
+    """Counts of a translation job.
+
+    `problems` could not be translated (each was reported as a message), `unsure` of the
+    `translations` have a confidence below the threshold.
+
+    >>> TranslationReport(translations=3, problems=0, unsure=1).unsure
+    1
+    """
+
+    translations: int
+    problems: int
+    unsure: int
+
+
+@dataclass(kw_only=True)
+class TranslationJob:
+    """Texts or a file to translate; `run` writes the translations to `out` and reports messages.
+
+    A line of text becomes a line, with one column per language; a .tsv gets one more column per
+    language; in a .po the untranslated and fuzzy messages are filled and marked fuzzy. A file is
+    replaced when all is done; after an interrupt, what is done is in FILE.partial.
 
     Args:
+        out: a file or an open text stream to write to.
         texts: texts, where there is no file.
         file: a file or an open binary stream to translate instead.
-        out: a file or an open text stream to write to.
         file_format: "lines", "tsv" (first column) or "po"; None goes by the file's suffix.
         align: write the word alignment below each translation.
         plot: draw the alignment of one text into this file.
         name: how messages name an input stream.
+        reporter: receives messages and progress.
 
-    >>> TranslationRequest(texts=["3 days"], out=Path("out.tsv"), file_format="tsv").align
-    False
+    >>> import io
+    >>> pipeline = rg.runs.TranslationPipeline(rg.load("phrases", device="cpu"), ["de", "cs"])
+    >>> job = TranslationJob(file=io.BytesIO(b"3 days\\n2 days\\n"), out=io.StringIO())
+    >>> job.run(pipeline).translations, job.out.getvalue()
+    (4, '3 Tage\\t3 dny\\n2 Tage\\t2 dny\\n')
     """
 
-    out: Path | TextIOBase
+    out: Path | Output
     texts: Sequence[str] = ()
     file: Path | BufferedIOBase | None = None
     file_format: str | None = None
     align: bool = False
     plot: Path | None = None
     name: str = "standard input"
+    reporter: Reporter = SilentReporter()
+    problems: int = field(default=0, init=False)
+    unsure: int = field(default=0, init=False)
+    translations: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if self.file_format is not None and self.file_format not in FORMATS:
@@ -81,116 +107,46 @@ class TranslationRequest:
         suffix = self.file.suffix.removeprefix(".") if isinstance(self.file, Path) else ""
         return self.file_format or (suffix if suffix in FORMATS else "lines")
 
-
-class TranslationReport(NamedTuple):
-    """Counts of a translation job.
-
-    `problems` could not be translated (each was reported as a message), `unsure` of the
-    `translations` have a confidence below the threshold.
-
-    >>> TranslationReport(translations=3, problems=0, unsure=1).unsure
-    1
-    """
-
-    translations: int
-    problems: int
-    unsure: int
-
-
-def translate_files(
-    pipeline: TranslationPipeline, request: TranslationRequest, reporter: Reporter | None = None
-) -> TranslationReport:
-    """Run a translation job: translations go to `request.out`, messages to the reporter.
-
-    A line of text becomes a line, with one column per language; a .tsv gets one more column per
-    language; in a .po the untranslated and fuzzy messages are filled and marked fuzzy. A file is
-    replaced when all is done; after an interrupt, what is done is in FILE.partial.
-
-    >>> import io
-    >>> pipeline = rg.runs.TranslationPipeline(rg.load("phrases", device="cpu"), ["de", "cs"])
-    >>> request = TranslationRequest(file=io.BytesIO(b"3 days\\n2 days\\n"), out=io.StringIO())
-    >>> translate_files(pipeline, request).translations
-    4
-    >>> request.out.getvalue()
-    '3 Tage\\t3 dny\\n2 Tage\\t2 dny\\n'
-    """
-    return _Job(pipeline, request, reporter or SilentReporter()).run()
-
-
-def translate_file(
-    run: Run, file: str | Path, out: str | Path, *, to: str | Sequence[str] = ()
-) -> TranslationReport:
-    """Translate a text, .tsv or .po file into another file; see `translate_files`.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> _ = file.write_text("3 days\\n")
-    >>> translate_file(rg.load("phrases", device="cpu"), file, file, to="de")
-    TranslationReport(translations=1, problems=0, unsure=0)
-    >>> file.read_text()
-    '3 Tage\\n'
-    """
-    request = TranslationRequest(file=Path(file), out=Path(out))
-    return translate_files(TranslationPipeline(run, to), request)
-
-
-def format_shared_cost(pipeline: TranslationPipeline) -> str:
-    """What encoding once for all languages has saved, by formula, at the mean lengths so far."""
-    texts, read, written = pipeline.counts
-    if not texts:
-        return ""
-    count = len(pipeline.languages)
-    source, target = -(-read // texts), -(-written // (texts * count))
-    cost = shared_encoding_cost(pipeline.model, source, target, count)
-    return (
-        f"per text: M = {source} source tokens, N = {target} target tokens per language (means)\n"
-        f"{cost}"
-    )
-
-
-@dataclass
-class _Job:
-    pipeline: TranslationPipeline
-    request: TranslationRequest
-    reporter: Reporter
-    problems: int = field(default=0, init=False)
-    unsure: int = field(default=0, init=False)
-    translations: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        request, languages = self.request, self.pipeline.languages
-        if request.plot is not None and (len(request.texts) != 1 or len(languages) != 1):
-            raise ConfigError("plot: needs one text and one language, got others; try fewer")
-        if request.format in ("tsv", "po") and (request.align or self.pipeline.n_best > 1):
-            raise ConfigError(f"format: needs lines for --align and --n-best, got {request.format}")
-        if request.format == "po" and len(languages) > 1:
-            raise ConfigError(
-                f"to: needs one language for a .po, got {' '.join(languages)}; "
-                "try one file per language"
-            )
-
-    def run(self) -> TranslationReport:
-        match self.request.format:
+    def run(self, pipeline: TranslationPipeline) -> TranslationReport:
+        """Translate all of it."""
+        self.pipeline = pipeline
+        self._check_pipeline()
+        match self.format:
             case "po":
                 self._translate_catalog()
             case "texts":
                 with self._output() as out:
                     self._translate_texts(out)
             case _:
-                with self._input() as source, self._output() as out:
+                assert self.file is not None
+                file = self.file
+                opened = open_binary(file) if isinstance(file, Path) else nullcontext(file)
+                with opened as source, self._output() as out:
                     self._translate_lines(source, out)
-        if self.unsure > MAX_WARNINGS and self.request.format != "texts":
+        if self.unsure > MAX_WARNINGS and self.format != "texts":
             self.reporter.message(
                 f"warning: {self.unsure} of {self.translations} translations are below the "
                 f"confidence threshold {self.pipeline.threshold:.2f}"
             )
         return TranslationReport(self.translations, self.problems, self.unsure)
 
+    def _check_pipeline(self) -> None:
+        languages = self.pipeline.languages
+        if self.plot is not None and (len(self.texts) != 1 or len(languages) != 1):
+            raise ConfigError("plot: needs one text and one language, got others; try fewer")
+        if self.format in ("tsv", "po") and (self.align or self.pipeline.n_best > 1):
+            raise ConfigError(f"format: needs lines for --align and --n-best, got {self.format}")
+        if self.format == "po" and len(languages) > 1:
+            raise ConfigError(
+                f"to: needs one language for a .po, got {' '.join(languages)}; "
+                "try one file per language"
+            )
+
     def _translate_texts(self, out: Output) -> None:
-        texts = self.request.texts
+        texts = self.texts
         for n, by_language in enumerate(self.pipeline.translate(texts)):
             for to, ranked in zip(self.pipeline.languages, by_language, strict=True):
-                self._check(ranked, f"text {n + 1}", to, repr(_short(texts[n])))
+                self._check(ranked, f"text {n + 1}", to, repr(shorten(texts[n], 60)))
                 if self.pipeline.n_best > 1:
                     self._write_ranked(out, n, to, ranked)
                 else:
@@ -199,10 +155,10 @@ class _Job:
                 self._write_alignment(out, texts[n], to, ranked[0].text)
 
     def _translate_lines(self, source: BufferedIOBase, out: Output) -> None:
-        file, number = self.request.file, 0
+        file, number = self.file, 0
         size = file.stat().st_size if isinstance(file, Path) and file.is_file() else None
-        name = file if isinstance(file, Path) else self.request.name
-        prints = not isinstance(self.request.out, Path)
+        name = file if isinstance(file, Path) else self.name
+        prints = not isinstance(self.out, Path)
         with self.reporter.progress("translating", size, prints_results=prints) as advance:
             for block in iter_utf8_lines(iter_chunks(source), name):
                 for first in range(0, len(block), BATCH_LINES):
@@ -225,7 +181,7 @@ class _Job:
                     self._write_ranked(out, offset + n, to, ranked)
             if self.pipeline.n_best == 1:
                 columns = [_one_line(ranked[0].text) if ranked else "" for ranked in by_language]
-                if self.request.format == "tsv":
+                if self.format == "tsv":
                     columns.insert(0, line.decode(errors="surrogateescape"))
                 out.write("\t".join(columns) + "\n")
             for to, ranked in pairs:
@@ -235,7 +191,7 @@ class _Job:
 
     def _text(self, line: bytes, number: int) -> str:
         """The text of a line; empty, with a message, where it cannot be read or translated."""
-        column = line.partition(b"\t")[0] if self.request.format == "tsv" else line
+        column = line.partition(b"\t")[0] if self.format == "tsv" else line
         try:
             text = column.decode()
         except UnicodeDecodeError as error:
@@ -249,12 +205,10 @@ class _Job:
         return "" if reason else text
 
     def _translate_catalog(self) -> None:
-        file = self.request.file
-        if isinstance(file, Path):
-            catalog = PoCatalog(file)
-        else:
-            assert file is not None
-            catalog = PoCatalog(self.request.name, file.read())
+        file = self.file
+        assert file is not None
+        content = () if isinstance(file, Path) else (file.read(),)
+        catalog = PoCatalog(file if isinstance(file, Path) else self.name, *content)
         pending = [message for message in catalog.messages if message.needs_translation]
         total = sum(len(message.untranslated()) for message in pending)
 
@@ -262,14 +216,14 @@ class _Job:
             best = [by_language[0][0] for by_language in self.pipeline.translate(texts)]
             advance(len(texts))
             for text, translation in zip(texts, best, strict=True):
-                self._warn(translation, f"{_short(text)!r} ({self.pipeline.languages[0]})")
+                self._warn(translation, f"{shorten(text, 60)!r} ({self.pipeline.languages[0]})")
             return [t.text if t.ended and t.text else None for t in best]
 
         with self._output() as out, self.reporter.progress("translating", total) as advance:
             try:
                 result = catalog.fill(translate, self.pipeline.refusal)
             finally:  # after an interrupt, a catalog with fewer translations
-                if isinstance(self.request.out, Path) or sys.exc_info()[0] is None:
+                if isinstance(self.out, Path) or sys.exc_info()[0] is None:
                     out.write(str(catalog))
         for reason in result.skipped:
             self._problem(f"left as it was: {reason}")
@@ -284,25 +238,24 @@ class _Job:
             out.write(f"{at + 1}\t{to}\t{translation.score:.4f}\t{text}\n")
 
     def _write_alignment(self, out: Output, text: str, to: str, translation: str) -> None:
-        request = self.request
-        if not (request.align or request.plot) or not translation.strip():
+        if not (self.align or self.plot) or not translation.strip():
             return
         pair = Pair(text, translation, to)
         alignment = align(self.pipeline.model, self.pipeline.tokenizer, pair)
-        if request.align:
+        if self.align:
             for link in alignment.links:
                 out.write(f"\t{link.target}\t{link.source}\t{link.weight:.2f}\n")
-        if request.plot:
+        if self.plot:
             from regard.inspection.figures.maps import draw_alignment  # imports matplotlib
 
             try:
-                draw_alignment(alignment.site, alignment.head, path=request.plot)
+                draw_alignment(alignment.site, alignment.head, path=self.plot)
             except FileError:
                 raise
             except ValueError as error:
-                raise FileError(f"{request.plot}: cannot be drawn, {error}") from error
+                raise FileError(f"{self.plot}: cannot be drawn, {error}") from error
             head = f"{alignment.site.name}, head {alignment.head}"
-            self.reporter.message(f"{request.plot}: {head}")
+            self.reporter.message(f"{self.plot}: {head}")
 
     def _check(self, ranked: list[Translation], where: str, to: str, name: str) -> None:
         if ranked and not ranked[0].ended:
@@ -317,7 +270,7 @@ class _Job:
         if not self.pipeline.is_unsure(translation):
             return
         self.unsure += 1
-        if self.unsure <= MAX_WARNINGS or self.request.format == "texts":
+        if self.unsure <= MAX_WARNINGS or self.format == "texts":
             assert translation.confidence is not None
             has_text = bool(translation.text.strip())
             consequence = "the translation may be wrong" if has_text else "not understood, no text"
@@ -329,18 +282,9 @@ class _Job:
         self.reporter.message(message)
 
     @contextmanager
-    def _input(self) -> Iterator[BufferedIOBase]:
-        if isinstance(self.request.file, Path):
-            with open_binary(self.request.file) as file:
-                yield file
-        else:
-            assert self.request.file is not None
-            yield self.request.file
-
-    @contextmanager
     def _output(self) -> Iterator[Output]:
         """The output, opened before any work; a file is replaced when all is done."""
-        out, options = self.request.out, _TEXT_OPTIONS
+        out, options = self.out, _TEXT_OPTIONS
         if not isinstance(out, Path):
             yield out
             out.flush()
@@ -361,19 +305,36 @@ class _Job:
 _TEXT_OPTIONS: dict[str, Any] = {"encoding": "utf-8", "newline": "", "errors": "surrogateescape"}
 
 
-def is_stdout(path: Path) -> bool:
-    """Whether a path, such as /dev/stdout, is standard output.
+def translate_file(
+    run: RunContents, file: str | Path, out: str | Path, *, to: str | Sequence[str] = ()
+) -> TranslationReport:
+    """Translate a text, .tsv or .po file into another file; see `TranslationJob`.
 
-    >>> is_stdout(Path("out.txt"))
-    False
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> _ = file.write_text("3 days\\n")
+    >>> translate_file(rg.load("phrases", device="cpu"), file, file, to="de")
+    TranslationReport(translations=1, problems=0, unsure=0)
+    >>> file.read_text()
+    '3 Tage\\n'
     """
-    return file_descriptor(path) == 1
+    return TranslationJob(file=Path(file), out=Path(out)).run(TranslationPipeline(run, to))
+
+
+def format_shared_cost(pipeline: TranslationPipeline) -> str:
+    """What encoding once for all languages has saved, by formula, at the mean lengths so far."""
+    texts, read, written = pipeline.counts
+    if not texts:
+        return ""
+    count = len(pipeline.languages)
+    source, target = -(-read // texts), -(-written // (texts * count))
+    cost = shared_encoding_cost(pipeline.model, source, target, count)
+    return (
+        f"per text: M = {source} source tokens, N = {target} target tokens per language (means)\n"
+        f"{cost}"
+    )
 
 
 def _one_line(text: str) -> str:
     """The text without tabs and line breaks."""
     return " ".join(text.split("\t")).replace("\n", " ").replace("\r", " ")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:59]}…"

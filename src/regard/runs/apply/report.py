@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 
@@ -15,7 +16,6 @@ class Reporter(Protocol):
 
     def message(self, text: str) -> None:
         """A line for people: a warning, a problem or a note."""
-        ...
 
     def progress(
         self, description: str, total: float | None = None, *, prints_results: bool = False
@@ -24,26 +24,16 @@ class Reporter(Protocol):
 
         `prints_results` says that results go to the terminal while the job runs.
         """
-        ...
-
-
-class SilentReporter:
-    """A reporter that discards everything.
-
-    >>> with SilentReporter().progress("translating", 10) as advance:
-    ...     advance(5)
-    """
-
-    def message(self, text: str) -> None:
-        return
-
-    def progress(
-        self, description: str, total: float | None = None, *, prints_results: bool = False
-    ) -> AbstractContextManager[Callable[[float], None]]:
         return nullcontext(lambda amount: None)
 
 
-def confidence_warning(name: str, confidence: float, threshold: float, consequence: str) -> str:
+class SilentReporter(Reporter):
+    """A reporter that discards everything."""
+
+
+def confidence_warning(
+    name: str | Path, confidence: float, threshold: float, consequence: str
+) -> str:
     """The warning about a prediction whose calibrated confidence is below the threshold.
 
     >>> confidence_warning("a.png", 0.2, 0.5, "the class may be wrong")

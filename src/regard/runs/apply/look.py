@@ -1,6 +1,5 @@
 """Reports about the attention of a model on a text: HTML page, one weight, prose, or a table."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,36 +20,6 @@ from regard.runs.text_model import TextModel
 TOP_KEYS = 2  # keys listed per head
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookRequest:
-    """A text, and what to report about the attention on it.
-
-    Args:
-        text: what the model reads; token ids if it has no tokenizer.
-        target: what an encoder-decoder writes; a run's translator decodes its own if None.
-        to: target language of a run's translator.
-        at: glob over attention sites.
-        out: HTML page to write, unless one of the next three is set.
-        cell: (head, query, key) of one weight to explain.
-        describe: describe every head in words.
-        query: list the top keys of this query, trained and untrained.
-        probe: also score induction heads on repeated random tokens.
-
-    >>> LookRequest(text="3 days", to="de").at
-    '*'
-    """
-
-    text: str
-    target: str | None = None
-    to: str | None = None
-    at: str = "*"
-    out: Path = Path("report.html")
-    cell: tuple[int, int, int] | None = None
-    describe: bool = False
-    query: int | None = None
-    probe: bool = False
-
-
 class LookReport(NamedTuple):
     """The text of a report, and the sites that could not be recorded with the reasons.
 
@@ -62,31 +31,54 @@ class LookReport(NamedTuple):
     skipped: dict[str, str] = {}
 
 
-def look_report(model: TextModel, request: LookRequest) -> LookReport:
+def look_report(
+    model: TextModel,
+    text: str,
+    *,
+    target: str | None = None,
+    to: str | None = None,
+    at: str = "*",
+    out: Path = Path("report.html"),
+    cell: tuple[int, int, int] | None = None,
+    describe: bool = False,
+    query: int | None = None,
+    probe: bool = False,
+) -> LookReport:
     """Record the attention of a model on a text and report about it.
 
+    Args:
+        model: with its tokenizer.
+        text: what the model reads; token ids if it has no tokenizer.
+        target: what an encoder-decoder writes; a run's translator decodes its own if None.
+        to: target language of a run's translator.
+        at: glob over attention sites.
+        out: HTML page to write, unless one of the next three is set.
+        cell: (head, query, key) of one weight to explain.
+        describe: describe every head in words.
+        query: list the top keys of this query, trained and untrained.
+        probe: also score induction heads on repeated random tokens.
+
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
-    >>> request = LookRequest(text="3 1 4", at="*.0.self", cell=(0, 1, 0))
-    >>> len(look_report(rg.runs.TextModel(model, vocab=10), request).text.splitlines()) > 3
-    True
+    >>> report = look_report(rg.runs.TextModel(model, vocab=10), "3 1 4", describe=True)
+    >>> len(report.text.splitlines())  # two layers of four heads
+    8
     """
-    if not request.out.resolve().parent.is_dir():  # raised now, not after the forward pass
-        raise FileError(
-            f"out: needs a folder that exists, got {request.out.parent}; try another place"
-        )
-    if request.query is not None:
-        return LookReport(format_attention_table(model, request, request.query))
-    sight = model.look(request.text, request.target, request.at, to=request.to)
-    if request.cell is not None:
-        return LookReport(explain_weight(model.model, sight, *request.cell))
-    if request.describe:
-        return LookReport(format_head_descriptions(sight))
-    probe = probe_induction(model.model, model.vocab or 2) if request.probe else None
+    if not out.resolve().parent.is_dir():  # raised now, not after the forward pass
+        raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
+    if query is not None:
+        return LookReport(format_attention_table(model, query, text, target, at, to))
+    sight = model.look(text, target, at, to=to)
+    if cell is not None:
+        return LookReport(explain_weight(model.model, sight, *cell))
+    if describe:
+        heads = ((site, head) for site in sight for head in range(site.heads))
+        lines = (f"{site.name}, head {head}: {describe_head(site, head)}" for site, head in heads)
+        return LookReport("\n".join(lines))
+    scores = probe_induction(model.model, model.vocab or 2) if probe else None
     title = f"Attention of {type(model.model).__name__}"
-    write_report(sight, request.out, title=title, separators=model.separators, probe=probe)
-    heads = sum(site.heads for site in sight)
-    size = "" if is_stream(request.out) else f", {request.out.stat().st_size / 1e6:.1f} MB"
-    text = f"{request.out}: {len(sight)} attention sites, {heads} heads{size}"
+    write_report(sight, out, title=title, separators=model.separators, probe=scores)
+    size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
+    text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}"
     return LookReport(text, dict(sight.skipped))
 
 
@@ -118,19 +110,11 @@ def explain_weight(model: nn.Module, sight: Sight, head: int, query: int, key: i
     return str(explain(site, head, query, key, w_out=w_out))
 
 
-def format_head_descriptions(sight: Sight) -> str:
-    """One line per head: its attention in words, derived from its statistics."""
-    return "\n".join(
-        f"{site.name}, head {head}: {describe_head(site, head)}"
-        for site in sight
-        for head in range(site.heads)
-    )
-
-
-def format_attention_table(model: TextModel, request: LookRequest, query: int) -> str:
+def format_attention_table(
+    model: TextModel, query: int, text: str, target: str | None, at: str, to: str | None
+) -> str:
     """The top keys of one query by site and head, of the trained and of an untrained model."""
-    text, at, to = request.text, request.at, request.to
-    target = model.complete_target(text, request.target, to)  # the same for both models
+    target = model.complete_target(text, target, to)  # the same for both models
     trained, untrained = (m.look(text, target, at, to=to) for m in (model, model.untrained()))
     rows = [("attention, head", "trained", "untrained")]
     for site, other in zip(trained, untrained, strict=True):

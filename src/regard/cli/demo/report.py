@@ -66,7 +66,7 @@ def print_introduction(console: Console, recipe: tasks.Recipe, folder: Path) -> 
 
 def print_scores(console: Console, run: runs.Run) -> None:
     """Print the scores on the test split."""
-    scores, count = run.result["test"], run.recipe.data.test_size
+    scores, count = run.result["test"], run.data.test_size
     _heading(console, f"On {count} held-out examples")
     console.print(
         f"[bold]{100 * scores['exact']:.1f}%[/] exact match; "
@@ -78,7 +78,7 @@ def print_scores(console: Console, run: runs.Run) -> None:
 
 def print_translations(console: Console, run: runs.Run) -> list[TranslatedPair]:
     """Print the first examples of the test split with their translations."""
-    pairs = list(islice(run.recipe.data.source(SHOWN).examples("test", 0), SHOWN))
+    pairs = list(islice(run.data.source(SHOWN).examples("test", 0), SHOWN))
     translations = [TranslatedPair(*x) for x in zip(pairs, _translate(run, pairs), strict=True)]
     _heading(console, f"The first {len(translations)} of them, not selected")
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -115,12 +115,13 @@ def print_heads(console: Console, run: runs.Run, translations: list[TranslatedPa
 
 def write_demo_report(run: runs.Run, translations: list[TranslatedPair], view: HeadView) -> Path:
     """Write one HTML file: scores, loss curve, translations, alignment, and every head."""
+    assert run.folder is not None
     figures = make_folder(run.folder / "figures")
     draw_alignment(view.site, view.head, path=figures / "alignment.svg")
     _draw_curve(run.metrics, figures / "loss.svg")
     scores = run.result["test"]
     header = [
-        f"<section><h2>On {run.recipe.data.test_size} held-out examples</h2><p>"
+        f"<section><h2>On {run.data.test_size} held-out examples</h2><p>"
         f"{100 * scores['exact']:.1f}% exact match, BLEU {scores['bleu']:.1f} "
         f"<span class='soft'>({escape(scores['signature'])})</span>; "
         f"{run.result['step']} updates in {run.result['seconds']:.0f} s.</p>",
@@ -140,11 +141,11 @@ def write_demo_report(run: runs.Run, translations: list[TranslatedPair], view: H
 
 def _translate(run: runs.Run, pairs: list[Pair]) -> list[str]:
     texts, languages = [pair.source for pair in pairs], [pair.language for pair in pairs]
-    return tasks.translate_texts(run.model, run.tokenizer, texts, languages, run.recipe.data.search)
+    return tasks.translate_texts(run.model, run.tokenizer, texts, languages, run.data.search)
 
 
 def _print_languages(console: Console, run: runs.Run, source: str) -> None:
-    data = run.recipe.data
+    data = run.data
     targets = [x for x in data.languages if x not in data.source_languages]
     texts = _translate(run, [Pair(source, "", language) for language in targets])
     console.print(Text(f"\n{source}", style="bold"))

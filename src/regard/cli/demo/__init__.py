@@ -1,7 +1,7 @@
 """`regard demo`: train a translator, evaluate it, look inside it, and write a report."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,16 +21,28 @@ def demo(
 
     from rich.console import Console
 
-    from regard import runs
-    from regard.cli import demo_report as report
+    from regard import runs, tasks
+    from regard.cli.demo import report
+    from regard.errors import ConfigError
     from regard.train.progress import format_duration
 
     started, console = time.monotonic(), Console(highlight=False, soft_wrap=True)
     folder = out or runs.new_run_folder("runs", "demo")
+    is_new = not (folder / "recipe.json").exists()
     try:
-        recipe = _recipe(folder, settings or [])
+        if is_new:
+            recipe = runs.override_settings(tasks.recipe("phrases"), settings or [])
+        elif settings:
+            raise ConfigError(
+                f"set: needs a new run, got {folder}, whose settings are fixed; try another --out"
+            )
+        else:
+            recipe = runs.read_recipe(folder)
         report.print_introduction(console, recipe, folder)
-        outcome = _train(recipe, folder)
+        if is_new:
+            outcome = runs.start_run(recipe, folder, show=True)
+        else:
+            outcome, _ = runs.resume_run(folder, show=True)
         if outcome.signal is not None:
             _print_how_to_continue(folder, f"saved at step {outcome.step}")
             raise typer.Exit(128 + outcome.signal)
@@ -45,28 +57,6 @@ def demo(
         raise
     console.print(f"\n[bold]{page}[/] is the report, for any browser; the run is in {folder}")
     console.print(f"total time {format_duration(time.monotonic() - started)}")
-
-
-def _recipe(folder: Path, settings: list[str]) -> Any:
-    """The recipe of the run to resume, or the phrases recipe with the given settings."""
-    from regard import runs, tasks
-    from regard.errors import ConfigError
-
-    if not (folder / "recipe.json").exists():
-        return runs.override_settings(tasks.recipe("phrases"), settings)
-    if settings:
-        raise ConfigError(
-            f"set: needs a new run, got {folder}, whose settings are fixed; try another --out"
-        )
-    return runs.read_recipe(folder)
-
-
-def _train(recipe: Any, folder: Path) -> Any:
-    from regard import runs
-
-    if (folder / "recipe.json").exists():
-        return runs.resume_run(folder, show=True)[0]
-    return runs.start_run(recipe, folder, show=True)
 
 
 def _print_how_to_continue(folder: Path, state: str) -> None:

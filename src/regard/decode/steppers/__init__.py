@@ -1,1 +1,0 @@
-"""Steppers: models advanced one token at a time."""

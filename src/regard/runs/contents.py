@@ -1,0 +1,147 @@
+"""What a run consists of, and the files of its folder."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import models
+from regard.data import Tokenizer
+from regard.data.text.tokenizer_file import TOKENIZER_FILE
+from regard.errors import ConfigError, FileError
+from regard.files import parse_json
+from regard.runs.settings import config_from_json
+from regard.runs.text_model import TextModel
+from regard.tasks import Recipe, recipe_config_types
+from regard.train import Calibration
+
+RECIPE_FILE, RESULT_FILE = "recipe.json", "result.json"
+VERSION = 1  # of the folder's layout
+
+Device = str | torch.device
+
+TASK_MODELS: dict[str, tuple[type[nn.Module], ...]] = {
+    "translate": (models.Translator, models.RecurrentTranslator),
+    "generate": (models.LanguageModel,),
+    "transcribe": (models.Recogniser,),
+    "classify": (models.VisionTransformer, models.ResNet),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RunContents:
+    """What a run consists of; `Run` adds its verbs."""
+
+    folder: Path | None  # None for a run that is not on disk
+    recipe: Recipe | None  # None for a model without one
+    model: Any
+    tokenizer: Any
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    hub_model: TextModel | None = None  # of a Hugging Face folder: the model with its tokenizer
+
+    @property
+    def data(self) -> Any:
+        """The data module of the recipe."""
+        assert self.recipe is not None
+        return self.recipe.data
+
+    @property
+    def verbs(self) -> list[str]:
+        """Names of the methods that this run supports."""
+        look = ["look"] if self.hub_model or TextModel.supports(self.model) else []
+        if self.recipe is None:
+            return look
+        task = [verb for verb, kinds in TASK_MODELS.items() if isinstance(self.model, kinds)]
+        return [*task, *look, "evaluate", "export", "quantize"]
+
+    @property
+    def text_model(self) -> TextModel:
+        """The model with its tokenizer, for recording attention on a text."""
+        return self.hub_model or TextModel.from_model(self.model, self.tokenizer)
+
+
+def require_verb(run: RunContents, verb: str) -> None:
+    """Raise a ConfigError that lists the verbs of a run, unless `verb` is one of them.
+
+    >>> require_verb(rg.load("morse"), "classify")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: run: needs a model that can classify, got a Recogniser; try ...
+    """
+    if verb not in run.verbs:
+        kind, verbs = type(run.model).__name__, ", ".join(run.verbs) or "rg.look(model)"
+        raise ConfigError(f"run: needs a model that can {verb}, got a {kind}; try {verbs}")
+
+
+def default_device() -> torch.device:
+    """CUDA where it is available, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def read_recipe(folder: str | Path) -> Recipe:
+    """The recipe of a run.
+
+    >>> read_recipe(rg.runs.find_run("morse")).name
+    'morse'
+    """
+    file = Path(folder) / RECIPE_FILE
+    if not file.is_file():
+        raise FileError(f"{folder}: needs to be the folder of a run, got no {RECIPE_FILE} in it")
+    try:
+        content = parse_json(file.read_text(encoding="utf-8"))
+        if content["version"] != VERSION:
+            raise FileError(f"{file}: needs version {VERSION}, got {content['version']}")
+        return config_from_json(Recipe, content["recipe"], "recipe", recipe_config_types())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{file}: needs a recipe, got a damaged one, {error}") from error
+
+
+def read_result(folder: str | Path) -> dict[str, Any]:
+    """The final scores of a run; empty if it has not finished."""
+    file = Path(folder) / RESULT_FILE
+    if not file.is_file():
+        return {}
+    try:
+        result = parse_json(file.read_text(encoding="utf-8"))
+        types = {"step": int, "reason": str, "seconds": int | float, "valid": dict, "test": dict}
+        for name, kind in types.items():
+            if not isinstance(result[name], kind):
+                raise ValueError(f"{name} is {result[name]!r:.40}")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise FileError(
+            f"{file}: needs the result of a run, got a damaged file, {error}"
+        ) from error
+    return result
+
+
+def load_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a run; None if its data has no text."""
+    return Tokenizer.load(folder) if (folder / TOKENIZER_FILE).exists() else None
+
+
+def build_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
+    """The model of a recipe, with the sizes of its data, initialised from the recipe's seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.train.seed)
+        model = models.build(recipe.data.resolve(recipe.model, tokenizer))
+        recipe.data.prepare_model(model, tokenizer, recipe.train)
+        return model
+
+
+def new_run_folder(parent: str | Path, name: str) -> Path:
+    """A path for a new run: `name`, or `name` with the first free number appended.
+
+    >>> new_run_folder("nowhere", "phrases")
+    PosixPath('nowhere/phrases')
+    """
+    if not name or "/" in name:
+        raise ConfigError(f"name: needs one word, got {name!r}")
+    folder, number = Path(parent) / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path(parent) / f"{name}-{number}"
+    return folder
