@@ -88,7 +88,7 @@ def recipe_of(rung: str, budget: dict[str, Any]) -> tasks.Recipe:
         warmup=min(200, steps // 5 + 1), evaluate_every=steps, save_every=steps,
         device=budget["device"], precision="float32", compile="off",
     )  # fmt: skip
-    chosen = tasks.PhrasesData(vocab_texts=budget["vocab_texts"], test_size=budget["test_size"])
+    chosen = tasks.PhrasesTask(vocab_texts=budget["vocab_texts"], test_size=budget["test_size"])
     # two encoder and two decoder layers: about a million parameters, like the other rungs
     model = replace(base.model, heads=4, layers=2, decoder_layers=2)
     recipe = replace(base, name=f"ladder-{rung}", data=chosen, train=loop, model=model)
@@ -116,7 +116,7 @@ def matched(rung: str, recipe: tasks.Recipe) -> RecurrentTranslatorConfig:
 
 
 @cache
-def tokenizer_of(phrases: tasks.DataModule) -> data.Tokenizer:
+def tokenizer_of(phrases: tasks.Task) -> data.Tokenizer:
     tokenizer = phrases.tokenizer(0)
     assert tokenizer is not None
     return tokenizer
@@ -249,7 +249,7 @@ def gradient_norms(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Te
 
 
 def long_pairs(recipe: tasks.Recipe, tokenizer: data.Tokenizer) -> list[data.Pair]:
-    assert isinstance(recipe.data, tasks.PhrasesData)
+    assert isinstance(recipe.data, tasks.PhrasesTask)
     pairs = recipe.data.source(4000).examples("test", 0)
     long = (pair for pair in pairs if len(tokenizer.encode(pair.source)) >= MIN_TOKENS)
     return [pair for pair, _ in zip(long, range(PHRASES), strict=False)]

@@ -14,7 +14,7 @@ from regard.data import AudioBatches, CharTokenizer, Tokenizer
 from regard.models import RecogniserConfig, recogniser_tiny
 from regard.models.config import check_positive
 from regard.tasks import EvalSplit, Recipe, RecognitionEvaluator, register
-from regard.tasks.recognition.audio import AudioData
+from regard.tasks.recognition.audio import AudioTask
 from regard.train import TrainConfig
 from regard.train.device import select_device
 
@@ -24,7 +24,7 @@ from recordings import SpokenDigits  # isort: skip
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class DigitsData(AudioData):
+class DigitsTask(AudioTask):
     """Digit strings joined from the recordings of a folder, as of the Free Spoken Digit Dataset.
 
     Args:
@@ -35,7 +35,7 @@ class DigitsData(AudioData):
         augmentation: of the training strings.
         valid_size, test_size: strings of these splits.
 
-    >>> DigitsData(folder="fsdd").held_out_speakers
+    >>> DigitsTask(folder="fsdd").held_out_speakers
     ('george',)
     """
 
@@ -108,7 +108,7 @@ def digits() -> Recipe:
     """
     return Recipe(
         name="digits",
-        data=DigitsData(),
+        data=DigitsTask(),
         model=recogniser_tiny(
             14, dim=256, layers=6, left_chunks=32, dropout=0.3, cmvn_depth=12.0, filters=32
         ),

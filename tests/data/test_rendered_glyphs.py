@@ -9,9 +9,9 @@ import torch
 from regard.data import RenderedGlyphs
 from regard.data.image.glyphs.fonts import FONTS, PILLOW_FONT, find_fonts
 from regard.errors import ConfigError, FileError
-from regard.tasks.classification.glyphs import GlyphsData, render_glyphs
+from regard.tasks.classification.glyphs import GlyphsTask, render_glyphs
 
-CLASSES = GlyphsData().classes
+CLASSES = GlyphsTask().classes
 
 
 def test_no_face_is_in_two_splits_and_all_of_them_are_there():

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard import models, runs, tasks
 from regard.data import ImageBatches, augment, seeded_generator
 from regard.errors import ConfigError, FileError
-from regard.tasks import FashionData, GlyphsData
+from regard.tasks import FashionTask, GlyphsTask
 from regard.tasks.classification.fashion import read_mnist
 
 
@@ -94,7 +94,7 @@ def test_random_erasing_erases_one_square_of_limited_side():
 
 
 def test_valid_images_are_never_trained_on(fashion):
-    data = FashionData(folder=str(fashion), valid_images=20)
+    data = FashionTask(folder=str(fashion), valid_images=20)
     numbers = data.train_split(0)[0][:, 0, 0, 0].tolist()
     assert numbers == list(range(40))
     assert data.evaluator(None, "valid").images[:, 0, 0, 0].tolist() == list(range(40, 60))
@@ -102,7 +102,7 @@ def test_valid_images_are_never_trained_on(fashion):
 
 
 def test_a_smaller_train_split_is_sampled_by_the_seed(fashion):
-    data = FashionData(folder=str(fashion), valid_images=20, train_images=8)
+    data = FashionTask(folder=str(fashion), valid_images=20, train_images=8)
     first, again, other = (data.train_split(seed)[0][:, 0, 0, 0].tolist() for seed in (0, 0, 1))
     assert first == again != other
     assert len(set(first)) == 8
@@ -154,9 +154,9 @@ def test_glyphs_are_learned_in_seconds(tmp_path):
 
 
 def test_a_larger_set_of_glyphs_has_the_smaller_in_it_and_none_of_the_test():
-    few, many = (GlyphsData(train_images=n).train_split(0)[0] for n in (5, 20))
+    few, many = (GlyphsTask(train_images=n).train_split(0)[0] for n in (5, 20))
     assert torch.equal(many[:5], few)
-    test = GlyphsData(test_size=20).evaluator(None, "test").images
+    test = GlyphsTask(test_size=20).evaluator(None, "test").images
     assert not any(torch.equal(a, b) for a in many for b in test)
 
 
@@ -172,15 +172,15 @@ def test_the_two_models_of_a_study_are_of_one_size():
 @pytest.mark.usefixtures("users_view")
 def test_invalid_image_settings_raise(fashion):
     with pytest.raises(FileError, match="nowhere: needs train-images-idx3-ubyte or its .gz"):
-        FashionData(folder="nowhere").train_split(0)
+        FashionTask(folder="nowhere").train_split(0)
     with pytest.raises(ConfigError, match="train_images: needs to be from 1 to 50, got 51"):
-        FashionData(folder=str(fashion), valid_images=10, train_images=51).train_split(0)
+        FashionTask(folder=str(fashion), valid_images=10, train_images=51).train_split(0)
     with pytest.raises(ConfigError, match="random_erasing: needs to be from 0 to 1, got 2"):
-        FashionData(random_erasing=2)
+        FashionTask(random_erasing=2)
     with pytest.raises(ConfigError, match="shift: needs 0 pixels or more, got -1"):
-        GlyphsData(shift=-1)
+        GlyphsTask(shift=-1)
     with pytest.raises(ConfigError, match="train_images: needs to be a number"):
-        GlyphsData(train_images=None)
+        GlyphsTask(train_images=None)
     with pytest.raises(ConfigError, match="batch_size: needs 1 or more, got 0"):
         counted(batch_size=0)
     with pytest.raises(ConfigError, match="seed: needs to be 0 as in the state, got 1"):

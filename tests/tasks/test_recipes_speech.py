@@ -29,8 +29,8 @@ from regard.data.audio.speech_batches import speech_batches
 from regard.errors import ConfigError, FileError, ShapeError
 from regard.runs import load_run
 from regard.tasks import (
-    MorseData,
-    SpeechData,
+    MorseTask,
+    SpeechTask,
     best_path,
     edit_distance,
     error_rate,
@@ -112,7 +112,7 @@ def test_silence_after_the_last_letter_lets_a_live_listener_know_that_it_is_over
 
 
 def test_held_out_speeds_are_tested_and_never_trained_on():
-    morse = MorseData(test_size=4, valid_size=2)
+    morse = MorseTask(test_size=4, valid_size=2)
     trained = [morse.source().draw_keying(f"train/0/{n}").wpm for n in range(500)]
     assert not any(low <= wpm <= high for wpm in trained for low, high in morse.held_out_bands)
     assert min(trained) < 12
@@ -131,7 +131,7 @@ def test_sounds_come_once_each_with_others_of_like_length():
 
 
 def test_a_batch_depends_on_its_number_alone():
-    morse, words = MorseData(), MorseData().tokenizer(0)
+    morse, words = MorseTask(), MorseTask().tokenizer(0)
     config = train.TrainConfig(steps=1, batch_size=2, device="cpu")
     first = list(islice(morse.batches(words, config), 3))
     second = morse.batches(words, config)
@@ -267,7 +267,7 @@ def test_a_second_view_is_augmented_independently(recordings):
 
 @pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
 def test_units_of_transcripts(recordings, kind):
-    data = SpeechData(folder=str(recordings), sample_rate=8000, tokenizer_type=kind, vocab_size=300)
+    data = SpeechTask(folder=str(recordings), sample_rate=8000, tokenizer_type=kind, vocab_size=300)
     words = data.tokenizer(0)
     assert words.decode(words.encode("cab")) == "cab"
 
@@ -277,7 +277,7 @@ def test_one_manifest_is_split_by_the_names_of_the_files(recordings):
     for split in ("train", "valid", "test"):
         (recordings / f"{split}.tsv").unlink()
     (recordings / "manifest.tsv").write_text("".join(lines))
-    entries = SpeechData(folder=str(recordings), sample_rate=8000).source().entries
+    entries = SpeechTask(folder=str(recordings), sample_rate=8000).source().entries
     assert sum(map(len, entries.values())) == 9
 
 
@@ -303,12 +303,12 @@ def test_own_recordings_are_learnt(tmp_path):
 @pytest.mark.usefixtures("users_view")
 def test_errors_of_recordings_name_the_setting(recordings):
     with pytest.raises(FileError, match="folder: needs a folder with a manifest, got none"):
-        SpeechData().source()
+        SpeechTask().source()
     with pytest.raises(ConfigError, match="speeds: need one or more above 0"):
-        SpeechData(speeds=())
+        SpeechTask(speeds=())
     with pytest.raises(ConfigError, match="gain_jitter: needs 0 to 1, got 2"):
         SpeechAugmentation(gain_jitter=2)
-    data = SpeechData(folder=str(recordings), sample_rate=8000)
+    data = SpeechTask(folder=str(recordings), sample_rate=8000)
     with pytest.raises(ConfigError, match="online_cmvn: needs to be False for a model with"):
         data.resolve(replace(recipe("speech").model, cmvn_depth=None), WORDS)
     with pytest.raises(FileError, match="to train on, got none: 8000 Hz instead of 16000"):

@@ -12,9 +12,9 @@ from regard.errors import ConfigError, FileError
 from regard.runs import load_run, override_settings, resume_run, start_run
 from regard.runs import training as module
 from regard.tasks import recipe
-from regard.tasks.language.text import TextData, compression_baselines
+from regard.tasks.language.text import TextTask, compression_baselines
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
-from regard.tasks.translation.parallel_text import ParallelTextData, ParallelTextEvaluator
+from regard.tasks.translation.parallel_text import PairsTask, ParallelTextEvaluator
 from regard.train import copy_weights, mean_loss, objective
 
 NUMBERS = ["ein", "zwei", "drei", "vier", "fünf"], ["one", "two", "three", "four", "five"]
@@ -59,13 +59,13 @@ def tiny_text(folder, *more: str):
 
 
 def test_splits_are_the_files_of_the_settings(pairs):
-    data = ParallelTextData(folder=str(pairs), valid_stem="train", lowercase=True)
+    data = PairsTask(folder=str(pairs), valid_stem="train", lowercase=True)
     assert data.pairs("valid")[1] == ("ein zwei", "one two", "en")
     assert len(data.pairs("train")) == 25
 
 
 def test_the_reverse_direction_is_for_training_only(pairs):
-    data = ParallelTextData(folder=str(pairs), bidirectional=True)
+    data = PairsTask(folder=str(pairs), bidirectional=True)
     there, back = data.pairs("train")[:25], data.pairs("train")[25:]
     assert [(p.target, p.source) for p in there] == [(p.source, p.target) for p in back]
     assert {p.language for p in back} == {"de"}
@@ -75,13 +75,13 @@ def test_the_reverse_direction_is_for_training_only(pairs):
 def test_tail_holds_out_the_last_tenth(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("0123456789" * 10)
-    data = TextData(folder=str(file), split_by="tail", tokenizer_type="characters")
+    data = TextTask(folder=str(file), split_by="tail", tokenizer_type="characters")
     assert data.texts("train") == ["0123456789" * 9]
     assert data.texts("valid") == data.texts("test") == ["0123456789"]
 
 
 def test_every_file_is_in_one_split(files):
-    data = TextData(folder=str(files))
+    data = TextTask(folder=str(files))
     parts = [set(data.texts(part)) for part in ("train", "valid", "test")]
     assert sum(map(len, parts)) == 60 == len(set.union(*parts))
 
@@ -255,17 +255,17 @@ def test_missing_files_are_named(pairs, users_view):
     file = pairs / "val.de"
     file.rename(pairs / "val.de.gz")
     with pytest.raises(FileError, match=r"needs val\.de, .* got it packed .* try gunzip --keep"):
-        ParallelTextData(folder=str(pairs)).tokenizer(0)
+        PairsTask(folder=str(pairs)).tokenizer(0)
 
 
 def test_a_missing_or_short_text_raises(tmp_path, users_view):
     with pytest.raises(FileError, match="folder: needs a text file .*, got nothing at 'nowhere'"):
-        TextData(folder="nowhere").texts("train")
+        TextTask(folder="nowhere").texts("train")
     (tmp_path / "a.txt").write_text("one file")
     with pytest.raises(
         FileError, match="needs text for the valid split, got none; try split_by=tail"
     ):
-        TextData(folder=str(tmp_path)).texts("valid")
+        TextTask(folder=str(tmp_path)).texts("valid")
     with pytest.raises(ConfigError, match="length: needs two windows and a token, 17, got 16"):
         WindowBatches(torch.arange(16), length=8, rows=1)
 

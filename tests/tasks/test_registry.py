@@ -7,31 +7,32 @@ import pytest
 import torch
 
 from regard import models, runs, tasks, train
-from regard.errors import ConfigError
+from regard.errors import ConfigError, FileError
 from regard.runs.settings import config_from_json, config_to_json
-from regard.tasks.registry import DATA_MODULES, RECIPES, recipe_config_types, register
+from regard.tasks.recipe_file import parse_recipe, recipe_to_toml
+from regard.tasks.registry import TASKS, recipe_config_types, recipe_names, recipe_text, task
 
 # ---- every recipe
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_is_named_typed_and_registered(name):
     recipe = tasks.recipe(name)
     assert recipe.name == name
-    assert DATA_MODULES[type(recipe.data).__name__] is type(recipe.data)
+    assert TASKS[recipe.data.name] is type(recipe.data)
     assert isinstance(models.build(recipe.model), torch.nn.Module)
     assert train.objective(recipe.data.objective).size is not None
     assert recipe.data.batch_limit(recipe.train) > 0
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_is_read_back_from_json(name):
     recipe = tasks.recipe(name)
     values = json.loads(json.dumps(config_to_json(recipe)))
     assert config_from_json(tasks.Recipe, values, "recipe", recipe_config_types()) == recipe
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", recipe_names())
 def test_a_batch_is_limited_in_the_unit_of_its_task(name, users_view):
     recipe = tasks.recipe(name)
     unit = recipe.data.batch_unit
@@ -44,18 +45,18 @@ def test_a_batch_is_limited_in_the_unit_of_its_task(name, users_view):
         runs.override_settings(recipe, [f"{other}=7"])
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", recipe_names())
 def test_a_task_answers_for_what_its_runs_need(name):
-    """What `regard translate`, `classify` and `generate` ask of a run's data module."""
+    """What `regard translate`, `classify` and `generate` ask of a run's task."""
     data = tasks.recipe(name).data
     match data.objective:
         case "translation":
-            assert isinstance(data, tasks.TranslationData)
+            assert isinstance(data, tasks.TranslationTask)
             assert data.search.max_new_tokens > 0
         case "next_token":
-            assert isinstance(data, tasks.LanguageData)
+            assert isinstance(data, tasks.LanguageTask)
         case "class":
-            assert isinstance(data, tasks.ImageData)
+            assert isinstance(data, tasks.ImageTask)
             assert data.input_size > 0
             assert len(data.class_names) == tasks.recipe(name).model.classes
         case other:
@@ -66,8 +67,8 @@ def test_a_task_answers_for_what_its_runs_need(name):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountingData(tasks.LanguageData):
-    """Sequences that count upwards: the smallest data module there is."""
+class CountingTask(tasks.LanguageTask):
+    """Sequences that count upwards: the smallest task there is."""
 
     length: int = 8
 
@@ -106,33 +107,83 @@ class Counting:
 def counting() -> tasks.Recipe:
     config = train.TrainConfig(steps=4, batch_tokens=32, warmup=1, device="cpu")
     model = models.language_tiny(vocab=1, dim=16, heads=2)
-    return tasks.Recipe(name="counting", data=CountingData(), model=model, train=config)
+    return tasks.Recipe(name="counting", data=CountingTask(), model=model, train=config)
 
 
 @pytest.fixture
 def registered():
-    register(CountingData)
-    register(counting)
+    task("counting")(CountingTask)
     yield
-    del DATA_MODULES["CountingData"], RECIPES["counting"]
+    TASKS.pop("counting", None)
 
 
 @pytest.mark.usefixtures("registered")
-def test_an_outside_data_module_trains_and_its_run_is_read_back(tmp_path):
-    recipe = runs.override_settings(tasks.recipe("counting"), ["length=4"])
+def test_an_outside_task_trains_and_its_run_is_read_back(tmp_path):
+    file = tmp_path / "count.toml"
+    file.write_text(recipe_to_toml(counting()))
+    recipe = runs.override_settings(tasks.recipe(str(file)), ["length=4"])
     assert runs.start_run(recipe, tmp_path / "run").reason == "finished"
     run = runs.load_run(tmp_path / "run")
     assert run.recipe == recipe
+    assert run.verbs[0] == "generate"
     assert [field.name for field in fields(run.recipe.data)] == ["length"]
+    del TASKS["counting"]
+    with pytest.raises(
+        FileError, match="needs a registered task and model, got 'CountingTask'; try im"
+    ):
+        runs.load_run(tmp_path / "run")
 
 
 @pytest.mark.usefixtures("registered", "users_view")
 def test_a_name_is_registered_once():
-    with pytest.raises(
-        ConfigError, match="name: needs one that is free, got 'counting'; try name="
+    with pytest.raises(ConfigError, match="name: needs one that is free, got 'counting'"):
+        task("counting")(CountingTask)
+
+
+# ---- recipe files
+
+
+@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("full", [False, True])
+def test_a_recipe_is_a_file(name, full):
+    recipe = tasks.recipe(name)
+    assert recipe_text(name).startswith("# ")
+    assert parse_recipe(recipe_to_toml(recipe, full=full), f"{name}.toml") == recipe
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('task = "text"', 'task = "txt"'), "task: needs one of .*, got 'txt'; try text"),
+        (("[train]", "[trian]"), "mine.toml: needs name, task, .*, got 'trian'; try train"),
+        (("steps = 1500", 'steps = "many"'), "train.steps: needs an integer, got 'many'"),
+        (('type = "language"', 'type = "lm"'), "model.type: needs one of .*language.*, got 'lm'"),
+        (("lr = ", "learning_rate = "), "train.learning_rate: needs the name of a setting"),
+        (("overlap = 64", "overlap = 640"), "data.overlap: needs 0 to 255, less than length"),
+        (("[data]", "[data"), "mine.toml: needs TOML, got"),
+    ],
+)
+def test_a_mistake_in_a_recipe_file_is_named(change, message):
+    with pytest.raises((ConfigError, FileError), match=message):
+        parse_recipe(recipe_text("stdlib").replace(*change), "mine.toml")
+
+
+def test_all_mistakes_of_a_recipe_file_are_reported_together():
+    text = recipe_text("stdlib").replace("steps = 1500", "stepz = 1500").replace("dim = 128", "")
+    with pytest.raises(ConfigError, match="got 3 problems") as caught:
+        parse_recipe(text, "mine.toml")
+    for part in (
+        "model.dim: needs a value",
+        "train.stepz",
+        "try steps",
+        "train.steps: needs a val",
     ):
-        register(counting)
-    with pytest.raises(ConfigError, match="name: needs one that is free, got 'CountingData'"):
-        register(CountingData)
-    with pytest.raises(ConfigError, match="item: needs a DataModule or a function, got class Cou"):
-        register(Counting)
+        assert part in str(caught.value)
+
+
+def test_paths_are_relative_to_the_file(tmp_path):
+    (tmp_path / "task.toml").write_text(
+        recipe_text("stdlib").replace("[data]", '[data]\nfolder = "texts"')
+    )
+    assert tasks.recipe(str(tmp_path / "task.toml")).data.folder == str(tmp_path / "texts")

@@ -1,24 +1,26 @@
 """The command line: one file per command; torch is imported only by a command that runs."""
 
 import codecs
+import importlib.util
 import io
 import os
 import signal
 import sys
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from regard.errors import RegardError
+from regard.errors import FileError, RegardError
 
 __all__ = ["app", "main"]
 
 # each is the function of that name in the module of that name
 COMMANDS = """
-    classify cost demo evaluate export generate look quantize resume runs tour train transcribe
-    translate version work
+    apply classify cost demo evaluate export generate look quantize recipes resume runs serve tour
+    train transcribe translate version work
 """
 
 
@@ -50,6 +52,24 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # bugs keep Python's traceback, to be reported
 )
+
+
+@app.callback()
+def import_files(
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--import", help="Python file that registers tasks or models of your own."),
+    ] = None,
+) -> None:
+    """A workbench for sequence models: inspect, explain and verify every number."""
+    for file in files or ():
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        if spec is None or spec.loader is None or not file.is_file():
+            raise FileError(f"import: needs a Python file, got {file}")
+        module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
 for name in COMMANDS.split():
     app.command()(getattr(import_module(f"regard.cli.{name}"), name))
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def train(
-    name: Annotated[str, typer.Argument(metavar="RECIPE", help="Recipe name, such as phrases.")],
+    name: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A .toml file, or a name of `regard recipes`.")
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a setting: lr=1e-3, model.dim=64, languages=en,de."),

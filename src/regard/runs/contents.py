@@ -12,7 +12,7 @@ from regard.data import Tokenizer
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import ConfigError, FileError
 from regard.files import parse_json
-from regard.runs.settings import config_from_json
+from regard.runs.settings import UnknownKind, config_from_json
 from regard.runs.text_model import TextModel
 from regard.tasks import Recipe, recipe_config_types
 from regard.train import Calibration
@@ -21,13 +21,6 @@ RECIPE_FILE, RESULT_FILE = "recipe.json", "result.json"
 VERSION = 1  # of the folder's layout
 
 Device = str | torch.device
-
-TASK_MODELS: dict[str, tuple[type[nn.Module], ...]] = {
-    "translate": (models.Translator, models.RecurrentTranslator),
-    "generate": (models.LanguageModel,),
-    "transcribe": (models.Recogniser,),
-    "classify": (models.VisionTransformer, models.ResNet),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +38,7 @@ class RunContents:
 
     @property
     def data(self) -> Any:
-        """The data module of the recipe."""
+        """The task of the recipe, with the settings of its data."""
         assert self.recipe is not None
         return self.recipe.data
 
@@ -55,8 +48,7 @@ class RunContents:
         look = ["look"] if self.hub_model or TextModel.supports(self.model) else []
         if self.recipe is None:
             return look
-        task = [verb for verb, kinds in TASK_MODELS.items() if isinstance(self.model, kinds)]
-        return [*task, *look, "evaluate", "export", "quantize"]
+        return [self.recipe.data.verb, *look, "evaluate", "export", "quantize"]
 
     @property
     def text_model(self) -> TextModel:
@@ -96,6 +88,12 @@ def read_recipe(folder: str | Path) -> Recipe:
         if content["version"] != VERSION:
             raise FileError(f"{file}: needs version {VERSION}, got {content['version']}")
         return config_from_json(Recipe, content["recipe"], "recipe", recipe_config_types())
+    except UnknownKind as error:
+        kind = str(error).rpartition(" got ")[2]
+        hint = "import the file that registers it, in Python or by regard --import FILE"
+        raise FileError(
+            f"{file}: needs a registered task and model, got {kind}; try {hint}"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{file}: needs a recipe, got a damaged one, {error}") from error
 

@@ -8,6 +8,7 @@ from regard.decode import Sampling
 from regard.errors import FileError
 from regard.inspection import Sight
 from regard.models.serialization import WEIGHTS_FILE, check_config_against_tensors
+from regard.runs.apply.any_task import apply_run
 from regard.runs.apply.classify import classify_run
 from regard.runs.apply.generate import generate_run
 from regard.runs.apply.transcribe import transcribe_run_detailed
@@ -44,6 +45,7 @@ class Run(RunContents):
     {'de': ['3 Tage']}
     """
 
+    apply = apply_run
     translate = translate_run
     classify = classify_run
     evaluate = evaluate_run

@@ -10,6 +10,10 @@ from regard.errors import ConfigError, suggestion
 C = TypeVar("C")
 
 
+class UnknownKind(ConfigError):
+    """A class of settings that nothing has registered."""
+
+
 def override_settings(config: C, settings: Sequence[str]) -> C:
     """A copy of a config with settings changed, each given as `name=value`.
 
@@ -99,7 +103,8 @@ def _value(value: Any, hint: Any, what: str, kinds: Mapping[str, type]) -> Any:
         known: Mapping[str, Any] = annotated or kinds
         kind = known.get(str(value.get("kind")))
         if kind is None:
-            raise ConfigError(f"{what}: needs one of {', '.join(known)}, got {value.get('kind')!r}")
+            error = ConfigError if annotated else UnknownKind
+            raise error(f"{what}: needs one of {', '.join(known)}, got {value.get('kind')!r}")
         return config_from_json(kind, value, what, kinds)
     return tuple(value) if isinstance(value, list) else value
 

@@ -1,24 +1,32 @@
-"""Tasks: data modules, evaluators and recipes, registered by name."""
+"""Tasks: data settings, batches, loss, evaluation and use, registered by name; recipes."""
 
 from regard.tasks.classification.evaluator import (
     CalibratedClassificationEvaluator,
     ClassificationEvaluator,
 )
-from regard.tasks.classification.fashion import FashionData
-from regard.tasks.classification.glyphs import GlyphsData
-from regard.tasks.classification.images import ImageData
-from regard.tasks.language.text import LanguageData, TextData
+from regard.tasks.classification.fashion import FashionTask
+from regard.tasks.classification.glyphs import GlyphsTask
+from regard.tasks.classification.images import ImageTask
+from regard.tasks.language.text import LanguageTask, TextTask
 from regard.tasks.language.windows import LanguageEvaluator
-from regard.tasks.recipe import DataModule, EvalSplit, Evaluator, Recipe
+from regard.tasks.recipe import EvalSplit, Evaluator, Recipe, Task
 from regard.tasks.recognition.evaluator import RecognitionEvaluator, edit_distance, error_rate
-from regard.tasks.recognition.morse import MorseData
-from regard.tasks.recognition.speech import SpeechData
+from regard.tasks.recognition.morse import MorseTask
+from regard.tasks.recognition.speech import SpeechTask
 from regard.tasks.recognition.transcripts import Transcript, best_path, transcribe_batch
-from regard.tasks.registry import DATA_MODULES, RECIPES, recipe, recipe_config_types, register
-from regard.tasks.translation.data import TranslationData
+from regard.tasks.registry import (
+    TASKS,
+    find_task,
+    recipe,
+    recipe_config_types,
+    recipe_names,
+    recipe_text,
+    task,
+)
+from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
-from regard.tasks.translation.parallel_text import ParallelTextData
-from regard.tasks.translation.phrases import PhrasesData
+from regard.tasks.translation.parallel_text import PairsTask
+from regard.tasks.translation.phrases import PhrasesTask
 from regard.tasks.translation.search import (
     SearchConfig,
     Translation,
@@ -29,27 +37,27 @@ from regard.tasks.translation.search import (
 __all__ = [
     "CalibratedClassificationEvaluator",
     "ClassificationEvaluator",
-    "DATA_MODULES",
-    "DataModule",
+    "TASKS",
+    "Task",
     "EvalSplit",
     "Evaluator",
-    "FashionData",
-    "GlyphsData",
-    "ImageData",
-    "LanguageData",
+    "FashionTask",
+    "GlyphsTask",
+    "ImageTask",
+    "LanguageTask",
     "LanguageEvaluator",
-    "MorseData",
-    "ParallelTextData",
-    "PhrasesData",
-    "RECIPES",
+    "MorseTask",
+    "PairsTask",
+    "PhrasesTask",
+    "find_task",
     "Recipe",
     "RecognitionEvaluator",
     "SearchConfig",
-    "SpeechData",
-    "TextData",
+    "SpeechTask",
+    "TextTask",
     "Transcript",
     "Translation",
-    "TranslationData",
+    "TranslationTask",
     "TranslationEvaluator",
     "TranslationSearch",
     "best_path",
@@ -57,7 +65,9 @@ __all__ = [
     "error_rate",
     "recipe",
     "recipe_config_types",
-    "register",
+    "recipe_names",
+    "recipe_text",
+    "task",
     "transcribe_batch",
     "translate_texts",
 ]

@@ -1,7 +1,7 @@
-"""Recipes and data modules: a complete training as one frozen config."""
+"""Recipes and tasks: a complete training as one frozen config."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
@@ -25,18 +25,22 @@ class Shard(TypedDict, total=False):
     world_size: int
 
 
-class DataModule(ABC):
-    """The data of a recipe and its task: tokenizer, batches, loss and evaluation.
+class Task(ABC):
+    """A task with the settings of its data: tokenizer, batches, loss, evaluation and use.
 
-    A subclass is a frozen, keyword-only dataclass of settings, registered with
-    `regard.tasks.register`. Methods that take a tokenizer get the one that `tokenizer` made.
+    A subclass is a frozen, keyword-only dataclass of settings (the `[data]` of a recipe file),
+    registered with `@regard.tasks.task("name")`. Methods that take a tokenizer get the one that
+    `tokenizer` made.
 
-    >>> isinstance(rg.tasks.recipe("phrases").data, DataModule)
+    >>> isinstance(rg.tasks.recipe("phrases").data, Task)
     True
     """
 
+    name: ClassVar[str] = ""  # in recipe files; set by `@task`
     objective: ClassVar[str]  # name of the loss, of `regard.train.objective`
     batch_unit: ClassVar[BatchUnit] = "batch_tokens"  # what limits a batch
+    verb: ClassVar[str]  # what its runs do: `regard VERB`, `run.VERB`
+    paths: ClassVar[tuple[str, ...]] = ()  # settings that are paths, relative to the recipe file
 
     def tokenizer(self, seed: int) -> Tokenizer | None:
         """The tokenizer, trained on the train split; None where the data is not text."""
@@ -53,6 +57,18 @@ class DataModule(ABC):
     @abstractmethod
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
         """The evaluation on a held-out split."""
+
+    def apply(self, run: Any, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        """What a trained run (its `model`, `tokenizer`, `data`) returns for inputs, one per input.
+
+        `regard apply` and `run.apply` call it. The tasks of the library whose verb has a function
+        of its own, such as `translate`, do not define it.
+        """
+        raise NotImplementedError
+
+    def format_output(self, output: Any) -> str:
+        """One output as a line of text."""
+        return str(output)
 
     def prepare_model(self, model: Any, tokenizer: Any, train: TrainConfig) -> None:
         """Fit what a new model has to know of the data before training, such as feature scales."""
@@ -82,7 +98,7 @@ class Recipe:
     """
 
     name: str
-    data: DataModule
+    data: Task
     model: Any  # the config of a model
     train: TrainConfig
 

@@ -11,6 +11,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from regard.errors import ConfigError, FileError, RegardError, suggestion
 from regard.files import read_text
+from regard.models import config_types
+from regard.tasks.recipe import Recipe, Task
+from regard.tasks.registry import find_task
+from regard.train.config import TrainConfig
 
 C = TypeVar("C")
 SIMPLE = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
@@ -30,9 +34,97 @@ def parse_toml(text: str, name: str | Path) -> dict[str, Any]:
         raise FileError(f"{name}: needs TOML, got {error}") from error
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The content of a TOML file."""
-    return parse_toml(read_text(path), path)
+def read_recipe_file(path: str | Path) -> Recipe:
+    """The recipe in a TOML file; paths in its `[data]` are relative to the file.
+
+    >>> read_recipe_file("nowhere.toml")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere.toml: cannot be read, No such file or directory
+    """
+    return parse_recipe(read_text(path), str(path), base=Path(path).resolve().parent)
+
+
+def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
+    """The recipe that a TOML text describes; all that is wrong is reported together.
+
+    Args:
+        text: the TOML: `task`, optionally `name`, and the tables `[data]`, `[model]`, `[train]`.
+        name: of the file, for messages; its stem is the recipe's default name.
+        base: folder that paths are relative to; None leaves them.
+
+    >>> parse_recipe('task = "phrases"\\n[train]\\nsteps = 5', "mine.toml")
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: mine.toml: needs [model], got none
+    """
+    table = parse_toml(text, name)
+    for key in table:
+        if key not in RECIPE_KEYS:
+            raise ConfigError(
+                f"{name}: needs {', '.join(RECIPE_KEYS)}, got {key!r}{suggestion(key, RECIPE_KEYS)}"
+            )
+    for key in ("task", "model", "train"):
+        if key not in table:
+            raise ConfigError(f"{name}: needs {key if key == 'task' else f'[{key}]'}, got none")
+    cls, problems = find_task(table["task"]), list[str]()
+    data = {key: _resolve(value, key, cls, base) for key, value in table.get("data", {}).items()}
+    model = dict(table["model"])
+    types = {model_type(kind): kind for kind in config_types().values()}
+    kind = types.get(model.pop("type", ""))
+    if kind is None:
+        got = table["model"].get("type")
+        problems.append(f"model.type: needs one of {', '.join(types)}, got {got!r}")
+    else:
+        known = {field.name for field in fields(kind)}
+        model = {key: 1 for key in RESOLVED if key in known} | model
+    parts = {
+        "data": collect_config(cls, data, "data", problems),
+        "model": kind and collect_config(kind, model, "model", problems),
+        "train": collect_config(TrainConfig, table["train"], "train", problems),
+    }
+    raise_problems(name, problems)
+    return Recipe(name=table.get("name", Path(name).stem), **parts)
+
+
+RECIPE_KEYS = ("name", "task", "data", "model", "train")
+RESOLVED = ("vocab", "source_vocab", "target_vocab", "classes")  # sizes that the data decides
+
+
+def model_type(kind: type) -> str:
+    """The name of a model's config in recipe files.
+
+    >>> model_type(rg.models.TranslatorConfig)
+    'translator'
+    """
+    name = kind.__name__.removesuffix("Config")
+    return name.removesuffix("Translator").lower() or name.lower()  # recurrent, translator, …
+
+
+def _resolve(value: Any, key: str, cls: type[Task], base: Path | None) -> Any:
+    if base is None or key not in cls.paths or not value:
+        return value
+    if isinstance(value, list):
+        return [_resolve(item, key, cls, base) for item in value]
+    return str(base / Path(value).expanduser()) if isinstance(value, str) else value
+
+
+def recipe_to_toml(recipe: Recipe, *, comment: str = "", full: bool = False) -> str:
+    """A recipe as TOML; `full` also writes defaults, each with its meaning.
+
+    >>> text = recipe_to_toml(rg.tasks.recipe("phrases"))
+    >>> parse_recipe(text, "phrases.toml") == rg.tasks.recipe("phrases")
+    True
+    """
+    head = "".join(f"# {line}\n" for line in comment.splitlines())
+    kind = f"type = {toml_value(model_type(type(recipe.model)))}\n"
+    tables = [
+        config_to_toml(recipe.data, "data", full=full),
+        config_to_toml(recipe.model, "model", full=full, lead=kind),
+        config_to_toml(recipe.train, "train", full=full),
+    ]
+    name = f"name = {toml_value(recipe.name)}\ntask = {toml_value(recipe.data.name)}\n"
+    return head + "\n".join([name, *filter(None, tables)])
 
 
 def config_from_table(kind: type[C], table: Mapping[str, Any], name: str) -> C:
@@ -200,16 +292,17 @@ def config_to_toml(config: Any, heading: str, *, full: bool = False, lead: str =
     steps = 9
     lr = 0.5
     """
-    lines, tables, docs = [f"[{heading}]\n{lead}"], [], setting_docs(type(config)) if full else {}
+    lines, tables, docs = [lead] if lead else [], [], setting_docs(type(config)) if full else {}
     for field in fields(config):
         value, default = getattr(config, field.name), _default(field)
         if is_dataclass(value):
             if full or value != default:
                 tables.append(config_to_toml(value, f"{heading}.{field.name}", full=full))
-        elif full or value != default:
+        elif (full or value != default) and not (field.name in RESOLVED and value == 1):
             comment = f"  # {docs[field.name]}" if field.name in docs else ""
             lines.append(f"{field.name} = {toml_value(value)}{comment}\n")
-    return "\n".join(["".join(lines), *tables])
+    table = [f"[{heading}]\n{''.join(lines)}"] if lines else []
+    return "\n".join([*table, *tables])
 
 
 def toml_value(value: Any) -> str:

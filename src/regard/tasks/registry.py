@@ -1,58 +1,107 @@
-"""The registry of recipes and data modules."""
+"""The registry of tasks and recipes."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeVar
 
 from regard.errors import ConfigError, suggestion
 from regard.models import config_types
-from regard.tasks.recipe import DataModule, Recipe
+from regard.tasks.recipe import Recipe, Task
 
-RECIPES: dict[str, Callable[[], Recipe]] = {}
-DATA_MODULES: dict[str, type[DataModule]] = {}
+ENTRY_POINTS = "regard.tasks"  # group of the entry points by which packages add tasks
+TASKS: dict[str, type[Task]] = {}
 
-Item = TypeVar("Item", bound=Callable[..., Any])
+TaskClass = TypeVar("TaskClass", bound=type[Task])
 
 
-def register(item: Item, *, name: str | None = None) -> Item:
-    """Register a data module class, or a function that returns a recipe; also as a decorator.
+def task(name: str) -> Callable[[TaskClass], TaskClass]:
+    """Class decorator that registers a task, so that recipe files and runs can name it.
 
-    A data module has to be registered for its runs to be read back. A recipe's name is that of its
-    function, with hyphens for underscores, unless `name` says it.
+    An installed package adds its tasks by an entry point of the group `regard.tasks`; a file of
+    your own is imported by `regard --import FILE …`, or before `rg.load`.
 
-    >>> _ = register(lambda: recipe("phrases"), name="phrases-again")
-    >>> RECIPES.pop("phrases-again")().train.steps
-    2000
+    >>> @task("again")
+    ... class Again(TASKS["phrases"]): ...
+    >>> TASKS.pop("again").name
+    'again'
     """
-    kind: Any = item
-    is_data = isinstance(kind, type) and issubclass(kind, DataModule)
-    if isinstance(kind, type) and not is_data:
-        raise ConfigError(f"item: needs a DataModule or a function, got class {kind.__name__}")
-    registry: dict[str, Any] = DATA_MODULES if is_data else RECIPES
-    key = name or (kind.__name__ if is_data else kind.__name__.replace("_", "-"))
-    if key in registry:
-        raise ConfigError(f"name: needs one that is free, got {key!r}; try name=")
-    registry[key] = item
-    return item
+
+    def register(cls: TaskClass) -> TaskClass:
+        if name in TASKS:
+            raise ConfigError(f"name: needs one that is free, got {name!r}")
+        cls.name = name
+        TASKS[name] = cls
+        return cls
+
+    return register
+
+
+def find_task(name: str) -> type[Task]:
+    """A task by name, of the library or of an installed package.
+
+    >>> find_task("phrase")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: task: needs one of ..., got 'phrase'; try phrases
+    """
+    if name not in TASKS:
+        for entry in entry_points(group=ENTRY_POINTS, name=name):
+            entry.load()  # its module registers it
+    if name in TASKS:
+        return TASKS[name]
+    hint = suggestion(name, TASKS) or "; try importing the file that registers it (--import FILE)"
+    raise ConfigError(f"task: needs one of {', '.join(sorted(TASKS))}, got {name!r}{hint}")
+
+
+def recipe_names() -> list[str]:
+    """Names of the included recipes.
+
+    >>> "phrases" in recipe_names()
+    True
+    """
+    return sorted(Path(file.name).stem for file in _folder().iterdir() if file.is_file())
 
 
 def recipe(name: str) -> Recipe:
-    """A registered recipe.
+    """An included recipe by name, or the recipe in a TOML file.
 
     >>> recipe("phrase")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    regard.errors.ConfigError: recipe: needs one of ..., got 'phrase'; try phrases
+    regard.errors.ConfigError: recipe: needs a .toml file or one of ..., got 'phrase'; try phrases
     """
-    if name in RECIPES:
-        return RECIPES[name]()
-    known = ", ".join(sorted(RECIPES))
-    raise ConfigError(f"recipe: needs one of {known}, got {name!r}{suggestion(name, RECIPES)}")
+    from regard.tasks.recipe_file import parse_recipe, read_recipe_file
+
+    if name.endswith(".toml"):
+        return read_recipe_file(name)
+    names = recipe_names()
+    if name not in names:
+        raise ConfigError(
+            f"recipe: needs a .toml file or one of {', '.join(names)}, got {name!r}"
+            f"{suggestion(name, names)}"
+        )
+    return parse_recipe(recipe_text(name), f"{name}.toml")
+
+
+def recipe_text(name: str) -> str:
+    """The TOML of an included recipe.
+
+    >>> recipe_text("phrases").splitlines()[0][:2]
+    '# '
+    """
+    return (_folder() / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _folder():
+    return files("regard.tasks") / "recipes"
 
 
 def recipe_config_types() -> dict[str, type]:
-    """The types of a recipe's data and model, by class name, for reading recipe.json.
+    """The types of a recipe's task and model, by class name, for reading recipe.json.
 
-    >>> "PhrasesData" in recipe_config_types(), "TranslatorConfig" in recipe_config_types()
+    >>> "PhrasesTask" in recipe_config_types(), "TranslatorConfig" in recipe_config_types()
     (True, True)
     """
-    return {**DATA_MODULES, **config_types()}
+    return {**{cls.__name__: cls for cls in TASKS.values()}, **config_types()}

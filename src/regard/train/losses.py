@@ -242,7 +242,7 @@ OBJECTIVES = {
 
 
 def register_objective(name: str, objective: Objective) -> None:
-    """Make a loss available to `objective` and to the data modules of recipes.
+    """Make a loss available to `objective` and to the tasks.
 
     >>> register_objective("next_token", objective("next_token"))
     Traceback (most recent call last):

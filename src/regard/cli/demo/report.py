@@ -52,7 +52,7 @@ class HeadView(NamedTuple):
 
 def print_introduction(console: Console, recipe: tasks.Recipe, folder: Path) -> None:
     """Print the task, the data and the model."""
-    data: Any = recipe.data  # PhrasesData
+    data: Any = recipe.data  # PhrasesTask
     model = recipe.model
     targets = [language for language in data.languages if language not in data.source_languages]
     _heading(console, "A translator, trained from scratch")

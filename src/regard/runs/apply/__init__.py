@@ -1,1 +1,1 @@
-"""The task verbs applied to a run: translate, generate, transcribe, classify."""
+"""A run applied to inputs: by the verb of its task, or by `apply` for any task."""

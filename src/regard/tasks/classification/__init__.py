@@ -1,1 +1,1 @@
-"""Image classification: data modules, evaluators and recipes."""
+"""Image classification: tasks, evaluators and recipes."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -11,10 +12,9 @@ from regard.data.image.idx import find_idx, read_idx
 from regard.errors import ConfigError
 from regard.models import ResNetConfig, VisionConfig
 from regard.tasks.classification.evaluator import ClassificationEvaluator
-from regard.tasks.classification.images import ImageData, LabeledImages
-from regard.tasks.recipe import EvalSplit, Recipe
-from regard.tasks.registry import register
-from regard.train.config import TrainConfig
+from regard.tasks.classification.images import ImageTask, LabeledImages
+from regard.tasks.recipe import EvalSplit
+from regard.tasks.registry import task
 
 FASHION_CLASSES = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
@@ -22,9 +22,9 @@ FASHION_CLASSES = (
 )  # fmt: skip
 
 
-@register
+@task("fashion")
 @dataclass(frozen=True, kw_only=True)
-class FashionData(ImageData):
+class FashionTask(ImageTask):
     """Grey images of 28 × 28 pixels in the IDX files of Fashion-MNIST or MNIST.
 
     Args:
@@ -33,9 +33,11 @@ class FashionData(ImageData):
         valid_images: the last so many training images are the valid split. With 0 it is the last
             1000 training images, and says nothing of new ones.
 
-    >>> FashionData(folder="fashion-mnist").class_names[:2]
+    >>> FashionTask(folder="fashion-mnist").class_names[:2]
     ('T-shirt', 'trouser')
     """
+
+    paths: ClassVar[tuple[str, ...]] = ("folder",)
 
     folder: str = "fashion-mnist"
     names: tuple[str, ...] = FASHION_CLASSES
@@ -91,30 +93,3 @@ def read_mnist(folder: str, split: str) -> LabeledImages:
     if len(images) != len(labels):
         raise ConfigError(f"folder: needs a label for each of {len(images)}, got {len(labels)}")
     return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype("int64"))
-
-
-@register
-def fashion_vit() -> Recipe:
-    """A Vision Transformer on Fashion-MNIST, whose files have to be in `folder`."""
-    return Recipe(
-        name="fashion-vit",
-        data=FashionData(random_erasing=0.25, cutmix=0.5),
-        model=VisionConfig(
-            classes=10, image_size=28, channels=1, patch_size=2, layers=6, dim=192, heads=6,
-            dropout=0.1,
-        ),
-        train=TrainConfig(
-            steps=16000, batch_size=512, lr=2e-3, warmup=800, weight_decay=0.05, betas=(0.9, 0.95),
-            label_smoothing=0.1, monitor="accuracy", evaluate_every=4000, save_every=4000,
-            log_every=100,
-        ),
-    )  # fmt: skip
-
-
-@register
-def fashion_resnet() -> Recipe:
-    """A ResNet of the same size on Fashion-MNIST, whose files have to be in `folder`."""
-    base = fashion_vit()
-    train = replace(base.train, steps=4858, warmup=404, evaluate_every=809, save_every=2427)
-    data, model = FashionData(random_erasing=0.5), ResNetConfig(classes=10, width=256)
-    return replace(base, name="fashion-resnet", data=data, model=model, train=train)

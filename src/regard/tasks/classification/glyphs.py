@@ -19,15 +19,14 @@ from regard.tasks.classification.evaluator import (
     CalibratedClassificationEvaluator,
     ClassificationEvaluator,
 )
-from regard.tasks.classification.images import ImageData, LabeledImages
-from regard.tasks.recipe import EvalSplit, Recipe
-from regard.tasks.registry import register
-from regard.train.config import TrainConfig
+from regard.tasks.classification.images import ImageTask, LabeledImages
+from regard.tasks.recipe import EvalSplit
+from regard.tasks.registry import task
 
 
-@register
+@task("glyphs")
 @dataclass(frozen=True, kw_only=True)
-class GlyphsData(ImageData):
+class GlyphsTask(ImageTask):
     """Rendered letters and digits.
 
     Args:
@@ -41,7 +40,7 @@ class GlyphsData(ImageData):
         workers: processes that render.
         valid_size, test_size: images of these splits.
 
-    >>> GlyphsData(classes="0123456789", valid_size=9).evaluator(None, "valid").images.shape[1:]
+    >>> GlyphsTask(classes="0123456789", valid_size=9).evaluator(None, "valid").images.shape[1:]
     torch.Size([1, 24, 24])
     """
 
@@ -111,7 +110,7 @@ class GlyphsData(ImageData):
 
 
 @lru_cache(4)
-def _evaluator(data: GlyphsData, split: EvalSplit) -> ClassificationEvaluator:
+def _evaluator(data: GlyphsTask, split: EvalSplit) -> ClassificationEvaluator:
     """The evaluator of a split; that of valid also grades, with half as many OOD images."""
     count = data.valid_size if split == "valid" else data.test_size
     images, labels = render_glyphs(data.source(), split, 0, count)
@@ -146,27 +145,3 @@ def _render(
     images = torch.stack([example.image for example in examples])
     labels = [example.label for example in examples]
     return (images * 255).round().to(torch.uint8).numpy(), labels
-
-
-@register
-def glyphs() -> Recipe:
-    """A small Vision Transformer on rendered letters and digits, for a CPU."""
-    return Recipe(
-        name="glyphs",
-        data=GlyphsData(shift=1),
-        model=VisionConfig(
-            classes=36, image_size=24, channels=1, patch_size=4, layers=4, dim=64, heads=4,
-            dropout=0.0,
-        ),
-        train=TrainConfig(
-            steps=3000, batch_size=128, lr=2e-3, warmup=200, weight_decay=0.05, monitor="accuracy",
-            evaluate_every=500, save_every=1000, log_every=50,
-        ),
-    )  # fmt: skip
-
-
-@register
-def glyphs_resnet() -> Recipe:
-    """A ResNet of the same size on the same glyphs."""
-    base = glyphs()
-    return replace(base, name="glyphs-resnet", model=ResNetConfig(classes=36, width=68))

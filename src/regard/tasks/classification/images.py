@@ -13,7 +13,7 @@ from regard.data.image.image_batches import ImageBatches
 from regard.data.image.image_file import crop_to_multiple
 from regard.errors import ConfigError
 from regard.models.config import check_positive
-from regard.tasks.recipe import BatchUnit, DataModule, Shard
+from regard.tasks.recipe import BatchUnit, Shard, Task
 from regard.train.config import TrainConfig
 from regard.train.device import select_device
 
@@ -21,8 +21,8 @@ LabeledImages = tuple[Tensor, Tensor]  # uint8 images, and their labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageData(DataModule):
-    """Data module of an image classification task.
+class ImageTask(Task):
+    """Image classification task.
 
     Args:
         shift: largest random translation, in pixels.
@@ -36,6 +36,7 @@ class ImageData(DataModule):
     """
 
     objective: ClassVar[str] = "class"
+    verb: ClassVar[str] = "classify"
     batch_unit: ClassVar[BatchUnit] = "batch_size"
 
     shift: int = 2

@@ -1,1 +1,1 @@
-"""Language modelling: data modules, batches of windows, evaluators and recipes."""
+"""Language modelling: tasks, batches of windows, evaluators and recipes."""

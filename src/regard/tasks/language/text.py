@@ -14,22 +14,23 @@ from torch import Tensor
 
 from regard.data import BPETokenizer, ByteTokenizer, CharTokenizer, TextFiles, Tokenizer
 from regard.errors import ConfigError, FileError
-from regard.models import LanguageConfig, language_small
+from regard.models import LanguageConfig
 from regard.models.config import check_choices, check_positive
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
-from regard.tasks.recipe import DataModule, EvalSplit, Recipe, Shard
-from regard.tasks.registry import register
+from regard.tasks.recipe import EvalSplit, Shard, Task
+from regard.tasks.registry import task
 from regard.train.config import TrainConfig
 
 
-class LanguageData(DataModule):
-    """Data module of a language-modelling task.
+class LanguageTask(Task):
+    """Language modelling.
 
     >>> rg.tasks.recipe("stdlib").data.objective
     'next_token'
     """
 
     objective: ClassVar[str] = "next_token"
+    verb: ClassVar[str] = "generate"
 
     @abstractmethod
     def document_edges(self, tokenizer: Tokenizer) -> list[int]:
@@ -40,9 +41,9 @@ class LanguageData(DataModule):
         return replace(model, vocab=tokenizer.vocab)
 
 
-@register
+@task("text")
 @dataclass(frozen=True, kw_only=True)
-class TextData(LanguageData):
+class TextTask(LanguageTask):
     """Text files, or Python's standard library.
 
     Args:
@@ -55,9 +56,11 @@ class TextData(LanguageData):
         valid_windows: windows of the valid split to evaluate, evenly spaced; None is all.
         overlap: tokens of context that every prediction on the test split has at least.
 
-    >>> TextData().objective
+    >>> TextTask().objective
     'next_token'
     """
+
+    paths: ClassVar[tuple[str, ...]] = ("folder",)
 
     folder: str = ""
     split_by: Literal["files", "tail"] = "files"
@@ -153,48 +156,3 @@ def compression_baselines(texts: Sequence[str]) -> dict[str, float]:
         for name, compress in compressors.items()
     }
     return {name: count / len(joined) for name, count in bits.items()}
-
-
-@register
-def shakespeare() -> Recipe:
-    """Tiny shakespeare by characters: 6 layers of 384, windows of 256, the size of nanoGPT's."""
-    model = LanguageConfig(
-        vocab=1, layers=6, dim=384, heads=6, bias=False, positions="none", scale_embedding=False,
-        rope_theta=10000.0, dropout=0.3, attention_dropout=0.2,
-    )  # fmt: skip
-    train = TrainConfig(
-        steps=1800, batch_tokens=64 * 256, lr=2e-3, warmup=100, betas=(0.9, 0.99), weight_decay=0.2,
-        evaluate_every=225, save_every=900,
-    )  # fmt: skip
-    data = TextData(split_by="tail", tokenizer_type="characters", length=256)
-    return Recipe(name="shakespeare", data=data, model=model, train=train)
-
-
-@register
-def stdlib() -> Recipe:
-    """Python's standard library of this machine and a small model: minutes on a CPU."""
-    train = TrainConfig(
-        steps=1500, batch_tokens=1024, lr=4e-3, warmup=100, weight_decay=0.1,
-        evaluate_every=250, save_every=250,
-    )  # fmt: skip
-    return Recipe(
-        name="stdlib",
-        data=TextData(vocab_size=4096, length=256, valid_windows=64, overlap=64),
-        model=language_small(1, layers=3, dim=128, heads=4, kv_heads=4, ffn_dim=352, dropout=0.0),
-        train=train,
-    )
-
-
-@register
-def stdlib_long() -> Recipe:
-    """Python's standard library and a larger model: minutes on a GPU."""
-    train = TrainConfig(
-        steps=2500, batch_tokens=32768, lr=1.5e-3, warmup=200, weight_decay=0.1,
-        evaluate_every=1250, save_every=1250,
-    )  # fmt: skip
-    return Recipe(
-        name="stdlib-long",
-        data=TextData(vocab_size=8192, length=512, valid_windows=256, overlap=256),
-        model=language_small(1, layers=8, dim=512, heads=8, kv_heads=8, ffn_dim=1408, dropout=0.1),
-        train=train,
-    )

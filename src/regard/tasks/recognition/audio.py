@@ -1,4 +1,4 @@
-"""Base class of the data modules of recognition."""
+"""Base class of the tasks of recognition."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -7,7 +7,7 @@ import torch
 
 from regard.data import Tokenizer
 from regard.models import Recogniser
-from regard.tasks.recipe import BatchUnit, DataModule
+from regard.tasks.recipe import BatchUnit, Task
 from regard.train.config import TrainConfig
 
 CMVN_BATCHES = 8  # batches over which feature statistics are estimated
@@ -15,10 +15,11 @@ CMVN_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioData(DataModule):
+class AudioTask(Task):
     """Data of a recogniser: CTC loss, and global feature statistics from training batches."""
 
     objective: ClassVar[str] = "ctc"
+    verb: ClassVar[str] = "transcribe"
     batch_unit: ClassVar[BatchUnit] = "batch_size"
 
     def prepare_model(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:

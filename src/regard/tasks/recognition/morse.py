@@ -5,19 +5,19 @@ from typing import Any, Unpack
 
 from regard.data import AudioBatches, CharTokenizer, Morse, Tokenizer, morse_batches
 from regard.data.audio.morse.keying import MORSE_CODE
-from regard.models import RecogniserConfig, recogniser_tiny
+from regard.models import RecogniserConfig
 from regard.models.config import check_positive
-from regard.tasks.recipe import EvalSplit, Recipe, Shard
-from regard.tasks.recognition.audio import AudioData
+from regard.tasks.recipe import EvalSplit, Shard
+from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
-from regard.tasks.registry import register
+from regard.tasks.registry import task
 from regard.train.config import TrainConfig
 from regard.train.device import select_device
 
 
-@register
+@task("morse")
 @dataclass(frozen=True, kw_only=True)
-class MorseData(AudioData):
+class MorseTask(AudioTask):
     """Synthesised Morse code.
 
     Training covers all speeds but the held-out ranges; valid and test have these only, at
@@ -35,7 +35,7 @@ class MorseData(AudioData):
         n_mels: log-mel bands.
         valid_size, test_size: recordings of these splits.
 
-    >>> MorseData().held_out_bands
+    >>> MorseTask().held_out_bands
     ((17.0, 19.0), (26.0, 29.0))
     """
 
@@ -105,17 +105,3 @@ class MorseData(AudioData):
             )  # fmt: skip
             audio += source.examples(split, 0)
         return RecognitionEvaluator(audio, tokenizer)
-
-
-@register
-def morse() -> Recipe:
-    """Streaming recognition of Morse code at 0 dB SNR, at held-out speeds."""
-    return Recipe(
-        name="morse",
-        data=MorseData(),
-        model=recogniser_tiny(44, dim=128, layers=4, left_chunks=64, dropout=0.0),
-        train=TrainConfig(
-            steps=2111, batch_size=64, lr=1e-3, warmup=175, betas=(0.9, 0.98),
-            evaluate_every=351, save_every=1053, log_every=50,
-        ),
-    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, Unpack
+from typing import ClassVar, Literal, Unpack
 
 from regard.data import (
     AudioBatches,
@@ -17,19 +17,19 @@ from regard.data.audio.peak_normalization import DITHER
 from regard.data.audio.speech_batches import speech_batches
 from regard.data.audio.speech_manifest import find_manifests
 from regard.errors import ConfigError, FileError
-from regard.models import RecogniserConfig, recogniser_small
+from regard.models import RecogniserConfig
 from regard.models.config import check_choices, check_positive
-from regard.tasks.recipe import EvalSplit, Recipe, Shard
-from regard.tasks.recognition.audio import AudioData
+from regard.tasks.recipe import EvalSplit, Shard
+from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
-from regard.tasks.registry import register
+from regard.tasks.registry import task
 from regard.train.config import TrainConfig
 from regard.train.device import select_device
 
 
-@register
+@task("speech")
 @dataclass(frozen=True, kw_only=True)
-class SpeechData(AudioData):
+class SpeechTask(AudioTask):
     """Recordings of a folder with manifest.tsv, or with train.tsv, valid.tsv and test.tsv.
 
     A line of a manifest is `file<tab>text`; .jsonl files have `audio` and `text`. One manifest is
@@ -48,9 +48,11 @@ class SpeechData(AudioData):
             recordings are dithered.
         augmentation: of the log-mel frames, such as `vtlp` and `spec_augment`.
 
-    >>> SpeechData(folder="recordings").augmentation.spec_augment
+    >>> SpeechTask(folder="recordings").augmentation.spec_augment
     2
     """
+
+    paths: ClassVar[tuple[str, ...]] = ("folder",)
 
     folder: str = ""
     sample_rate: int = 16000
@@ -119,17 +121,3 @@ class SpeechData(AudioData):
 @lru_cache(4)
 def _load(folder: str, rate: int, max_seconds: float) -> SpeechManifest:
     return SpeechManifest(*find_manifests(folder), rate=rate, max_seconds=max_seconds)
-
-
-@register
-def speech() -> Recipe:
-    """Streaming recognition of own recordings in chunks of 0.64 s; needs `folder`."""
-    return Recipe(
-        name="speech",
-        data=SpeechData(),
-        model=recogniser_small(500, cmvn_depth=12.0),
-        train=TrainConfig(
-            steps=20000, batch_size=32, lr=1e-3, warmup=1000, weight_decay=0.05, betas=(0.9, 0.98),
-            evaluate_every=1000, save_every=1000, log_every=50,
-        ),
-    )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Translation: data modules, search, evaluators and recipes."""
+"""Translation: tasks, search, evaluators and recipes."""

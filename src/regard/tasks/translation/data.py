@@ -5,18 +5,19 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from regard.data import Tokenizer
-from regard.tasks.recipe import DataModule
+from regard.tasks.recipe import Task
 from regard.tasks.translation.search import SearchConfig
 
 
-class TranslationData(DataModule):
-    """Data module of a translation task.
+class TranslationTask(Task):
+    """Translation.
 
     >>> rg.tasks.recipe("phrases").data.search.beam_width
     1
     """
 
     objective: ClassVar[str] = "translation"
+    verb: ClassVar[str] = "translate"
 
     search: SearchConfig  # of the test split and of `regard translate`
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import nn
@@ -21,11 +20,10 @@ from regard.data import (
     pair_preprocessor,
 )
 from regard.errors import FileError
-from regard.models import recurrent_small, translator_small
 from regard.models.config import check_choices, check_positive
-from regard.tasks.recipe import EvalSplit, Recipe, Shard
-from regard.tasks.registry import register
-from regard.tasks.translation.data import TranslationData
+from regard.tasks.recipe import EvalSplit, Shard
+from regard.tasks.registry import task
+from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
@@ -35,9 +33,9 @@ CORRECT_CHRF = 50.0  # chrF from which an answer is graded as correct
 SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all are in memory anyway
 
 
-@register
+@task("pairs")
 @dataclass(frozen=True, kw_only=True)
-class ParallelTextData(TranslationData):
+class PairsTask(TranslationTask):
     """Sentence pairs in two aligned files per split: `folder`/train.de and `folder`/train.en, …
 
     All pairs are held in memory, encoded once.
@@ -52,9 +50,11 @@ class ParallelTextData(TranslationData):
         bidirectional: also train in the other direction; a token says into which language.
         search: on the test split; the valid split is searched greedily.
 
-    >>> ParallelTextData(folder="multi30k").files("valid")
+    >>> PairsTask(folder="multi30k").files("valid")
     (PosixPath('multi30k/val.de'), PosixPath('multi30k/val.en'))
     """
+
+    paths: ClassVar[tuple[str, ...]] = ("folder",)
 
     folder: str = ""
     source_language: str = "de"
@@ -152,48 +152,6 @@ class ParallelTextEvaluator(TranslationEvaluator):
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF().sentence_score(answer, [reference]).score >= CORRECT_CHRF
-
-
-def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"]) -> Recipe:
-    """Multi30k, German to English, by one of four models on the same data."""
-    train = TrainConfig(
-        steps=1285 if kind == "transformer" else 1500, batch_tokens=8192, lr=2e-3, warmup=200,
-        label_smoothing=0.1, weight_decay=0.05, monitor="bleu", evaluate_every=250, save_every=500,
-    )  # fmt: skip
-    cell, _, attention = kind.partition("-")
-    if cell == "transformer":
-        model = translator_small(1, dim=256, heads=4, ffn_dim=512, dropout=0.3)
-    else:
-        model = recurrent_small(
-            1, cell=cell, dim=256, hidden=512, layers=1, dropout=0.4,
-            attention="luong" if attention else "none",
-        )  # fmt: skip
-    data = ParallelTextData(source_language="de", target_language="en", lowercase=True)
-    return Recipe(name=f"multi30k-de-en-{kind}", data=data, model=model, train=train)
-
-
-for _kind in ("lstm", "gru", "gru-attention", "transformer"):
-    register(partial(multi30k_de_en, _kind), name=f"multi30k-de-en-{_kind}")
-
-
-@register
-def multi30k_en_de() -> Recipe:
-    """Multi30k, English to German, by a small Transformer with R-Drop and checkpoint averaging."""
-    return Recipe(
-        name="multi30k-en-de",
-        data=ParallelTextData(
-            source_language="en", target_language="de", vocab_size=10000, lowercase=True,
-            search=SearchConfig(beam_width=5, length_penalty=1.0, max_new_tokens=80),
-        ),
-        model=translator_small(
-            1, layers=4, decoder_layers=4, dim=256, heads=4, ffn_dim=512, dropout=0.3
-        ),
-        train=TrainConfig(
-            steps=8400, batch_tokens=4096, lr=3e-3, schedule="inverse_sqrt", warmup=2000,
-            label_smoothing=0.1, rdrop=2.5, weight_decay=0.05, monitor="bleu", evaluate_every=2100,
-            save_every=210, keep_last=10, average_last=10,
-        ),
-    )  # fmt: skip
 
 
 def _encode(pairs: list[Pair], tokenizer: Tokenizer) -> Iterator[dict[str, torch.Tensor]]:

@@ -1,7 +1,7 @@
 """Phrases: dates, times, durations, units, prices and lists in twelve languages, from CLDR."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Unpack
@@ -19,11 +19,10 @@ from regard.data import (
     pair_preprocessor,
 )
 from regard.data.text.phrases.paraphrases import add_typo
-from regard.models import RecurrentTranslatorConfig, translator_tiny
 from regard.models.config import check_positive
-from regard.tasks.recipe import EvalSplit, Recipe, Shard
-from regard.tasks.registry import register
-from regard.tasks.translation.data import TranslationData
+from regard.tasks.recipe import EvalSplit, Shard
+from regard.tasks.registry import task
+from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import MAX_GRADED, TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
@@ -33,9 +32,9 @@ NORMALIZE = ("typography", "lower")  # of sources
 TWELVE = ("cs", "de", "en", "es", "fi", "fr", "it", "ja", "nl", "pl", "pt", "tr")
 
 
-@register
+@task("phrases")
 @dataclass(frozen=True, kw_only=True)
-class PhrasesData(TranslationData):
+class PhrasesTask(TranslationTask):
     """Phrases generated from Unicode CLDR.
 
     Sources are normalised: case, spaces, quotes and dashes make no difference. Targets keep CLDR's
@@ -52,7 +51,7 @@ class PhrasesData(TranslationData):
         natural_fraction: of training sources as people type them.
         ood_fraction: of out-of-distribution training sources, whose target is empty.
 
-    >>> len(PhrasesData().languages)
+    >>> len(PhrasesTask().languages)
     12
     """
 
@@ -157,56 +156,3 @@ class PhrasesEvaluator(TranslationEvaluator):
         pairs = self.natural_pairs
         typos = [p._replace(source=add_typo(p.source, f"{n}")) for n, p in enumerate(pairs)]
         return super().grade(model) + self.grade_pairs(model, pairs + typos)
-
-
-@register
-def phrases() -> Recipe:
-    """English dates, times, durations, units, prices and lists into eleven languages."""
-    return Recipe(
-        name="phrases",
-        data=PhrasesData(),
-        # One encoder and one decoder layer learn it in half the time of two and two, and small
-        # batches learn more than as many tokens in larger ones.
-        model=translator_tiny(
-            1, layers=1, decoder_layers=1, dim=128, heads=8, ffn_dim=256, dropout=0.0,
-            positions="none", rope_theta=10000.0,
-            tied=False,  # a tied output layer starts out copying its input: half the speed
-        ),
-        train=TrainConfig(
-            steps=2000, batch_tokens=512, lr=3e-3, warmup=100, monitor="exact", evaluate_every=1000,
-            save_every=1000,
-        ),
-    )  # fmt: skip
-
-
-@register
-def phrases_gru() -> Recipe:
-    """The same by a GRU with Luong attention, of about as many parameters."""
-    model = RecurrentTranslatorConfig(
-        source_vocab=1, target_vocab=1, cell="gru", attention="luong", dim=128, hidden=248
-    )
-    base = phrases()
-    train = replace(base.train, steps=1000, batch_tokens=1024, evaluate_every=500, save_every=500)
-    return replace(base, name="phrases-gru", model=model, train=train)
-
-
-@register
-def phrases_long() -> Recipe:
-    """The same by a larger Transformer, for a GPU."""
-    base = phrases()
-    model = replace(base.model, dim=256, heads=8, ffn_dim=512, layers=3, decoder_layers=3)
-    train = replace(
-        base.train, steps=3000, batch_tokens=8192, lr=1.5e-3, warmup=300, evaluate_every=1500,
-        save_every=1500,
-    )  # fmt: skip
-    return replace(base, name="phrases-long", model=model, train=train)
-
-
-@register
-def phrases_natural() -> Recipe:
-    """The recipe of the pretrained `phrases`: also natural and out-of-distribution sources."""
-    base = phrases_long()
-    model = replace(base.model, dim=192, heads=6, ffn_dim=384, layers=3, decoder_layers=2)
-    data = PhrasesData(natural_fraction=0.5, ood_fraction=0.12)
-    train = replace(base.train, steps=8000, lr=2e-3, evaluate_every=2000, save_every=1000)
-    return replace(base, name="phrases-natural", data=data, model=model, train=train)
