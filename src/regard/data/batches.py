@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -14,6 +14,13 @@ from regard.errors import ConfigError, FileError, ShapeError
 
 Batch = dict[str, Tensor]
 Encoded = Mapping[str, Any]  # name -> list of ids, number, or tensor whose first axis is time
+
+
+class Shard(TypedDict, total=False):
+    """The rank of a process and the number of processes, whose batches differ."""
+
+    rank: int
+    world_size: int
 
 
 class Batches:
@@ -66,14 +73,7 @@ class Batches:
         self._position, self._taken = 0, 0  # examples before this window; batches taken from it
 
     def state(self) -> dict[str, int]:
-        """The position in the data, valid for any rank of any number of ranks.
-
-        >>> numbers = rg.data.InMemorySource(test=range(1, 6))
-        >>> batches = Batches(numbers, lambda n: {"x": [n] * n}, split="test", batch_tokens=6)
-        >>> _ = next(iter(batches))
-        >>> batches.state()["taken"]
-        1
-        """
+        """The position in the data, valid for any rank of any number of ranks."""
         settings = {name: getattr(self, name) for name in ("seed", "batch_tokens", "sort_window")}
         return {**settings, "position": self._position, "taken": self._taken}
 
@@ -90,24 +90,13 @@ class Batches:
         self.seed, self._position, self._taken = state["seed"], state["position"], state["taken"]
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch, position, taken in self._steps():
-            self._position, self._taken = position, taken
-            yield batch
+        plan = self._plan(self._position, self._taken)
+        while step := list(islice(plan, self.world_size)):
+            if self.rank < len(step):  # the last step of a finite split may be too short
+                batch = collate(step[self.rank][0], self.pad_id)
+                _, self._position, self._taken = step[-1]  # the state after the whole step
+                yield batch
         self._position, self._taken = 0, 0  # a finite split starts again
-
-    def _steps(self) -> Iterator[tuple[Batch, int, int]]:
-        """Batches of this rank, each with the state after the whole step."""
-        step: list[tuple[list[Encoded], int, int]] = []
-        for planned in self._plan(self._position, self._taken):
-            step.append(planned)
-            if len(step) == self.world_size:
-                _, position, taken = step[-1]
-                yield collate(step[self.rank][0], self.pad_id), position, taken
-                step = []
-        # the last step of a finite split may have fewer batches than ranks
-        if self.rank < len(step):
-            _, position, taken = step[-1]
-            yield collate(step[self.rank][0], self.pad_id), position, taken
 
     def _plan(self, position: int, taken: int) -> Iterator[tuple[list[Encoded], int, int]]:
         """Batches of all ranks, each with the state after it."""

@@ -87,9 +87,6 @@ class AudioFile:
             wave = wave.where(finite, 0)
             peak = max(peak, float(wave.abs().max()))
             yield wave
-        self._add_notes(read, invalid, peak)
-
-    def _add_notes(self, read: int, invalid: int, peak: float) -> None:
         if invalid:
             self.notes.append(f"{invalid} samples are not finite, replaced by 0")
         if read < self.expected_samples and self.is_complete:

@@ -52,9 +52,8 @@ def _babble(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
         size = min(len(time) - at, int(rng.uniform(0.08, 0.3) * rate))
         t = np.arange(size) / rate
         pitch = rng.uniform(80, 250) * (1 + rng.uniform(-0.3, 0.3) * t)
-        formants = np.array(VOWEL_FORMANTS[rng.integers(len(VOWEL_FORMANTS))]) * rng.uniform(
-            0.85, 1.2
-        )
+        vowel = np.array(VOWEL_FORMANTS[rng.integers(len(VOWEL_FORMANTS))])
+        formants = vowel * rng.uniform(0.85, 1.2)
         partials = np.arange(1, int(rate / 2 / pitch.max()))
         distance = (partials[:, None] * pitch.mean() - formants) / (80 + 0.06 * formants)
         loud = (1 / (1 + distance**2)).sum(1) / partials**0.5

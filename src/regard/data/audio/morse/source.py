@@ -6,14 +6,9 @@ from random import Random
 
 from regard.data.audio.example import AudioExample
 from regard.data.audio.morse.channel import render_keyings
-from regard.data.audio.morse.keying import (
-    MORSE_CODE,
-    Channel,
-    Keying,
-    SenderTiming,
-    key_edges,
-)
+from regard.data.audio.morse.keying import MORSE_CODE, Channel, Keying, SenderTiming, key_edges
 from regard.data.generated_batches import seeded_generator
+from regard.data.source import example_keys
 from regard.data.split import Split
 from regard.errors import ConfigError
 
@@ -77,12 +72,7 @@ class Morse:
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
         """Recordings from number `start`; train is endless, valid and test are fixed."""
-        number = start
-        while split == "train" or number < self.eval_size:
-            yield self._render(
-                f"train/{seed}/{number}" if split == "train" else f"{split}/{number}"
-            )
-            number += 1
+        return map(self._render, example_keys(split, seed, start, self.eval_size))
 
     def draw_keying(self, key: str) -> Keying:
         """Text and random parameters of the recording of a key."""
@@ -103,17 +93,9 @@ class Morse:
             before, after = _silence(rng), _silence(rng)
             if rng.random() < self.empty_fraction:
                 text, before = "", before + rng.uniform(1.0, 5.0)
-        edges, marks = key_edges(text, timing, rng) if text else ([], [])
-        dot = 1.2 / wpm
-        return Keying(
-            text=text,
-            wpm=wpm,
-            edges=tuple(dot * edge for edge in edges),
-            char_ends=tuple(dot * mark for mark in marks),
-            lead_silence=before,
-            tail_silence=after,
-            channel=channel,
-        )
+        times = key_edges(text, timing, rng) if text else ([], [])
+        edges, ends = (tuple(1.2 / wpm * time for time in row) for row in times)
+        return Keying(text, wpm, edges, ends, before, after, channel)
 
     def _wpm(self, rng: Random) -> float:
         while True:

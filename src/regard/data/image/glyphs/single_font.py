@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from regard.data.image.example import ImageExample
+from regard.data.source import example_keys
 from regard.data.split import Split
 from regard.errors import ConfigError
 
@@ -63,10 +64,7 @@ class Glyphs:
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
         """Images from number `start`; train is endless, valid and test are fixed."""
-        number = start
-        while split == "train" or number < self.eval_size:
-            yield self._draw(f"train/{seed}/{number}" if split == "train" else f"{split}/{number}")
-            number += 1
+        return map(self._draw, example_keys(split, seed, start, self.eval_size))
 
     def _draw(self, key: str) -> ImageExample:
         rng = Random(key)
@@ -90,8 +88,7 @@ class Glyphs:
         a, b, d, e = cos, sin + shear * cos, -sin, cos - shear * sin
         side = self.size * SUPERSAMPLING
         middle = side / 2
-        x = middle + rng.uniform(-self.translate, self.translate) * side
-        y = middle + rng.uniform(-self.translate, self.translate) * side
+        x, y = (middle + rng.uniform(-self.translate, self.translate) * side for _ in range(2))
         return a, b, middle - a * x - b * y, d, e, middle - d * x - e * y
 
 
