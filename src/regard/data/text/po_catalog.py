@@ -80,17 +80,15 @@ class PoMessage:
             elif not any(kind == written for written, _ in lines):
                 lines += [(kind, new + newline) for new in _quoted(kind, translations[kind])]
         self.lines, self.texts = lines, self.texts | translations
-        if not self.is_fuzzy:
-            self._mark(newline)
-
-    def _mark(self, newline: str) -> None:
-        kinds = [kind for kind, _ in self.lines]
+        kinds = [kind for kind, _ in lines]
+        if self.is_fuzzy:
+            return
         if "#," in kinds:
             at = kinds.index("#,")
-            self.lines[at] = "#,", f"{self.lines[at][1].rstrip()}, fuzzy{newline}"
+            lines[at] = "#,", f"{lines[at][1].rstrip()}, fuzzy{newline}"
         else:  # after other comments, before the previous and current message
             first = next(n for n, kind in enumerate(kinds) if kind == "#|" or kind.startswith("m"))
-            self.lines.insert(first, ("#,", f"#, fuzzy{newline}"))
+            lines.insert(first, ("#,", f"#, fuzzy{newline}"))
 
     def __str__(self) -> str:
         return "".join(line for _, line in self.lines)
@@ -113,16 +111,10 @@ class PoCatalog:
 
     With `data`, its content, `path` is used in error messages only.
 
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "de.po"
-    >>> _ = file.write_text('# greeting\\nmsgid "%s days"\\nmsgstr ""\\n')
-    >>> catalog = PoCatalog(file)
-    >>> str(catalog) == file.read_text()
-    True
+    >>> catalog = PoCatalog("de.po", b'msgid "%s days"\\nmsgstr ""\\n')
     >>> catalog.fill(lambda texts: [text.replace("days", "Tage") for text in texts]).filled
     1
     >>> print(catalog, end="")
-    # greeting
     #, fuzzy
     msgid "%s days"
     msgstr "%s Tage"
@@ -174,16 +166,17 @@ class PoCatalog:
 
     def _fill(self, message: PoMessage, translations: Iterator[str | None]) -> str:
         sources = message.untranslated()
-        candidates = {name: next(translations) for name in sources}
+        answers = [next(translations) for _ in sources]
         accepted: dict[str, str] = {}
-        for name, text in candidates.items():
+        for (name, source), text in zip(sources.items(), answers, strict=True):
             if text is None:
                 return "no complete translation"
-            if lost := placeholders(sources[name]) - placeholders(text):
+            if lost := placeholders(source) - placeholders(text):
                 return f"the translation lost {' '.join(sorted(lost))}"
-            if added := placeholders(text) - placeholders(sources[name]):
+            if added := placeholders(text) - placeholders(source):
                 return f"the translation added {' '.join(sorted(added))}"
-            accepted[name] = _with_spacing_of(sources[name], text)
+            before, _, after = source.partition(source.strip())  # white space
+            accepted[name] = before + text.strip() + after
         message.fill(accepted, self.newline)
         return ""
 
@@ -234,12 +227,6 @@ def _quoted(name: str, text: str) -> list[str]:
     if len(parts) < 2:
         return [f'{name} "{escaped}"']
     return [f'{name} ""', *(f'"{part}"' for part in parts)]
-
-
-def _with_spacing_of(source: str, text: str) -> str:
-    """The text with the leading and trailing white space of the source."""
-    before, _, after = source.partition(source.strip())
-    return before + text.strip() + after
 
 
 def _short(message: PoMessage) -> str:
