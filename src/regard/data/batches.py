@@ -79,9 +79,9 @@ class Batches:
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Continue from a state."""
-        names = {"seed", "batch_tokens", "sort_window", "position", "taken"}
-        if set(state) != names:
-            raise FileError(f"{state}: needs {', '.join(sorted(names))} of Batches.state()")
+        if set(state) != set(self.state()):
+            names = ", ".join(sorted(self.state()))
+            raise FileError(f"{state}: needs {names} of Batches.state()")
         for name in ("batch_tokens", "sort_window"):
             if state[name] != getattr(self, name):
                 raise ConfigError(

@@ -97,12 +97,7 @@ def _crop(ink: np.ndarray, box: tuple[int, int, int, int], size: int) -> Image.I
     side = max(right - left, bottom - top) * (1 + 2 * MARGIN)
     x, y = (left + right - side) / 2, (top + bottom - side) / 2
     padding = int(np.ceil(side))  # how far the square may extend beyond the image
-    canvas = np.zeros((bottom - top + 2 * padding, right - left + 2 * padding), np.uint8)
-    first, last = max(0, top - padding), min(ink.shape[0], bottom + padding)
-    begin, end = max(0, left - padding), min(ink.shape[1], right + padding)
-    cut = (ink[first:last, begin:end] * 255).round().astype(np.uint8)
-    row, column = first - (top - padding), begin - (left - padding)
-    canvas[row : row + cut.shape[0], column : column + cut.shape[1]] = cut
-    x, y = x - (left - padding), y - (top - padding)
-    image = Image.fromarray(canvas)
+    left, top, right, bottom = left - padding, top - padding, right + padding, bottom + padding
+    image = Image.fromarray((ink * 255).round().astype(np.uint8)).crop((left, top, right, bottom))
+    x, y = x - left, y - top
     return image.resize((size, size), Image.Resampling.BILINEAR, (x, y, x + side, y + side))

@@ -12,6 +12,7 @@ from regard.data.text.parallel_formats import unquote_po
 from regard.errors import FileError
 from regard.files import open_binary, read_text
 
+BATCH_SIZE = 64  # messages per call of `translate`
 # a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
 _PLACEHOLDER = re.compile(
     r"%(?:\d+\$|\(\w+\))?[#0+-]*\d*(?:\.\d+)?(?:hh|h|ll|l|z|j|t)?[diouxXeEfFgGcrsa]"
@@ -58,9 +59,7 @@ class PoMessage:
     @property
     def needs_translation(self) -> bool:
         """Whether a translation is missing or fuzzy; never for the header."""
-        if not self.texts.get("msgid"):
-            return False
-        return self.is_fuzzy or not all(self.texts[name] for name in self.translation_keys)
+        return bool(self.texts.get("msgid") and self.untranslated())
 
     def untranslated(self) -> dict[str, str]:
         """Source text per missing translation: the plural for all forms but the first."""
@@ -134,17 +133,11 @@ class PoCatalog:
         self,
         translate: Callable[[list[str]], Sequence[str | None]],
         reject_reason: Callable[[str], str] = lambda text: "",
-        *,
-        batch_size: int = 64,
     ) -> FillResult:
         """Translate every untranslated message; skips those that would lose a placeholder.
 
-        Leading and trailing white space is kept.
-
-        Args:
-            translate: maps texts to translations; None skips a message.
-            reject_reason: why a text cannot be translated; "" if it can.
-            batch_size: number of messages per call of `translate`.
+        `translate` gets the texts of 64 messages at a time; None skips one. `reject_reason` says
+        why a text cannot be translated, "" if it can. Leading and trailing white space is kept.
         """
         ready, skipped = [], []
         pending = [message for message in self.messages if message.needs_translation]
@@ -154,8 +147,8 @@ class PoCatalog:
                 skipped.append(f"{_short(message)}: {next(filter(None, reasons))}")
             else:
                 ready.append(message)
-        for at in range(0, len(ready), batch_size):
-            batch = ready[at : at + batch_size]
+        for at in range(0, len(ready), BATCH_SIZE):
+            batch = ready[at : at + BATCH_SIZE]
             texts = [text for message in batch for text in message.untranslated().values()]
             translations = iter(translate([text.strip() for text in texts]))
             for message in batch:

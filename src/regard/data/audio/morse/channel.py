@@ -23,13 +23,7 @@ NOISE_FILTER_TAPS = 129  # of the band-pass filter of the noise
 def render_keyings(
     plans: Sequence[Keying], rate: int, generator: torch.Generator
 ) -> tuple[Float[Tensor, "batch sample"], Int[Tensor, " batch"]]:
-    """Waveforms of keyings, zero-padded, and their lengths in samples.
-
-    >>> plan = Keying("E", 20.0, (0.0, 0.06), (0.06,), 0.1, 0.4)
-    >>> wave, lengths = render_keyings([plan], 8000, rg.data.seeded_generator(0))
-    >>> wave.shape, lengths, float(wave.abs().max())
-    (torch.Size([1, 4480]), tensor([4480]), 1.0)
-    """
+    """Waveforms of keyings, zero-padded, and their lengths in samples."""
     device = generator.device
     lengths = torch.tensor([max(1, round(plan.seconds * rate)) for plan in plans])
     edges = [torch.tensor([p.lead_silence + edge for edge in p.edges]) * rate for p in plans]

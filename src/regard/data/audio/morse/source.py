@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from regard.data.audio.example import AudioExample
@@ -13,6 +14,7 @@ from regard.data.split import Split
 from regard.errors import ConfigError
 
 
+@dataclass(kw_only=True, eq=False)
 class Morse:
     """Random texts as Morse code with random speed, pitch, fading and noise; endless.
 
@@ -37,38 +39,31 @@ class Morse:
     True
     """
 
-    def __init__(
-        self,
-        *,
-        letters: tuple[int, int] = (3, 12),
-        wpm: tuple[float, float] = (15.0, 30.0),
-        pitch: tuple[float, float] = (400.0, 900.0),
-        snr: tuple[float, float] = (0.0, 20.0),
-        fading: float = 0.5,
-        rate: int = 8000,
-        eval_size: int = 500,
-        alphabet: str = "".join(MORSE_CODE),
-        held_out_wpm: Sequence[tuple[float, float]] = (),
-        radio_effects: bool = False,
-        empty_fraction: float = 0.0,
-    ):
-        ranges = {"letters": letters, "wpm": wpm, "pitch": pitch, "snr": snr}
-        for name, (low, high) in ranges.items():
+    letters: tuple[int, int] = (3, 12)
+    wpm: tuple[float, float] = (15.0, 30.0)
+    pitch: tuple[float, float] = (400.0, 900.0)
+    snr: tuple[float, float] = (0.0, 20.0)
+    fading: float = 0.5
+    rate: int = 8000
+    eval_size: int = 500
+    alphabet: str = "".join(MORSE_CODE)
+    held_out_wpm: Sequence[tuple[float, float]] = ()
+    radio_effects: bool = False
+    empty_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("letters", "wpm", "pitch", "snr"):
+            low, high = getattr(self, name)
             if low > high or (name != "snr" and low <= 0):
                 raise ConfigError(f"{name}: needs a lower and an upper limit, got {low} to {high}")
-        for name, value in (("fading", fading), ("empty_fraction", empty_fraction)):
-            if not 0 <= value < 1:
+        for name in ("fading", "empty_fraction"):
+            if not 0 <= (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name}: needs to be from 0 to less than 1, got {value}")
-        if pitch[1] >= rate / 2:
-            raise ConfigError(f"pitch: needs to be below half of rate={rate}, got {pitch[1]}")
-        self.letters, self.wpm, self.pitch, self.snr = letters, wpm, pitch, snr
-        self.fading, self.rate, self.eval_size, self.alphabet = fading, rate, eval_size, alphabet
-        self.radio_effects, self.empty_fraction = radio_effects, empty_fraction
-        self.held_out_wpm = tuple(held_out_wpm)
-        if any(low <= wpm[0] and high >= wpm[1] for low, high in self.held_out_wpm):
-            raise ConfigError(
-                f"held_out_wpm: needs to leave some of {wpm[0]} to {wpm[1]} wpm, got all"
-            )
+        if (pitch := self.pitch[1]) >= self.rate / 2:
+            raise ConfigError(f"pitch: needs to be below half of rate={self.rate}, got {pitch}")
+        slow, fast = self.wpm
+        if any(low <= slow and high >= fast for low, high in self.held_out_wpm):
+            raise ConfigError(f"held_out_wpm: needs to leave some of {slow} to {fast} wpm, got all")
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
         """Recordings from number `start`; train is endless, valid and test are fixed."""

@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from random import Random
 
 import numpy as np
@@ -20,6 +21,7 @@ OOD_LABEL = -1  # label of an image that shows none of the classes
 FONT_SIZES = (11, 72)  # pixels; larger ones look the same after cropping
 
 
+@dataclass(eq=False)
 class RenderedGlyphs:
     """Characters in many fonts, cropped to their ink as `regard classify` crops a file; endless.
 
@@ -40,19 +42,16 @@ class RenderedGlyphs:
     torch.Size([1, 24, 24])
     """
 
-    def __init__(
-        self,
-        classes: str = "0123456789",
-        *,
-        size: int = 24,
-        noise: float = 0.1,
-        ood_fraction: float = 0.0,
-        font_folder: str | None = None,
-        eval_size: int = 1000,
-    ):
-        check_classes(classes, size)
-        self.classes, self.size, self.noise = classes, size, noise
-        self.ood_fraction, self.font_folder, self.eval_size = ood_fraction, font_folder, eval_size
+    classes: str = "0123456789"
+    _: KW_ONLY
+    size: int = 24
+    noise: float = 0.1
+    ood_fraction: float = 0.0
+    font_folder: str | None = None
+    eval_size: int = 1000
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes, self.size)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
         """Images from number `start`; train is endless, valid and test are fixed."""
@@ -135,10 +134,9 @@ def _transform(rng: Random, mask: Image.Image) -> Image.Image:
     wide = math.ceil(abs(a) * width + abs(b) * height) + 2
     tall = math.ceil(abs(c) * width + abs(d) * height) + 2
     det = a * d - b * c
-    back = (d / det, -b / det, -c / det, a / det)
-    x = width / 2 - back[0] * wide / 2 - back[1] * tall / 2
-    y = height / 2 - back[2] * wide / 2 - back[3] * tall / 2
-    matrix = (back[0], back[1], x, back[2], back[3], y)
+    a, b, c, d = d / det, -b / det, -c / det, a / det
+    x, y = width / 2 - a * wide / 2 - b * tall / 2, height / 2 - c * wide / 2 - d * tall / 2
+    matrix = (a, b, x, c, d, y)
     return mask.transform((wide, tall), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
 
 

@@ -137,25 +137,22 @@ def format_fact(fact: Fact, language: str) -> str:
     >>> format_fact(fact, "en"), format_fact(fact, "tr")
     ('Thursday, November 5, 2026', '5 Kasım 2026 Perşembe')
     """
-    value = fact.value
-    if fact.kind == "list":
-        parts = [format_fact(part, language) for part in value]
-        return _join(language, fact.style, len(parts)).format(*parts)
-    if fact.kind == "date":
-        return _format_date(value, fact.style, language)
-    if fact.kind == "time":
+    kind, value, style = fact
+    if kind == "date":
+        return _format_date(value, style, language)
+    if kind == "time":
         return _format_time(value, language)
-    if fact.kind == "moment":
-        day, hour = (format_fact(part, language) for part in value)
-        return _at(language).format(hour, day)
-    if fact.kind == "duration":
+    if kind == "unit":
+        return _format_unit(*value, language=language)
+    if kind == "money":
+        return _format_money(*value, style=style, language=language)
+    if kind == "duration":
         parts = [_format_unit(number, 0, span, language) for number, span in value]
-        return _join(language, "standard", len(parts)).format(*parts)
-    if fact.kind == "unit":
-        number, places, unit = value
-        return _format_unit(number, places, unit, language)
-    amount, currency = value
-    return _format_money(amount, currency, fact.style, language)
+    else:
+        parts = [format_fact(part, language) for part in value]
+    if kind == "moment":  # CLDR counts the time first
+        return _at(language).format(*reversed(parts))
+    return _join(language, style or "standard", len(parts)).format(*parts)
 
 
 # Babel's patterns, parsed once per language and filled per phrase: three times faster than
