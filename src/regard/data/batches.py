@@ -102,7 +102,8 @@ class Batches:
         """Batches of all ranks, each with the state after it."""
         examples = self.source.examples(self.split, self.seed, position)
         while window := [self.encode(example) for example in islice(examples, self.sort_window)]:
-            lengths = [example_length(encoded) for encoded in window]
+            sequences = ([x for x in row.values() if _is_sequence(x)] for row in window)
+            lengths = [max(map(len, row), default=1) for row in sequences]
             batches = bucket_by_length(lengths, self.batch_tokens, position)
             Random(f"{self.seed}/{position}").shuffle(batches)
             for number in range(taken, len(batches)):
@@ -110,11 +111,6 @@ class Batches:
                 after = (position + len(window), 0) if last else (position, number + 1)
                 yield [window[i] for i in batches[number]], after[0], after[1]
             position, taken = position + len(window), 0
-
-
-def example_length(encoded: Encoded) -> int:
-    """Number of tokens of an example: the length of its longest sequence."""
-    return max((len(value) for value in encoded.values() if _is_sequence(value)), default=1)
 
 
 def bucket_by_length(

@@ -58,9 +58,8 @@ class AudioFile:
 
     def chunks(self) -> Iterator[Float[Tensor, " sample"]]:
         """The waveform, 0.1 s at a time."""
-        resample = None
-        if self.file.samplerate != self.rate:
-            resample = Resampler(self.file.samplerate, self.rate)
+        rate = self.file.samplerate
+        resample = None if rate == self.rate else Resampler(rate, self.rate)
         with self.file:
             for wave in self._read():
                 yield wave if resample is None else resample(wave)

@@ -91,18 +91,16 @@ class PeakNormalizer:
             last = min(count, at + size)
             x = self.buffer[at : last + self.lookahead].double().abs()
             maxima = _sliding_max(x, self.lookahead + 1)[: last - at]
-            blocks.append(self._block(self.buffer[at:last], maxima))
+            steps = torch.arange(1, last - at + 1)
+            decay = 2.0 ** (-steps / (self.rate * self.half_life)).to(maxima)
+            # divided by decay_t the peak is non-decreasing: one cummax computes it
+            highest = torch.cummax(maxima / decay, 0).values.clamp(min=self.peak)
+            peak = (highest * decay).clamp(min=MIN_PEAK)
+            self.peak = float(peak[-1])
+            block = self.buffer[at:last]
+            blocks.append(self._add_dither(block.double() / peak).to(block))
         self.buffer = self.buffer[count:].clone()
         return torch.cat(blocks)
-
-    def _block(self, samples: Tensor, maxima: Tensor) -> Tensor:
-        steps = torch.arange(1, len(samples) + 1)
-        decay = 2.0 ** (-steps / (self.rate * self.half_life)).to(maxima)
-        # divided by decay_t the peak is non-decreasing: one cummax computes it
-        highest = torch.cummax(maxima / decay, 0).values.clamp(min=self.peak)
-        peak = (highest * decay).clamp(min=MIN_PEAK)
-        self.peak = float(peak[-1])
-        return self._add_dither(samples.double() / peak).to(samples)
 
     def _add_dither(self, x: Tensor) -> Tensor:
         if not self.dither:

@@ -38,13 +38,13 @@ def crop_to_ink(
         height, width = ink.shape
         return torch.zeros(1, size or height, size or width)
     mask = smooth > max(INK_THRESHOLD * peak, min(3 * noise, 0.9 * peak))
-    top, bottom = _span(mask, 0)
-    left, right = _span(mask, 1)
     strong = float(np.quantile(ink[mask], 0.9))
     ink = ((ink - noise) / max(strong - noise, MIN_CONTRAST)).clip(0, 1)
     if size is None:
         return torch.from_numpy(ink)[None]
-    cropped = _crop(ink, (left, top, right, bottom), size)
+    box = Image.fromarray(mask.astype(np.uint8)).getbbox()
+    assert box is not None  # the peak is above the threshold
+    cropped = _crop(ink, box, size)
     return torch.from_numpy(np.array(cropped, dtype="float32") / 255)[None]
 
 
@@ -83,12 +83,6 @@ def _blurred(x: np.ndarray) -> np.ndarray:
     wide = np.pad(x, 1, mode="edge")
     wide = wide[:-2] + wide[1:-1] + wide[2:]
     return (wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]) / 9
-
-
-def _span(mask: np.ndarray, axis: int) -> tuple[int, int]:
-    """First and one past the last row, or column, with ink."""
-    indices = mask.nonzero()[axis]
-    return int(indices.min()), int(indices.max()) + 1
 
 
 def _crop(ink: np.ndarray, box: tuple[int, int, int, int], size: int) -> Image.Image:

@@ -101,11 +101,7 @@ def key_text(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray
 def key_edges(
     text: str, timing: SenderTiming | None = None, rng: Random | None = None
 ) -> tuple[list[float], list[float]]:
-    """Alternating key-down and key-up times, and the end of each character, in dots.
-
-    >>> key_edges("ET")
-    ([0.0, 1.0, 4.0, 7.0], [1.0, 7.0])
-    """
+    """Alternating key-down and key-up times, and the end of each character, in dots."""
     if unknown := sorted(set(text) - set(MORSE_CODE) - {" "}):
         raise ConfigError(f"text: needs capitals, digits and {' '.join('.,?/=')}, got {unknown}")
     if not text or text != " ".join(text.split()):
@@ -146,7 +142,6 @@ def keyed_tone(key_down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
     """
     width = max(1, int(RISE_SECONDS * rate))
     window = np.hanning(width + 2)[1:-1]
-    envelope = np.convolve(
-        np.pad(key_down.astype(float), width, mode="edge"), window / window.sum(), "same"
-    )
+    padded = np.pad(key_down.astype(float), width, mode="edge")
+    envelope = np.convolve(padded, window / window.sum(), "same")
     return envelope[width:-width] * np.sin(2 * math.pi * pitch * np.arange(len(key_down)) / rate)
