@@ -69,8 +69,8 @@ class Tokenizer(ABC):
 
     def save(self, folder: str | Path) -> Path:
         """Write tokenizer.json into a folder; returns the path of the file."""
-        body = {"kind": type(self).__name__, "languages": list(self.languages)}
-        body |= {"state": self._state()}
+        kind, languages = type(self).__name__, list(self.languages)
+        body = {"kind": kind, "languages": languages, "state": self._state()}
         if self.normalizers:
             body["normalizers"] = list(check_normalizers(self.normalizers))
         return write_tokenizer(body, folder)

@@ -142,10 +142,6 @@ def _day(rng: HashRng) -> Fact:
     return Fact("date", (day.year, day.month, day.day), rng.choice(DATE_STYLES))
 
 
-def _time(rng: HashRng) -> Fact:
-    return Fact("time", (rng(24), rng(60)))
-
-
 def _duration(rng: HashRng) -> Fact:
     if rng(3) == 0:
         return Fact("duration", ((_number(rng), rng.choice(DURATION_UNITS)),))
@@ -173,8 +169,8 @@ def _number(rng: HashRng, digits: int = 3) -> int:
 
 
 _DRAWS = {
-    "date": _date, "time": _time, "day": _day, "duration": _duration, "unit": _unit,
-    "money": _money,
+    "date": _date, "time": lambda rng: Fact("time", (rng(24), rng(60))), "day": _day,
+    "duration": _duration, "unit": _unit, "money": _money,
 }  # fmt: skip
 
 
