@@ -150,11 +150,10 @@ def config_from_table(kind: type[C], table: Mapping[str, Any], name: str) -> C:
 
 def raise_problems(name: str, problems: list[str]) -> None:
     """Raise one ConfigError that lists the problems, if there are any."""
-    if len(problems) == 1:
-        raise ConfigError(problems[0])
     if problems:
         lines = "\n  ".join(problems)
-        raise ConfigError(f"{name}: needs valid settings, got {len(problems)} problems:\n  {lines}")
+        count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
+        raise ConfigError(f"{name}: needs valid settings, got {count}:\n  {lines}")
 
 
 def collect_config(

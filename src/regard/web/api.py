@@ -4,7 +4,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -79,7 +79,7 @@ class Server:
             raise ConfigError("runs: needs one or more to serve, got none")
         self.runs, self.worker, self.started = dict(runs), worker or Worker(), time.monotonic()
         self.requests: Counter[tuple[str, int]] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self.pipeline = lru_cache(MAX_PIPELINES)(self._pipeline)
 
     def select(self, verb: str, name: str | None) -> tuple[str, Run]:
@@ -109,9 +109,11 @@ class Server:
     async def pieces(self, source: Iterator[str]) -> AsyncIterator[str]:
         """The pieces of a stream as the worker makes them; closing it cancels the stream."""
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
-        stream = self.worker.stream(
-            source, lambda piece: loop.call_soon_threadsafe(queue.put_nowait, piece)
-        )
+
+        def emit(piece: Any) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, piece)
+
+        stream = self.worker.stream(source, emit)
         try:
             while (piece := await queue.get()) is not END:
                 if isinstance(piece, Exception):

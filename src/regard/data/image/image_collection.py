@@ -64,6 +64,7 @@ def find_images(path: str | Path, report: LoadReport) -> list[ImageEntry]:
     root = Path(path)
     if root.is_file() and table_kind(root):
         return list(_read_label_table(root, report))
+    splits: dict[Split | None, Path]
     splits = {name: root / name for name in SPLITS if (root / name).is_dir()}
     folders = splits if "train" in splits else {None: root}
     entries = [
