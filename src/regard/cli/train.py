@@ -1,5 +1,7 @@
 """`regard train`: train a model by a recipe, on one process or under torchrun."""
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +27,15 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Run folder; a new one in runs/ if not given.")
     ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Fine-tune this run: its weights and tokenizer."
+        ),
+    ] = None,
+    nproc: Annotated[
+        int, typer.Option(help="Processes to train with, started by torchrun.", min=1)
+    ] = 1,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
     ] = False,
@@ -35,6 +46,7 @@ def train(
     """
     from regard import runs, tasks
 
+    start_ranks(nproc)
     recipe = runs.override_settings(tasks.recipe(name), settings or [])
     with distributed_command(recipe.train.device) as ranks:
         folder = Path(
@@ -42,8 +54,20 @@ def train(
         )
         if ranks.is_first:
             print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
-        outcome = runs.start_run(recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard)
+        outcome = runs.start_run(
+            recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard,
+            init_from=None if init_from is None else runs.find_run(init_from),
+        )  # fmt: skip
     print_outcome(outcome, folder, ranks.is_first)
+
+
+def start_ranks(nproc: int) -> None:
+    """Replace this process by torchrun with the same command, unless one process is enough."""
+    if nproc == 1 or "LOCAL_RANK" in os.environ:
+        return
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *launcher, "-m", "regard", *sys.argv[1:]])
 
 
 @contextmanager
