@@ -251,6 +251,6 @@ def check_statistics(statistics: Collection[str]) -> frozenset[str]:
     """
     names = [statistics] if isinstance(statistics, str) else statistics
     for name in names if isinstance(names, Collection) else [names]:
-        if name not in STATISTICS:
+        if not isinstance(name, str) or name not in STATISTICS:
             raise ShapeError(f"statistics: needs names of {', '.join(STATISTICS)}, got {name!r}")
     return frozenset(names)
