@@ -79,7 +79,7 @@ def test_rotary_is_that_of_the_ops(numbers, places):
     ("name", "slip"),
     [
         ("ω", "i was taken as the index of the feature, not of the pair"),
-        ("PE", "all sines stand first, then all cosines"),
+        ("PE", "all sines come first, then all cosines"),
         ("PE", "sine and cosine were swapped"),
         ("R_k", "it rotates the other way: the sign of the sines"),
     ],
