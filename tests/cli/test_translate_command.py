@@ -191,7 +191,7 @@ def test_a_model_that_was_trained_translates(folder):
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_a_language_model_goes_on_with_its_prompt(writer):
+def test_a_language_model_continues_its_prompt(writer):
     done = regard("generate", writer, "to be", "--max-new-tokens", "9", "--seed", "1")
     assert done.exit_code == 0
     assert done.stdout.startswith("to be")

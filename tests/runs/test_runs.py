@@ -66,7 +66,7 @@ def timeless(folder) -> list[dict]:
     return [{k: v for k, v in line.items() if k != "seconds"} for line in read_metrics(folder)]
 
 
-def test_a_score_says_which_bleu_it_is():
+def test_results_have_the_sacrebleu_signature():
     scores = score_texts(["the cat sat here"], ["the cat sat here"])
     assert (scores["exact"], round(scores["bleu"], 6)) == (1.0, 100.0)
     assert scores["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
