@@ -8,11 +8,7 @@ import typer
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder or pretrained model.")],
     prompt: Annotated[
-        str,
-        typer.Argument(
-            metavar="PROMPT",
-            help="Text to continue, or - for standard input; empty: a new document.",
-        ),
+        str, typer.Argument(metavar="PROMPT", help="Text to continue; - for standard input.")
     ] = "",
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens.")] = 200,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.8,

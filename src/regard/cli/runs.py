@@ -7,9 +7,7 @@ import typer
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of runs.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Runs folder.")] = Path("runs"),
 ) -> None:
     """List the runs in a folder: step, state, scores, and the settings in which they differ."""
     from rich.console import Console

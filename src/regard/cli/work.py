@@ -17,9 +17,7 @@ def work(
     ] = None,
     check: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Answers to mark: a TOML file with values of steps, or a folder of them."
-        ),
+        typer.Option(help="Answers to mark: a TOML file of step values, or a folder."),
     ] = None,
     fmt: Annotated[
         Format | None,
@@ -51,10 +49,7 @@ def work(
     level: Annotated[int, typer.Option(min=1, max=3, help="Difficulty of the exercises.")] = 1,
     count: Annotated[int, typer.Option(min=1, max=100, help="Number of exercises.")] = 1,
     solutions: Annotated[
-        bool,
-        typer.Option(
-            "--solutions", help="Print the solutions of the exercises, not the exercises."
-        ),
+        bool, typer.Option("--solutions", help="Print the solutions instead of the exercises.")
     ] = False,
 ) -> None:
     """Solve a problem step by step: formula, numbers and exact result of each step."""
