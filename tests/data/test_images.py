@@ -112,7 +112,7 @@ def test_pictures_of_a_folder_are_each_in_one_split(folder):
     assert all(map(same, whole[45:], source.examples("train", 0, start=45)))
 
 
-def test_what_is_no_picture_is_counted(folder):
+def test_files_that_are_not_images_are_counted(folder):
     for name in ("a", "b"):
         for i in range(5):
             (folder / name / f"bad{i}.png").write_bytes(b"not an image" * (1 + i))

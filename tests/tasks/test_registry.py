@@ -128,11 +128,9 @@ def test_an_outside_data_module_trains_and_its_run_is_read_back(tmp_path):
 
 @pytest.mark.usefixtures("registered", "users_view")
 def test_a_name_is_registered_once():
-    with pytest.raises(
-        ConfigError, match="name: needs one that is free, got 'counting'; try name="
-    ):
+    with pytest.raises(ConfigError, match="name: needs an unused name, got 'counting'; try name="):
         register(counting)
-    with pytest.raises(ConfigError, match="name: needs one that is free, got 'CountingData'"):
+    with pytest.raises(ConfigError, match="name: needs an unused name, got 'CountingData'"):
         register(CountingData)
     with pytest.raises(ConfigError, match="item: needs a DataModule or a function, got class Cou"):
         register(Counting)

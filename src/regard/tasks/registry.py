@@ -17,7 +17,7 @@ def register(item: Item, *, name: str | None = None) -> Item:
     """Register a data module class, or a function that returns a recipe; also as a decorator.
 
     A data module has to be registered for its runs to be read back. A recipe's name is that of its
-    function, with hyphens for underscores, unless `name` says it.
+    function, with hyphens for underscores, unless `name` is given.
 
     >>> _ = register(lambda: recipe("phrases"), name="phrases-again")
     >>> RECIPES.pop("phrases-again")().train.steps
@@ -30,7 +30,7 @@ def register(item: Item, *, name: str | None = None) -> Item:
     registry: dict[str, Any] = DATA_MODULES if is_data else RECIPES
     key = name or (kind.__name__ if is_data else kind.__name__.replace("_", "-"))
     if key in registry:
-        raise ConfigError(f"name: needs one that is free, got {key!r}; try name=")
+        raise ConfigError(f"name: needs an unused name, got {key!r}; try name=")
     registry[key] = item
     return item
 

@@ -1,4 +1,4 @@
-"""Own recordings: WAV or FLAC files and a manifest of their transcripts."""
+"""Your own recordings: WAV or FLAC files and a manifest of their transcripts."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,7 +45,7 @@ class SpeechManifest:
     >>> SpeechManifest("nothing.tsv", rate=8000)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nothing.tsv: needs to be a manifest, got nothing there
+    regard.errors.FileError: nothing.tsv: needs to be a manifest, got no such file
     """
 
     def __init__(
@@ -151,7 +151,7 @@ def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:
 
 def _read_lines(file: Path, report: LoadReport) -> Iterator[tuple[int, str, str]]:
     if not file.is_file():
-        raise FileError(f"{file}: needs to be a manifest, got nothing there")
+        raise FileError(f"{file}: needs to be a manifest, got no such file")
     with open_binary(file) as opened:
         lines = (line for chunk in iter_utf8_lines(iter_chunks(opened), file) for line in chunk)
         for number, raw in enumerate(lines, 1):

@@ -65,7 +65,7 @@ class IdxImages:
     >>> IdxImages("nowhere")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere: needs train-images-idx3-ubyte or its .gz, got nothing there
+    regard.errors.FileError: nowhere: needs train-images-idx3-ubyte or its .gz, got no such file
     """
 
     def __init__(self, folder: str | Path, *, valid_size: int = 5000):
@@ -110,4 +110,4 @@ def find_idx(folder: str | Path, name: str) -> Path:
     for file in (Path(folder) / f"{name}-ubyte", Path(folder) / f"{name}-ubyte.gz"):
         if file.is_file():
             return file
-    raise FileError(f"{folder}: needs {name}-ubyte or its .gz, got nothing there")
+    raise FileError(f"{folder}: needs {name}-ubyte or its .gz, got no such file")

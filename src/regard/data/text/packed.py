@@ -75,7 +75,7 @@ class PackedText:
     >>> PackedText("nowhere", length=8)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere/packed.json: needs a packed text, got nothing there
+    regard.errors.FileError: nowhere/packed.json: needs a packed text, got no such file
     """
 
     def __init__(self, folder: str | Path, length: int):
@@ -83,7 +83,7 @@ class PackedText:
         if length < 1:
             raise ConfigError(f"length: needs 1 or more, got {length}")
         if not file.is_file():
-            raise FileError(f"{file}: needs a packed text, got nothing there")
+            raise FileError(f"{file}: needs a packed text, got no such file")
         try:
             header = parse_json(file.read_text())
             self.vocab, dtype, sizes = (header[name] for name in ("vocab", "dtype", "sizes"))

@@ -1,4 +1,4 @@
-"""Language models of plain text: Python's standard library, tiny shakespeare, or own files."""
+"""Language models of plain text: Python's standard library, tiny shakespeare, or your own files."""
 
 import bz2
 import gzip
@@ -79,7 +79,8 @@ class TextData(LanguageData):
         """The texts of a split: its files, or with "tail" one text."""
         if self.folder and not Path(self.folder).exists():
             raise FileError(
-                f"folder: needs a text file or a folder of them, got nothing at {self.folder!r}"
+                f"folder: needs a text file or a folder of them, got none at {self.folder!r}; "
+                "try --set folder=PATH"
             )
         source = TextFiles([self.folder]) if self.folder else TextFiles()
         if self.split_by == "files":
@@ -157,7 +158,7 @@ def compression_baselines(texts: Sequence[str]) -> dict[str, float]:
 
 @register
 def shakespeare() -> Recipe:
-    """Tiny shakespeare by characters: 6 layers of 384, windows of 256, the size of nanoGPT's."""
+    """Tiny shakespeare by characters, in the file `folder`; a model of the size of nanoGPT's."""
     model = LanguageConfig(
         vocab=1, layers=6, dim=384, heads=6, bias=False, positions="none", scale_embedding=False,
         rope_theta=10000.0, dropout=0.3, attention_dropout=0.2,
@@ -166,7 +167,8 @@ def shakespeare() -> Recipe:
         steps=1800, batch_tokens=64 * 256, lr=2e-3, warmup=100, betas=(0.9, 0.99), weight_decay=0.2,
         evaluate_every=225, save_every=900,
     )  # fmt: skip
-    data = TextData(split_by="tail", tokenizer_type="characters", length=256)
+    file = "tinyshakespeare/input.txt"
+    data = TextData(folder=file, split_by="tail", tokenizer_type="characters", length=256)
     return Recipe(name="shakespeare", data=data, model=model, train=train)
 
 

@@ -1,4 +1,4 @@
-"""Own recordings: a folder of WAV or FLAC files with a manifest of transcripts."""
+"""Your own recordings: a folder of WAV or FLAC files with a manifest of transcripts."""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -123,7 +123,7 @@ def _load(folder: str, rate: int, max_seconds: float) -> SpeechManifest:
 
 @register
 def speech() -> Recipe:
-    """Streaming recognition of own recordings in chunks of 0.64 s; needs `folder`."""
+    """Streaming recognition of your own recordings in chunks of 0.64 s; needs `folder`."""
     return Recipe(
         name="speech",
         data=SpeechData(),
