@@ -133,7 +133,7 @@ def test_every_model_class_has_its_parts_and_a_case_here():
     assert classes == {type(make()[0]) for make in CASES.values()}
 
 
-def test_the_textbooks_layers_cost_what_it_says():
+def test_layer_costs_match_the_textbook():
     assert rg.costs.layer_cost("attention", n=64, d=512) == 4 * 64 * 512**2 + 2 * 64**2 * 512
     assert [rg.costs.layer_cost(k, n=3, d=2) for k in ("rnn", "gru", "lstm")] == [24, 72, 96]
     assert rg.costs.layer_cost("feed_forward", n=3, d=2) == 96
@@ -181,7 +181,7 @@ def test_formulas_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_multiply_adds_are_those_that_torch_counts(name):
+def test_multiply_adds_match_torchs_flop_counter(name):
     found, model, inputs = cost_of(name)
     assert found.multiply_adds == counted(model, *inputs)
 

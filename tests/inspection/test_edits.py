@@ -163,7 +163,7 @@ def test_drop_key_for_one_query_position_cuts_an_edge(eager):
 
 
 @some_heads
-def test_scale_key_is_the_longer_key(eager, heads):
+def test_scale_key_multiplies_the_key(eager, heads):
     k = eager.spread(eager.k).clone()
     k[..., 3, :] *= -1.7
     want = of_heads(heads, eager.weights(eager.raw(k=k)), eager.weights(eager.raw()))
@@ -389,7 +389,7 @@ def test_compiled_kernels_are_not_asked_for_what_edits_know_only_by_tiles():
     assert [needs_tiles(bias) for bias in kept] == [False, False, False, True]
 
 
-def test_an_edit_says_how_it_was_written():
+def test_the_description_of_an_edit_is_its_call():
     assert (
         str(rg.edit.drop_key("encoder.*", [1, 2], heads=3))
         == "drop_key('encoder.*', [1, 2], heads=3)"

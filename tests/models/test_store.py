@@ -165,7 +165,7 @@ def test_one_flipped_bit_in_the_numbers(saved):
 
 
 def test_a_missing_file_a_foreign_file_and_no_safetensors_at_all(tmp_path):
-    with pytest.raises(FileError, match="nowhere/model.safetensors: .* got nothing there"):
+    with pytest.raises(FileError, match="nowhere/model.safetensors: .* got no such file"):
         load(tmp_path / "nowhere")
     save_file({"x": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(FileError, match="other.safetensors: needs our header, got other weights"):

@@ -88,7 +88,7 @@ def find_run(name: str | Path) -> Path:
     if is_pretrained:
         return PRETRAINED_FOLDER / name
     raise FileError(
-        f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
+        f"{name}: needs to be a run, a saved model or one of {_known()}, got no such file"
         f"{suggestion(str(name), pretrained_names())}"
     )
 

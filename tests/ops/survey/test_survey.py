@@ -168,7 +168,7 @@ def test_a_key_that_a_bias_hides_has_no_entropy():
     assert_close(got.entropy, want.entropy)
 
 
-def test_statistics_are_those_of_the_map():
+def test_statistics_match_the_map():
     q, k, v = draw()
     w = attention_weights(q, k, mask=ops.Causal())
     _, lse = attend(q, k, v, mask=ops.Causal())

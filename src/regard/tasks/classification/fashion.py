@@ -31,7 +31,7 @@ class FashionTask(ImageTask):
         folder: of the four files, as they are or gzipped.
         names: of the classes; "" numbers them, as for MNIST.
         valid_images: the last so many training images are the valid split. With 0 it is the last
-            1000 training images, and says nothing of new ones.
+            1000 training images, and is no estimate for new ones.
 
     >>> FashionTask(folder="fashion-mnist").class_names[:2]
     ('T-shirt', 'trouser')
