@@ -10,6 +10,8 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import ShapeError
+from regard.inspection.edits import keys, patch, weights
+from regard.inspection.edits.base import Edit
 from regard.ops.intercept import intercepting
 
 BATCH, HEADS, TIME, FEAT = 2, 4, 7, 8
@@ -356,6 +358,9 @@ def test_jitter_touches_only_what_is_named():
 
 def test_every_edit_is_called_here_and_compared_with_one_written_out():
     names = set(rg.edit.__all__) - {"Edit"}
+    public = [x for module in (keys, patch, weights) for x in vars(module).items()]
+    returns = {n for n, f in public if getattr(f, "__annotations__", {}).get("return") is Edit}
+    assert {name for name in returns if name[0] != "_"} == names, "add it to inspection/edit.py"
     assert names == set(EDITS), "add a call to tests/inspection/edit_calls.py"
     assert names == WRITTEN_OUT, "mark its test with @written_out"
 
