@@ -27,5 +27,7 @@ class Gemma(Llama):
         return options
 
     def shape(self, name: str, x: Tensor, *, to_hub: bool) -> Tensor:
-        # in float32: bfloat16 would round 1 + x to steps of 1/128
-        return x.float() + (-1 if to_hub else 1) if name.endswith(".gain") else x
+        if not name.endswith(".gain"):
+            return x
+        # read in float32: bfloat16 would round 1 + x to steps of 1/128
+        return (x.float() - 1).to(x.dtype) if to_hub else x.float() + 1
