@@ -35,7 +35,7 @@ def test_files_of_evaluation_pictures_get_the_same_classes_and_probabilities(tmp
     evaluator = data.evaluator(None, "valid")
     files = [tmp_path / f"{n}.png" for n in range(24)]
     for n, file in enumerate(files):
-        data.source().draw_page("valid", 0, n)[0].save(file)
+        data.source().draw_page("valid", f"valid/{n}")[0].save(file)
     rows = answers(classify("glyphs", *files, "--top", 1))
     chances, classes = evaluator.logits(run.model, evaluator.images).softmax(-1).max(-1)
     assert [name for name, _ in rows] == [data.classes[n] for n in classes]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -14,6 +14,13 @@ from regard.errors import ConfigError, FileError, ShapeError
 
 Batch = dict[str, Tensor]
 Encoded = Mapping[str, Any]  # name -> list of ids, number, or tensor whose first axis is time
+
+
+class Shard(TypedDict, total=False):
+    """The rank of a process and the number of processes, whose batches differ."""
+
+    rank: int
+    world_size: int
 
 
 class Batches:
@@ -66,22 +73,15 @@ class Batches:
         self._position, self._taken = 0, 0  # examples before this window; batches taken from it
 
     def state(self) -> dict[str, int]:
-        """The position in the data, valid for any rank of any number of ranks.
-
-        >>> numbers = rg.data.InMemorySource(test=range(1, 6))
-        >>> batches = Batches(numbers, lambda n: {"x": [n] * n}, split="test", batch_tokens=6)
-        >>> _ = next(iter(batches))
-        >>> batches.state()["taken"]
-        1
-        """
+        """The position in the data, valid for any rank of any number of ranks."""
         settings = {name: getattr(self, name) for name in ("seed", "batch_tokens", "sort_window")}
         return {**settings, "position": self._position, "taken": self._taken}
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Continue from a state."""
-        names = {"seed", "batch_tokens", "sort_window", "position", "taken"}
-        if set(state) != names:
-            raise FileError(f"{state}: needs {', '.join(sorted(names))} of Batches.state()")
+        if set(state) != set(self.state()):
+            names = ", ".join(sorted(self.state()))
+            raise FileError(f"{state}: needs {names} of Batches.state()")
         for name in ("batch_tokens", "sort_window"):
             if state[name] != getattr(self, name):
                 raise ConfigError(
@@ -90,30 +90,20 @@ class Batches:
         self.seed, self._position, self._taken = state["seed"], state["position"], state["taken"]
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch, position, taken in self._steps():
-            self._position, self._taken = position, taken
-            yield batch
+        plan = self._plan(self._position, self._taken)
+        while step := list(islice(plan, self.world_size)):
+            if self.rank < len(step):  # the last step of a finite split may be too short
+                batch = collate(step[self.rank][0], self.pad_id)
+                _, self._position, self._taken = step[-1]  # the state after the whole step
+                yield batch
         self._position, self._taken = 0, 0  # a finite split starts again
-
-    def _steps(self) -> Iterator[tuple[Batch, int, int]]:
-        """Batches of this rank, each with the state after the whole step."""
-        step: list[tuple[list[Encoded], int, int]] = []
-        for planned in self._plan(self._position, self._taken):
-            step.append(planned)
-            if len(step) == self.world_size:
-                _, position, taken = step[-1]
-                yield collate(step[self.rank][0], self.pad_id), position, taken
-                step = []
-        # the last step of a finite split may have fewer batches than ranks
-        if self.rank < len(step):
-            _, position, taken = step[-1]
-            yield collate(step[self.rank][0], self.pad_id), position, taken
 
     def _plan(self, position: int, taken: int) -> Iterator[tuple[list[Encoded], int, int]]:
         """Batches of all ranks, each with the state after it."""
         examples = self.source.examples(self.split, self.seed, position)
         while window := [self.encode(example) for example in islice(examples, self.sort_window)]:
-            lengths = [example_length(encoded) for encoded in window]
+            sequences = ([x for x in row.values() if _is_sequence(x)] for row in window)
+            lengths = [max(map(len, row), default=1) for row in sequences]
             batches = bucket_by_length(lengths, self.batch_tokens, position)
             Random(f"{self.seed}/{position}").shuffle(batches)
             for number in range(taken, len(batches)):
@@ -121,11 +111,6 @@ class Batches:
                 after = (position + len(window), 0) if last else (position, number + 1)
                 yield [window[i] for i in batches[number]], after[0], after[1]
             position, taken = position + len(window), 0
-
-
-def example_length(encoded: Encoded) -> int:
-    """Number of tokens of an example: the length of its longest sequence."""
-    return max((len(value) for value in encoded.values() if _is_sequence(value)), default=1)
 
 
 def bucket_by_length(

@@ -7,6 +7,7 @@ from typing import Literal
 from regard.errors import FileError
 
 OnError = Literal["skip", "raise"]
+MAX_LOCATIONS = 5  # per reason
 
 
 class LoadReport:
@@ -20,9 +21,8 @@ class LoadReport:
       1 × empty side: corpus.tsv:3
     """
 
-    def __init__(self, on_error: OnError = "skip", max_locations: int = 5):
+    def __init__(self, on_error: OnError = "skip"):
         self.on_error: OnError = on_error
-        self.max_locations = max_locations
         self.clear()
 
     def clear(self) -> None:
@@ -43,7 +43,7 @@ class LoadReport:
             raise FileError(f"{location}: {reason}; try on_error='skip' to count it and go on")
         self.reasons[reason] += 1
         locations = self.locations.setdefault(reason, [])
-        if len(locations) < self.max_locations:  # a corpus may be bad in a million places
+        if len(locations) < MAX_LOCATIONS:  # a corpus may be bad in a million places
             locations.append(location)
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import count
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,10 +33,7 @@ class InMemorySource:
     """
 
     def __init__(
-        self,
-        train: Sequence[Any] = (),
-        valid: Sequence[Any] = (),
-        test: Sequence[Any] = (),
+        self, train: Sequence[Any] = (), valid: Sequence[Any] = (), test: Sequence[Any] = ()
     ):
         self.splits = {"train": train, "valid": valid, "test": test}
 
@@ -53,6 +51,17 @@ class InMemorySource:
             Random(f"{seed}/{epoch}").shuffle(order)
             yield from (examples[i] for i in order[first:])
             epoch, first = epoch + 1, 0
+
+
+def example_keys(split: Split, seed: int, start: int, eval_size: int) -> Iterator[str]:
+    """Keys of generated examples from number `start`: endless for train, else `eval_size`.
+
+    >>> list(example_keys("test", seed=0, start=1, eval_size=3))
+    ['test/1', 'test/2']
+    """
+    numbers = count(start) if split == "train" else range(start, eval_size)
+    group = f"train/{seed}" if split == "train" else split
+    return (f"{group}/{number}" for number in numbers)
 
 
 def permute_index(index: int, size: int, key: str) -> int:

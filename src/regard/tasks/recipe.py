@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 from torch import nn
 
 from regard.data import Tokenizer
+from regard.data.batches import Shard
 from regard.errors import ConfigError
 from regard.train.config import TrainConfig
 from regard.train.prefetch import BatchSource
@@ -16,13 +17,6 @@ EvalSplit = Literal["valid", "test"]
 Evaluator = Callable[[nn.Module], dict[str, Any]]  # computes the scores of a model
 BatchUnit = Literal["batch_tokens", "batch_size"]
 DEFAULT_BATCH: dict[BatchUnit, int] = {"batch_tokens": 4096, "batch_size": 64}
-
-
-class Shard(TypedDict, total=False):
-    """The rank of a process and the number of processes, whose batches differ."""
-
-    rank: int
-    world_size: int
 
 
 class DataModule(ABC):

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.batches import collate
-from regard.data.generated_batches import Batch, GeneratedBatches
+from regard.data.batches import Batch, Shard, collate
+from regard.data.generated_batches import GeneratedBatches
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError
 from regard.ops import log_mel, mel_frame_count
@@ -27,8 +27,7 @@ class AudioBatches(GeneratedBatches):
         render: computes the batch of a list of plans, given its number.
         batch_size: examples per batch.
         seed: order of the batches.
-        rank: which of the `world_size` processes this is.
-        world_size: number of processes.
+        shard: `rank` and `world_size` of the process.
 
     >>> batches = AudioBatches(float, lambda plan: plan, lambda plans, number: {
     ...     "x": torch.tensor(plans)}, batch_size=2)
@@ -44,12 +43,11 @@ class AudioBatches(GeneratedBatches):
         *,
         batch_size: int,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        **shard: Unpack[Shard],
     ):
         if batch_size < 1:
             raise ConfigError(f"batch_size: needs 1 or more, got {batch_size}")
-        super().__init__(self._batch, seed=seed, rank=rank, world_size=world_size)
+        super().__init__(self._batch, seed=seed, **shard)
         self.draw_plan, self.plan_length, self.render = draw_plan, plan_length, render
         self.batch_size = batch_size
         self._window = lru_cache(2)(self._plan_window)
@@ -75,13 +73,7 @@ def ctc_batch(
     rate: int,
     mels: int,
 ) -> Batch:
-    """A batch for CTC training: log-mel frames and labels, with their lengths.
-
-    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
-    >>> batch = ctc_batch(torch.ones(1, 800), torch.tensor([800]), ["TE"], tokenizer, 8000, 4)
-    >>> batch["frames_lengths"], batch["target"]
-    (tensor([8]), tensor([[5, 4]]))
-    """
+    """A batch for CTC training: log-mel frames and labels, with their lengths."""
     frames = log_mel(waves, rate, n_mels=mels)
     counts = torch.tensor([mel_frame_count(n, rate) for n in lengths.tolist()])
     labels = label_batch(texts, tokenizer, frames.device)
@@ -91,11 +83,7 @@ def ctc_batch(
 def label_batch(
     texts: Sequence[str], tokenizer: Tokenizer, device: torch.device | str = "cpu"
 ) -> Batch:
-    """Padded labels of texts, with their lengths.
-
-    >>> label_batch(["TE", "E"], rg.data.CharTokenizer.train(["ET"]))["target_lengths"]
-    tensor([2, 1])
-    """
+    """Padded labels of texts, with their lengths."""
     # as tensors: an empty list has no dtype
     labels = (torch.tensor(tokenizer.encode(text), dtype=torch.long) for text in texts)
     batch = collate([{"target": row} for row in labels], tokenizer.pad_id)

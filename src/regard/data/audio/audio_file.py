@@ -58,9 +58,8 @@ class AudioFile:
 
     def chunks(self) -> Iterator[Float[Tensor, " sample"]]:
         """The waveform, 0.1 s at a time."""
-        resample = None
-        if self.file.samplerate != self.rate:
-            resample = Resampler(self.file.samplerate, self.rate)
+        rate = self.file.samplerate
+        resample = None if rate == self.rate else Resampler(rate, self.rate)
         with self.file:
             for wave in self._read():
                 yield wave if resample is None else resample(wave)
@@ -87,9 +86,6 @@ class AudioFile:
             wave = wave.where(finite, 0)
             peak = max(peak, float(wave.abs().max()))
             yield wave
-        self._add_notes(read, invalid, peak)
-
-    def _add_notes(self, read: int, invalid: int, peak: float) -> None:
         if invalid:
             self.notes.append(f"{invalid} samples are not finite, replaced by 0")
         if read < self.expected_samples and self.is_complete:

@@ -121,9 +121,6 @@ def random_eq_curves(
     """Smooth random curves over the bands, as of different microphones.
 
     curve(m) = scale Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
-
-    >>> random_eq_curves(2, 8, 0.0, rg.data.seeded_generator(0)).any().item()
-    False
     """
     line = torch.linspace(0, math.pi, mels, device=generator.device)
     waves = torch.stack([torch.cos(n * line) / n**0.5 for n in range(1, 6)])
@@ -136,10 +133,6 @@ def gain_jitter(
     """Change the level of soft frames (consonants) relative to loud ones (vowels).
 
     y_t = x_t + gain (level_t - max_t level),   |gain| ≤ max_gain;   level is the mean over bands
-
-    >>> x = torch.tensor([[[0.0], [-4.0]]])
-    >>> torch.equal(gain_jitter(x, 0.0, rg.data.seeded_generator(0)), x)
-    True
     """
     if not max_gain:
         return x
@@ -158,10 +151,6 @@ def reverb(
     """Reverberation with an exponentially decaying power response, in 60% of the examples.
 
     exp y_t = exp x_t + gain Σ_{n=1…15} decay^(n-1) exp x_{t-n},   0 ≤ gain ≤ max_gain
-
-    >>> x = torch.zeros(1, 3, 2)
-    >>> torch.equal(reverb(x, 0.0, rg.data.seeded_generator(0)), x)
-    True
     """
     uniforms = torch.rand(3, len(x), 1, generator=generator, device=generator.device)
     if not max_gain:

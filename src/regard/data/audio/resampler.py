@@ -47,9 +47,8 @@ class Resampler:
 
     def finish(self) -> Float[Tensor, " other"]:
         """The remaining samples, as if zeros followed."""
-        return self._take(
-            torch.zeros(self.half_width + 1), -(-self.received * self.up // self.down)
-        )
+        zeros = torch.zeros(self.half_width + 1)
+        return self._take(zeros, -(-self.received * self.up // self.down))
 
     def _take(self, samples: Tensor, stop: int) -> Tensor:
         """Outputs up to index `stop`."""
@@ -62,10 +61,8 @@ class Resampler:
         self.emitted = max(self.emitted, stop)
         unneeded = self.emitted * self.down // self.up - self.half_width + 1 - self.buffer_start
         if unneeded > 0:
-            self.buffer, self.buffer_start = (
-                self.buffer[unneeded:].clone(),
-                self.buffer_start + unneeded,
-            )
+            self.buffer = self.buffer[unneeded:].clone()
+            self.buffer_start += unneeded
         return torch.cat(blocks)
 
     def _block(self, numbers: Tensor, filters: Tensor) -> Tensor:

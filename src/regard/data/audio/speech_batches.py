@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from regard.data.audio.augmentation import SpeechAugmentation, augment_speech
 from regard.data.audio.peak_normalization import PAD_SECONDS, normalize_recordings
 from regard.data.audio.resampler import Resampler
 from regard.data.audio.speech_manifest import ManifestEntry, SpeechManifest
-from regard.data.batches import Batch
+from regard.data.batches import Batch, Shard
 from regard.data.generated_batches import seeded_generator
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import FileError
@@ -45,25 +45,13 @@ def speech_batches(
     second_view: bool = False,
     device: torch.device | str = "cpu",
     seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
+    **shard: Unpack[Shard],
 ) -> AudioBatches:
     """CTC training batches of recordings with speed perturbation, noise and augmentation.
 
-    Args:
-        source: the recordings.
-        tokenizer: of the transcripts.
-        mels: log-mel bands.
-        batch_size: recordings per batch.
-        augmentation: of the log-mel frames; none by default.
-        speeds: speed factors to choose from (Ko et al. 2015); pitch changes with them.
-        min_snr: lowest SNR in dB of white noise, added to 75% of the recordings; None adds none.
-        dither: standard deviation of noise after normalisation; 0 for a model with online CMVN.
-        second_view: add `frames_again`, the same recordings with another augmentation, for R-Drop.
-        device: where features are computed.
-        seed: order and augmentation.
-        rank: which of the `world_size` processes this is.
-        world_size: number of processes.
+    A recording gets one of `speeds` (Ko et al. 2015; pitch changes with it) and, in 75% of the
+    cases, white noise at an SNR of `min_snr` to 40 dB. `dither` is 0 for a model with online CMVN.
+    `second_view` adds `frames_again`, the same recordings with another augmentation, for R-Drop.
     """
     if not source.entries["train"]:
         raise FileError("manifest: needs recordings to train on, got none")
@@ -96,7 +84,7 @@ def speech_batches(
 
     return AudioBatches(
         draw_plan, lambda plan: plan.entry.seconds / plan.speed, render,
-        batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
+        batch_size=batch_size, seed=seed, **shard,
     )  # fmt: skip
 
 

@@ -1,12 +1,14 @@
 """Augmented batches of images that are held as bytes on the device of the model."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Unpack
 
 import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from regard.data.generated_batches import Batch, GeneratedBatches, seeded_generator
+from regard.data.batches import Batch, Shard
+from regard.data.generated_batches import GeneratedBatches, seeded_generator
 from regard.data.image.augmentation import augment, cutmix
 from regard.errors import ConfigError, ShapeError
 
@@ -27,8 +29,7 @@ class ImageBatches(GeneratedBatches):
         random_erasing: side of the largest erased square, as a fraction of the height.
         cutmix: probability of CutMix.
         seed: order and augmentation.
-        rank: which of the `world_size` processes this is.
-        world_size: number of processes.
+        shard: `rank` and `world_size` of the process.
 
     >>> images = torch.full((4, 1, 2, 2), 255, dtype=torch.uint8)
     >>> batch = next(iter(ImageBatches(images, torch.arange(4), batch_size=4)))
@@ -47,17 +48,16 @@ class ImageBatches(GeneratedBatches):
         random_erasing: float = 0.0,
         cutmix: float = 0.0,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        **shard: Unpack[Shard],
     ):
         if len(images) != len(labels) or not len(labels):
             raise ShapeError(f"labels: needs one for each of {len(images)}, got {len(labels)}")
         if batch_size < 1:
             raise ConfigError(f"batch_size: needs 1 or more, got {batch_size}")
-        super().__init__(self._batch, seed=seed, rank=rank, world_size=world_size)
+        super().__init__(self._batch, seed=seed, **shard)
         self.images, self.labels = images, labels
-        self.batch_size, self.shift, self.flip = batch_size, shift, flip
-        self.random_erasing, self.cutmix = random_erasing, cutmix
+        self.batch_size, self.cutmix = batch_size, cutmix
+        self.augment = partial(augment, shift=shift, flip=flip, random_erasing=random_erasing)
         self._order = lru_cache(2)(self._shuffled)
 
     def _shuffled(self, epoch: int) -> Tensor:
@@ -67,19 +67,12 @@ class ImageBatches(GeneratedBatches):
     def _batch(self, number: int) -> Batch:
         chosen = self._indices(number * self.batch_size)
         generator = seeded_generator(self.seed, "batch", number)
-        pixels = augment(
-            self.images[chosen],
-            generator,
-            shift=self.shift,
-            flip=self.flip,
-            random_erasing=self.random_erasing,
-        )
-        labels = self.labels[chosen]
-        if not self.cutmix:
-            return {"pixels": pixels.float() / 255, "label": labels}
-        pixels, partners, own_fraction = cutmix(pixels, generator, probability=self.cutmix)
-        batch = {"pixels": pixels.float() / 255, "label": labels}
-        return batch | {"other": labels[partners], "share": own_fraction}
+        pixels, labels = self.augment(self.images[chosen], generator), self.labels[chosen]
+        batch = {"label": labels}
+        if self.cutmix:
+            pixels, partners, own_fraction = cutmix(pixels, generator, probability=self.cutmix)
+            batch |= {"other": labels[partners], "share": own_fraction}
+        return {"pixels": pixels.float() / 255, **batch}
 
     def _indices(self, at: int) -> Tensor:
         """Indices of a batch, which may span epochs."""

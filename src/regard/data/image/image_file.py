@@ -38,11 +38,7 @@ def read_image(
 def crop_to_multiple(
     image: Float[Tensor, "channel height width"], multiple: int, path: str | Path
 ) -> Float[Tensor, "channel tall wide"]:
-    """Centre-crop an image to a multiple of pixels per side; `path` is for the error message.
-
-    >>> crop_to_multiple(torch.zeros(1, 6, 9), 4, "grey.png").shape
-    torch.Size([1, 4, 8])
-    """
+    """Centre-crop an image to a multiple of pixels per side; `path` is for the error message."""
     height, width = image.shape[1:]
     tall, wide = (side // multiple * multiple for side in (height, width))
     if not wide or not tall:
@@ -69,22 +65,17 @@ def open_image(path: str | Path, *, auto_background: bool = False) -> Image.Imag
             image = ImageOps.exif_transpose(opened)
             if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255
                 return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
-            if image.has_transparency_data:
-                return _flatten(image.convert("RGBA"), auto_background)
+            if image.has_transparency_data:  # invisible pixels have a colour too
+                image = image.convert("RGBA")
+                colour = "black" if auto_background and _is_light(image) else "white"
+                background = Image.new("RGBA", image.size, colour)
+                return Image.alpha_composite(background, image).convert("RGB")
             return image.convert("L" if image.mode in ("1", "L") else "RGB")
     except (
         OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError
     ) as error:  # fmt: skip
         got = "an empty file" if not Path(path).stat().st_size else type(error).__name__
         raise FileError(f"{path}: needs to be a complete image, got {got}") from error
-
-
-def _flatten(image: Image.Image, auto_background: bool) -> Image.Image:
-    """Composite on a background: invisible pixels have a colour too."""
-    colour = "black" if auto_background and _is_light(image) else "white"
-    background = Image.new("RGBA", image.size, colour)
-    background.alpha_composite(image)
-    return background.convert("RGB")
 
 
 def _is_light(image: Image.Image) -> bool:

@@ -38,13 +38,13 @@ def crop_to_ink(
         height, width = ink.shape
         return torch.zeros(1, size or height, size or width)
     mask = smooth > max(INK_THRESHOLD * peak, min(3 * noise, 0.9 * peak))
-    top, bottom = _span(mask, 0)
-    left, right = _span(mask, 1)
     strong = float(np.quantile(ink[mask], 0.9))
     ink = ((ink - noise) / max(strong - noise, MIN_CONTRAST)).clip(0, 1)
     if size is None:
         return torch.from_numpy(ink)[None]
-    cropped = _crop(ink, (left, top, right, bottom), size)
+    box = Image.fromarray(mask.astype(np.uint8)).getbbox()
+    assert box is not None  # the peak is above the threshold
+    cropped = _crop(ink, box, size)
     return torch.from_numpy(np.array(cropped, dtype="float32") / 255)[None]
 
 
@@ -85,24 +85,13 @@ def _blurred(x: np.ndarray) -> np.ndarray:
     return (wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]) / 9
 
 
-def _span(mask: np.ndarray, axis: int) -> tuple[int, int]:
-    """First and one past the last row, or column, with ink."""
-    indices = mask.nonzero()[axis]
-    return int(indices.min()), int(indices.max()) + 1
-
-
 def _crop(ink: np.ndarray, box: tuple[int, int, int, int], size: int) -> Image.Image:
     """The square around a box, with margin, resized; 0 beyond the edges of the image."""
     left, top, right, bottom = box
     side = max(right - left, bottom - top) * (1 + 2 * MARGIN)
     x, y = (left + right - side) / 2, (top + bottom - side) / 2
     padding = int(np.ceil(side))  # how far the square may extend beyond the image
-    canvas = np.zeros((bottom - top + 2 * padding, right - left + 2 * padding), np.uint8)
-    first, last = max(0, top - padding), min(ink.shape[0], bottom + padding)
-    begin, end = max(0, left - padding), min(ink.shape[1], right + padding)
-    cut = (ink[first:last, begin:end] * 255).round().astype(np.uint8)
-    row, column = first - (top - padding), begin - (left - padding)
-    canvas[row : row + cut.shape[0], column : column + cut.shape[1]] = cut
-    x, y = x - (left - padding), y - (top - padding)
-    image = Image.fromarray(canvas)
+    left, top, right, bottom = left - padding, top - padding, right + padding, bottom + padding
+    image = Image.fromarray((ink * 255).round().astype(np.uint8)).crop((left, top, right, bottom))
+    x, y = x - left, y - top
     return image.resize((size, size), Image.Resampling.BILINEAR, (x, y, x + side, y + side))

@@ -23,11 +23,7 @@ def _typography(text: str) -> str:
     return " ".join(text.split())
 
 
-def _lower(text: str) -> str:
-    return text.lower()
-
-
-NORMALIZERS: dict[str, Callable[[str], str]] = {"typography": _typography, "lower": _lower}
+NORMALIZERS: dict[str, Callable[[str], str]] = {"typography": _typography, "lower": str.lower}
 
 
 def normalize_text(text: str, steps: Sequence[str]) -> str:

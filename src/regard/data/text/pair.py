@@ -33,9 +33,6 @@ def pair_preprocessor(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
     def encode(pair: Pair) -> Encoded:
         first = tokenizer.bos_id if pair.language is None else tokenizer.language_id(pair.language)
         source, target = tokenizer.encode_input(pair.source), tokenizer.encode(pair.target)
-        return {
-            "source": [*source, tokenizer.eos_id],
-            "target": [first, *target, tokenizer.eos_id],
-        }
+        return {"source": [*source, tokenizer.eos_id], "target": [first, *target, tokenizer.eos_id]}
 
     return encode

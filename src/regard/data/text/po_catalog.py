@@ -12,6 +12,7 @@ from regard.data.text.parallel_formats import unquote_po
 from regard.errors import FileError
 from regard.files import open_binary, read_text
 
+BATCH_SIZE = 64  # messages per call of `translate`
 # a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
 _PLACEHOLDER = re.compile(
     r"%(?:\d+\$|\(\w+\))?[#0+-]*\d*(?:\.\d+)?(?:hh|h|ll|l|z|j|t)?[diouxXeEfFgGcrsa]"
@@ -58,9 +59,7 @@ class PoMessage:
     @property
     def needs_translation(self) -> bool:
         """Whether a translation is missing or fuzzy; never for the header."""
-        if not self.texts.get("msgid"):
-            return False
-        return self.is_fuzzy or not all(self.texts[name] for name in self.translation_keys)
+        return bool(self.texts.get("msgid") and self.untranslated())
 
     def untranslated(self) -> dict[str, str]:
         """Source text per missing translation: the plural for all forms but the first."""
@@ -80,17 +79,15 @@ class PoMessage:
             elif not any(kind == written for written, _ in lines):
                 lines += [(kind, new + newline) for new in _quoted(kind, translations[kind])]
         self.lines, self.texts = lines, self.texts | translations
-        if not self.is_fuzzy:
-            self._mark(newline)
-
-    def _mark(self, newline: str) -> None:
-        kinds = [kind for kind, _ in self.lines]
+        kinds = [kind for kind, _ in lines]
+        if self.is_fuzzy:
+            return
         if "#," in kinds:
             at = kinds.index("#,")
-            self.lines[at] = "#,", f"{self.lines[at][1].rstrip()}, fuzzy{newline}"
+            lines[at] = "#,", f"{lines[at][1].rstrip()}, fuzzy{newline}"
         else:  # after other comments, before the previous and current message
             first = next(n for n, kind in enumerate(kinds) if kind == "#|" or kind.startswith("m"))
-            self.lines.insert(first, ("#,", f"#, fuzzy{newline}"))
+            lines.insert(first, ("#,", f"#, fuzzy{newline}"))
 
     def __str__(self) -> str:
         return "".join(line for _, line in self.lines)
@@ -113,16 +110,10 @@ class PoCatalog:
 
     With `data`, its content, `path` is used in error messages only.
 
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "de.po"
-    >>> _ = file.write_text('# greeting\\nmsgid "%s days"\\nmsgstr ""\\n')
-    >>> catalog = PoCatalog(file)
-    >>> str(catalog) == file.read_text()
-    True
+    >>> catalog = PoCatalog("de.po", b'msgid "%s days"\\nmsgstr ""\\n')
     >>> catalog.fill(lambda texts: [text.replace("days", "Tage") for text in texts]).filled
     1
     >>> print(catalog, end="")
-    # greeting
     #, fuzzy
     msgid "%s days"
     msgstr "%s Tage"
@@ -142,17 +133,11 @@ class PoCatalog:
         self,
         translate: Callable[[list[str]], Sequence[str | None]],
         reject_reason: Callable[[str], str] = lambda text: "",
-        *,
-        batch_size: int = 64,
     ) -> FillResult:
         """Translate every untranslated message; skips those that would lose a placeholder.
 
-        Leading and trailing white space is kept.
-
-        Args:
-            translate: maps texts to translations; None skips a message.
-            reject_reason: why a text cannot be translated; "" if it can.
-            batch_size: number of messages per call of `translate`.
+        `translate` gets the texts of 64 messages at a time; None skips one. `reject_reason` says
+        why a text cannot be translated, "" if it can. Leading and trailing white space is kept.
         """
         ready, skipped = [], []
         pending = [message for message in self.messages if message.needs_translation]
@@ -162,8 +147,8 @@ class PoCatalog:
                 skipped.append(f"{_short(message)}: {next(filter(None, reasons))}")
             else:
                 ready.append(message)
-        for at in range(0, len(ready), batch_size):
-            batch = ready[at : at + batch_size]
+        for at in range(0, len(ready), BATCH_SIZE):
+            batch = ready[at : at + BATCH_SIZE]
             texts = [text for message in batch for text in message.untranslated().values()]
             translations = iter(translate([text.strip() for text in texts]))
             for message in batch:
@@ -174,16 +159,17 @@ class PoCatalog:
 
     def _fill(self, message: PoMessage, translations: Iterator[str | None]) -> str:
         sources = message.untranslated()
-        candidates = {name: next(translations) for name in sources}
+        answers = [next(translations) for _ in sources]
         accepted: dict[str, str] = {}
-        for name, text in candidates.items():
+        for (name, source), text in zip(sources.items(), answers, strict=True):
             if text is None:
                 return "no complete translation"
-            if lost := placeholders(sources[name]) - placeholders(text):
+            if lost := placeholders(source) - placeholders(text):
                 return f"the translation lost {' '.join(sorted(lost))}"
-            if added := placeholders(text) - placeholders(sources[name]):
+            if added := placeholders(text) - placeholders(source):
                 return f"the translation added {' '.join(sorted(added))}"
-            accepted[name] = _with_spacing_of(sources[name], text)
+            before, _, after = source.partition(source.strip())  # white space
+            accepted[name] = before + text.strip() + after
         message.fill(accepted, self.newline)
         return ""
 
@@ -234,12 +220,6 @@ def _quoted(name: str, text: str) -> list[str]:
     if len(parts) < 2:
         return [f'{name} "{escaped}"']
     return [f'{name} ""', *(f'"{part}"' for part in parts)]
-
-
-def _with_spacing_of(source: str, text: str) -> str:
-    """The text with the leading and trailing white space of the source."""
-    before, _, after = source.partition(source.strip())
-    return before + text.strip() + after
 
 
 def _short(message: PoMessage) -> str:

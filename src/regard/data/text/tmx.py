@@ -40,10 +40,8 @@ def read_tmx(path: Path, source_language: str, target_language: str) -> Iterator
                     yield from units.pop_rows()
             units.parser.Parse(b"", True)
         except (expat.ExpatError, UnicodeDecodeError, _Stop) as error:
-            yield from units.pop_rows()
-            line = units.parser.CurrentLineNumber
-            yield CorpusRow(line, error=f"broken XML, the rest is unread ({error})")
-            return
+            line, reason = units.parser.CurrentLineNumber, f"the rest is unread ({error})"
+            units.rows.append(CorpusRow(line, error=f"broken XML, {reason}"))
         yield from units.pop_rows()
 
 
@@ -116,11 +114,11 @@ class _Units:
         if name == "tu" and "tu" in self.open:
             self.error = self.error or "nested units"
         elif name == "tu":
-            self.line, self.inside, self.error = self.parser.CurrentLineNumber, {}, ""
-            self.size = 0
+            self.line, self.size = self.parser.CurrentLineNumber, 0
+            self.inside, self.error = {}, ""
         elif name == "tuv":
             self.language = _tag(attributes.get("xml:lang") or attributes.get("lang") or "")
-        elif name == "seg" and self._is_wanted(self.language):
+        elif name == "seg" and any(f"{self.language}-".startswith(f"{x}-") for x in self.wanted):
             if self.language in self.inside:
                 self.error = self.error or f"two texts in {self.language}"
             self.segment = self.inside.setdefault(self.language, [])
@@ -152,16 +150,11 @@ class _Units:
             return CorpusRow(self.line, error=self.error or f"no text in {' and '.join(missing)}")
         return CorpusRow(self.line, texts[0] or "", texts[1] or "")
 
-    def _is_wanted(self, given: str) -> bool:
-        return any(given == x or given.startswith(f"{x}-") for x in self.wanted)
-
     def _in(self, language: str) -> str | None:
         """Text in a language, or else in one of its regional variants: de-AT for de."""
-        regions = [given for given in self.inside if given.startswith(f"{language}-")]
-        for given in [language, *regions]:
-            if given in self.inside:
-                return "".join(self.inside[given])
-        return None
+        regions = (given for given in self.inside if given.startswith(f"{language}-"))
+        given = language if language in self.inside else next(regions, None)
+        return None if given is None else "".join(self.inside[given])
 
 
 def _tag(language: str) -> str:

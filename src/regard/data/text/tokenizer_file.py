@@ -2,7 +2,6 @@
 
 import json
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,16 @@ TOKENIZER_FILE = "tokenizer.json"
 VERSION = 1
 
 
-def write_tokenizer(
-    kind: str,
-    languages: Sequence[str],
-    state: Any,
-    folder: str | Path,
-    *,
-    normalizers: Sequence[str] = (),
-) -> Path:
+def write_tokenizer(body: dict[str, Any], folder: str | Path) -> Path:
     """Write tokenizer.json into a folder, atomically."""
     file = Path(folder) / TOKENIZER_FILE
-    body = {"kind": kind, "languages": list(languages), "state": state}
-    body |= {"normalizers": list(normalizers)} if normalizers else {}
     text = json.dumps({"regard": VERSION, "checksum": _checksum(body), **body}, ensure_ascii=False)
     make_folder(file.parent)
     return write_text(file, text)
 
 
-def read_tokenizer(path: str | Path) -> tuple[str, tuple[str, ...], Any, list[str], Path]:
-    """Class name, languages, state, normalizers and path of a saved tokenizer."""
+def read_tokenizer(path: str | Path) -> tuple[dict[str, Any], Path]:
+    """The kind, languages, state and normalizers of a saved tokenizer, and the path of its file."""
     file = Path(path) / TOKENIZER_FILE if Path(path).is_dir() else Path(path)
     try:
         data = parse_json(file.read_text(encoding="utf-8"))
@@ -52,7 +42,7 @@ def read_tokenizer(path: str | Path) -> tuple[str, tuple[str, ...], Any, list[st
     languages = data["languages"]
     if not isinstance(languages, list) or not all(isinstance(name, str) for name in languages):
         raise FileError(f"{file}: needs languages as a list of names, got {languages!r:.60}")
-    return data["kind"], tuple(languages), data["state"], data.get("normalizers", []), file
+    return body, file
 
 
 def _checksum(body: dict[str, Any]) -> int:

@@ -18,7 +18,8 @@ class Tokenizer(ABC):
     """Base class of tokenizers: PAD 0, BOS 1, EOS 2, UNK 3, then one token per language.
 
     Text never encodes to a special token: "<pad>" in a text is five ordinary characters.
-    `normalizers` are the steps of `data.normalize_text` that inputs pass (`encode_input`).
+    `normalizers` are the steps of `data.normalize_text` that inputs pass (`encode_input`); `vocab`
+    is the vocabulary size, special tokens included.
 
     >>> tokenizer = ByteTokenizer(languages=("de", "fr"))
     >>> tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.language_id("fr")
@@ -29,41 +30,34 @@ class Tokenizer(ABC):
     registry: ClassVar[dict[str, type["Tokenizer"]]] = {}
     normalizers: tuple[str, ...] = ()
 
-    def __init__(self, languages: Sequence[str] = ()):
+    def __init__(self, languages: Sequence[str], text_vocab: int):
         self.languages = tuple(languages)
         if len(set(self.languages)) < len(self.languages):
             raise ConfigError(f"languages: need to differ, got {' '.join(self.languages)}")
-        self.first_text_id = len(SPECIAL_TOKENS) + len(self.languages)
+        self._special = (*SPECIAL_TOKENS, *(f"<{language}>" for language in self.languages))
+        self.first_text_id = len(self._special)
+        self.vocab = self.first_text_id + text_vocab
 
     def __init_subclass__(cls) -> None:
         Tokenizer.registry[cls.__name__] = cls
-
-    @property
-    @abstractmethod
-    def vocab(self) -> int:
-        """Vocabulary size, special tokens included."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without BOS and EOS."""
 
     def encode_input(self, text: str) -> list[int]:
-        """Token ids of an input, normalised as the training inputs were.
-
-        >>> tokenizer = ByteTokenizer()
-        >>> tokenizer.normalizers = ("lower",)
-        >>> tokenizer.encode_input("A") == tokenizer.encode("a")
-        True
-        """
+        """Token ids of an input, normalised as the training inputs were."""
         return self.encode(normalize_text(text, self.normalizers))
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids; special tokens are skipped."""
 
-    @abstractmethod
     def id_to_token(self, token_id: int) -> str:
         """Display text of one id; the name of a special token."""
+        if token_id < self.first_text_id:
+            return self._special[token_id]
+        return self._token(token_id - self.first_text_id)
 
     def language_id(self, name: str) -> int:
         """Id of a target-language token."""
@@ -75,29 +69,37 @@ class Tokenizer(ABC):
 
     def save(self, folder: str | Path) -> Path:
         """Write tokenizer.json into a folder; returns the path of the file."""
-        kind, steps = type(self).__name__, check_normalizers(self.normalizers)
-        return write_tokenizer(kind, self.languages, self._state(), folder, normalizers=steps)
+        kind, languages = type(self).__name__, list(self.languages)
+        body = {"kind": kind, "languages": languages, "state": self._state()}
+        if self.normalizers:
+            body["normalizers"] = list(check_normalizers(self.normalizers))
+        return write_tokenizer(body, folder)
 
     @staticmethod
     def load(path: str | Path) -> "Tokenizer":
         """Load a saved tokenizer as the class that saved it."""
-        kind, languages, state, steps, file = read_tokenizer(path)
+        body, file = read_tokenizer(path)
+        kind = body["kind"]
         if not isinstance(kind, str) or kind not in Tokenizer.registry:
             known = ", ".join(sorted(Tokenizer.registry))
             raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r:.40}")
         try:
-            tokenizer = Tokenizer.registry[kind]._from(state, languages)
-            tokenizer.normalizers = check_normalizers(steps)
+            tokenizer = Tokenizer.registry[kind]._from(body["state"], body["languages"])
+            tokenizer.normalizers = check_normalizers(body.get("normalizers", []))
             return tokenizer
         except Exception as error:  # a foreign state can raise anything
             raise FileError(f"{file}: needs the state of {kind}, got {error}") from error
 
     @abstractmethod
+    def _token(self, index: int) -> str:
+        """Display text of a text token, counted from the first."""
+
+    @abstractmethod
     def _state(self) -> Any: ...
 
     @classmethod
-    @abstractmethod
-    def _from(cls, state: Any, languages: Sequence[str]) -> "Tokenizer": ...
+    def _from(cls, state: Any, languages: Any) -> "Tokenizer":
+        return cls(state, languages)
 
     def _texts(self, ids: Iterable[int]) -> list[int]:
         """Ids without special tokens, counted from the first text token."""
@@ -105,9 +107,6 @@ class Tokenizer(ABC):
         if unknown := [i for i in ids if not 0 <= i < self.vocab]:
             raise ConfigError(f"ids: need to be from 0 to {self.vocab - 1}, got {unknown[0]}")
         return [i - self.first_text_id for i in ids if i >= self.first_text_id]
-
-    def _special(self, token_id: int) -> str:
-        return (*SPECIAL_TOKENS, *(f"<{language}>" for language in self.languages))[token_id]
 
 
 class ByteTokenizer(Tokenizer):
@@ -117,23 +116,18 @@ class ByteTokenizer(Tokenizer):
     [69, 199, 173]
     """
 
-    @property
-    def vocab(self) -> int:
-        return self.first_text_id + 256
+    def __init__(self, languages: Sequence[str] = ()):
+        super().__init__(languages, text_vocab=256)
 
     def encode(self, text: str) -> list[int]:
         return [self.first_text_id + byte for byte in text.encode(errors="replace")]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(self._texts(ids)).decode(
-            errors="replace"
-        )  # a model may generate part of a character
+        # a model may generate part of a character
+        return bytes(self._texts(ids)).decode(errors="replace")
 
-    def id_to_token(self, token_id: int) -> str:
-        if token_id < self.first_text_id:
-            return self._special(token_id)
-        byte = token_id - self.first_text_id
-        return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"
+    def _token(self, index: int) -> str:
+        return chr(index) if 32 <= index < 127 else f"\\x{index:02x}"
 
     def _state(self) -> None:
         return None
@@ -152,7 +146,7 @@ class CharTokenizer(Tokenizer):
     """
 
     def __init__(self, tokens: Sequence[str], languages: Sequence[str] = ()):
-        super().__init__(languages)
+        super().__init__(languages, len(tokens))
         self.tokens = tuple(tokens)
         self._ids = {token: self.first_text_id + i for i, token in enumerate(self.tokens)}
         if "" in self._ids or len(self._ids) < len(self.tokens):
@@ -165,10 +159,6 @@ class CharTokenizer(Tokenizer):
         """A tokenizer of every character of the texts."""
         return cls(sorted({character for text in texts for character in text}), languages)
 
-    @property
-    def vocab(self) -> int:
-        return self.first_text_id + len(self.tokens)
-
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(character, self.unk_id) for character in text]
 
@@ -179,17 +169,11 @@ class CharTokenizer(Tokenizer):
             "�" if i == self.unk_id else self.tokens[i - self.first_text_id] for i in text_ids
         )
 
-    def id_to_token(self, token_id: int) -> str:
-        if token_id < self.first_text_id:
-            return self._special(token_id)
-        return self.tokens[token_id - self.first_text_id]
+    def _token(self, index: int) -> str:
+        return self.tokens[index]
 
     def _state(self) -> Any:
         return list(self.tokens)
-
-    @classmethod
-    def _from(cls, state: Any, languages: Sequence[str]) -> "CharTokenizer":
-        return cls(state, languages)
 
 
 class WordTokenizer(CharTokenizer):
@@ -225,8 +209,7 @@ class WordTokenizer(CharTokenizer):
         for text in texts:
             counts.update(split(text))
         letters = sorted({character for word in counts for character in word})
-        words = [w for w, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-        words = [word for word in words if len(word) > 1]
+        words = [w for w in sorted(counts, key=lambda word: (-counts[word], word)) if len(w) > 1]
         fixed = len(SPECIAL_TOKENS) + len(languages) + len(letters)
         if vocab_size is not None and vocab_size < fixed:
             raise ConfigError(
@@ -238,10 +221,7 @@ class WordTokenizer(CharTokenizer):
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
         for word in self._split(text):
-            if word in self._ids:
-                ids.append(self._ids[word])
-            else:
-                ids += [self._ids.get(character, self.unk_id) for character in word]
+            ids += [self._ids[word]] if word in self._ids else super().encode(word)
         return ids
 
     def _state(self) -> Any:
@@ -263,8 +243,8 @@ class BPETokenizer(Tokenizer):
     def __init__(self, state: str, languages: Sequence[str] = ()):
         from tokenizers import Tokenizer as Engine  # imported on first use: slow to load
 
-        super().__init__(languages)
         self._engine = Engine.from_str(state)
+        super().__init__(languages, self._engine.get_vocab_size())
 
     @classmethod
     def train(
@@ -289,34 +269,23 @@ class BPETokenizer(Tokenizer):
         engine.train_from_iterator(texts, trainer)
         return cls(engine.to_str(), languages)
 
-    @property
-    def vocab(self) -> int:
-        return self.first_text_id + self._engine.get_vocab_size()
-
     def encode(self, text: str) -> list[int]:
         return [self.first_text_id + number for number in self._engine.encode(text).ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._engine.decode(self._texts(ids), skip_special_tokens=False)
 
-    def id_to_token(self, token_id: int) -> str:
-        if token_id < self.first_text_id:
-            return self._special(token_id)
-        return self._engine.decode([token_id - self.first_text_id])
+    def _token(self, index: int) -> str:
+        return self._engine.decode([index])
 
     def _state(self) -> Any:
         return self._engine.to_str()
-
-    @classmethod
-    def _from(cls, state: Any, languages: Sequence[str]) -> "BPETokenizer":
-        return cls(state, languages)
 
 
 def _word_splitter(max_digits: int):
     """Splits text into words with their leading space, punctuation, and digits.
 
-    Chinese, Japanese and Korean are split by character. The last branch matches any character, so
-    nothing is lost.
+    Chinese, Japanese and Korean are split by character; the last branch matches any character.
     """
     alone = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
     word = rf"(?:(?![{alone}])[^\W\d_])+"
@@ -331,9 +300,7 @@ def iter_texts(examples: Iterable[Any]) -> Iterator[str]:
     ['two', 'zwei']
     """
     for example in examples:
-        if isinstance(example, str):
-            yield example
-            continue
-        for name, value in example._asdict().items():
+        fields = {"text": example} if isinstance(example, str) else example._asdict()
+        for name, value in fields.items():
             if name != "language" and isinstance(value, str):
                 yield value

@@ -102,6 +102,7 @@ def draw_token(
             "try look(model, at='encoder.*')"
         )
     site, count = chosen[0], sum(s.heads for s in chosen)
+    batch = resolve_index("batch", batch, min(s.batch for s in chosen))
     row = query_index(site, query, batch)
     pool = -(-site.keys // MAX_CELLS)
     w = torch.cat([s.window(None, row, pool=(1, pool))[batch, :, 0] for s in chosen])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError, FileError
 from regard.inspection import look
 from regard.models import VisionTransformer
+from regard.ops.maybe_none import MaybeNone
 from regard.runs.apply.report import confidence_warning
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
@@ -32,7 +33,7 @@ class ClassPrediction(list[tuple[str, float]]):
         self,
         classes: Iterable[tuple[str, float]] = (),
         *,
-        confidence: float | None = None,
+        confidence: float | MaybeNone = None,
         threshold: float = 0.0,
     ):
         super().__init__(classes)

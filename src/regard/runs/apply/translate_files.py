@@ -271,7 +271,6 @@ class TranslationJob:
             return
         self.unsure += 1
         if self.unsure <= MAX_WARNINGS or self.format == "texts":
-            assert translation.confidence is not None
             has_text = bool(translation.text.strip())
             consequence = "the translation may be wrong" if has_text else "not understood, no text"
             confidence, threshold = translation.confidence, self.pipeline.threshold

@@ -1,6 +1,7 @@
 """Training batches of Morse code, rendered on the device of the model."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 
@@ -9,7 +10,8 @@ from regard.data.audio.morse.channel import render_keyings
 from regard.data.audio.morse.keying import Keying
 from regard.data.audio.morse.source import Morse
 from regard.data.audio.peak_normalization import normalize_recordings
-from regard.data.generated_batches import Batch, seeded_generator
+from regard.data.batches import Batch, Shard
+from regard.data.generated_batches import seeded_generator
 from regard.data.text.tokenizers import Tokenizer
 
 
@@ -21,8 +23,7 @@ def morse_batches(
     batch_size: int,
     device: torch.device | str = "cpu",
     seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
+    **shard: Unpack[Shard],
 ) -> AudioBatches:
     """Training batches of Morse code: tone, noise and log-mel of a batch, computed on a device.
 
@@ -35,8 +36,7 @@ def morse_batches(
         batch_size: recordings per batch.
         device: where to compute.
         seed: of texts and noise.
-        rank: which of the `world_size` processes this is.
-        world_size: number of processes.
+        shard: `rank` and `world_size` of the process.
 
     >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> source = Morse(letters=(1, 1), alphabet="ET")
@@ -56,5 +56,5 @@ def morse_batches(
 
     return AudioBatches(
         lambda number: source.draw_keying(f"train/{seed}/{number}"), lambda plan: plan.seconds,
-        render, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
+        render, batch_size=batch_size, seed=seed, **shard,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.audio.morse.keying import Channel, Keying, noise_std
+from regard.data.audio.morse.keying import Channel, Keying
 
 CHIRP_SECONDS = 0.03  # time constant of the pitch after a press
 AGC_BLOCK_SECONDS = 0.005  # resolution of the gain control
@@ -23,20 +23,13 @@ NOISE_FILTER_TAPS = 129  # of the band-pass filter of the noise
 def render_keyings(
     plans: Sequence[Keying], rate: int, generator: torch.Generator
 ) -> tuple[Float[Tensor, "batch sample"], Int[Tensor, " batch"]]:
-    """Waveforms of keyings, zero-padded, and their lengths in samples.
-
-    >>> plan = Keying("E", 20.0, (0.0, 0.06), (0.06,), 0.1, 0.4)
-    >>> wave, lengths = render_keyings([plan], 8000, rg.data.seeded_generator(0))
-    >>> wave.shape, lengths, float(wave.abs().max())
-    (torch.Size([1, 4480]), tensor([4480]), 1.0)
-    """
+    """Waveforms of keyings, zero-padded, and their lengths in samples."""
     device = generator.device
     lengths = torch.tensor([max(1, round(plan.seconds * rate)) for plan in plans])
-    edges = [
-        torch.tensor([plan.lead_silence + edge for edge in plan.edges]) * rate for plan in plans
-    ]
+    edges = [torch.tensor([p.lead_silence + edge for edge in p.edges]) * rate for p in plans]
     parameters = torch.tensor([plan.channel for plan in plans], dtype=torch.float64)
-    stds = [noise_std(plan.channel.snr) for plan in plans]
+    # in double precision; the power of a sine of amplitude 1 is 0.5
+    stds = [math.sqrt(0.5 / 10 ** (plan.channel.snr / 10)) for plan in plans]
     ch = Channel(*parameters.to(device, torch.float32).T[:, :, None])  # type: ignore[arg-type]
     place = torch.arange(int(lengths.max()), device=device, dtype=torch.float32)
     padded = torch.nn.utils.rnn.pad_sequence(edges, True, 1e9).to(device)
@@ -77,10 +70,8 @@ def _interference(key: Tensor, time: Tensor, ch: Channel) -> Tensor:
     """Mains hum, and a weaker station keyed like a neighbour in the batch."""
     hum = sum(_sine(n * ch.hum_pitch * time) / n for n in (1, 2, 3, 5))
     rhythm = key.roll(1, 0).roll(len(time) // 3, 1)
-    other = (rhythm * ch.interference_keyed + 1 - ch.interference_keyed) * _sine(
-        ch.interference_pitch * time
-    )
-    return ch.hum * hum + ch.interference * other
+    other = rhythm * ch.interference_keyed + 1 - ch.interference_keyed
+    return ch.hum * hum + ch.interference * (other * _sine(ch.interference_pitch * time))
 
 
 def _noise(
@@ -107,8 +98,7 @@ def _noise(
 def _gain_control(wave: Tensor, ch: Channel, rate: int) -> Tensor:
     """Automatic gain control with immediate attack and slow release: noise rises in pauses.
 
-    The gain is at most 30 dB. It lags by one block, so that onsets pop, up to the limit of the
-    output stage.
+    The gain lags by one block, so that onsets pop, up to the limit of the output stage.
     """
     size = round(AGC_BLOCK_SECONDS * rate)
     blocks = F.max_pool1d(wave.abs(), size, ceil_mode=True).clamp(min=MAX_AGC_GAIN**-1).log()

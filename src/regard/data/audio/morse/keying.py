@@ -1,7 +1,6 @@
 """Morse code as key presses: code table, timing of the sender, and channel parameters."""
 
 import math
-from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -25,11 +24,7 @@ RISE_SECONDS = 0.005  # rise and fall time of a tone, against clicks
 
 
 class SenderTiming(NamedTuple):
-    """Deviation of a sender from standard timing, in units of a dot.
-
-    >>> SenderTiming(jitter=0.2).spacing
-    1.0
-    """
+    """Deviation of a sender from standard timing, in units of a dot."""
 
     jitter: float = 0.0  # standard deviation of every press and gap, relative to its length
     dash: float = 3.0
@@ -39,11 +34,7 @@ class SenderTiming(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """Effects of transmitter, radio channel and receiver; the default is a clean tone.
-
-    >>> Channel(snr=10.0).pitch
-    600.0
-    """
+    """Effects of transmitter, radio channel and receiver; the default is a clean tone."""
 
     pitch: float = 600.0
     snr: float = math.inf  # dB, tone over noise
@@ -53,9 +44,7 @@ class Channel(NamedTuple):
     fade_rate: float = 0.2  # Hz
     fade_phase: float = 0.0
     fade_depth: float = 0.0
-    noise_bandwidth: float = (
-        0.0  # Hz, half the width of the noise band around the pitch; 0 is white
-    )
+    noise_bandwidth: float = 0.0  # Hz, half the width of the band around the pitch; 0 is white
     impulse_rate: float = 0.0  # impulses per second
     hum: float = 0.0  # amplitude, for a tone of amplitude 1
     hum_pitch: float = 50.0
@@ -72,11 +61,7 @@ class Channel(NamedTuple):
 
 
 class Keying(NamedTuple):
-    """All random parameters of one recording but its noise; times are in seconds.
-
-    >>> Keying("E", 20.0, (0.0, 0.06), (0.06,), 0.1, 0.4).seconds
-    0.56
-    """
+    """All random parameters of one recording but its noise; times are in seconds."""
 
     text: str
     wpm: float
@@ -105,9 +90,8 @@ def key_text(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray
     if not 0 < wpm <= 1.2 * rate:
         raise ConfigError(f"wpm: needs to be from 0 to {1.2 * rate:g}, got {wpm}")
     dot = 1.2 / wpm * rate
-    times = np.rint(np.array(edges) * dot).astype(
-        int
-    )  # rounded from the start: errors do not accumulate
+    # rounded from the start: errors do not accumulate
+    times = np.rint(np.array(edges) * dot).astype(int)
     down = np.zeros(times[-1], dtype=bool)
     for first, last in zip(times[::2], times[1::2], strict=True):
         down[first:last] = True
@@ -117,19 +101,18 @@ def key_text(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray
 def key_edges(
     text: str, timing: SenderTiming | None = None, rng: Random | None = None
 ) -> tuple[list[float], list[float]]:
-    """Alternating key-down and key-up times, and the end of each character, in dots.
-
-    >>> key_edges("ET")
-    ([0.0, 1.0, 4.0, 7.0], [1.0, 7.0])
-    >>> key_edges("ET", SenderTiming(spacing=2.0))[1]
-    [1.0, 10.0]
-    """
+    """Alternating key-down and key-up times, and the end of each character, in dots."""
     if unknown := sorted(set(text) - set(MORSE_CODE) - {" "}):
         raise ConfigError(f"text: needs capitals, digits and {' '.join('.,?/=')}, got {unknown}")
     if not text or text != " ".join(text.split()):
         raise ConfigError(f"text: needs words with one space between, got {text!r}")
     timing, rng = timing or SenderTiming(), rng or Random(0)
-    jitter = _jitter(timing.jitter, rng)
+
+    def jitter(x: float) -> float:
+        # clipped at two standard deviations: a longer dot would be a dash
+        std = timing.jitter
+        return x * (1 + std * min(2.0, max(-2.0, rng.gauss(0, 1)))) if std else x
+
     edges: list[float] = []
     marks: list[float] = []
     now, gap = 0.0, 0.0  # end of the last press, and the silence after it
@@ -151,11 +134,6 @@ def key_edges(
     return edges, marks
 
 
-def _jitter(std: float, rng: Random) -> Callable[[float], float]:
-    # clipped at two standard deviations: a longer dot would be a dash
-    return lambda x: x * (1 + std * min(2.0, max(-2.0, rng.gauss(0, 1)))) if std else x
-
-
 def keyed_tone(key_down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
     """A sine while the key is down, with smooth edges.
 
@@ -164,16 +142,6 @@ def keyed_tone(key_down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
     """
     width = max(1, int(RISE_SECONDS * rate))
     window = np.hanning(width + 2)[1:-1]
-    envelope = np.convolve(
-        np.pad(key_down.astype(float), width, mode="edge"), window / window.sum(), "same"
-    )
+    padded = np.pad(key_down.astype(float), width, mode="edge")
+    envelope = np.convolve(padded, window / window.sum(), "same")
     return envelope[width:-width] * np.sin(2 * math.pi * pitch * np.arange(len(key_down)) / rate)
-
-
-def noise_std(snr: float) -> float:
-    """Standard deviation of noise at an SNR in dB against a sine of amplitude 1.
-
-    >>> noise_std(0.0) ** 2  # the power of that sine
-    0.5000000000000001
-    """
-    return math.sqrt(0.5 / 10 ** (snr / 10))

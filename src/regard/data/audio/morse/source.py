@@ -2,22 +2,19 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from regard.data.audio.example import AudioExample
 from regard.data.audio.morse.channel import render_keyings
-from regard.data.audio.morse.keying import (
-    MORSE_CODE,
-    Channel,
-    Keying,
-    SenderTiming,
-    key_edges,
-)
+from regard.data.audio.morse.keying import MORSE_CODE, Channel, Keying, SenderTiming, key_edges
 from regard.data.generated_batches import seeded_generator
+from regard.data.source import example_keys
 from regard.data.split import Split
 from regard.errors import ConfigError
 
 
+@dataclass(kw_only=True, eq=False)
 class Morse:
     """Random texts as Morse code with random speed, pitch, fading and noise; endless.
 
@@ -42,47 +39,35 @@ class Morse:
     True
     """
 
-    def __init__(
-        self,
-        *,
-        letters: tuple[int, int] = (3, 12),
-        wpm: tuple[float, float] = (15.0, 30.0),
-        pitch: tuple[float, float] = (400.0, 900.0),
-        snr: tuple[float, float] = (0.0, 20.0),
-        fading: float = 0.5,
-        rate: int = 8000,
-        eval_size: int = 500,
-        alphabet: str = "".join(MORSE_CODE),
-        held_out_wpm: Sequence[tuple[float, float]] = (),
-        radio_effects: bool = False,
-        empty_fraction: float = 0.0,
-    ):
-        ranges = {"letters": letters, "wpm": wpm, "pitch": pitch, "snr": snr}
-        for name, (low, high) in ranges.items():
+    letters: tuple[int, int] = (3, 12)
+    wpm: tuple[float, float] = (15.0, 30.0)
+    pitch: tuple[float, float] = (400.0, 900.0)
+    snr: tuple[float, float] = (0.0, 20.0)
+    fading: float = 0.5
+    rate: int = 8000
+    eval_size: int = 500
+    alphabet: str = "".join(MORSE_CODE)
+    held_out_wpm: Sequence[tuple[float, float]] = ()
+    radio_effects: bool = False
+    empty_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("letters", "wpm", "pitch", "snr"):
+            low, high = getattr(self, name)
             if low > high or (name != "snr" and low <= 0):
                 raise ConfigError(f"{name}: needs a lower and an upper limit, got {low} to {high}")
-        for name, value in (("fading", fading), ("empty_fraction", empty_fraction)):
-            if not 0 <= value < 1:
+        for name in ("fading", "empty_fraction"):
+            if not 0 <= (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name}: needs to be from 0 to less than 1, got {value}")
-        if pitch[1] >= rate / 2:
-            raise ConfigError(f"pitch: needs to be below half of rate={rate}, got {pitch[1]}")
-        self.letters, self.wpm, self.pitch, self.snr = letters, wpm, pitch, snr
-        self.fading, self.rate, self.eval_size, self.alphabet = fading, rate, eval_size, alphabet
-        self.radio_effects, self.empty_fraction = radio_effects, empty_fraction
-        self.held_out_wpm = tuple(held_out_wpm)
-        if any(low <= wpm[0] and high >= wpm[1] for low, high in self.held_out_wpm):
-            raise ConfigError(
-                f"held_out_wpm: needs to leave some of {wpm[0]} to {wpm[1]} wpm, got all"
-            )
+        if (pitch := self.pitch[1]) >= self.rate / 2:
+            raise ConfigError(f"pitch: needs to be below half of rate={self.rate}, got {pitch}")
+        slow, fast = self.wpm
+        if any(low <= slow and high >= fast for low, high in self.held_out_wpm):
+            raise ConfigError(f"held_out_wpm: needs to leave some of {slow} to {fast} wpm, got all")
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
         """Recordings from number `start`; train is endless, valid and test are fixed."""
-        number = start
-        while split == "train" or number < self.eval_size:
-            yield self._render(
-                f"train/{seed}/{number}" if split == "train" else f"{split}/{number}"
-            )
-            number += 1
+        return map(self._render, example_keys(split, seed, start, self.eval_size))
 
     def draw_keying(self, key: str) -> Keying:
         """Text and random parameters of the recording of a key."""
@@ -103,17 +88,9 @@ class Morse:
             before, after = _silence(rng), _silence(rng)
             if rng.random() < self.empty_fraction:
                 text, before = "", before + rng.uniform(1.0, 5.0)
-        edges, marks = key_edges(text, timing, rng) if text else ([], [])
-        dot = 1.2 / wpm
-        return Keying(
-            text=text,
-            wpm=wpm,
-            edges=tuple(dot * edge for edge in edges),
-            char_ends=tuple(dot * mark for mark in marks),
-            lead_silence=before,
-            tail_silence=after,
-            channel=channel,
-        )
+        times = key_edges(text, timing, rng) if text else ([], [])
+        edges, ends = (tuple(1.2 / wpm * time for time in row) for row in times)
+        return Keying(text, wpm, edges, ends, before, after, channel)
 
     def _wpm(self, rng: Random) -> float:
         while True:

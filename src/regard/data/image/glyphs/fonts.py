@@ -39,9 +39,8 @@ def find_fonts(split: Split, *, characters: str, folder: str | None = None) -> t
     exists = folder is not None and Path(folder).expanduser().is_dir()
     added = _files(folder) if split == "train" or exists else ()  # only training needs it
     bundled = {path.stem: path for path in (*added, *_files(_matplotlib()))}
-    fonts = [
-        PILLOW_FONT if name == PILLOW_FONT else str(bundled.get(name, "")) for name in FONTS[split]
-    ]
+    bundled[PILLOW_FONT] = Path(PILLOW_FONT)
+    fonts = [str(bundled.get(name, "")) for name in FONTS[split]]
     if split == "train":
         known = {name for names in FONTS.values() for name in names}
         fonts += [str(path) for path in added if path.stem not in known]
@@ -72,11 +71,7 @@ def _files(folder: str | None) -> tuple[Path, ...]:
 
 @lru_cache(4096)
 def load_font(font: str, size: int) -> ImageFont.FreeTypeFont:
-    """A font at a size in pixels.
-
-    >>> load_font(PILLOW_FONT, 12).size
-    12
-    """
+    """A font at a size in pixels."""
     if font == PILLOW_FONT:
         return ImageFont.load_default(size)  # type: ignore[return-value]
     try:

@@ -16,12 +16,7 @@ WORD_CHARACTERS = "ABCDEGHKMNPRSTUXZabdeghknprstu0123456789"
 
 
 def draw_ood_image(rng: Random, font: str, classes: str) -> Image.Image | str:
-    """A mask that shows none of the classes, white on black, or other text to be rendered.
-
-    >>> image = draw_ood_image(Random(0), "Aileron", "0123456789")
-    >>> isinstance(image, Image.Image | str)
-    True
-    """
+    """A mask that shows none of the classes, white on black, or other text to be rendered."""
     if rng.random() < 0.35:
         return _text(rng, font, classes)
     return rng.choice(OOD_IMAGE_KINDS)(rng)
@@ -81,9 +76,8 @@ def _blank(rng: Random) -> Image.Image:
     side = _side(rng)
     values = np.full((side, side), rng.random())
     if rng.random() < 0.5:
-        values = values + rng.choice((0.003, 0.01, 0.05)) * _numpy_rng(rng).standard_normal(
-            (side, side)
-        )
+        std = rng.choice((0.003, 0.01, 0.05))
+        values = values + std * _numpy_rng(rng).standard_normal((side, side))
     return _image(values)
 
 
@@ -174,13 +168,11 @@ def _silhouette(rng: Random) -> Image.Image:
     spread, corners = rng.uniform(0.1, 0.6), rng.randrange(5, 14)
     mirrored = rng.random() < 0.5
     radii = [side / 2 * (1 - spread * rng.random()) for _ in range(corners)]
-    if mirrored:
-        radii = radii + radii[::-1]
-    angles = [2 * math.pi * n / len(radii) + math.pi / 2 for n in range(len(radii))]
-    outline = [
-        (side / 2 + r * math.cos(t), side / 2 + r * math.sin(t))
-        for r, t in zip(radii, angles, strict=True)
-    ]
+    radii += radii[::-1] if mirrored else []
+    outline = []
+    for n, radius in enumerate(radii):
+        angle = 2 * math.pi * n / len(radii) + math.pi / 2
+        outline.append((side / 2 + radius * math.cos(angle), side / 2 + radius * math.sin(angle)))
     draw.polygon(outline, 255)
     if rng.random() < 0.5:
         image = image.filter(ImageFilter.GaussianBlur(side / 24))

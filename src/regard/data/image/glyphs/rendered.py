@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from random import Random
 
 import numpy as np
@@ -13,12 +14,14 @@ from regard.data.image.glyphs.fonts import find_fonts, load_font
 from regard.data.image.glyphs.ood_images import draw_ood_image
 from regard.data.image.glyphs.single_font import check_classes
 from regard.data.image.ink_crop import crop_to_ink
+from regard.data.source import example_keys
 from regard.data.split import Split
 
 OOD_LABEL = -1  # label of an image that shows none of the classes
 FONT_SIZES = (11, 72)  # pixels; larger ones look the same after cropping
 
 
+@dataclass(eq=False)
 class RenderedGlyphs:
     """Characters in many fonts, cropped to their ink as `regard classify` crops a file; endless.
 
@@ -39,45 +42,37 @@ class RenderedGlyphs:
     torch.Size([1, 24, 24])
     """
 
-    def __init__(
-        self,
-        classes: str = "0123456789",
-        *,
-        size: int = 24,
-        noise: float = 0.1,
-        ood_fraction: float = 0.0,
-        font_folder: str | None = None,
-        eval_size: int = 1000,
-    ):
-        check_classes(classes, size)
-        self.classes, self.size, self.noise = classes, size, noise
-        self.ood_fraction, self.font_folder, self.eval_size = ood_fraction, font_folder, eval_size
+    classes: str = "0123456789"
+    _: KW_ONLY
+    size: int = 24
+    noise: float = 0.1
+    ood_fraction: float = 0.0
+    font_folder: str | None = None
+    eval_size: int = 1000
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes, self.size)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
         """Images from number `start`; train is endless, valid and test are fixed."""
-        number = start
-        while split == "train" or number < self.eval_size:
-            page, label = self.draw_page(split, seed, number)
+        for key in example_keys(split, seed, start, self.eval_size):
+            page, label = self.draw_page(split, key)
             yield ImageExample(crop_to_ink(page, self.size), label)
-            number += 1
 
-    def draw_page(self, split: Split, seed: int, number: int) -> tuple[Image.Image, int]:
+    def draw_page(self, split: Split, key: str) -> tuple[Image.Image, int]:
         """Grey image of any size, before cropping, and its label."""
-        rng = Random(f"train/{seed}/{number}" if split == "train" else f"{split}/{number}")
-        fonts = find_fonts(split, characters=self.classes, folder=self.font_folder)
-        font = rng.choice(fonts)
+        rng, label = Random(key), OOD_LABEL
+        font = rng.choice(find_fonts(split, characters=self.classes, folder=self.font_folder))
         if rng.random() < self.ood_fraction:
-            mask = draw_ood_image(rng, font, self.classes)
-            if isinstance(mask, str):
-                return self._render(rng, _add_margin(rng, _draw_text(rng, font, mask))), OOD_LABEL
-            # half of them fill the image, as photographs do
-            return self._render(
-                rng, mask if rng.random() < 0.5 else _add_margin(rng, mask)
-            ), OOD_LABEL
-        label = rng.randrange(len(self.classes))
-        return self._render(
-            rng, _add_margin(rng, _draw_text(rng, font, self.classes[label]))
-        ), label
+            content = draw_ood_image(rng, font, self.classes)
+        else:
+            label = rng.randrange(len(self.classes))
+            content = self.classes[label]
+        if isinstance(content, str):
+            content = _add_margin(rng, _draw_text(rng, font, content))
+        elif rng.random() >= 0.5:  # the others fill the image, as photographs do
+            content = _add_margin(rng, content)
+        return self._render(rng, content), label
 
     def _render(self, rng: Random, mask: Image.Image) -> Image.Image:
         """Grey levels, lighting, noise, blur and JPEG artefacts for a mask."""
@@ -139,10 +134,9 @@ def _transform(rng: Random, mask: Image.Image) -> Image.Image:
     wide = math.ceil(abs(a) * width + abs(b) * height) + 2
     tall = math.ceil(abs(c) * width + abs(d) * height) + 2
     det = a * d - b * c
-    back = (d / det, -b / det, -c / det, a / det)
-    x = width / 2 - back[0] * wide / 2 - back[1] * tall / 2
-    y = height / 2 - back[2] * wide / 2 - back[3] * tall / 2
-    matrix = (back[0], back[1], x, back[2], back[3], y)
+    a, b, c, d = d / det, -b / det, -c / det, a / det
+    x, y = width / 2 - a * wide / 2 - b * tall / 2, height / 2 - c * wide / 2 - d * tall / 2
+    matrix = (a, b, x, c, d, y)
     return mask.transform((wide, tall), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
 
 
@@ -151,12 +145,7 @@ def _add_margin(rng: Random, mask: Image.Image) -> Image.Image:
     box = mask.getbbox()
     mask = mask.crop(box) if box else mask
     kind, longest = rng.random(), max(mask.size)
-    if kind < 0.08:
-        low, high = 0.0, 0.04
-    elif kind < 0.85:
-        low, high = 0.08, 0.7
-    else:
-        low, high = 0.3, 2.0
+    low, high = (0.0, 0.04) if kind < 0.08 else (0.08, 0.7) if kind < 0.85 else (0.3, 2.0)
     sides = [round(longest * rng.uniform(low, high)) for _ in range(4)]
     page = Image.new("L", (mask.size[0] + sides[0] + sides[1], mask.size[1] + sides[2] + sides[3]))
     page.paste(mask, (sides[0], sides[2]))

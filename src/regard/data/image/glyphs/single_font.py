@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from random import Random
 
@@ -10,6 +11,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from regard.data.image.example import ImageExample
+from regard.data.source import example_keys
 from regard.data.split import Split
 from regard.errors import ConfigError
 
@@ -24,6 +26,7 @@ def check_classes(classes: str, size: int) -> None:
         raise ConfigError(f"size: needs 8 or more, got {size}")
 
 
+@dataclass(eq=False)
 class Glyphs:
     """Rendered characters in Pillow's font: random affine transform, contrast and noise.
 
@@ -44,29 +47,22 @@ class Glyphs:
     (torch.Size([1, 12, 12]), 1)
     """
 
-    def __init__(
-        self,
-        classes: str = "0123456789",
-        *,
-        size: int = 28,
-        translate: float = 0.12,
-        degrees: float = 20.0,
-        shear: float = 0.2,
-        scale: float = 0.25,
-        noise: float = 0.1,
-        eval_size: int = 1000,
-    ):
-        check_classes(classes, size)
-        self.classes, self.size, self.eval_size = classes, size, eval_size
-        self.translate, self.degrees, self.shear = translate, degrees, shear
-        self.scale, self.noise = scale, noise
+    classes: str = "0123456789"
+    _: KW_ONLY
+    size: int = 28
+    translate: float = 0.12
+    degrees: float = 20.0
+    shear: float = 0.2
+    scale: float = 0.25
+    noise: float = 0.1
+    eval_size: int = 1000
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes, self.size)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
         """Images from number `start`; train is endless, valid and test are fixed."""
-        number = start
-        while split == "train" or number < self.eval_size:
-            yield self._draw(f"train/{seed}/{number}" if split == "train" else f"{split}/{number}")
-            number += 1
+        return map(self._draw, example_keys(split, seed, start, self.eval_size))
 
     def _draw(self, key: str) -> ImageExample:
         rng = Random(key)
@@ -90,8 +86,7 @@ class Glyphs:
         a, b, d, e = cos, sin + shear * cos, -sin, cos - shear * sin
         side = self.size * SUPERSAMPLING
         middle = side / 2
-        x = middle + rng.uniform(-self.translate, self.translate) * side
-        y = middle + rng.uniform(-self.translate, self.translate) * side
+        x, y = (middle + rng.uniform(-self.translate, self.translate) * side for _ in range(2))
         return a, b, middle - a * x - b * y, d, e, middle - d * x - e * y
 
 

@@ -10,13 +10,7 @@ from functools import lru_cache
 
 from regard.data.split import Split
 from regard.data.text.documents import TextFiles
-from regard.data.text.phrases.facts import (
-    CURRENCIES,
-    DURATION_UNITS,
-    UNITS,
-    HashRng,
-    draw_fact,
-)
+from regard.data.text.phrases.facts import CURRENCIES, DURATION_UNITS, UNITS, HashRng, draw_fact
 from regard.data.text.phrases.paraphrases import (
     CURRENCY_NAMES,
     DURATION_NAMES,
@@ -35,6 +29,9 @@ INCOMPLETE_FORMS = (
     *("{w} or", "{m} and", "{u}", "{s}", "{p}", "{c}", "{n}", "{n} and", "and {f}", "or {f}"),
     *("{f} and", "{f} or", "at", "{n} past", "{n} to", "{m} the", "{c} and {n}", "of {m}"),
     *("{n} and {n}", "{w} {w}", "{m} {m}", "{u} {n}", "{w} {n}", "{u} {u}", "{s} {c}"),
+)
+IMPOSSIBLE_DATE_FORMS = (
+    *("{o} of {m} {y}", "{m} {o}", "{d} {m}", "{d} {m} {y}", "{m} {d}, {y}", "{m} {o}, {y}"),
 )
 DIGIT_PATTERN, CODE_PATTERN = re.compile(r"\d"), re.compile(r"[^\w ,.']|_|\.\w")
 MAX_PROSE_CHARS = 60
@@ -91,10 +88,8 @@ def _lines(split: Split) -> tuple[list[str], list[str]]:
 def _random_letters(rng: HashRng) -> str:
     words = []
     for _ in range(1 + rng(4)):
-        row = rng.choice(
-            (LETTERS, LETTERS, *KEYBOARD_ROWS[:3], LETTERS + KEYBOARD_ROWS[3], KEYBOARD_ROWS[4])
-        )
-        length = 2 + rng(9)
+        rows = LETTERS, LETTERS, *KEYBOARD_ROWS[:3], LETTERS + KEYBOARD_ROWS[3], KEYBOARD_ROWS[4]
+        row, length = rng.choice(rows), 2 + rng(9)
         if rng(3) == 0:  # neighbouring keys, or one repeated key
             start, step = rng(len(row)), rng(2)
             words.append("".join(row[(start + step * i) % len(row)] for i in range(length)))
@@ -107,8 +102,7 @@ def _random_letters(rng: HashRng) -> str:
 def _incomplete(key: str, split: Split, rng: HashRng) -> str:
     """Part of a fact, or parts that do not combine to one."""
     number = 1 + rng(99)
-    form = rng.choice(INCOMPLETE_FORMS)
-    return form.format(
+    return rng.choice(INCOMPLETE_FORMS).format(
         o=format_ordinal(1 + rng(31)), m=_name(MONTH_NAMES, rng), w=_name(WEEKDAY_NAMES, rng),
         u=rng.choice(UNIT_NAMES[rng.choice(UNITS)][1].split("|")),
         s=rng.choice(DURATION_NAMES[rng.choice(DURATION_UNITS)][1].split("|")),
@@ -132,15 +126,8 @@ def _out_of_range(rng: HashRng) -> str:
     name = _name(MONTH_NAMES.split("|")[month - 1], rng)
     kind = rng(10)
     if kind < 4:
-        forms = (
-            "{o} of {m} {y}",
-            "{m} {o}",
-            "{d} {m}",
-            "{d} {m} {y}",
-            "{m} {d}, {y}",
-            "{m} {o}, {y}",
-        )
-        return rng.choice(forms).format(o=format_ordinal(day), m=name, d=day, y=year)
+        form = rng.choice(IMPOSSIBLE_DATE_FORMS)
+        return form.format(o=format_ordinal(day), m=name, d=day, y=year)
     if kind < 6:
         return f"{year}-{13 + rng(87) if rng(2) else month:02}-{day:02}"
     if kind < 8:

@@ -179,11 +179,10 @@ def add_typo(text: str, key: str) -> str:
 def _paraphrase(fact: Fact, rng: HashRng, key: str) -> str:
     if fact.kind == "list":
         # the items of a list mostly have the same form
-        alike = rng(4) > 0
-        parts = [
-            _paraphrase(part, HashRng(f"part/{key}" if alike else f"part{n}/{key}"), key)
-            for n, part in enumerate(fact.value)
-        ]
+        alike, parts = rng(4) > 0, list[str]()
+        for n, part in enumerate(fact.value):
+            part_rng = HashRng(f"part/{key}" if alike else f"part{n}/{key}")
+            parts.append(_paraphrase(part, part_rng, key))
         word = "or" if fact.style == "or" else rng.choice(("and", "and", "and", "&"))
         oxford = "," if len(parts) > 2 and rng(2) else ""
         return f"{', '.join(parts[:-1])}{oxford} {word} {parts[-1]}"
@@ -203,11 +202,7 @@ def _paraphrase(fact: Fact, rng: HashRng, key: str) -> str:
 
 
 def spell_number(number: int, rng: HashRng | None = None) -> str:
-    """Number words of 0 to 999,999.
-
-    >>> spell_number(942), spell_number(1200)
-    ('nine hundred and forty-two', 'one thousand two hundred')
-    """
+    """Number words of 0 to 999,999."""
     if number < 20:
         return NUMBER_WORDS[number]
     if number < 100:
@@ -322,12 +317,12 @@ def _count(number: int, rng: HashRng) -> str:
 def _measured(number: int, places: int, names: tuple[str, str], rng: HashRng) -> str:
     symbols, long = names[0].split(), names[1].split("|")
     whole, rest = divmod(number, 10**places)
-    if rng(2):  # digits and a symbol
-        text = _count(whole, rng) + (f".{rest}" if places else "")
-        return text + rng.choice(("", " ")) + rng.choice(symbols)
+    decimals = f".{rest}" if places else ""
+    if rng(2):
+        return _count(whole, rng) + decimals + rng.choice(("", " ")) + rng.choice(symbols)
     name = long[0] if rng(2) else rng.choice(long)
     if rng(2):
-        return f"{_count(whole, rng)}{f'.{rest}' if places else ''} {name}"
+        return f"{_count(whole, rng)}{decimals} {name}"
     if places:
         return f"{spell_number(whole, rng)} point {spell_number(rest)} {name}"
     if whole == 1:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date, time
 from decimal import Decimal
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from babel import Locale, UnknownLocaleError
@@ -73,13 +74,7 @@ class Phrases:
         check_kinds(self.kinds)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
-        """Pairs from number `start`; train is endless, valid and test have `eval_size` pairs.
-
-        >>> first = Phrases().examples("train", seed=0)
-        >>> _ = next(first), next(first)
-        >>> next(first) == next(Phrases().examples("train", seed=0, start=2))
-        True
-        """
+        """Pairs from number `start`; train is endless, valid and test have `eval_size` pairs."""
         varied = split == "train" and self.natural_fraction + self.ood_fraction > 0
         for number, (fact, source, target) in enumerate(self.facts(split, seed, start), start):
             if varied:
@@ -118,14 +113,12 @@ class Phrases:
     def facts(self, split: Split, seed: int, start: int = 0) -> Iterator[tuple[Fact, str, str]]:
         """The fact, source language and target language of each example."""
         key = f"{seed}" if split == "train" else split
-        number = start
-        while split == "train" or number < self.eval_size:
+        for number in count(start) if split == "train" else range(start, self.eval_size):
             at = f"{key}/{number}"
             rng = HashRng(f"languages/{at}")
             source = rng.choice(self.source_languages)
             target = rng.choice([other for other in self.languages if other != source])
             yield draw_fact(at, split, self.kinds), source, target
-            number += 1
 
 
 def _natural_pair(fact: Fact, key: str, target: str) -> Pair:
@@ -144,25 +137,22 @@ def format_fact(fact: Fact, language: str) -> str:
     >>> format_fact(fact, "en"), format_fact(fact, "tr")
     ('Thursday, November 5, 2026', '5 Kasım 2026 Perşembe')
     """
-    value = fact.value
-    if fact.kind == "list":
-        parts = [format_fact(part, language) for part in value]
-        return _join(language, fact.style, len(parts)).format(*parts)
-    if fact.kind == "date":
-        return _format_date(value, fact.style, language)
-    if fact.kind == "time":
+    kind, value, style = fact
+    if kind == "date":
+        return _format_date(value, style, language)
+    if kind == "time":
         return _format_time(value, language)
-    if fact.kind == "moment":
-        day, hour = (format_fact(part, language) for part in value)
-        return _at(language).format(hour, day)
-    if fact.kind == "duration":
+    if kind == "unit":
+        return _format_unit(*value, language=language)
+    if kind == "money":
+        return _format_money(*value, style=style, language=language)
+    if kind == "duration":
         parts = [_format_unit(number, 0, span, language) for number, span in value]
-        return _join(language, "standard", len(parts)).format(*parts)
-    if fact.kind == "unit":
-        number, places, unit = value
-        return _format_unit(number, places, unit, language)
-    amount, currency = value
-    return _format_money(amount, currency, fact.style, language)
+    else:
+        parts = [format_fact(part, language) for part in value]
+    if kind == "moment":  # CLDR counts the time first
+        return _at(language).format(*reversed(parts))
+    return _join(language, style or "standard", len(parts)).format(*parts)
 
 
 # Babel's patterns, parsed once per language and filled per phrase: three times faster than
@@ -196,10 +186,8 @@ def _pattern(language: str, style: str) -> tuple[str, tuple[str, ...]]:
     if style in ("full", "long"):
         pattern: Any = locale.date_formats[style]
     else:
-        wanted = {"month": "yMMMM", "day": "MMMMd"}[style]
-        pattern = locale.datetime_skeletons[
-            match_skeleton(wanted, locale.datetime_skeletons) or wanted
-        ]
+        wanted, skeletons = {"month": "yMMMM", "day": "MMMMd"}[style], locale.datetime_skeletons
+        pattern = skeletons[match_skeleton(wanted, skeletons) or wanted]
     text = str(pattern.format)
     return text, tuple(part.partition(")")[0] for part in text.split("%(")[1:])
 
@@ -218,12 +206,8 @@ def _format_date(value: tuple[int, ...], style: str, language: str) -> str:
     text, names = _pattern(language, style)
     year, month, day = (*value, 1)[:3]
     values = {"y": year, "M": month, "L": month, "d": day}
-    return text % {
-        name: _field(
-            language, name, values[name[0]] if name[0] in values else date(*value).weekday()
-        )
-        for name in names
-    }
+    weekday = date(year, month, day).weekday() if year else 0  # without a year none is shown
+    return text % {name: _field(language, name, values.get(name[0], weekday)) for name in names}
 
 
 @lru_cache(CACHE_SIZE)
@@ -247,42 +231,33 @@ def _plural(language: str, number: int, places: int) -> str:
     return _locale(language).plural_form(value if places else number)
 
 
+# of units and prices per plural form, derived from the first number of that form
+_patterns: dict[tuple[str, ...], str] = {}
+
+
 def _format_unit(number: int, places: int, unit: str, language: str) -> str:
     text = _format_number(number // 10**places, language)
     if places:
         text += f"{_point(language)}{number % 10**places:0{places}}"
-    return _measure(language, unit, _plural(language, number, places), number, places).format(text)
-
-
-_measures: dict[tuple[str, str, str], str] = {}
-
-
-def _measure(language: str, unit: str, plural: str, number: int, places: int) -> str:
-    """Unit pattern of a plural form, derived from one number of that form."""
-    if (language, unit, plural) not in _measures:
+    key = language, unit, _plural(language, number, places)
+    if key not in _patterns:
         locale, value = _locale(language), Decimal(number).scaleb(-places)
-        text = format_unit(value, unit, "long", locale=locale)
-        if unit in text:  # no long form in CLDR: Babel returns the code of the unit
-            text = format_unit(value, unit, "short", locale=locale)
-        pattern = text.replace(format_decimal(value, locale=locale), "{}")
-        _measures[language, unit, plural] = pattern
-    return _measures[language, unit, plural]
+        example = format_unit(value, unit, "long", locale=locale)
+        if unit in example:  # no long form in CLDR: Babel returns the code of the unit
+            example = format_unit(value, unit, "short", locale=locale)
+        _patterns[key] = example.replace(format_decimal(value, locale=locale), "{}")
+    return _patterns[key].format(text)
 
 
-_prices: dict[tuple[str, str, str, str], str] = {}
-
-
-def _format_money(amount: int, currency: str, style: str, language: str) -> str:
+def _format_money(amount: int, currency: str, style: Any, language: str) -> str:
     cents, whole = amount % 100, amount // 100
     plural = _plural(language, amount, 2) if cents else _plural(language, whole, 0)
     key = language, currency, style, plural
-    if key not in _prices:
-        _prices[key] = _price(Decimal(amount).scaleb(-2), currency, style, language)
+    if key not in _patterns:
+        locale, value = _locale(language), Decimal(amount).scaleb(-2)
+        example = format_currency(value, currency, locale=locale, format_type=style)
+        decimal = "#,##0" if currency == "JPY" else "#,##0.00"
+        _patterns[key] = example.replace(format_decimal(value, decimal, locale=locale), "{}")
     text = _format_number(whole, language)
-    return _prices[key].format(text if currency == "JPY" else f"{text}{_point(language)}{cents:02}")
-
-
-def _price(value: Decimal, currency: str, style: Any, language: str) -> str:
-    locale, decimal = _locale(language), "#,##0" if currency == "JPY" else "#,##0.00"
-    text = format_currency(value, currency, locale=locale, format_type=style)
-    return text.replace(format_decimal(value, decimal, locale=locale), "{}")
+    text = text if currency == "JPY" else f"{text}{_point(language)}{cents:02}"
+    return _patterns[key].format(text)
