@@ -27,12 +27,13 @@ class Statistic:
     formula: Callable[[WeightTile], Tensor]  # the definition, from the whole map
     axes: tuple[str, ...]  # one value per query, key, …
     default: bool = False  # computed unless other statistics are requested
-    differentiable: bool = False
     initial: float = 0.0  # value without any visible key
     twin: str | None = None  # the statistic computed together with it
+    # what follows has no default: a fact left out would cost a gradient or speed silently
+    differentiable: bool
     accumulator: str  # method of SurveyTotals that adds up a tile
-    fast_path: Literal["all", "diagonal"] | None = None  # tiles to which it adds something
-    kernel: Literal["sums", "received", "peak", "shares"] | None = None  # result of the kernels
+    fast_path: Literal["all", "diagonal"] | None  # tiles to which it adds something
+    kernel: Literal["sums", "received", "peak", "shares"] | None  # result of the kernels
 
     @property
     def is_index(self) -> bool:
@@ -52,6 +53,7 @@ def _row(meaning: str, formula: Callable[[WeightTile], Tensor], **facts) -> Any:
 
 _PEAK = {"accumulator": "_add_peaks", "fast_path": "all", "kernel": "peak"}
 _DISTANCE = {"accumulator": "_add_distances", "fast_path": "all", "kernel": "sums"}
+_TILED_ONLY = {"differentiable": False, "fast_path": None, "kernel": None}
 _DIAGONAL = {"accumulator": "_add_diagonals", "fast_path": "diagonal", "kernel": "shares"}
 
 
@@ -84,6 +86,7 @@ class Survey:
         "argmax_j w, -1 without visible keys",
         lambda t: t.top[1][..., 0],
         default=True,
+        differentiable=False,
         initial=-1,
         twin="peak",
         **_PEAK,
@@ -137,6 +140,7 @@ class Survey:
         "top",
         accumulator="_add_top",
         twin="top_keys",
+        **_TILED_ONLY,
     )
     top_keys: Int[Tensor, "*batch query top"] | MaybeNone = _statistic(
         "the keys of top_weights",
@@ -146,11 +150,13 @@ class Survey:
         initial=-1,
         accumulator="_add_top",
         twin="top_weights",
+        **_TILED_ONLY,
     )
     max_score: Float[Tensor, "*batch"] | MaybeNone = _statistic(
         "the largest score before softmax",
         lambda t: t.scores.flatten(-2).amax(-1),
         "map",
+        differentiable=False,
         initial=-torch.inf,
         accumulator="_add_max_score",
         fast_path="all",
@@ -161,6 +167,7 @@ class Survey:
         lambda t: torch.einsum("...ij,ijn->...n", t.w, t.distance_bins),
         "bin",
         accumulator="_add_bins",
+        **_TILED_ONLY,
     )
     received_by_distance: Float[Tensor, "*batch key bin"] | MaybeNone = _statistic(
         "received, by distance",
@@ -168,6 +175,7 @@ class Survey:
         "key",
         "bin",
         accumulator="_add_bins",
+        **_TILED_ONLY,
     )
     pooled_map: Float[Tensor, "*batch row column"] | MaybeNone = _statistic(
         "the map summed over `pooled_size` cells",
@@ -175,6 +183,7 @@ class Survey:
         "row",
         "column",
         accumulator="_add_pooled",
+        **_TILED_ONLY,
     )
 
     def _repr_html_(self) -> str:
