@@ -91,7 +91,7 @@ def read_recipe(folder: str | Path) -> Recipe:
         return config_from_json(Recipe, content["recipe"], "recipe", recipe_config_types())
     except UnknownKind as error:
         kind = str(error).rpartition(" got ")[2]
-        hint = "import the file that registers it, in Python or by regard --import FILE"
+        hint = "importing the file that registers it, in Python or by regard --import FILE"
         raise FileError(
             f"{file}: needs a registered task and model, got {kind}; try {hint}"
         ) from None
