@@ -67,7 +67,19 @@ def start_ranks(nproc: int) -> None:
         return
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *launcher, "-m", "regard", *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, *launcher, "-m", "regard", *_without_nproc()])
+
+
+def _without_nproc() -> list[str]:
+    """The arguments of this command without --nproc, which torchrun would take for its own."""
+    arguments = iter(sys.argv[1:])
+    kept: list[str] = []
+    for argument in arguments:
+        if argument == "--nproc":
+            next(arguments, None)
+        elif not argument.startswith("--nproc="):
+            kept.append(argument)
+    return kept
 
 
 @contextmanager
