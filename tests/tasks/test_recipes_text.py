@@ -259,7 +259,7 @@ def test_missing_files_are_named(pairs, users_view):
 
 
 def test_a_missing_or_short_text_raises(tmp_path, users_view):
-    with pytest.raises(FileError, match="folder: needs a text file .*, got nothing at 'nowhere'"):
+    with pytest.raises(FileError, match="folder: needs a text file .*, got none at 'nowhere'"):
         TextTask(folder="nowhere").texts("train")
     (tmp_path / "a.txt").write_text("one file")
     with pytest.raises(

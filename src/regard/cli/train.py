@@ -82,7 +82,7 @@ def distributed_command(device: str) -> Iterator["Ranks"]:
     ranks = train.init_distributed(device)
     try:
         yield ranks
-    except RankLostError:  # the first rank may be the one that is gone: every other one says so
+    except RankLostError:  # the first rank may be the lost one, so every other rank prints it
         raise
     except RegardError:
         if ranks.is_first:

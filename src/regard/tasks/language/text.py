@@ -1,4 +1,4 @@
-"""Language models of plain text: Python's standard library, tiny shakespeare, or own files."""
+"""Language models of plain text: Python's standard library, tiny shakespeare, or your own files."""
 
 import bz2
 import gzip
@@ -82,7 +82,8 @@ class TextTask(LanguageTask):
         """The texts of a split: its files, or with "tail" one text."""
         if self.folder and not Path(self.folder).exists():
             raise FileError(
-                f"folder: needs a text file or a folder of them, got nothing at {self.folder!r}"
+                f"folder: needs a text file or a folder of them, got none at {self.folder!r}; "
+                "try --set folder=PATH"
             )
         source = TextFiles([self.folder]) if self.folder else TextFiles()
         if self.split_by == "files":

@@ -47,7 +47,7 @@ class PairsTask(TranslationTask):
         tokenizer_type: byte-pair encoding or words.
         vocab_size: of the vocabulary that both sides share.
         lowercase: lower-case both sides.
-        bidirectional: also train in the other direction; a token says into which language.
+        bidirectional: also train in the other direction; the first target token is the language.
         search: on the test split; the valid split is searched greedily.
 
     >>> PairsTask(folder="multi30k").files("valid")
@@ -79,7 +79,7 @@ class PairsTask(TranslationTask):
         return folder / f"{stem}.{self.source_language}", folder / f"{stem}.{self.target_language}"
 
     def pairs(self, split: Literal["train", "valid", "test"]) -> list[Pair]:
-        """All pairs of a split, lower-cased and in both directions where so set."""
+        """All pairs of a split, lower-cased and in both directions if configured."""
         self._check_files()
         files = [self.files(name) for name in ("train", "valid", "test")]
         languages = (self.source_language, self.target_language)
