@@ -45,6 +45,7 @@ def train(
     Under torchrun, all ranks train one model together.
     """
     from regard import runs, tasks
+    from regard.cli.output import print_message
 
     start_ranks(nproc)
     recipe = runs.override_settings(tasks.recipe(name), settings or [])
@@ -52,7 +53,10 @@ def train(
         folder = Path(
             out or ranks.run_on_first(lambda: str(runs.new_run_folder("runs", recipe.name)))
         )
+        warnings = ranks.run_on_first(recipe.data.data_warnings)
         if ranks.is_first:
+            for line in warnings:
+                print_message(line)
             print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
         outcome = runs.start_run(
             recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard,

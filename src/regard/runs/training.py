@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def start_run(
         ranks.run_on_first(lambda: _write_recipe(recipe, folder, init_from))
         tokenizer = load_tokenizer(folder)
         try:
+            recipe = read_recipe(folder)  # with what `Task.fit` found in the data
             trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
             if init_from is not None:
                 copied = copy_weights(models.load(init_from), trainer.model)
@@ -188,6 +190,7 @@ def copy_weights(source: nn.Module, target: nn.Module) -> int:
 def _write_recipe(recipe: Recipe, folder: Path, init_from: str | Path | None) -> None:
     if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
+    recipe = replace(recipe, data=recipe.data.fit(recipe.train.seed))
     tokenizer = None if init_from is None else load_tokenizer(Path(init_from))
     tokenizer = tokenizer or recipe.data.tokenizer(recipe.train.seed)
     if tokenizer is not None:

@@ -4,9 +4,10 @@ from regard.tasks.classification.evaluator import (
     CalibratedClassificationEvaluator,
     ClassificationEvaluator,
 )
-from regard.tasks.classification.fashion import FashionTask
 from regard.tasks.classification.glyphs import GlyphsTask
 from regard.tasks.classification.images import ImageTask
+from regard.tasks.classification.own_images import ImagesTask
+from regard.tasks.labels import LabelsTask
 from regard.tasks.language.text import LanguageTask, TextTask
 from regard.tasks.language.windows import LanguageEvaluator
 from regard.tasks.recipe import EvalSplit, Evaluator, Recipe, Task
@@ -23,6 +24,7 @@ from regard.tasks.registry import (
     recipe_text,
     task,
 )
+from regard.tasks.tagging import Span, TaggedText, TaggingTask
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.parallel_text import PairsTask
@@ -39,9 +41,10 @@ __all__ = [
     "ClassificationEvaluator",
     "EvalSplit",
     "Evaluator",
-    "FashionTask",
     "GlyphsTask",
     "ImageTask",
+    "ImagesTask",
+    "LabelsTask",
     "LanguageEvaluator",
     "LanguageTask",
     "MorseTask",
@@ -50,8 +53,11 @@ __all__ = [
     "Recipe",
     "RecognitionEvaluator",
     "SearchConfig",
+    "Span",
     "SpeechTask",
     "TASKS",
+    "TaggedText",
+    "TaggingTask",
     "Task",
     "TextTask",
     "Transcript",
