@@ -68,7 +68,9 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
         if key not in table:
             raise ConfigError(f"{name}: needs {key if key == 'task' else f'[{key}]'}, got none")
     cls, problems = find_task(table["task"]), list[str]()
-    data = {key: _resolve(value, key, cls, base) for key, value in table.get("data", {}).items()}
+    given = {key: getattr(cls, key, "") for key in cls.paths if getattr(cls, key, "")}  # defaults
+    given |= table.get("data", {})
+    data = {key: _resolve(value, key, cls, base) for key, value in given.items()}
     model = dict(table["model"])
     types = {model_type(kind): kind for kind in config_types().values()}
     kind = types.get(model.pop("type", ""))
