@@ -42,7 +42,10 @@ def train(
         )
         if ranks.is_first:
             print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
-        outcome = runs.start_run(recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard)
+        outcome = runs.start_run(
+            recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard,
+            recipe_text=tasks.recipe_text(name),
+        )  # fmt: skip
     print_outcome(outcome, folder, ranks.is_first)
 
 

@@ -17,6 +17,7 @@ from regard.errors import FileError, RegardError
 from regard.files import make_folder, write_text
 from regard.runs.contents import (
     RECIPE_FILE,
+    RECIPE_TOML,
     RESULT_FILE,
     VERSION,
     build_model,
@@ -26,6 +27,7 @@ from regard.runs.contents import (
 from regard.runs.lock import lock_folder
 from regard.runs.settings import config_to_json
 from regard.tasks import Recipe
+from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import (
     Gradable,
     Outcome,
@@ -48,6 +50,7 @@ def start_run(
     show: bool = False,
     ranks: Ranks | None = None,
     tensorboard: bool = False,
+    recipe_text: str | None = None,
 ) -> Outcome:
     """Train by a recipe in a new folder, then evaluate on the test split.
 
@@ -57,6 +60,7 @@ def start_run(
         show: print progress.
         ranks: of distributed training; every rank makes this call, with one shared folder.
         tensorboard: also write TensorBoard event files.
+        recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
 
     >>> import tempfile
     >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "dim=16", "device=cpu"]
@@ -66,13 +70,13 @@ def start_run(
     """
     folder, ranks = Path(folder), ranks or Ranks()
     with _locked(folder, ranks):
-        ranks.run_on_first(lambda: _write_recipe(recipe, folder))
+        ranks.run_on_first(lambda: _write_recipe(recipe, folder, recipe_text))
         tokenizer = load_tokenizer(folder)
         try:
             trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
         except RegardError:
             if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
-                for name in (RECIPE_FILE, TOKENIZER_FILE):
+                for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
                     (folder / name).unlink(missing_ok=True)
             raise
         return _train(trainer, recipe, tokenizer, folder)
@@ -138,12 +142,13 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_recipe(recipe: Recipe, folder: Path) -> None:
+def _write_recipe(recipe: Recipe, folder: Path, text: str | None) -> None:
     if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
     tokenizer = recipe.data.tokenizer(recipe.train.seed)
     if tokenizer is not None:
         tokenizer.save(folder)
+    write_text(folder / RECIPE_TOML, recipe_to_toml(recipe) if text is None else text)
     # the recipe last: a folder that has one has all that a resumed run needs
     content = {"version": VERSION, "recipe": config_to_json(recipe)}
     write_text(folder / RECIPE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -7,9 +7,12 @@ from regard.tasks.classification.evaluator import (
 from regard.tasks.classification.fashion import FashionTask
 from regard.tasks.classification.glyphs import GlyphsTask
 from regard.tasks.classification.images import ImageTask
+from regard.tasks.data_report import DataReport, inspect_data
 from regard.tasks.language.text import LanguageTask, TextTask
 from regard.tasks.language.windows import LanguageEvaluator
-from regard.tasks.recipe import EvalSplit, Evaluator, Recipe, Task
+from regard.tasks.proposals.kinds import propose
+from regard.tasks.proposals.proposal import Proposal
+from regard.tasks.recipe import DataContents, EvalSplit, Evaluator, Recipe, Task
 from regard.tasks.recognition.evaluator import RecognitionEvaluator, edit_distance, error_rate
 from regard.tasks.recognition.morse import MorseTask
 from regard.tasks.recognition.speech import SpeechTask
@@ -37,6 +40,8 @@ from regard.tasks.translation.search import (
 __all__ = [
     "CalibratedClassificationEvaluator",
     "ClassificationEvaluator",
+    "DataContents",
+    "DataReport",
     "EvalSplit",
     "Evaluator",
     "FashionTask",
@@ -47,6 +52,7 @@ __all__ = [
     "MorseTask",
     "PairsTask",
     "PhrasesTask",
+    "Proposal",
     "Recipe",
     "RecognitionEvaluator",
     "SearchConfig",
@@ -63,6 +69,8 @@ __all__ = [
     "edit_distance",
     "error_rate",
     "find_task",
+    "inspect_data",
+    "propose",
     "recipe",
     "recipe_config_types",
     "recipe_names",

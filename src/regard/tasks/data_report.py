@@ -56,7 +56,8 @@ class DataReport:
     Args:
         files: name, size and encoding of each file.
         sizes: examples per split.
-        lengths: per text field in characters, per list in tokens, and seconds of audio.
+        lengths: of each field per split, such as of texts in characters.
+        units: of the lengths: characters, tokens of lists, or seconds.
         token_lengths: per text field, by the task's tokenizer, of a sample of the train split.
         counts: values of each counted field (classes, tags, rates, …) per split.
         skipped: lines that cannot be used, by reason.
@@ -69,7 +70,8 @@ class DataReport:
 
     files: list[str]
     sizes: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    lengths: dict[str, tuple[str, Distribution]] = field(default_factory=dict)
+    lengths: dict[str, dict[Split, Distribution]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
     token_lengths: dict[str, Distribution] = field(default_factory=dict)
     counts: dict[str, dict[Split, Counter]] = field(default_factory=dict)
     skipped: LoadReport = field(default_factory=LoadReport)
@@ -85,8 +87,8 @@ class DataReport:
         return sum(self.sizes.values())
 
     def length(self, name: str) -> Distribution:
-        """The distribution of a field's length."""
-        return self.lengths[name][1]
+        """The distribution of a field's length in the train split."""
+        return self.lengths[name]["train"]
 
     def values(self, name: str) -> Counter:
         """The values of a counted field in all splits."""
@@ -96,11 +98,12 @@ class DataReport:
         """Files, counts, lengths and classes: what `regard new` prints."""
         files = self.files[:3] + [f"and {len(self.files) - 3} more"] * (len(self.files) > 3)
         lines = [", ".join(files), ", ".join(f"{s} {n:,}" for s, n in self.sizes.items())]
-        for name, (unit, values) in self.lengths.items():
-            tokens = self.token_lengths.get(name)
+        for name, by_split in self.lengths.items():
+            split, values = next(iter(by_split.items()))
+            unit, tokens = self.units[name], self.token_lengths.get(name)
             also = f"; in tokens: {tokens}" if tokens else ""
-            sum_of = "" if unit == "tokens" else f", {values.total:,.0f} in all"
-            lines.append(f"{name}, {unit}: {values}{sum_of}{also}")
+            field_unit = name if name == unit else f"{name} in {unit}"
+            lines.append(f"{split} {field_unit}: {values}, {values.total:,.0f} in all{also}")
         for name in self.counts:
             values = self.values(name)
             rest = f", … ({len(values):,} in all)" if len(values) > MAX_VALUES else ""
@@ -117,24 +120,21 @@ class DataReport:
             if not self.sizes[split]:
                 lines.append(f"the {split} split is empty")
         if self.skipped.skipped > 0.05 * max(1, self.total):
-            lines.append(f"{self.skipped.skipped:,} lines are skipped")
+            lines.append(f"skipped: {self.skipped.skipped:,}, more than 5%")
         if self.duplicates:
-            lines.append(
-                f"{self.duplicates:,} train examples are copies ({_share(self.duplicates, train)})"
-            )
+            share = f"{self.duplicates / train:.1%}"
+            lines.append(f"copies among the train examples: {self.duplicates:,} ({share})")
         if self.conflicts:
-            lines.append(f"{self.conflicts:,} train inputs have several outputs")
+            lines.append(f"train inputs with several outputs: {self.conflicts:,}")
         for split, count in self.overlap.items():
             if count:
-                share = _share(count, self.sizes[split])
-                lines.append(
-                    f"{count:,} inputs of {split} are in train too ({share}): its scores flatter"
-                )
+                found = f"{count:,} ({count / self.sizes[split]:.1%})"
+                lines.append(f"inputs of {split} in train too: {found}, so scores are too good")
         if self.untranslated:
-            lines.append(f"{self.untranslated:,} pairs have the same text on both sides")
+            lines.append(f"pairs with the same text on both sides: {self.untranslated:,}")
         for name in ("rate", "mode"):
             if len(values := self.values(name)) > 1:
-                lines.append(f"{name}: {len(values)} different ones; all are converted to one")
+                lines.append(f"{name}: {len(values)} different values, converted to one")
         for name in ("label", "tags"):
             lines += _class_warnings(name, self.counts.get(name, {}))
         return lines
@@ -160,17 +160,16 @@ def inspect_data(task: Task, *, tokenize: bool = False, seed: int = 0) -> DataRe
     >>> _ = file.write_text("one\\teins\\ntwo\\tzwei\\nthree\\t\\n")
     >>> task = rg.tasks.PairsTask(folder=str(file.parent), train=(file.name,))
     >>> print(inspect_data(task).summary())
-    pairs.tsv (26 bytes, UTF-8)
+    pairs.tsv (25 bytes, UTF-8)
     train 2, valid 0, test 0
-    source, characters: median 3, 95% 3, max 3, 6 in all
-    target, characters: median 4, 95% 4, max 4, 8 in all
+    train source in characters: median 3, 95% 3, max 3, 6 in all
+    train target in characters: median 4, 95% 4, max 4, 8 in all
     used 2, skipped 1
       1 × an empty side: pairs.tsv:3
     """
     contents = task.contents()
     report = DataReport([describe_file(file) for file in contents.files], skipped=contents.report)
-    units: dict[str, str] = {}
-    lengths: dict[str, Counter] = {}
+    lengths: dict[str, dict[Split, Counter]] = {}
     keys = {split: (array("q"), array("q")) for split in SPLITS}  # hashes: of inputs, of examples
     rng = Random(0)
     for split, example in contents.examples:
@@ -186,12 +185,13 @@ def inspect_data(task: Task, *, tokenize: bool = False, seed: int = 0) -> DataRe
                 counter = report.counts.setdefault(name, {s: Counter() for s in SPLITS})[split]
                 counter.update(value if isinstance(value, tuple) else (value,))
             elif not isinstance(value, bytes):  # a fingerprint
-                units[name] = _unit(name, value)
+                report.units[name] = _unit(name, value)
                 size = value if isinstance(value, int | float) else len(value)
-                lengths.setdefault(name, Counter())[round(size, 1)] += 1
+                lengths.setdefault(name, {s: Counter() for s in SPLITS})[split][round(size, 1)] += 1
         texts = [x for x in list(values.values())[:2] if isinstance(x, str)]
         report.untranslated += len(texts) == 2 and "label" not in values and texts[0] == texts[1]
-    report.lengths = {name: (units[name], Distribution.of(x)) for name, x in lengths.items()}
+    for name, by_split in lengths.items():
+        report.lengths[name] = {s: Distribution.of(x) for s, x in by_split.items() if x}
     _compare(report, {split: tuple(map(np.array, pair)) for split, pair in keys.items()})
     if tokenize and report.sizes["train"] and report.total <= MAX_TOKENIZED:
         report.token_lengths = _measure_tokens(report.samples, task.tokenizer(seed))
@@ -269,10 +269,6 @@ def _class_warnings(name: str, counts: Mapping[Split, Counter]) -> Iterable[str]
 
 def _list(values: Sequence[Any]) -> str:
     return ", ".join(map(str, values[:5])) + (f" and {len(values) - 5} more" * (len(values) > 5))
-
-
-def _share(count: int, total: int) -> str:
-    return f"{count / total:.1%}"
 
 
 def _shown(example: Any) -> Iterable[tuple[str, str]]:
