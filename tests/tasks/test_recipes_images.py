@@ -10,8 +10,7 @@ from torch.testing import assert_close
 from regard import models, runs, tasks
 from regard.data import ImageBatches, augment, seeded_generator
 from regard.errors import ConfigError, FileError
-from regard.tasks import FashionTask, GlyphsTask
-from regard.tasks.classification.fashion import read_mnist
+from regard.tasks import GlyphsTask, ImagesTask
 
 
 def write_idx(file, array):
@@ -22,7 +21,6 @@ def write_idx(file, array):
 @pytest.fixture
 def fashion(tmp_path):
     """Ten classes that differ in where they are bright; the first pixel is the image's number."""
-    read_mnist.cache_clear()
     for part, count in (("train", 60), ("t10k", 20)):
         labels = np.arange(count) % 10
         images = np.zeros((count, 28, 28))
@@ -94,7 +92,7 @@ def test_random_erasing_erases_one_square_of_limited_side():
 
 
 def test_valid_images_are_never_trained_on(fashion):
-    data = FashionTask(folder=str(fashion), valid_images=20)
+    data = ImagesTask(path=str(fashion), size=28, valid_images=20)
     numbers = data.train_split(0)[0][:, 0, 0, 0].tolist()
     assert numbers == list(range(40))
     assert data.evaluator(None, "valid").images[:, 0, 0, 0].tolist() == list(range(40, 60))
@@ -102,7 +100,7 @@ def test_valid_images_are_never_trained_on(fashion):
 
 
 def test_a_smaller_train_split_is_sampled_by_the_seed(fashion):
-    data = FashionTask(folder=str(fashion), valid_images=20, train_images=8)
+    data = ImagesTask(path=str(fashion), size=28, valid_images=20, train_images=8)
     first, again, other = (data.train_split(seed)[0][:, 0, 0, 0].tolist() for seed in (0, 0, 1))
     assert first == again != other
     assert len(set(first)) == 8
@@ -115,7 +113,7 @@ def test_a_fashion_run_learns_and_loads(fashion, tmp_path, name):
         ["layers=1", "heads=2", "dim=16", "patch_size=4"] if name == "fashion-vit" else ["width=8"]
     )
     settings = [
-        f"folder={fashion}",
+        f"path={fashion}",
         "valid_images=10",
         "steps=60",
         "batch_size=40",
@@ -171,12 +169,12 @@ def test_the_two_models_of_a_study_are_of_one_size():
 
 @pytest.mark.usefixtures("users_view")
 def test_invalid_image_settings_raise(fashion):
-    with pytest.raises(FileError, match="nowhere: needs train-images-idx3-ubyte or its .gz"):
-        FashionTask(folder="nowhere").train_split(0)
+    with pytest.raises(FileError, match="nowhere: needs one folder per class or a table of labels"):
+        ImagesTask(path="nowhere").train_split(0)
     with pytest.raises(ConfigError, match="train_images: needs to be from 1 to 50, got 51"):
-        FashionTask(folder=str(fashion), valid_images=10, train_images=51).train_split(0)
+        ImagesTask(path=str(fashion), size=28, valid_images=10, train_images=51).train_split(0)
     with pytest.raises(ConfigError, match="random_erasing: needs to be from 0 to 1, got 2"):
-        FashionTask(random_erasing=2)
+        ImagesTask(path="x", random_erasing=2)
     with pytest.raises(ConfigError, match="shift: needs 0 pixels or more, got -1"):
         GlyphsTask(shift=-1)
     with pytest.raises(ConfigError, match="train_images: needs to be a number"):

@@ -15,7 +15,7 @@ from toy import run_until
 from regard import models, train
 from regard.data import ImageBatches, cutmix, seeded_generator
 from regard.errors import ConfigError
-from regard.tasks import FashionTask, GlyphsTask
+from regard.tasks import GlyphsTask, ImagesTask
 
 # ---- worked numbers
 
@@ -144,6 +144,6 @@ def test_a_training_with_cutmix_and_rdrop_learns_and_resumes_bit_for_bit(tmp_pat
 @pytest.mark.usefixtures("users_view")
 def test_an_invalid_probability_raises():
     with pytest.raises(ConfigError, match=r"cutmix: needs to be from 0 to 1, got 1\.5"):
-        FashionTask(cutmix=1.5)
+        ImagesTask(path="x", cutmix=1.5)
     with pytest.raises(ConfigError, match=r"cutmix: needs to be from 0 to 1, got -0\.1"):
         GlyphsTask(cutmix=-0.1)

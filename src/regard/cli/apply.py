@@ -4,30 +4,38 @@ from typing import Annotated
 
 import typer
 
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run folder or name of a pretrained model.")
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[INPUT]…", help="Texts or files; without any, lines of stdin."),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="Option of the task: to=de,fr or max_new_tokens=50."),
+]
 
-def apply(
-    name: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run folder or name of a pretrained model.")
-    ],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[INPUT]…", help="Texts or files; without any, lines of stdin."),
-    ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-o", help="Option of the task: to=de,fr or max_new_tokens=50."),
-    ] = None,
-) -> None:
+
+def apply(name: RunName, inputs: Inputs = None, options: Options = None) -> None:
     """Apply a run of any task to inputs. Prints one line per input.
 
-    `regard translate`, `generate`, `classify` and `transcribe` do the same with more options.
+    The command of the task, such as `regard translate` or `tag`, does the same, with more options.
     """
+    print_applied(name, inputs, options)
+
+
+def print_applied(
+    name: str, inputs: list[str] | None, options: list[str] | None, verb: str | None = None
+) -> None:
+    """Print one line per input; with a verb, the run needs to have it."""
     import sys
 
     from regard.errors import ConfigError
     from regard.files import read_text
     from regard.runs import load
     from regard.runs.apply.any_task import apply_run, format_applied
+    from regard.runs.contents import require_verb
 
     values = {}
     for option in options or ():
@@ -38,6 +46,8 @@ def apply(
     if not inputs:
         inputs = read_text("standard input", sys.stdin.buffer.read()).splitlines()
     run = load(name)
+    if verb is not None:
+        require_verb(run, verb)
     try:
         outputs = apply_run(run, inputs, **values)
     except TypeError as error:  # an option that the task does not have

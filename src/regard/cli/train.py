@@ -1,5 +1,7 @@
 """`regard train`: train a model by a recipe, on one process or under torchrun."""
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +27,15 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Run folder; a new one in runs/ if not given.")
     ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Fine-tune this run: its weights and tokenizer."
+        ),
+    ] = None,
+    nproc: Annotated[
+        int, typer.Option(help="Processes to train with, started by torchrun.", min=1)
+    ] = 1,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
     ] = False,
@@ -34,19 +45,34 @@ def train(
     Under torchrun, all ranks train one model together.
     """
     from regard import runs, tasks
+    from regard.cli.output import print_message
 
+    start_ranks(nproc)
     recipe = runs.override_settings(tasks.recipe(name), settings or [])
     with distributed_command(recipe.train.device) as ranks:
         folder = Path(
             out or ranks.run_on_first(lambda: str(runs.new_run_folder("runs", recipe.name)))
         )
+        warnings = ranks.run_on_first(recipe.data.data_warnings)
         if ranks.is_first:
+            for line in warnings:
+                print_message(line)
             print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
         outcome = runs.start_run(
             recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard,
             recipe_text=tasks.recipe_text(name),
+            init_from=None if init_from is None else runs.find_run(init_from),
         )  # fmt: skip
     print_outcome(outcome, folder, ranks.is_first)
+
+
+def start_ranks(nproc: int) -> None:
+    """Replace this process by torchrun with the same command, unless one process is enough."""
+    if nproc == 1 or "LOCAL_RANK" in os.environ:
+        return
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *launcher, "-m", "regard", *sys.argv[1:]])
 
 
 @contextmanager

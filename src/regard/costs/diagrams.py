@@ -97,11 +97,13 @@ def _(model: models.Classifier) -> Diagram:
     config, column = model.config, BlockColumn(SvgCanvas(), 0, "tokens (time)")
     _embedding(column, model.embedding)
     _stack(column, model.encoder)
-    pooled = "first token" if config.pooling == "first" else "mean over time"
-    column.box("readout", "pool", f"{pooled}: ({config.dim})")
+    shape = "time, " if config.pooling == "none" else ""
+    if config.pooling != "none":
+        pooled = "first token" if config.pooling == "first" else "mean over time"
+        column.box("readout", "pool", f"{pooled}: ({config.dim})")
     if model.head is not None:
         column.box("readout", "linear", f"{config.dim} → {config.classes}")
-    return _finish(column, f"({config.classes or config.dim})", model)
+    return _finish(column, f"({shape}{config.classes or config.dim})", model)
 
 
 @diagram.register

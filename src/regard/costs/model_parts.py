@@ -67,7 +67,10 @@ def _(model: models.LanguageModel, counter: CostCounter) -> Iterator[CostPart]:
 def _(model: models.Classifier, counter: CostCounter) -> Iterator[CostPart]:
     yield counter.embedding("embedding", model.embedding)
     yield from _stack(model.encoder, counter, cached=False)
-    yield from _pooled(counter, "head", model.pooler, model.head)
+    if model.config.pooling != "none":
+        yield from _pooled(counter, "head", model.pooler, model.head)
+    elif model.head is not None:
+        yield counter.linear("head", [model.head])
 
 
 @iter_cost_parts.register

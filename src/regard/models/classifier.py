@@ -22,13 +22,15 @@ Lengths = Int[Tensor, " batch"] | None
 class ClassifierConfig(TokenConfig):
     """Config of a sequence classifier; with `classes=0` it has no head and returns a vector.
 
+    With `pooling="none"` it classifies every token.
+
     >>> ClassifierConfig(vocab=9, classes=2, layers=1, dim=8, heads=2).pooling
     'first'
     """
 
     vocab: int
     classes: int
-    pooling: Literal["first", "mean"] = "first"
+    pooling: Literal["first", "mean", "none"] = "first"
     pooler: bool = False  # a tanh layer after pooling (BERT)
 
     def __post_init__(self) -> None:
@@ -36,13 +38,16 @@ class ClassifierConfig(TokenConfig):
         check_positive(self, "vocab")
         if self.classes < 0:
             raise ConfigError(f"classes: needs 0 or more, got {self.classes}")
+        if self.pooler and self.pooling == "none":
+            raise ConfigError("pooler: needs pooling first or mean, got pooling none")
 
 
 @register_model(ClassifierConfig)
 class Classifier(nn.Module):
     """Bidirectional Transformer encoder, pooling and a linear head.
 
-    logits = W pool(encode(tokens)) + b,   pool: the first token (CLS) or the mean of all
+    logits = W pool(encode(tokens)) + b,   pool: the first token (CLS), the mean of all, or none:
+    logits per token
 
     >>> model = Classifier(classifier_tiny(vocab=10, classes=3))
     >>> model(torch.tensor([[1, 2, 3]])).shape
@@ -60,9 +65,10 @@ class Classifier(nn.Module):
 
     def forward(
         self, tokens: TokenIds, lengths: Lengths = None, *, segments: TokenIds | None = None
-    ) -> Float[Tensor, "batch classes"]:
+    ) -> Float[Tensor, "batch classes"] | Float[Tensor, "batch time classes"]:
         x = self.encode(tokens, lengths, segments=segments)
-        x = self.pool(x, lengths)
+        if self.config.pooling != "none":
+            x = self.pool(x, lengths)
         if self.pooler is not None:
             x = torch.tanh(self.pooler(x))
         return x if self.head is None else self.head(self.dropout(x))

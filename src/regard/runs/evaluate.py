@@ -41,7 +41,7 @@ class Evaluation(NamedTuple):
 
 @runtime_checkable
 class AnswerEvaluator(Protocol):
-    """An evaluator whose predictions are texts that can be compared one by one.
+    """An evaluator whose predictions, texts or printable, can be compared one by one.
 
     >>> run = rg.load("phrases", device="cpu")
     >>> isinstance(run.data.evaluator(run.tokenizer, "valid"), AnswerEvaluator)
@@ -52,11 +52,11 @@ class AnswerEvaluator(Protocol):
     def sources(self) -> list[str]: ...
 
     @property
-    def references(self) -> list[str]: ...
+    def references(self) -> list[Any]: ...
 
-    def predict(self, model: nn.Module) -> list[str]: ...
+    def predict(self, model: nn.Module) -> list[Any]: ...
 
-    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]: ...
+    def score(self, model: nn.Module, answers: Sequence[Any]) -> dict[str, Any]: ...
 
 
 def evaluate_run(
@@ -92,7 +92,7 @@ def evaluate_run(
     confidence = _confidence(run, model, evaluator)
     if not isinstance(evaluator, AnswerEvaluator):
         return Evaluation(split, run_evaluation(model, evaluator), [], confidence)
-    answers: list[str] = []
+    answers: list[Any] = []
 
     def predict_and_score(model: nn.Module) -> dict[str, Any]:
         answers.extend(evaluator.predict(model))
@@ -100,7 +100,7 @@ def evaluate_run(
 
     scores = run_evaluation(model, predict_and_score)
     rows = zip(evaluator.sources, evaluator.references, answers, strict=True)
-    mistakes = [Mistake(*row) for row in rows if row[1] != row[2]]
+    mistakes = [Mistake(*map(str, row)) for row in rows if row[1] != row[2]]
     return Evaluation(split, scores, mistakes, confidence)
 
 

@@ -60,5 +60,7 @@ def _task_info(run: RunContents) -> dict[str, Any]:
     if tokenizer is None:
         return {}
     languages = {name: tokenizer.language_id(name) for name in tokenizer.languages}
-    ids = {"start": tokenizer.bos_id, "end": tokenizer.eos_id, "language_ids": languages}
+    names = getattr(run.data, "names", ())  # of labelled or tagged texts
+    ids = {"classes": list(names)} if names else {}
+    ids |= {"start": tokenizer.bos_id, "end": tokenizer.eos_id, "language_ids": languages}
     return ids | {"normalize": list(tokenizer.normalizers)}  # steps before tokenisation

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from regard import models
 from regard.decode import Sampling
@@ -51,6 +52,15 @@ class Run(RunContents):
     evaluate = evaluate_run
     export = export_run
     quantize = quantize_run
+
+    if not TYPE_CHECKING:  # any name would pass the type checker
+
+        def __getattr__(self, name: str) -> Any:
+            """The verb of a task that has no method here, such as `run.tag`: `apply`."""
+            recipe = self.__dict__.get("recipe")
+            if recipe is not None and name == recipe.data.verb:
+                return self.apply
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def generate(
         self,

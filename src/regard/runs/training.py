@@ -2,18 +2,19 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from torch import nn
 
 from regard import models
 from regard.data import Tokenizer
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
-from regard.errors import FileError, RegardError
+from regard.errors import ConfigError, FileError, RegardError
 from regard.files import make_folder, write_text
 from regard.runs.contents import (
     RECIPE_FILE,
@@ -25,7 +26,7 @@ from regard.runs.contents import (
     read_recipe,
 )
 from regard.runs.lock import lock_folder
-from regard.runs.settings import config_to_json
+from regard.runs.settings import config_to_json, iter_settings, override_settings
 from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import (
@@ -42,6 +43,14 @@ from regard.train.evaluation import run_evaluation
 from regard.train.logger import tensorboard_logger
 from regard.train.loop import CHECKPOINTS
 
+RESUMABLE = tuple(
+    f"train.{name}"
+    for name in (
+        *("steps", "patience", "log_every", "evaluate_every", "save_every", "keep_last"),
+        *("average_last", "device", "compile", "parallel"),
+    )
+)
+
 
 def start_run(
     recipe: Recipe,
@@ -51,6 +60,7 @@ def start_run(
     ranks: Ranks | None = None,
     tensorboard: bool = False,
     recipe_text: str | None = None,
+    init_from: str | Path | None = None,
 ) -> Outcome:
     """Train by a recipe in a new folder, then evaluate on the test split.
 
@@ -61,6 +71,7 @@ def start_run(
         ranks: of distributed training; every rank makes this call, with one shared folder.
         tensorboard: also write TensorBoard event files.
         recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
+        init_from: a run to fine-tune: its tokenizer, and its weights where name and shape agree.
 
     >>> import tempfile
     >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "dim=16", "device=cpu"]
@@ -70,10 +81,15 @@ def start_run(
     """
     folder, ranks = Path(folder), ranks or Ranks()
     with _locked(folder, ranks):
-        ranks.run_on_first(lambda: _write_recipe(recipe, folder, recipe_text))
+        ranks.run_on_first(lambda: _write_recipe(recipe, folder, recipe_text, init_from))
         tokenizer = load_tokenizer(folder)
         try:
+            recipe = read_recipe(folder)  # with what `Task.fit` found in the data
             trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
+            if init_from is not None:
+                copied = copy_weights(models.load(init_from), trainer.model)
+                if show and ranks.is_first:
+                    print(f"{folder}: {copied} tensors from {init_from}, the others are new")
         except RegardError:
             if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
                 for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
@@ -88,7 +104,7 @@ def resume_run(
     show: bool = False,
     ranks: Ranks | None = None,
     tensorboard: bool = False,
-    parallel: Literal["auto", "none", "ddp", "fsdp"] | None = None,
+    settings: Sequence[str] = (),
 ) -> tuple[Outcome, list[str]]:
     """Resume a run from its last valid checkpoint.
 
@@ -99,7 +115,7 @@ def resume_run(
         show: print progress.
         ranks: of distributed training; their number may differ from before.
         tensorboard: also write TensorBoard event files.
-        parallel: replaces the recipe's, such as "none" to resume a run of several ranks on one.
+        settings: `name=value` of `RESUMABLE`, such as steps=5000; others cannot change any more.
 
     >>> resume_run("nowhere")
     Traceback (most recent call last):
@@ -108,13 +124,27 @@ def resume_run(
     """
     folder, ranks = Path(folder), ranks or Ranks()
     recipe, tokenizer = read_recipe(folder), load_tokenizer(folder)
-    if parallel is not None:
-        recipe = replace(recipe, train=replace(recipe.train, parallel=parallel))
+    recipe = _change_settings(recipe, settings)
     with _locked(folder, ranks):
+        if settings:
+            ranks.run_on_first(lambda: _write_settings(recipe, folder))
         ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
         trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
         damaged = trainer.resume()
         return _train(trainer, recipe, tokenizer, folder), damaged
+
+
+def _change_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    changed = override_settings(recipe, settings)
+    before, after = (dict(iter_settings(x)) for x in (recipe, changed))
+    for name, value in after.items():
+        if before[name] != value and name not in RESUMABLE:
+            known = ", ".join(x.removeprefix("train.") for x in RESUMABLE)
+            raise ConfigError(
+                f"set: needs one of {known} for a run that has begun, got {name}={value}; "
+                "try regard train … --from RUN"
+            )
+    return changed
 
 
 @contextmanager
@@ -142,14 +172,40 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_recipe(recipe: Recipe, folder: Path, text: str | None) -> None:
+@torch.no_grad()
+def copy_weights(source: nn.Module, target: nn.Module) -> int:
+    """Copy the tensors whose name and shape agree; returns how many.
+
+    >>> copy_weights(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3))
+    2
+    """
+    new, old = target.state_dict(), source.state_dict()
+    shared = [name for name, x in new.items() if name in old and old[name].shape == x.shape]
+    if not shared:
+        raise ConfigError(
+            f"init_from: needs a model with tensors of this one, got a {type(source).__name__} "
+            f"for a {type(target).__name__}"
+        )
+    for name in shared:
+        new[name].copy_(old[name])
+    return len(shared)
+
+
+def _write_recipe(
+    recipe: Recipe, folder: Path, text: str | None, init_from: str | Path | None
+) -> None:
     if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
-    tokenizer = recipe.data.tokenizer(recipe.train.seed)
+    recipe = replace(recipe, data=recipe.data.fit(recipe.train.seed))
+    tokenizer = None if init_from is None else load_tokenizer(Path(init_from))
+    tokenizer = tokenizer or recipe.data.tokenizer(recipe.train.seed)
     if tokenizer is not None:
         tokenizer.save(folder)
     write_text(folder / RECIPE_TOML, recipe_to_toml(recipe) if text is None else text)
-    # the recipe last: a folder that has one has all that a resumed run needs
+    _write_settings(recipe, folder)  # last: a folder with a recipe has all that resuming needs
+
+
+def _write_settings(recipe: Recipe, folder: Path) -> None:
     content = {"version": VERSION, "recipe": config_to_json(recipe)}
     write_text(folder / RECIPE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 

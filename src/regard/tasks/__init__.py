@@ -4,10 +4,11 @@ from regard.tasks.classification.evaluator import (
     CalibratedClassificationEvaluator,
     ClassificationEvaluator,
 )
-from regard.tasks.classification.fashion import FashionTask
 from regard.tasks.classification.glyphs import GlyphsTask
 from regard.tasks.classification.images import ImageTask
+from regard.tasks.classification.own_images import ImagesTask
 from regard.tasks.data_report import DataReport, inspect_data
+from regard.tasks.labels import LabelsTask
 from regard.tasks.language.text import LanguageTask, TextTask
 from regard.tasks.language.windows import LanguageEvaluator
 from regard.tasks.proposals.kinds import propose
@@ -26,6 +27,7 @@ from regard.tasks.registry import (
     recipe_text,
     task,
 )
+from regard.tasks.tagging import Span, TaggedText, TaggingTask
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.parallel_text import PairsTask
@@ -44,9 +46,10 @@ __all__ = [
     "DataReport",
     "EvalSplit",
     "Evaluator",
-    "FashionTask",
     "GlyphsTask",
     "ImageTask",
+    "ImagesTask",
+    "LabelsTask",
     "LanguageEvaluator",
     "LanguageTask",
     "MorseTask",
@@ -56,8 +59,11 @@ __all__ = [
     "Recipe",
     "RecognitionEvaluator",
     "SearchConfig",
+    "Span",
     "SpeechTask",
     "TASKS",
+    "TaggedText",
+    "TaggingTask",
     "Task",
     "TextTask",
     "Transcript",

@@ -52,6 +52,18 @@ class Task(ABC):
     verb: ClassVar[str]  # what its runs do: `regard VERB`, `run.VERB`
     paths: ClassVar[tuple[str, ...]] = ()  # settings that are paths, relative to the recipe file
 
+    def fit(self, seed: int) -> "Task":
+        """The task completed with what only the data knows, such as the names of the classes.
+
+        Called once, when a run starts; the run's recipe keeps the result, so that opening the run
+        needs no data. Raises for data that cannot be trained on.
+        """
+        return self
+
+    def data_warnings(self) -> list[str]:
+        """What is odd about the data, such as skipped records; `regard train` prints it."""
+        return []
+
     def tokenizer(self, seed: int) -> Tokenizer | None:
         """The tokenizer, trained on the train split; None where the data is not text."""
         return None
@@ -72,7 +84,7 @@ class Task(ABC):
         """The examples of own files, for `regard data`; a task without files has none."""
         raise ConfigError(f"task: needs one with data files of its own, got {self.name}")
 
-    def apply(self, run: Any, inputs: Sequence[Any], **options: Any) -> list[Any]:
+    def apply(self, run: Any, inputs: Sequence[Any], *_: Any, **options: Any) -> list[Any]:
         """What a trained run (its `model`, `tokenizer`, `data`) returns for inputs, one per input.
 
         `regard apply` and `run.apply` call it. The tasks of the library whose verb has a function

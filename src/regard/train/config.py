@@ -28,6 +28,7 @@ class TrainConfig:
         rdrop: weight of R-Drop (Liang et al. 2021), two forward passes with different dropout:
             loss = ½ (L₁ + L₂) + rdrop · ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); the paper's α is 2 · rdrop.
         seed: of the initial weights, of dropout and of the order of the data.
+        freeze: patterns of parameter names that are not trained, such as `encoder.*`.
         monitor: validation metric that decides what is best; `loss` is minimised, others maximised.
         patience: evaluations without a better `monitor` before training stops; None never stops.
         log_every, evaluate_every, save_every: intervals in updates.
@@ -57,6 +58,7 @@ class TrainConfig:
     label_smoothing: float = 0.0
     rdrop: float = 0.0
     seed: int = 0
+    freeze: tuple[str, ...] = ()
     monitor: str = "loss"
     patience: int | None = None
     log_every: int = 10

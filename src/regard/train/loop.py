@@ -36,6 +36,7 @@ from regard.train.losses import Objective
 from regard.train.metrics.log import append_metrics, truncate_metrics
 from regard.train.optimizer import (
     empty_optimizer_tensors,
+    freeze_parameters,
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
@@ -113,6 +114,7 @@ class Trainer:
         self.evaluate, self.show = evaluate, show and ranks.is_first
         self.loggers = tuple(loggers) if ranks.is_first else ()
         self.folder = None if folder is None else Path(folder)
+        freeze_parameters(model, config.freeze)
         self.parallel = ParallelModel(model, choose_strategy(config, ranks), ranks, device)
         self.model = self.parallel.model
         self.optimizer = make_optimizer(self.model, config)

@@ -1,11 +1,12 @@
 """AdamW, and its state as named tensors."""
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import FileError
+from regard.errors import ConfigError, FileError
 from regard.train.config import TrainConfig
 from regard.train.weights import shard_like
 
@@ -26,6 +27,26 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     ]
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Exclude the parameters whose names match a pattern from training.
+
+    >>> model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    >>> freeze_parameters(model, ["0.*"])
+    >>> [name for name, p in model.named_parameters() if p.requires_grad]
+    ['1.weight', '1.bias']
+    """
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            known = ", ".join(dict.fromkeys(name.partition(".")[0] + ".*" for name in names))
+            raise ConfigError(f"freeze: needs a pattern of {known}, got {pattern!r}")
+    for name, parameter in model.named_parameters():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"freeze: needs to leave parameters to train, got {' '.join(patterns)}")
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Own labelled images: one folder per class, a table of labels, or IDX files."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -107,33 +107,34 @@ def load_images(
     """All images of a folder or table, resized to `size` × `size`; see `find_images`.
 
     Without splits of their own, a hash of the file assigns each image to one, so that copies of an
-    image are in the same split. Files that are no images are counted in `report`.
+    image are in the same split; with folders train and test alone, valid is taken from train in
+    the same way. Files that are no images are counted in `report`.
 
     Args:
         path: a folder with one folder per class, a table of labels, or a folder of IDX files.
         size: pixels per side.
         channels: 1 (grey) or 3 (RGB).
-        valid_size: the last so many training images of IDX files are the valid split.
+        valid_size: the last so many training images of IDX files are the valid split; with 0 it
+            is the last 1000, which stay in the train split too.
         on_error: "skip" counts unreadable images in the report, "raise" stops at the first.
     """
     if channels not in (1, 3):
         raise ConfigError(f"channels: need to be 1 (grey) or 3 (RGB), got {channels}")
     report = LoadReport(on_error)
-    if any(Path(path).glob(f"{IDX_FILE}-ubyte*")):
-        return _load_idx(Path(path), valid_size)
+    if has_idx_files(path):
+        return _load_idx(Path(path), size, channels, valid_size)
     entries = find_images(path, report)
     classes = tuple(sorted({entry.label for entry in entries}))
     images: dict[Split, list[Tensor]] = {split: [] for split in SPLITS}
     labels: dict[Split, list[int]] = {split: [] for split in SPLITS}
+    own_splits = {entry.split for entry in entries}
     for entry in entries:
         try:
             pixels = read_image(entry.path, size=size, channels=channels)
         except FileError as error:
-            cause = error.__cause__
-            reason = f"not an image ({type(cause).__name__})" if cause else "no such file"
-            report.skip(entry.path, None, reason)
+            report.skip(entry.path, None, skip_reason(error))
             continue
-        split = entry.split or hash_split(entry.path.read_bytes())
+        split = assign_split(entry, own_splits)
         images[split].append((pixels * 255).round().to(torch.uint8))
         labels[split].append(classes.index(entry.label))
         report.loaded += 1
@@ -146,7 +147,37 @@ def load_images(
     )
 
 
-def _load_idx(folder: Path, valid_size: int) -> ImageCollection:
+def skip_reason(error: FileError) -> str:
+    """Why an image file is skipped.
+
+    >>> skip_reason(FileError("a.png: needs an image"))
+    'no such file'
+    """
+    cause = error.__cause__
+    return f"not an image ({type(cause).__name__})" if cause else "no such file"
+
+
+def assign_split(entry: ImageEntry, own_splits: Collection[Split | None]) -> Split:
+    """The split of an image: its own, or by a hash of the file one that has no folder.
+
+    >>> assign_split(ImageEntry(Path("test/cats/1.png"), "cats", "test"), {"train", "test"})
+    'test'
+    """
+    split = entry.split or "train"
+    hashed = hash_split(entry.path.read_bytes()) if split == "train" else split
+    return split if hashed in own_splits else hashed
+
+
+def has_idx_files(path: str | Path) -> bool:
+    """Whether a folder has the IDX files of the MNIST family.
+
+    >>> has_idx_files("nowhere")
+    False
+    """
+    return any(Path(path).glob(f"{IDX_FILE}-ubyte*"))
+
+
+def _load_idx(folder: Path, size: int, channels: int, valid_size: int) -> ImageCollection:
     def read(split: str) -> tuple[Tensor, Tensor]:
         images, labels = (
             read_idx(find_idx(folder, f"{split}-{name}")) for name in ("images-idx3", "labels-idx1")
@@ -156,13 +187,21 @@ def _load_idx(folder: Path, valid_size: int) -> ImageCollection:
         return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype("int64"))
 
     (images, labels), (test_images, test_labels) = read("train"), read("t10k")
-    if not 0 < valid_size < len(labels):
-        raise ConfigError(f"valid_size: needs to be from 1 to {len(labels) - 1}, got {valid_size}")
+    if images.shape[1:] != (channels, size, size):
+        height, width = images.shape[2:]
+        raise ConfigError(
+            f"size: needs {height} and channels 1, as the IDX images of {height} × {width} have, "
+            f"got {size} and {channels}"
+        )
+    if not 0 <= valid_size < len(labels):
+        raise ConfigError(f"valid_size: needs to be from 0 to {len(labels) - 1}, got {valid_size}")
     cut, report = len(labels) - valid_size, LoadReport()
+    valid = slice(cut, None) if valid_size else slice(-1000, None)
+    count = 1 + max(int(labels.max()), int(test_labels.max()))
     report.loaded = len(labels) + len(test_labels)
     return ImageCollection(
-        tuple(str(label) for label in range(int(labels.max()) + 1)),
-        {"train": images[:cut], "valid": images[cut:], "test": test_images},
-        {"train": labels[:cut], "valid": labels[cut:], "test": test_labels},
+        tuple(str(label) for label in range(count)),
+        {"train": images[:cut], "valid": images[valid], "test": test_images},
+        {"train": labels[:cut], "valid": labels[valid], "test": test_labels},
         report,
     )

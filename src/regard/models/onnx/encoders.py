@@ -55,11 +55,12 @@ def classifier_graphs(model: Classifier) -> list[Graph]:
     x, _ = emit.stack(g, x, model.encoder, context)
     if config.pooling == "first":
         x = g.Gather(x, 0, axis=1)
-    else:
+    elif config.pooling == "mean":
         each = g.Cast(g.Squeeze(g.Transpose(seen, perm=[0, 3, 1, 2]), [3]), to=1)
         x = g.Div(g.ReduceSum(g.Mul(x, each), [1], keepdims=0), g.ReduceSum(each, [1], keepdims=0))
     x = x if model.pooler is None else g.Tanh(emit.layer(g, x, model.pooler))
-    g.output("logits", emit.layer(g, x, model.head), ["batch", config.classes or config.dim])
+    shape = ["batch", *["time"] * (config.pooling == "none"), config.classes or config.dim]
+    g.output("logits", emit.layer(g, x, model.head), shape)
     return [g]
 
 

@@ -1,0 +1,182 @@
+"""What tasks on own annotated texts share: files, splits, class names and the tokenizer."""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from regard.data import (
+    Batches,
+    BPETokenizer,
+    CharTokenizer,
+    InMemorySource,
+    LoadReport,
+    Split,
+    Tokenizer,
+    collate,
+    hash_split,
+)
+from regard.data.batches import Encoded, batch_by_length
+from regard.errors import ConfigError, FileError
+from regard.models import ClassifierConfig
+from regard.models.config import check_choices, check_positive
+from regard.tasks.class_names import class_warnings, file_stamp, fit_names
+from regard.tasks.recipe import DataContents, Shard, Task
+from regard.train.config import TrainConfig
+
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+BATCH_SIZE = 64  # texts that are evaluated together
+
+
+class AnnotatedSplits(NamedTuple):
+    """The examples of each split, how many there are of each class, and what was skipped."""
+
+    examples: dict[Split, list[Any]]
+    counts: dict[Split, Counter[str]]
+    report: LoadReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatedTextTask(Task):
+    """Own texts with labels, in one file or one per split.
+
+    Args:
+        train: file of the train split.
+        valid, test: files of these splits; "" takes a twentieth of `train`, by a hash of the text.
+        names: of the classes; () takes the labels of the data. A run keeps them.
+        tokenizer_type: byte-pair encoding or characters, of the train split.
+        vocab_size: of byte-pair encoding.
+
+    >>> AnnotatedTextTask.paths
+    ('train', 'valid', 'test')
+    """
+
+    paths: ClassVar[tuple[str, ...]] = SPLITS
+
+    train: str
+    valid: str = ""
+    test: str = ""
+    names: tuple[str, ...] = ()
+    tokenizer_type: Literal["bpe", "characters"] = "bpe"
+    vocab_size: int = 4000
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "vocab_size")
+
+    @abstractmethod
+    def read(self, path: str, report: LoadReport) -> Iterator[Any]:
+        """The examples of a file."""
+
+    @abstractmethod
+    def text(self, example: Any) -> str:
+        """The text of an example."""
+
+    @abstractmethod
+    def labels(self, example: Any) -> Sequence[str]:
+        """The labels of an example: one, or one per word."""
+
+    @abstractmethod
+    def encoder(self, tokenizer: Tokenizer) -> Callable[[Any], Encoded]:
+        """Encodes an example for a batch, with `tokens`."""
+
+    def load(self) -> AnnotatedSplits:
+        """All splits, read again only when a file has changed."""
+        stamps = tuple(file_stamp(path) for path in (self.train, self.valid, self.test))
+        return _load(replace(self, names=()), stamps)
+
+    def contents(self) -> DataContents:
+        """Every example with its split, for `regard data`."""
+        splits = self.load()
+        rows = ((split, row) for split, rows in splits.examples.items() for row in rows)
+        files = [Path(path) for path in (self.train, self.valid, self.test) if path]
+        return DataContents(rows, splits.report, files)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of their numbers."""
+        return self.names or self.fit(0).names
+
+    def fit(self, seed: int) -> "AnnotatedTextTask":
+        """With the names of the classes; raises for a label that is not among given names."""
+        hint = "a larger file, or a file for each split"
+        return replace(self, names=fit_names(self.names, self.load().counts, hint))
+
+    def data_warnings(self) -> list[str]:
+        """Skipped records, and classes without training examples."""
+        splits = self.load()
+        skipped = [str(splits.report)] if splits.report.skipped else []
+        return skipped + class_warnings(self.fit(0).names, splits.counts)
+
+    def tokenizer(self, seed: int) -> Tokenizer:
+        """Byte pairs or characters of the train split."""
+        texts = (self.text(example) for example in self.load().examples["train"])
+        if self.tokenizer_type == "characters":
+            return CharTokenizer.train(texts)
+        return BPETokenizer.train(texts, self.vocab_size)
+
+    def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
+        """The model's config with the vocabulary size and the number of classes."""
+        if not isinstance(model, ClassifierConfig):
+            kind = type(model).__name__.removesuffix("Config").lower()
+            raise ConfigError(f"model.type: needs classifier for {self.name}, got {kind}")
+        return replace(model, vocab=tokenizer.vocab, classes=len(self.class_names))
+
+    def encoded(self, tokenizer: Tokenizer, split: Split) -> list[Encoded]:
+        """The examples of a split as tensors."""
+        fitted = self.fit(0)  # raises for labels that came into the files after the run began
+        rows = map(fitted.encoder(tokenizer), fitted.load().examples[split])
+        return [{name: torch.tensor(x) for name, x in row.items()} for row in rows]
+
+    def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
+        """Examples of similar length, in a new order each epoch."""
+        source = InMemorySource(train=self.encoded(tokenizer, "train"))
+        return Batches(
+            source, _identity, split="train", batch_tokens=self.batch_limit(train),
+            pad_id=tokenizer.pad_id, seed=train.seed, **shard,
+        )  # fmt: skip
+
+
+@lru_cache(2)
+def _load(task: AnnotatedTextTask, stamps: tuple[int, ...]) -> AnnotatedSplits:
+    examples: dict[Split, list[Any]] = {split: [] for split in SPLITS}
+    files: dict[Split, str] = {split: getattr(task, split) for split in SPLITS}
+    report = LoadReport()
+    for split, path in files.items():
+        before = report.loaded
+        for example in task.read(path, report) if path else ():
+            hashed: Split = hash_split(task.text(example).encode()) if split == "train" else split
+            examples[split if files[hashed] else hashed].append(example)
+        if path and report.loaded == before:
+            raise FileError(f"{path}: needs annotated texts, got none ({report})")
+    counts: dict[Split, Counter[str]] = {
+        split: Counter(label for example in rows for label in task.labels(example))
+        for split, rows in examples.items()
+    }
+    return AnnotatedSplits(examples, counts, report)
+
+
+@torch.no_grad()
+def compute_logits(model: nn.Module, rows: Sequence[list[int]]) -> list[Tensor]:
+    """The logits of a classifier for each row of token ids, on the CPU.
+
+    >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=9, classes=3)).eval()
+    >>> [x.shape for x in compute_logits(model, [[4, 5], [6]])]
+    [torch.Size([3]), torch.Size([3])]
+    """
+    device, logits = next(model.parameters()).device, dict[int, Tensor]()
+    for indices in batch_by_length([len(row) for row in rows], BATCH_SIZE):
+        batch = collate([{"tokens": rows[i]} for i in indices])
+        output = model(batch["tokens"].to(device), batch["tokens_lengths"].to(device))
+        logits |= zip(indices, output.float().cpu(), strict=True)
+    return [logits[i] for i in range(len(rows))]
+
+
+def _identity(example: Any) -> Any:
+    return example

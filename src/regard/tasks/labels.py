@@ -1,0 +1,137 @@
+"""Labelled texts: one class per text, such as a topic or a sentiment."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+from regard.data import LabeledText, LoadReport, Tokenizer, collate, read_labeled_texts
+from regard.data.batches import Encoded
+from regard.errors import ConfigError
+from regard.models import ClassifierConfig
+from regard.tasks.annotated_text import BATCH_SIZE, AnnotatedTextTask, compute_logits
+from regard.tasks.recipe import EvalSplit
+from regard.tasks.registry import task
+from regard.train import mean_loss, objective
+
+Classes = list[tuple[str, float]]  # (name, probability), most probable first
+
+
+@task("labels")
+@dataclass(frozen=True, kw_only=True)
+class LabelsTask(AnnotatedTextTask):
+    """Labelled texts in .csv, .tsv or .jsonl files, see `data.read_labeled_texts`.
+
+    Args:
+        text_column, label_column: names of the columns, or numbers from "1" without a header.
+        header: whether the first line of a .csv or .tsv names the columns.
+
+    >>> LabelsTask(train="comments.csv").verb
+    'label'
+    """
+
+    objective: ClassVar[str] = "class"
+    verb: ClassVar[str] = "label"
+
+    text_column: str = "text"
+    label_column: str = "label"
+    header: bool = True
+
+    def read(self, path: str, report: LoadReport) -> Iterator[LabeledText]:
+        """The labelled texts of a file."""
+        columns = {"text": self.text_column, "label": self.label_column}
+        return read_labeled_texts(path, report, header=self.header, **columns)
+
+    def text(self, example: LabeledText) -> str:
+        """The text."""
+        return example.text
+
+    def labels(self, example: LabeledText) -> Sequence[str]:
+        """The label, alone."""
+        return [example.label]
+
+    def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
+        """The model's config with the sizes of the data."""
+        config = super().resolve(model, tokenizer)
+        if config.pooling == "none":
+            raise ConfigError("model.pooling: needs mean or first for one label per text, got none")
+        return config
+
+    def encoder(self, tokenizer: Tokenizer) -> Callable[[LabeledText], Encoded]:
+        """The tokens of the text, and the number of its label."""
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        return lambda example: {
+            "tokens": encode_text(tokenizer, example.text), "label": numbers[example.label]
+        }  # fmt: skip
+
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "LabelsEvaluator":
+        """Loss, accuracy and macro F1."""
+        return LabelsEvaluator(self, tokenizer, split)
+
+    def classify(
+        self, model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str]
+    ) -> list[Classes]:
+        """All classes of each text with their probabilities, most probable first."""
+        logits = compute_logits(model, [encode_text(tokenizer, text) for text in texts])
+        rows = [zip(self.class_names, x.softmax(-1).tolist(), strict=True) for x in logits]
+        return [sorted(row, key=lambda pair: -pair[1]) for row in rows]
+
+    def apply(self, run: Any, inputs: Sequence[str], *, top: int | None = None) -> list[Classes]:
+        """The most probable classes of each text with their probabilities; None is all."""
+        if top is not None and top < 1:
+            raise ConfigError(f"top: needs 1 or more, got {top}")
+        return [row[:top] for row in self.classify(run.model, run.tokenizer, inputs)]
+
+    def format_output(self, output: Classes) -> str:
+        """The classes in one line, as `regard apply` prints those of images."""
+        return "\t".join(f"{label} {probability:.4f}" for label, probability in output)
+
+
+def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The start token, whose vector `pooling="first"` takes, and the tokens of a text.
+
+    >>> encode_text(rg.data.ByteTokenizer(), "a")
+    [1, 101]
+    """
+    return [tokenizer.bos_id, *tokenizer.encode_input(text)]
+
+
+class LabelsEvaluator:
+    """Loss, accuracy and macro F1 of a text classifier on a split."""
+
+    def __init__(self, data: LabelsTask, tokenizer: Tokenizer, split: EvalSplit):
+        self.data, self.tokenizer = data, tokenizer
+        self.encoded = data.encoded(tokenizer, split)
+        examples: list[LabeledText] = data.load().examples[split]
+        self.sources = [example.text for example in examples]
+        self.references = [example.label for example in examples]
+
+    def predict(self, model: nn.Module) -> list[str]:
+        """The most probable class of each text."""
+        return [row[0][0] for row in self.data.classify(model, self.tokenizer, self.sources)]
+
+    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+        """The scores of a model that gave these answers."""
+        groups = range(0, len(self.encoded), BATCH_SIZE)
+        batches = (collate(self.encoded[n : n + BATCH_SIZE]) for n in groups)
+        loss = mean_loss(model, objective(self.data.objective), batches)
+        return {"loss": loss, **score_labels(answers, self.references)}
+
+    def __call__(self, model: nn.Module) -> dict[str, Any]:
+        return self.score(model, self.predict(model))
+
+
+def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Accuracy, and the mean of the F1 of all classes that occur (macro average).
+
+    F1 of a class = 2 · correct / (predicted + in the reference)
+
+    >>> score_labels(["a", "a", "b"], ["a", "b", "b"])  # 2/3 for each class
+    {'accuracy': 0.6666666666666666, 'macro_f1': 0.6666666666666666}
+    """
+    correct = Counter(a for a, b in zip(answers, references, strict=True) if a == b)
+    counts = Counter(answers) + Counter(references)
+    f1 = [2 * correct[name] / count for name, count in counts.items()]
+    return {"accuracy": correct.total() / len(references), "macro_f1": sum(f1) / len(f1)}

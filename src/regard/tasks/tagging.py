@@ -1,0 +1,215 @@
+"""Token tagging: one tag per word, such as the names in a text (BIO tags) or parts of speech."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from regard.data import LoadReport, TaggedTokens, Tokenizer, collate, read_tagged_tokens
+from regard.data.batches import Encoded
+from regard.models import ClassifierConfig
+from regard.tasks.annotated_text import BATCH_SIZE, AnnotatedTextTask, compute_logits
+from regard.tasks.recipe import EvalSplit
+from regard.tasks.registry import task
+from regard.train import make_objective, mean_loss, objective, register_objective
+from regard.train.losses import Batch, ModelOutputs, label_smoothed_cross_entropy
+
+OUTSIDE = "O"  # the tag of words outside of any span
+WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # a word, or one punctuation mark
+
+
+class Span(NamedTuple):
+    """A run of words with one tag: `start` is its first word, `end` the one after its last.
+
+    >>> Span("CITY", 2, 4, "New York").end - Span("CITY", 2, 4, "New York").start
+    2
+    """
+
+    tag: str
+    start: int
+    end: int
+    text: str
+
+
+class TaggedText(list[tuple[str, str]]):
+    """The words of a text with their tags, as (word, tag).
+
+    >>> text = TaggedText([("in", "O"), ("New", "B-CITY"), ("York", "I-CITY")])
+    >>> text.spans
+    [Span(tag='CITY', start=1, end=3, text='New York')]
+    >>> print(text)
+    in New/B-CITY York/I-CITY
+    """
+
+    @property
+    def spans(self) -> list[Span]:
+        """BIO tags joined to spans; a word with a plain tag other than O is a span of its own."""
+        spans: list[Span] = []
+        for at, (word, tag) in enumerate(self):
+            prefix, _, kind = tag.partition("-") if tag[:2] in ("B-", "I-") else ("", "", tag)
+            last = spans[-1] if spans else None
+            # as conlleval: an I- that continues nothing begins a span
+            if prefix == "I" and last and (last.tag, last.end) == (kind, at):
+                spans[-1] = last._replace(end=at + 1, text=f"{last.text} {word}")
+            elif tag != OUTSIDE:
+                spans.append(Span(kind, at, at + 1, word))
+        return spans
+
+    def __str__(self) -> str:
+        return " ".join(word if tag == OUTSIDE else f"{word}/{tag}" for word, tag in self)
+
+
+@task("tagging")
+@dataclass(frozen=True, kw_only=True)
+class TaggingTask(AnnotatedTextTask):
+    """Sentences in CoNLL-like files or JSON lines, see `data.read_tagged_tokens`.
+
+    Words are split into subword tokens; the first of each word predicts its tag.
+
+    Args:
+        token_column, tag_column: columns of a CoNLL-like file, from 1; -1 is the last.
+
+    >>> TaggingTask(train="train.conll").verb
+    'tag'
+    """
+
+    objective: ClassVar[str] = "tag"
+    verb: ClassVar[str] = "tag"
+
+    token_column: int = 1
+    tag_column: int = -1
+
+    def read(self, path: str, report: LoadReport) -> Iterator[TaggedTokens]:
+        """The sentences of a file."""
+        columns = {"token_column": self.token_column, "tag_column": self.tag_column}
+        return read_tagged_tokens(path, report, **columns)
+
+    def text(self, example: TaggedTokens) -> str:
+        """The words, each after a space, as they are encoded."""
+        return "".join(f" {word}" for word in example.tokens)
+
+    def labels(self, example: TaggedTokens) -> Sequence[str]:
+        """The tags."""
+        return example.tags
+
+    def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
+        """The model's config with the sizes of the data, for one output per token."""
+        return replace(super().resolve(model, tokenizer), pooling="none")
+
+    def encoder(self, tokenizer: Tokenizer) -> Callable[[TaggedTokens], Encoded]:
+        """Subword tokens, and per token the number of its tag from 1, or 0 for no target."""
+        split = word_splitter(tokenizer)
+        numbers = {name: number for number, name in enumerate(self.class_names, 1)}
+
+        def encode(example: TaggedTokens) -> Encoded:
+            words = [split(word) for word in example.tokens]
+            pairs = zip(words, example.tags, strict=True)
+            tags = [x for word, tag in pairs for x in (numbers[tag], *[0] * (len(word) - 1))]
+            return {"tokens": [token for word in words for token in word], "tags": tags}
+
+        return encode
+
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "TaggingEvaluator":
+        """Loss, accuracy per word, and F1 of spans."""
+        return TaggingEvaluator(self, tokenizer, split)
+
+    def tag(
+        self, model: nn.Module, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
+    ) -> list[TaggedText]:
+        """The most probable tag of each word."""
+        names, split = self.class_names, word_splitter(tokenizer)
+        words = [[split(word) for word in sentence] for sentence in sentences]
+        full = [n for n, sentence in enumerate(words) if sentence]  # an empty text has no tags
+        rows = [[token for word in words[n] for token in word] for n in full]
+        logits = dict(zip(full, compute_logits(model, rows), strict=True))
+        tagged = []
+        for n, sentence in enumerate(sentences):
+            first, starts = 0, []
+            for word in words[n]:
+                starts.append(first)
+                first += len(word)
+            best = logits[n][starts].argmax(-1).tolist() if starts else []
+            tagged.append(TaggedText(zip(sentence, (names[i] for i in best), strict=True)))
+        return tagged
+
+    def apply(self, run: Any, inputs: Sequence[str | Sequence[str]]) -> list[TaggedText]:
+        """The tags of each input: a list of words, or a text that is split into words."""
+        sentences = [WORD.findall(x) if isinstance(x, str) else list(x) for x in inputs]
+        return self.tag(run.model, run.tokenizer, sentences)
+
+
+def word_splitter(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
+    """Splits a word, after a space as within a text, into subword tokens; frequent ones once.
+
+    >>> len(word_splitter(rg.data.ByteTokenizer())("day"))
+    4
+    """
+    return lru_cache(1 << 16)(lambda word: tokenizer.encode_input(f" {word}"))
+
+
+class TaggingEvaluator:
+    """Loss, accuracy per word and F1 of spans (micro average) of a tagger on a split.
+
+    F1 = 2 · spans predicted exactly / (spans predicted + spans in the reference)
+    """
+
+    def __init__(self, data: TaggingTask, tokenizer: Tokenizer, split: EvalSplit):
+        self.data, self.tokenizer = data, tokenizer
+        self.encoded = data.encoded(tokenizer, split)
+        self.sentences: list[TaggedTokens] = data.load().examples[split]
+
+    @property
+    def sources(self) -> list[str]:
+        """The sentences."""
+        return [" ".join(sentence.tokens) for sentence in self.sentences]
+
+    @property
+    def references(self) -> list[TaggedText]:
+        """The sentences with their tags."""
+        return [TaggedText(zip(*sentence, strict=True)) for sentence in self.sentences]
+
+    def predict(self, model: nn.Module) -> list[TaggedText]:
+        """The sentences with the tags of a model."""
+        return self.data.tag(model, self.tokenizer, [s.tokens for s in self.sentences])
+
+    def score(self, model: nn.Module, answers: Sequence[TaggedText]) -> dict[str, Any]:
+        """The scores of a model that gave these answers."""
+        groups = range(0, len(self.encoded), BATCH_SIZE)
+        batches = (collate(self.encoded[n : n + BATCH_SIZE]) for n in groups)
+        scores = score_tags(answers, self.references)
+        return {"loss": mean_loss(model, objective(self.data.objective), batches), **scores}
+
+    def __call__(self, model: nn.Module) -> dict[str, Any]:
+        return self.score(model, self.predict(model))
+
+
+def score_tags(answers: Sequence[TaggedText], references: Sequence[TaggedText]) -> dict[str, float]:
+    """Accuracy per word, and F1 of spans; 1 where there are none.
+
+    >>> reference = TaggedText([("in", "O"), ("New", "B-CITY"), ("York", "I-CITY"), ("I", "B-PER")])
+    >>> answer = TaggedText([("in", "O"), ("New", "B-CITY"), ("York", "O"), ("I", "B-PER")])
+    >>> score_tags([answer], [reference])  # 1 of 2 spans predicted, of 2 in the reference
+    {'accuracy': 0.75, 'f1': 0.5}
+    """
+    correct = words = exact = spans = 0
+    for answer, reference in zip(answers, references, strict=True):
+        correct += sum(a == b for a, b in zip(answer, reference, strict=True))
+        words += len(reference)
+        exact += len(set(answer.spans) & set(reference.spans))
+        spans += len(answer.spans) + len(reference.spans)
+    return {"accuracy": correct / max(1, words), "f1": 2 * exact / spans if spans else 1.0}
+
+
+def _outputs(model: nn.Module, batch: Batch) -> ModelOutputs:
+    return ModelOutputs(model(batch["tokens"], batch.get("tokens_lengths")), batch["tags"] > 0)
+
+
+def _loss(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
+    tags = batch["tags"]
+    return label_smoothed_cross_entropy(outputs.logits, tags - 1, label_smoothing, tags > 0)
+
+
+register_objective("tag", make_objective(lambda batch: (batch["tags"] > 0).sum(), _outputs, _loss))
