@@ -61,7 +61,7 @@ def _propose(
         "data.vocab_size": rule,
         "model.layers": f"{layers} layers of {dim} {rule}",
         "train.steps": reason,
-        "train.monitor": "the checkpoint that is best by it is kept",
+        "train.monitor": "what early stopping watches, once `patience` is set",
     }
     if not (task.valid and task.test):
         missing = " and ".join(split for split in ("valid", "test") if not getattr(task, split))

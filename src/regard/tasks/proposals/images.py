@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from regard.data.image.idx import find_idx, read_idx
+from regard.data.image.image_collection import has_idx_files
 from regard.errors import FileError
 from regard.models import VisionConfig
 from regard.tasks.proposals.proposal import (
@@ -19,6 +21,7 @@ from regard.tasks.registry import find_task
 
 BATCH_SIZE = 64
 EPOCHS = 30
+SIDES, MAX_SIDE = (16, 24, 28, 32, 48), 64
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
 
 
@@ -28,20 +31,24 @@ def propose_images(paths: Sequence[Path], name: str) -> Proposal:
         raise FileError(f"data: needs one folder of images, or a table of labels, got {len(paths)}")
     check_readable(paths[0])
     task: Any = find_task("images")(path=str(paths[0].resolve()))
+    if has_idx_files(paths[0]):
+        pixels = read_idx(find_idx(paths[0], "train-images-idx3"))
+        task = replace(task, size=pixels.shape[-1], valid_images=min(5000, len(pixels) // 10))
     report = inspect_or_raise(task, "images", paths)
     sides = [min(map(int, size.split("x"))) for size in report.values("size").elements()]
     side = sorted(sides)[len(sides) // 2]
-    size = next((n for n in (16, 24, 28, 32, 48) if side <= n), 64)
+    size = side if has_idx_files(paths[0]) else next((n for n in SIDES if side <= n), MAX_SIDE)
     is_grey = all(mode in GREY_MODES for mode in report.values("mode"))
-    train, patch = report.sizes["train"], 4 if size < 48 else 8
+    train = report.sizes["train"]
+    patch = next(n for n in range(max(4, size // 8), 0, -1) if size % n == 0)
     steps, reason = choose_steps(max(1.0, train / BATCH_SIZE), EPOCHS)
     comments = {
-        "data.size": f"the median image has {side} pixels on its shorter side; at most 64",
+        "data.size": f"the median image has {side} pixels on its shorter side; at most {MAX_SIDE}",
         "data.channels": "grey" if is_grey else "RGB",
         "data.flip": "set it to true where the mirror image is of the same class",
         "model.layers": f"4 layers of 64, patches of {patch}, for {train:,} train images",
         "train.steps": reason,
-        "train.monitor": "the checkpoint that is best by it is kept",
+        "train.monitor": "what early stopping watches, once `patience` is set",
     }
     recipe = Recipe(
         name=name,

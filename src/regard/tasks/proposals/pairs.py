@@ -72,7 +72,7 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
         "model.layers": f"{layers}+{layers} layers of {dim} for {train:,} train pairs",
         "model.dropout": "less for more data",
         "train.steps": reason,
-        "train.monitor": "the checkpoint that is best by it is kept",
+        "train.monitor": "what early stopping watches, once `patience` is set",
     }
     if "valid" not in names:
         comments["data.train"] = "5% each become valid and test, by a hash of the source"
@@ -153,6 +153,8 @@ def _columns(
         return ("1", "2"), False, ("", "")
     table = detect_table(files[0], header=True)
     known = [name for name in table.columns if name.lower() in SIDES or name.lower() in CODES]
+    if len(known) > 2:  # Indonesian, or more likely a number
+        known = [name for name in known if name.lower() != "id"]
     if kind == "jsonl":
         names = (known if len(known) >= 2 else list(table.columns))[:2]
         if len(names) < 2:
