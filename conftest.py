@@ -58,13 +58,13 @@ def unprivileged() -> Callable[[], AbstractContextManager[None]]:
 
     @contextmanager
     def without_override() -> Iterator[None]:
-        # capabilities(7): bit 1 is CAP_DAC_OVERRIDE; version 3 has effective, permitted and
-        # inheritable sets of twice 32 bits
+        # capabilities(7): bit 1 is CAP_DAC_OVERRIDE, bit 2 CAP_DAC_READ_SEARCH; version 3 has
+        # effective, permitted and inheritable sets of twice 32 bits
         header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
         if libc.capget(header, sets):
             pytest.skip("capabilities cannot be read here")
         before = sets[0]
-        sets[0] = before & ~2
+        sets[0] = before & ~6
         if libc.capset(header, sets):
             pytest.skip("capabilities cannot be set here")
         try:

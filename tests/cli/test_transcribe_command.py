@@ -146,7 +146,11 @@ def test_a_closed_pipe_gives_no_traceback(folder):
 
 def test_input_that_cannot_be_transcribed_exits_with_2(folder):
     for args, given, message in (
-        (("morse", folder / "none.wav"), b"", "none.wav: needs to be a sound file, got no such file"),
+        (
+            ("morse", folder / "none.wav"),
+            b"",
+            "none.wav: needs to be a sound file, got no such file",
+        ),
         (("morse", "-"), b"", "standard input: needs 16-bit samples, got nothing"),
         (("morse", "-"), (folder / "one.wav").read_bytes(), "got a WAV file; try its name"),
         (

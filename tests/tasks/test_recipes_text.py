@@ -1,7 +1,9 @@
 """Recipes over text files: splits, windows, scores, runs and errors."""
 
+import gzip
 import math
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -49,6 +51,11 @@ def tiny_pairs(folder, kind="en-de", *more: str):
     return override_settings(recipe(f"multi30k-{kind}"), [*TINY, *small, *more])
 
 
+def own_pairs(folder, **settings) -> PairsTask:
+    data = recipe("multi30k-de-en-gru").data
+    return replace(data, folder=str(folder), **{"lowercase": False, **settings})
+
+
 def tiny_text(folder, *more: str):
     small = [f"folder={folder}", "vocab_size=270", "overlap=4", "length=16", "valid_windows=3"]
     model = ["kv_heads=none", "layers=1", "heads=2", "dim=16"]
@@ -59,13 +66,13 @@ def tiny_text(folder, *more: str):
 
 
 def test_splits_are_the_files_of_the_settings(pairs):
-    data = PairsTask(folder=str(pairs), valid_stem="train", lowercase=True)
+    data = own_pairs(pairs, valid=("train.de", "train.en"), lowercase=True)
     assert data.pairs("valid")[1] == ("ein zwei", "one two", "en")
     assert len(data.pairs("train")) == 25
 
 
 def test_the_reverse_direction_is_for_training_only(pairs):
-    data = PairsTask(folder=str(pairs), bidirectional=True)
+    data = own_pairs(pairs, bidirectional=True)
     there, back = data.pairs("train")[:25], data.pairs("train")[25:]
     assert [(p.target, p.source) for p in there] == [(p.source, p.target) for p in back]
     assert {p.language for p in back} == {"de"}
@@ -249,13 +256,20 @@ def test_an_interrupted_and_resumed_run_is_bit_identical(pairs, files, tmp_path,
 
 
 def test_missing_files_are_named(pairs, users_view):
-    message = r"folder: needs train\.en, one sentence per line, got none in ''; try --set folder=…"
+    message = r"train: needs files in folder='\.', got no train\.en; try --set folder=…"
     with pytest.raises(FileError, match=message):
         start_run(recipe("multi30k-en-de"), "never-made")
+    (pairs / "val.de").unlink()
+    with pytest.raises(FileError, match=r"valid: needs files in .*, got no val\.de"):
+        own_pairs(pairs).tokenizer(0)
+
+
+def test_a_gzipped_file_is_read_where_the_plain_one_is_missing(pairs):
+    before = own_pairs(pairs).pairs("valid")
     file = pairs / "val.de"
-    file.rename(pairs / "val.de.gz")
-    with pytest.raises(FileError, match=r"needs val\.de, .* got it packed .* try gunzip --keep"):
-        PairsTask(folder=str(pairs)).tokenizer(0)
+    (pairs / "val.de.gz").write_bytes(gzip.compress(file.read_bytes()))
+    file.unlink()
+    assert own_pairs(pairs).pairs("valid") == before
 
 
 def test_a_missing_or_short_text_raises(tmp_path, users_view):

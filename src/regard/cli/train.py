@@ -60,6 +60,7 @@ def train(
             print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
         outcome = runs.start_run(
             recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard,
+            recipe_text=tasks.recipe_text(name),
             init_from=None if init_from is None else runs.find_run(init_from),
         )  # fmt: skip
     print_outcome(outcome, folder, ranks.is_first)

@@ -19,6 +19,7 @@ from regard.tasks import Recipe, recipe_config_types
 from regard.train import Calibration
 
 RECIPE_FILE, RESULT_FILE = "recipe.json", "result.json"
+RECIPE_TOML = "recipe.toml"  # the file that a run was trained from, as it was
 VERSION = 1  # of the folder's layout
 
 Device = str | torch.device

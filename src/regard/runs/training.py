@@ -18,6 +18,7 @@ from regard.errors import ConfigError, FileError, RegardError
 from regard.files import make_folder, write_text
 from regard.runs.contents import (
     RECIPE_FILE,
+    RECIPE_TOML,
     RESULT_FILE,
     VERSION,
     build_model,
@@ -27,6 +28,7 @@ from regard.runs.contents import (
 from regard.runs.lock import lock_folder
 from regard.runs.settings import config_to_json, iter_settings, override_settings
 from regard.tasks import Recipe
+from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import (
     Gradable,
     Outcome,
@@ -57,6 +59,7 @@ def start_run(
     show: bool = False,
     ranks: Ranks | None = None,
     tensorboard: bool = False,
+    recipe_text: str | None = None,
     init_from: str | Path | None = None,
 ) -> Outcome:
     """Train by a recipe in a new folder, then evaluate on the test split.
@@ -67,6 +70,7 @@ def start_run(
         show: print progress.
         ranks: of distributed training; every rank makes this call, with one shared folder.
         tensorboard: also write TensorBoard event files.
+        recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
         init_from: a run to fine-tune: its tokenizer, and its weights where name and shape agree.
 
     >>> import tempfile
@@ -77,7 +81,7 @@ def start_run(
     """
     folder, ranks = Path(folder), ranks or Ranks()
     with _locked(folder, ranks):
-        ranks.run_on_first(lambda: _write_recipe(recipe, folder, init_from))
+        ranks.run_on_first(lambda: _write_recipe(recipe, folder, recipe_text, init_from))
         tokenizer = load_tokenizer(folder)
         try:
             recipe = read_recipe(folder)  # with what `Task.fit` found in the data
@@ -88,7 +92,7 @@ def start_run(
                     print(f"{folder}: {copied} tensors from {init_from}, the others are new")
         except RegardError:
             if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
-                for name in (RECIPE_FILE, TOKENIZER_FILE):
+                for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
                     (folder / name).unlink(missing_ok=True)
             raise
         return _train(trainer, recipe, tokenizer, folder)
@@ -187,7 +191,9 @@ def copy_weights(source: nn.Module, target: nn.Module) -> int:
     return len(shared)
 
 
-def _write_recipe(recipe: Recipe, folder: Path, init_from: str | Path | None) -> None:
+def _write_recipe(
+    recipe: Recipe, folder: Path, text: str | None, init_from: str | Path | None
+) -> None:
     if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
     recipe = replace(recipe, data=recipe.data.fit(recipe.train.seed))
@@ -195,6 +201,7 @@ def _write_recipe(recipe: Recipe, folder: Path, init_from: str | Path | None) ->
     tokenizer = tokenizer or recipe.data.tokenizer(recipe.train.seed)
     if tokenizer is not None:
         tokenizer.save(folder)
+    write_text(folder / RECIPE_TOML, recipe_to_toml(recipe) if text is None else text)
     _write_settings(recipe, folder)  # last: a folder with a recipe has all that resuming needs
 
 

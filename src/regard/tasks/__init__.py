@@ -7,10 +7,13 @@ from regard.tasks.classification.evaluator import (
 from regard.tasks.classification.glyphs import GlyphsTask
 from regard.tasks.classification.images import ImageTask
 from regard.tasks.classification.own_images import ImagesTask
+from regard.tasks.data_report import DataReport, inspect_data
 from regard.tasks.labels import LabelsTask
 from regard.tasks.language.text import LanguageTask, TextTask
 from regard.tasks.language.windows import LanguageEvaluator
-from regard.tasks.recipe import EvalSplit, Evaluator, Recipe, Task
+from regard.tasks.proposals.kinds import propose
+from regard.tasks.proposals.proposal import Proposal
+from regard.tasks.recipe import DataContents, EvalSplit, Evaluator, Recipe, Task
 from regard.tasks.recognition.evaluator import RecognitionEvaluator, edit_distance, error_rate
 from regard.tasks.recognition.morse import MorseTask
 from regard.tasks.recognition.speech import SpeechTask
@@ -39,6 +42,8 @@ from regard.tasks.translation.search import (
 __all__ = [
     "CalibratedClassificationEvaluator",
     "ClassificationEvaluator",
+    "DataContents",
+    "DataReport",
     "EvalSplit",
     "Evaluator",
     "GlyphsTask",
@@ -50,6 +55,7 @@ __all__ = [
     "MorseTask",
     "PairsTask",
     "PhrasesTask",
+    "Proposal",
     "Recipe",
     "RecognitionEvaluator",
     "SearchConfig",
@@ -69,6 +75,8 @@ __all__ = [
     "edit_distance",
     "error_rate",
     "find_task",
+    "inspect_data",
+    "propose",
     "recipe",
     "recipe_config_types",
     "recipe_names",

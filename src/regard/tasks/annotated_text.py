@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import torch
@@ -26,7 +27,7 @@ from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
 from regard.models.config import check_choices, check_positive
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
-from regard.tasks.recipe import Shard, Task
+from regard.tasks.recipe import DataContents, Shard, Task
 from regard.train.config import TrainConfig
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -89,6 +90,13 @@ class AnnotatedTextTask(Task):
         """All splits, read again only when a file has changed."""
         stamps = tuple(file_stamp(path) for path in (self.train, self.valid, self.test))
         return _load(replace(self, names=()), stamps)
+
+    def contents(self) -> DataContents:
+        """Every example with its split, for `regard data`."""
+        splits = self.load()
+        rows = ((split, row) for split, rows in splits.examples.items() for row in rows)
+        files = [Path(path) for path in (self.train, self.valid, self.test) if path]
+        return DataContents(rows, splits.report, files)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
 """Recipes and tasks: a complete training as one frozen config."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Unpack
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 from torch import nn
 
-from regard.data import Tokenizer
+from regard.data import LoadReport, Split, Tokenizer
 from regard.data.batches import Shard
 from regard.errors import ConfigError
 from regard.train.config import TrainConfig
@@ -17,6 +18,21 @@ EvalSplit = Literal["valid", "test"]
 Evaluator = Callable[[nn.Module], dict[str, Any]]  # computes the scores of a model
 BatchUnit = Literal["batch_tokens", "batch_size"]
 DEFAULT_BATCH: dict[BatchUnit, int] = {"batch_tokens": 4096, "batch_size": 64}
+
+
+class DataContents(NamedTuple):
+    """All examples of own files with their splits, what was skipped, and the files.
+
+    An example is a named tuple whose first field is the input. The report is complete after the
+    last example.
+
+    >>> DataContents([("train", rg.data.LabeledText("good", "yes"))], LoadReport(), []).files
+    []
+    """
+
+    examples: Iterable[tuple[Split, Any]]
+    report: LoadReport
+    files: Sequence[Path]
 
 
 class Task(ABC):
@@ -63,6 +79,10 @@ class Task(ABC):
     @abstractmethod
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
         """The evaluation on a held-out split."""
+
+    def contents(self) -> DataContents:
+        """The examples of own files, for `regard data`; a task without files has none."""
+        raise ConfigError(f"task: needs one with data files of its own, got {self.name}")
 
     def apply(self, run: Any, inputs: Sequence[Any], *_: Any, **options: Any) -> list[Any]:
         """What a trained run (its `model`, `tokenizer`, `data`) returns for inputs, one per input.

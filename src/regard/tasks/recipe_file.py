@@ -68,7 +68,9 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
         if key not in table:
             raise ConfigError(f"{name}: needs {key if key == 'task' else f'[{key}]'}, got none")
     cls, problems = find_task(table["task"]), list[str]()
-    data = {key: _resolve(value, key, cls, base) for key, value in table.get("data", {}).items()}
+    given = {key: getattr(cls, key, "") for key in cls.paths if getattr(cls, key, "")}  # defaults
+    given |= table.get("data", {})
+    data = {key: _resolve(value, key, cls, base) for key, value in given.items()}
     model = dict(table["model"])
     types = {model_type(kind): kind for kind in config_types().values()}
     kind = types.get(model.pop("type", ""))
@@ -109,8 +111,20 @@ def _resolve(value: Any, key: str, cls: type[Task], base: Path | None) -> Any:
     return str(base / Path(value).expanduser()) if isinstance(value, str) else value
 
 
-def recipe_to_toml(recipe: Recipe, *, comment: str = "", full: bool = False) -> str:
-    """A recipe as TOML; `full` also writes defaults, each with its meaning.
+def recipe_to_toml(
+    recipe: Recipe,
+    *,
+    comment: str = "",
+    full: bool = False,
+    comments: Mapping[str, str] | None = None,
+) -> str:
+    """A recipe as TOML.
+
+    Args:
+        recipe: to be written.
+        comment: for the head of the file.
+        full: also write defaults, each with its meaning.
+        comments: by dotted name, such as "data.vocab_size"; these are written even if default.
 
     >>> text = recipe_to_toml(rg.tasks.recipe("phrases"))
     >>> parse_recipe(text, "phrases.toml") == rg.tasks.recipe("phrases")
@@ -119,9 +133,9 @@ def recipe_to_toml(recipe: Recipe, *, comment: str = "", full: bool = False) -> 
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     kind = f"type = {toml_value(model_type(type(recipe.model)))}\n"
     tables = [
-        config_to_toml(recipe.data, "data", full=full),
-        config_to_toml(recipe.model, "model", full=full, lead=kind),
-        config_to_toml(recipe.train, "train", full=full),
+        config_to_toml(recipe.data, "data", full=full, comments=comments),
+        config_to_toml(recipe.model, "model", full=full, lead=kind, comments=comments),
+        config_to_toml(recipe.train, "train", full=full, comments=comments),
     ]
     name = f"name = {toml_value(recipe.name)}\ntask = {toml_value(recipe.data.name)}\n"
     return head + "\n".join([name, *filter(None, tables)])
@@ -276,7 +290,14 @@ def setting_docs(kind: type) -> dict[str, str]:
     return found
 
 
-def config_to_toml(config: Any, heading: str, *, full: bool = False, lead: str = "") -> str:
+def config_to_toml(
+    config: Any,
+    heading: str,
+    *,
+    full: bool = False,
+    lead: str = "",
+    comments: Mapping[str, str] | None = None,
+) -> str:
     """A dataclass of settings as a TOML table, with sub-tables; only what is not the default.
 
     Args:
@@ -284,6 +305,7 @@ def config_to_toml(config: Any, heading: str, *, full: bool = False, lead: str =
         heading: name of the table.
         full: also write defaults, each with its meaning as a comment.
         lead: lines to start the table with.
+        comments: by dotted name; these settings are written even if default.
 
     >>> from regard.train import TrainConfig
     >>> print(config_to_toml(TrainConfig(steps=9, lr=0.5), "train"), end="")
@@ -291,14 +313,21 @@ def config_to_toml(config: Any, heading: str, *, full: bool = False, lead: str =
     steps = 9
     lr = 0.5
     """
-    lines, tables, docs = [lead] if lead else [], [], setting_docs(type(config)) if full else {}
+    lines, tables, notes = [lead] if lead else [], [], dict[str, str]()
+    if full:
+        notes = {f"{heading}.{k}": text for k, text in setting_docs(type(config)).items()}
+    notes |= comments or {}
     for field in fields(config):
-        value, default = getattr(config, field.name), _default(field)
+        value, default, name = (
+            getattr(config, field.name), _default(field), f"{heading}.{field.name}"
+        )  # fmt: skip
         if is_dataclass(value):
             if full or value != default:
-                tables.append(config_to_toml(value, f"{heading}.{field.name}", full=full))
-        elif (full or value != default) and not (field.name in RESOLVED and value == 1):
-            comment = f"  # {docs[field.name]}" if field.name in docs else ""
+                tables.append(config_to_toml(value, name, full=full))
+        elif (full or value != default or name in notes) and not (
+            field.name in RESOLVED and value == 1
+        ):
+            comment = f"  # {notes[name]}" if name in notes else ""
             lines.append(f"{field.name} = {toml_value(value)}{comment}\n")
     table = [f"[{heading}]\n{''.join(lines)}"] if lines else []
     return "\n".join([*table, *tables])

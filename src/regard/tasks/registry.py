@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from regard.errors import ConfigError, suggestion
+from regard.files import read_text
 from regard.models import config_types
 from regard.tasks.recipe import Recipe, Task
 
@@ -86,11 +87,13 @@ def recipe(name: str) -> Recipe:
 
 
 def recipe_text(name: str) -> str:
-    """The TOML of an included recipe.
+    """The TOML of an included recipe, or of a .toml file.
 
     >>> recipe_text("phrases").splitlines()[0][:2]
     '# '
     """
+    if name.endswith(".toml"):
+        return read_text(name)
     return (_folder() / f"{name}.toml").read_text(encoding="utf-8")
 
 

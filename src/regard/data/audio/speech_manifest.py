@@ -26,19 +26,20 @@ LJSPEECH_FILE, LJSPEECH_FOLDER = "metadata.csv", "wavs"
 
 
 class ManifestEntry(NamedTuple):
-    """A recording, its transcript and its duration in seconds."""
+    """A recording, its transcript, its duration in seconds and its own sample rate."""
 
     path: Path
     text: str
     seconds: float
+    rate: int
 
 
 class SpeechManifest:
     """Recordings of a manifest; see `read_manifest` for its formats.
 
-    Paths are relative to the manifest. The header of each file is read on construction; `report`
-    counts unusable ones. Without `valid` and `test` a hash of the file name assigns each recording
-    to a split. Recordings of another rate are resampled.
+    The header of each file is read on construction; `report` counts unusable ones. Without `valid`
+    and `test` a hash of the file name assigns each recording to a split. Recordings of another rate
+    are resampled.
 
     Args:
         train: a manifest.
@@ -47,6 +48,8 @@ class SpeechManifest:
         rate: samples per second.
         on_error: "skip" counts bad lines in `report`, "raise" stops at the first.
         max_seconds: longest recording.
+        audio_folder: that paths are relative to, such as clips/ of Common Voice; by default the
+            folder of the manifest.
 
     >>> SpeechManifest("nothing.tsv", rate=8000)
     Traceback (most recent call last):
@@ -63,10 +66,13 @@ class SpeechManifest:
         rate: int,
         on_error: OnError = "skip",
         max_seconds: float = 60.0,
+        audio_folder: str | Path | None = None,
     ):
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         self.rate, self.max_seconds, self.report = rate, max_seconds, LoadReport(on_error)
+        self.audio_folder = audio_folder
+        self.manifests = [Path(path) for path in (train, valid, test) if path is not None]
         self.entries: dict[str, list[ManifestEntry]] = {"train": [], "valid": [], "test": []}
         for split, manifest in (("train", train), ("valid", valid), ("test", test)):
             for entry in self._load(Path(manifest)) if manifest is not None else ():
@@ -98,7 +104,7 @@ class SpeechManifest:
         return AudioExample(wave, entry.text, self.rate)
 
     def _load(self, manifest: Path) -> Iterator[ManifestEntry]:
-        for line, path, text in read_manifest(manifest, self.report):
+        for line, path, text in read_manifest(manifest, self.report, self.audio_folder):
             entry = self._check(path, text)
             if isinstance(entry, str):
                 self.report.skip(manifest.name, line, entry)
@@ -120,7 +126,7 @@ class SpeechManifest:
             return "not an audio file"
         if not 0 < info.duration <= self.max_seconds:
             return f"not from 0 to {self.max_seconds:g} seconds long"
-        return ManifestEntry(path, text.strip(), info.duration)
+        return ManifestEntry(path, text.strip(), info.duration, info.samplerate)
 
 
 def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:
@@ -158,7 +164,9 @@ def _is_kaldi(folder: Path) -> bool:
     return all((folder / name).is_file() for name in KALDI_FILES)
 
 
-def read_manifest(manifest: str | Path, report: LoadReport) -> Iterator[tuple[int, Path, str]]:
+def read_manifest(
+    manifest: str | Path, report: LoadReport, audio_folder: str | Path | None = None
+) -> Iterator[tuple[int, Path, str]]:
     """Line, audio file and transcript of each entry; bad lines are counted in the report.
 
     Formats: .tsv of `file<tab>text`; .tsv or .csv with a header, such as `path` and `sentence`
@@ -171,14 +179,17 @@ def read_manifest(manifest: str | Path, report: LoadReport) -> Iterator[tuple[in
     regard.errors.FileError: nothing.tsv: needs to be a manifest, got no such file
     """
     path = Path(manifest)
+    folder = None if audio_folder is None else Path(audio_folder)
     if _is_kaldi(path):
-        return _read_kaldi(path, report)
+        return _read_kaldi(path, report, folder or path)
     if not path.is_file():
         raise FileError(f"{path}: needs to be a manifest, got no such file")
-    return _read_manifest_table(path, report)
+    return _read_manifest_table(path, report, folder)
 
 
-def _read_manifest_table(path: Path, report: LoadReport) -> Iterator[tuple[int, Path, str]]:
+def _read_manifest_table(
+    path: Path, report: LoadReport, folder: Path | None
+) -> Iterator[tuple[int, Path, str]]:
     table = detect_table(path, header=True)
     names = [
         next((name for name in table.columns if name.lower() in known), None)
@@ -193,12 +204,15 @@ def _read_manifest_table(path: Path, report: LoadReport) -> Iterator[tuple[int, 
         if row.error:
             report.skip(path.name, row.line, row.error)
         elif is_ljspeech:
-            yield row.line, path.parent / LJSPEECH_FOLDER / f"{row.values[0]}.wav", row.values[1]
+            wavs = folder or path.parent / LJSPEECH_FOLDER
+            yield row.line, wavs / f"{row.values[0]}.wav", row.values[1]
         else:
-            yield row.line, path.parent / row.values[0], row.values[1]
+            yield row.line, (folder or path.parent) / row.values[0], row.values[1]
 
 
-def _read_kaldi(folder: Path, report: LoadReport) -> Iterator[tuple[int, Path, str]]:
+def _read_kaldi(
+    folder: Path, report: LoadReport, audio_folder: Path
+) -> Iterator[tuple[int, Path, str]]:
     texts: dict[str, str] = {}
     for line in iter_lines(folder / "text"):
         key, _, text = line.decode(errors="replace").strip().partition(" ")
@@ -211,7 +225,7 @@ def _read_kaldi(folder: Path, report: LoadReport) -> Iterator[tuple[int, Path, s
             reason = "no text" if key not in texts else "a command, which is not run"
             report.skip(f"{folder.name}/wav.scp", number, reason)
         else:
-            yield number, folder / place, texts[key]
+            yield number, audio_folder / place, texts[key]
 
 
 def speech_preprocessor(

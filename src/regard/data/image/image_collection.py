@@ -1,6 +1,6 @@
 """Own labelled images: one folder per class, a table of labels, or IDX files."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -132,13 +132,9 @@ def load_images(
         try:
             pixels = read_image(entry.path, size=size, channels=channels)
         except FileError as error:
-            cause = error.__cause__
-            reason = f"not an image ({type(cause).__name__})" if cause else "no such file"
-            report.skip(entry.path, None, reason)
+            report.skip(entry.path, None, skip_reason(error))
             continue
-        split = entry.split or "train"
-        if split == "train" and (hashed := hash_split(entry.path.read_bytes())) not in own_splits:
-            split = hashed
+        split = assign_split(entry, own_splits)
         images[split].append((pixels * 255).round().to(torch.uint8))
         labels[split].append(classes.index(entry.label))
         report.loaded += 1
@@ -149,6 +145,27 @@ def load_images(
         {split: torch.tensor(rows, dtype=torch.long) for split, rows in labels.items()},
         report,
     )
+
+
+def skip_reason(error: FileError) -> str:
+    """Why an image file is skipped.
+
+    >>> skip_reason(FileError("a.png: needs an image"))
+    'no such file'
+    """
+    cause = error.__cause__
+    return f"not an image ({type(cause).__name__})" if cause else "no such file"
+
+
+def assign_split(entry: ImageEntry, own_splits: Collection[Split | None]) -> Split:
+    """The split of an image: its own, or by a hash of the file one that has no folder.
+
+    >>> assign_split(ImageEntry(Path("test/cats/1.png"), "cats", "test"), {"train", "test"})
+    'test'
+    """
+    split = entry.split or "train"
+    hashed = hash_split(entry.path.read_bytes()) if split == "train" else split
+    return split if hashed in own_splits else hashed
 
 
 def has_idx_files(path: str | Path) -> bool:

@@ -2,6 +2,7 @@
 
 import sysconfig
 from collections.abc import Iterable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
 from regard.data.split import Split, hash_split
 from regard.errors import ConfigError, FileError
-from regard.files import DETECTION_BYTES, detect_encoding
+from regard.files import DETECTION_BYTES, detect_encoding, open_binary
 
 MAX_CHARS = 1 << 20  # per document; a longer file becomes several, cut between lines
 EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}
@@ -37,7 +38,7 @@ def stdlib_files() -> list[Path]:
 
 
 class TextFiles:
-    """Documents from files or folders, streamed.
+    """Documents from files, gzipped or not, or folders of them, streamed.
 
     Without `valid` and `test` a hash of the text assigns each document to a split (90% train), so
     copies of a file are in the same split.
@@ -100,18 +101,22 @@ class TextFiles:
 
     def _read(self, path: Path) -> Iterator[Document]:
         try:
-            with path.open("rb") as opened:
+            with open_binary(path) as opened:
                 encoding = detect_encoding(opened.read(DETECTION_BYTES))
-            with path.open(encoding=encoding, newline="") as opened:  # keep line endings
+            with open_binary(path) as opened:
+                lines = TextIOWrapper(opened, encoding, newline="")  # keep line endings
                 number = 0
-                while text := opened.read(self.max_chars):
-                    text += opened.readline(self.max_chars)
+                while text := lines.read(self.max_chars):
+                    text += lines.readline(self.max_chars)
                     yield Document(text, f"{path.name}" + f"#{number}" * (number > 0))
                     number += 1
         except UnicodeDecodeError as error:
             self.report.skip(path, None, f"not UTF-8 ({error.reason})")
-        except OSError as error:
-            self.report.skip(path, None, f"cannot be read ({error.strerror})")
+        except FileError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.strerror:
+                self.report.skip(path, None, f"cannot be read ({error.__cause__.strerror})")
+            else:
+                self.report.skip(path, None, "not a complete gzip file")
 
     def __repr__(self) -> str:
         return f"TextFiles of {sum(map(len, self.files.values()))} files"

@@ -59,7 +59,7 @@ class ParallelCorpus:
     ):
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
-        given = {"train": train, "valid": valid, "test": test}
+        given: dict[Split, CorpusPath | None] = {"train": train, "valid": valid, "test": test}
         self.paths = {split: _check_path(path) for split, path in given.items() if path is not None}
         self.languages, self.columns, self.header = languages, columns, header
         self.max_chars, self.max_length_ratio = max_chars, max_length_ratio
@@ -88,16 +88,29 @@ class ParallelCorpus:
     def pairs(self, split: Split) -> Iterator[Pair]:
         """One pass over the pairs of a split; resets the report."""
         self.report.clear()
+        for found, pair in self._read(split if len(self.paths) > 1 else "train"):
+            if found == split:
+                self.report.loaded += 1
+                yield pair
+
+    def assigned_pairs(self) -> Iterator[tuple[Split, Pair]]:
+        """One pass over all pairs, each with its split; resets the report."""
+        self.report.clear()
+        for split in self.paths:
+            for found, pair in self._read(split):
+                self.report.loaded += 1
+                yield found, pair
+
+    def _read(self, split: Split) -> Iterator[tuple[Split, Pair]]:
+        """The usable pairs of the files of a split; with one file only, each with its own split."""
         name, language = self._name(split), self.languages[1] if self.languages else None
         for row in self._rows(split):
             if reason := row.error or self._reject_reason(row):
                 self.report.skip(name, row.line, reason)
-            elif (
-                len(self.paths) > 1
-                or hash_split(row.source.strip().encode(errors="replace")) == split
-            ):
-                self.report.loaded += 1
-                yield Pair(row.source.strip(), row.target.strip(), language)
+                continue
+            source = row.source.strip()
+            found = split if len(self.paths) > 1 else hash_split(source.encode(errors="replace"))
+            yield found, Pair(source, row.target.strip(), language)
 
     def _rows(self, split: Split) -> Iterator[CorpusRow]:
         path = self._path(split)
@@ -126,10 +139,10 @@ class ParallelCorpus:
             return f"one side {self.max_length_ratio:g} times longer than the other"
         return ""
 
-    def _path(self, split: str) -> Path | tuple[Path, Path]:
+    def _path(self, split: Split) -> Path | tuple[Path, Path]:
         return self.paths["train" if len(self.paths) == 1 else split]
 
-    def _name(self, split: str) -> str:
+    def _name(self, split: Split) -> str:
         path = self._path(split)
         return path[0].name if isinstance(path, tuple) else path.name
 

@@ -1,23 +1,48 @@
 """Own images: one folder per class, a table of labels, or the IDX files of the MNIST family."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
+from PIL import Image
 
-from regard.data import ImageCollection, Split, load_images, seeded_generator
-from regard.data.image.image_collection import has_idx_files
-from regard.errors import ConfigError
+from regard.data import (
+    ImageCollection,
+    LoadReport,
+    Split,
+    load_images,
+    open_image,
+    seeded_generator,
+)
+from regard.data.image.image_collection import (
+    ImageEntry,
+    assign_split,
+    find_images,
+    has_idx_files,
+    skip_reason,
+)
+from regard.errors import ConfigError, FileError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
 from regard.tasks.classification.evaluator import ClassificationEvaluator
 from regard.tasks.classification.images import ImageTask, LabeledImages
-from regard.tasks.recipe import EvalSplit
+from regard.tasks.recipe import DataContents, EvalSplit
 from regard.tasks.registry import task
+
+
+class ImageFile(NamedTuple):
+    """An image in `contents`: a fingerprint of its file, class, width x height and colour mode."""
+
+    image: bytes
+    label: str
+    size: str
+    mode: str
 
 
 @task("images")
@@ -80,6 +105,21 @@ class ImagesTask(ImageTask):
         images = self.load()
         return replace(self, names=fit_names(images.classes, _counts(images), HINT))
 
+    def contents(self) -> DataContents:
+        """Every image with its split, for `regard data`."""
+        path, report = Path(self.path).expanduser(), LoadReport()
+        if has_idx_files(path):
+            return DataContents(self._idx_contents(), report, [path])
+        entries = find_images(path, report)
+        return DataContents(_image_files(entries, report), report, [path])
+
+    def _idx_contents(self) -> Iterator[tuple[Split, ImageFile]]:
+        collection = self.load()
+        for split, images in collection.images.items():
+            for image, label in zip(images, collection.labels[split].tolist(), strict=True):
+                name, size = collection.classes[label], f"{image.shape[2]}x{image.shape[1]}"
+                yield split, ImageFile(image.numpy().tobytes(), name, size, "L")
+
     def data_warnings(self) -> list[str]:
         """Files that could not be read, and classes without training images."""
         images = self.load()
@@ -126,3 +166,20 @@ def _load(path: str, size: int, channels: int, valid_size: int, stamp: int) -> I
 def _counts(images: ImageCollection) -> dict[Split, Counter[str]]:
     labels = images.labels.items()
     return {split: Counter(images.classes[n] for n in rows.tolist()) for split, rows in labels}
+
+
+def _image_files(
+    entries: Sequence[ImageEntry], report: LoadReport
+) -> Iterator[tuple[Split, ImageFile]]:
+    own_splits = {entry.split for entry in entries}
+    for entry in entries:
+        try:
+            open_image(entry.path)  # in full: some are cut short
+        except FileError as error:
+            report.skip(entry.path, None, skip_reason(error))
+            continue
+        with Image.open(entry.path) as image:
+            size, mode = f"{image.width}x{image.height}", image.mode
+        report.loaded += 1
+        digest = blake2b(entry.path.read_bytes(), digest_size=8).digest()
+        yield assign_split(entry, own_splits), ImageFile(digest, entry.label, size, mode)

@@ -7,17 +7,25 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
 
-from regard.data import BPETokenizer, ByteTokenizer, CharTokenizer, TextFiles, Tokenizer
+from regard.data import (
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    Document,
+    Split,
+    TextFiles,
+    Tokenizer,
+)
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig
 from regard.models.config import check_choices, check_positive
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
-from regard.tasks.recipe import EvalSplit, Shard, Task
+from regard.tasks.recipe import DataContents, EvalSplit, Shard, Task
 from regard.tasks.registry import task
 from regard.train.config import TrainConfig
 
@@ -80,12 +88,7 @@ class TextTask(LanguageTask):
 
     def texts(self, split: Literal["train", "valid", "test"]) -> list[str]:
         """The texts of a split: its files, or with "tail" one text."""
-        if self.folder and not Path(self.folder).exists():
-            raise FileError(
-                f"folder: needs a text file or a folder of them, got none at {self.folder!r}; "
-                "try --set folder=PATH"
-            )
-        source = TextFiles([self.folder]) if self.folder else TextFiles()
+        source = self._source()
         if self.split_by == "files":
             texts = [document.text for document in source.documents(split)]
         else:
@@ -99,6 +102,27 @@ class TextTask(LanguageTask):
                 f"folder: needs text for the {split} split, got none; try split_by=tail"
             )
         return texts
+
+    def contents(self) -> DataContents:
+        """Every document with its split, for `regard data`."""
+        source, splits = self._source(), get_args(Split)
+        documents = (
+            (split, document)
+            for split in splits
+            for document in (
+                source.documents(split)
+                if self.split_by == "files"
+                else [Document(self.texts(split)[0], "all files")]
+            )
+        )
+        return DataContents(documents, source.report, source.files["train"])
+
+    def _source(self) -> TextFiles:
+        if self.folder and not Path(self.folder).exists():
+            raise FileError(
+                f"folder: needs a text file or a folder of them, got nothing at {self.folder!r}"
+            )
+        return TextFiles([self.folder]) if self.folder else TextFiles()
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """Characters or byte pairs of the train split, or bytes."""

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar, Literal, Unpack
+from hashlib import blake2b
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple, Unpack, get_args
 
 from regard.data import (
     AudioBatches,
@@ -10,6 +12,7 @@ from regard.data import (
     CharTokenizer,
     SpeechAugmentation,
     SpeechManifest,
+    Split,
     Tokenizer,
     WordTokenizer,
 )
@@ -17,9 +20,10 @@ from regard.data.audio.peak_normalization import DITHER
 from regard.data.audio.speech_batches import speech_batches
 from regard.data.audio.speech_manifest import find_manifests
 from regard.errors import ConfigError, FileError
+from regard.files import open_binary
 from regard.models import RecogniserConfig
 from regard.models.config import check_choices, check_positive
-from regard.tasks.recipe import EvalSplit, Shard
+from regard.tasks.recipe import DataContents, EvalSplit, Shard
 from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.registry import task
@@ -32,12 +36,15 @@ from regard.train.device import select_device
 class SpeechTask(AudioTask):
     """Recordings of a folder with manifest.tsv, or with train.tsv, valid.tsv and test.tsv.
 
-    A line of a manifest is `file<tab>text`; .jsonl files have `audio` and `text`. One manifest is
-    split by a hash of the file name, 90% train.
+    A line of a manifest is `file<tab>text`; `data.audio.speech_manifest.read_manifest` lists the
+    other formats. One manifest is split by a hash of the file name, 90% train.
 
     Args:
-        folder: of the manifests; paths of recordings are relative to it.
-        sample_rate: of all recordings; others are skipped.
+        folder: of the manifests.
+        train, valid, test: manifests of other names in `folder`; `train` alone is split by hash.
+        audio_folder: folder in `folder` that paths of recordings are relative to; "" is that of
+            the manifest.
+        sample_rate: of the model; recordings of another rate are resampled.
         n_mels: log-mel bands.
         max_seconds: longest recording.
         tokenizer_type: units of the transcripts.
@@ -55,6 +62,10 @@ class SpeechTask(AudioTask):
     paths: ClassVar[tuple[str, ...]] = ("folder",)
 
     folder: str = ""
+    train: str = ""
+    valid: str = ""
+    test: str = ""
+    audio_folder: str = ""
     sample_rate: int = 16000
     n_mels: int = 80
     max_seconds: float = 30.0
@@ -72,12 +83,29 @@ class SpeechTask(AudioTask):
         check_positive(self, "sample_rate", "n_mels", "vocab_size")
         if not self.speeds or min(self.speeds) <= 0:
             raise ConfigError(f"speeds: need one or more above 0, got {self.speeds}")
+        if bool(self.valid) != bool(self.test) or self.valid and not self.train:
+            given = ", ".join(name for name in ("train", "valid", "test") if getattr(self, name))
+            raise ConfigError(f"train: needs valid and test both or neither, got {given}")
 
     def source(self) -> SpeechManifest:
         """The recordings; its `report` counts skipped ones."""
         if not self.folder:
             raise FileError("folder: needs a folder with a manifest, got none; try folder=PATH")
-        return _load(self.folder, self.sample_rate, self.max_seconds)
+        root = Path(self.folder)
+        valid, test = (root / name if name else None for name in (self.valid, self.test))
+        manifests = (root / self.train, valid, test) if self.train else find_manifests(root)
+        audio = root / self.audio_folder if self.audio_folder else None
+        return _load(manifests, audio, self.sample_rate, self.max_seconds)
+
+    def contents(self) -> DataContents:
+        """Every recording with its split, for `regard data`."""
+        source = self.source()
+        recordings = (
+            (split, Recording(_fingerprint(entry.path), entry.text, entry.seconds, entry.rate))
+            for split in get_args(Split)
+            for entry in source.entries[split]
+        )
+        return DataContents(recordings, source.report, source.manifests)
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """A tokenizer of the training transcripts."""
@@ -118,6 +146,26 @@ class SpeechTask(AudioTask):
         return RecognitionEvaluator(list(self.source().examples(split, 0)), tokenizer)
 
 
+class Recording(NamedTuple):
+    """A recording in `contents`: a fingerprint of its file, transcript, seconds and sample rate."""
+
+    audio: bytes
+    text: str
+    seconds: float
+    rate: int
+
+
+def _fingerprint(file: Path) -> bytes:
+    """Hash of the size and the first 64 KiB, so that copies under other names are found."""
+    with open_binary(file) as opened:
+        return blake2b(b"%d " % file.stat().st_size + opened.read(1 << 16), digest_size=8).digest()
+
+
 @lru_cache(4)
-def _load(folder: str, rate: int, max_seconds: float) -> SpeechManifest:
-    return SpeechManifest(*find_manifests(folder), rate=rate, max_seconds=max_seconds)
+def _load(
+    manifests: tuple[Path, Path | None, Path | None],
+    audio_folder: Path | None,
+    rate: int,
+    max_seconds: float,
+) -> SpeechManifest:
+    return SpeechManifest(*manifests, rate=rate, max_seconds=max_seconds, audio_folder=audio_folder)

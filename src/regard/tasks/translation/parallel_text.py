@@ -1,4 +1,4 @@
-"""Parallel text in aligned files, and the Multi30k recipes."""
+"""Sentence pairs of own files, in every format of `data.ParallelCorpus`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,16 @@ from regard.data import (
     InMemorySource,
     Pair,
     ParallelCorpus,
+    Split,
     Tokenizer,
     WordTokenizer,
     iter_texts,
     pair_preprocessor,
 )
-from regard.errors import FileError
+from regard.data.text.parallel_corpus import CorpusPath
+from regard.errors import ConfigError, FileError
 from regard.models.config import check_choices, check_positive
-from regard.tasks.recipe import EvalSplit, Shard
+from regard.tasks.recipe import DataContents, EvalSplit, Shard
 from regard.tasks.registry import task
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
@@ -36,32 +38,40 @@ SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all a
 @task("pairs")
 @dataclass(frozen=True, kw_only=True)
 class PairsTask(TranslationTask):
-    """Sentence pairs in two aligned files per split: `folder`/train.de and `folder`/train.en, …
+    """Sentence pairs of own files: aligned files, .tsv, .csv, .jsonl, .po, .mo or .tmx.
 
-    All pairs are held in memory, encoded once.
+    All pairs are held in memory, encoded once. Where a file is missing and NAME.gz exists, that is
+    read.
 
     Args:
-        folder: of the files.
-        source_language, target_language: their suffixes.
-        train_stem, valid_stem, test_stem: their names before the suffix.
+        folder: that the files are relative to.
+        train: one file of pairs, or two aligned files, source and target.
+        valid, test: the same; without them a hash of the source assigns 5% of the pairs each.
+        source_language, target_language: their names, such as "de" and "en".
+        columns: of source and target in a table, by number, or by name with `header` or in .jsonl.
+        header: whether the first line of a .tsv or .csv names its columns.
         tokenizer_type: byte-pair encoding or words.
         vocab_size: of the vocabulary that both sides share.
         lowercase: lower-case both sides.
         bidirectional: also train in the other direction; the first target token is the language.
         search: on the test split; the valid split is searched greedily.
 
-    >>> PairsTask(folder="multi30k").files("valid")
-    (PosixPath('multi30k/val.de'), PosixPath('multi30k/val.en'))
+    >>> PairsTask(train=("pairs.tsv",)).corpus()
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: train: needs files in folder='.', got no pairs.tsv; try --set folder=…
     """
 
     paths: ClassVar[tuple[str, ...]] = ("folder",)
 
-    folder: str = ""
-    source_language: str = "de"
-    target_language: str = "en"
-    train_stem: str = "train"
-    valid_stem: str = "val"
-    test_stem: str = "test_2016_flickr"
+    folder: str = "."
+    train: tuple[str, ...] = ()
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    source_language: str = "source"
+    target_language: str = "target"
+    columns: tuple[str, str] = ("1", "2")
+    header: bool = False
     tokenizer_type: Literal["bpe", "words"] = "bpe"
     vocab_size: int = 8000
     lowercase: bool = False
@@ -71,24 +81,42 @@ class PairsTask(TranslationTask):
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "vocab_size")
+        for name in ("train", "valid", "test"):
+            files = getattr(self, name)
+            if len(files) > 2 or not files and (name == "train" or self.valid or self.test):
+                rule = "one file of pairs, or two aligned files"
+                extra = "" if name == "train" else ", valid and test both or neither"
+                raise ConfigError(f"{name}: needs {rule}{extra}, got {list(files)}")
 
-    def files(self, split: Literal["train", "valid", "test"]) -> tuple[Path, Path]:
-        """The two files of a split."""
-        stem = {"train": self.train_stem, "valid": self.valid_stem, "test": self.test_stem}[split]
-        folder = Path(self.folder)
-        return folder / f"{stem}.{self.source_language}", folder / f"{stem}.{self.target_language}"
+    def corpus(self) -> ParallelCorpus:
+        """The pairs of all splits; its `report` counts skipped ones."""
+        files = [self._files(name) for name in ("train", "valid", "test") if getattr(self, name)]
+        return ParallelCorpus(
+            *files, languages=(self.source_language, self.target_language),
+            columns=self.columns, header=self.header,
+        )  # fmt: skip
 
-    def pairs(self, split: Literal["train", "valid", "test"]) -> list[Pair]:
+    def pairs(self, split: Split) -> list[Pair]:
         """All pairs of a split, lower-cased and in both directions if configured."""
-        self._check_files()
-        files = [self.files(name) for name in ("train", "valid", "test")]
-        languages = (self.source_language, self.target_language)
-        pairs = list(ParallelCorpus(*files, languages=languages).pairs(split))
+        pairs = list(self.corpus().pairs(split))
+        if not pairs:
+            raise FileError(
+                f"{split if self.valid else 'train'}: needs pairs for the {split} split, got none "
+                f"in {', '.join(self.valid and getattr(self, split) or self.train)}"
+                f"{'' if self.valid else '; try more pairs, or files for valid and test'}"
+            )
         if self.lowercase:
             pairs = [p._replace(source=p.source.lower(), target=p.target.lower()) for p in pairs]
         if self.bidirectional and split == "train":
             pairs += [Pair(p.target, p.source, self.source_language) for p in pairs]
         return pairs
+
+    def contents(self) -> DataContents:
+        """Every pair with its split, for `regard data`."""
+        corpus = self.corpus()
+        paths = corpus.paths.values()
+        files = [file for path in paths for file in (path if isinstance(path, tuple) else (path,))]
+        return DataContents(corpus.assigned_pairs(), corpus.report, files)
 
     def target_languages(self, tokenizer: Tokenizer) -> list[str]:
         """The target language and, if bidirectional, the source language."""
@@ -119,18 +147,19 @@ class PairsTask(TranslationTask):
         source = InMemorySource(**{split: self.pairs(split)})
         return ParallelTextEvaluator(source, tokenizer, split=split, search=search)
 
-    def _check_files(self) -> None:
-        """Raise for a missing file before anything is read; nothing is downloaded."""
-        for split in ("train", "valid", "test"):
-            for file in self.files(split):
-                if self.folder and file.is_file():
-                    continue
-                packed = file.with_name(f"{file.name}.gz").is_file()
-                fix = f"gunzip --keep {file}.gz" if packed else "--set folder=…"
+    def _files(self, split: str) -> CorpusPath:
+        """The file or files of a split, found before anything is read; nothing is downloaded."""
+        files = []
+        for name in getattr(self, split):
+            file = Path(self.folder) / name
+            packed = file.with_name(f"{file.name}.gz")
+            if not file.is_file() and not packed.is_file():
                 raise FileError(
-                    f"folder: needs {file.name}, one sentence per line, got "
-                    f"{'it packed' if packed else 'none'} in {self.folder!r}; try {fix}"
+                    f"{split}: needs files in folder={self.folder!r}, got no {name}; "
+                    "try --set folder=…"
                 )
+            files.append(file if file.is_file() else packed)
+        return files[0] if len(files) == 1 else (files[0], files[1])
 
 
 class ParallelTextEvaluator(TranslationEvaluator):

@@ -1,0 +1,279 @@
+"""What the data of a task holds: counts, lengths, classes, skipped lines, copies and overlap."""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from regard.data import LoadReport, Split, Tokenizer
+from regard.errors import FileError
+from regard.files import DETECTION_BYTES, detect_encoding, open_binary
+from regard.tasks.recipe import Task
+
+SPLITS: tuple[Split, ...] = get_args(Split)
+COUNTED = ("label", "tags", "rate", "size", "mode")  # fields whose values are counted
+IGNORED = ("name", "language")  # neither measured nor compared
+SAMPLE_SIZE = 1000  # train examples kept for token lengths and to be shown
+MAX_TOKENIZED = 300_000  # examples up to which a tokenizer is trained for the report
+MAX_VALUES = 12  # of a counted field that are printed
+MIN_PER_CLASS = 5
+
+
+class Distribution(NamedTuple):
+    """Median, 95th percentile, maximum and sum of a length.
+
+    >>> Distribution.of(Counter([1, 2, 2, 9]))
+    Distribution(median=2, p95=9, max=9, total=14)
+    """
+
+    median: float
+    p95: float
+    max: float
+    total: float
+
+    @classmethod
+    def of(cls, counts: Mapping[float, int]) -> "Distribution":
+        """The distribution of counted values."""
+        values, numbers = np.array(sorted(counts)), [counts[value] for value in sorted(counts)]
+        ranks, size = np.cumsum(numbers), sum(numbers)
+        median, p95 = (values[np.searchsorted(ranks, share * size)].item() for share in (0.5, 0.95))
+        total = sum(value * count for value, count in counts.items())
+        return cls(median, p95, values[-1].item(), total)
+
+    def __str__(self) -> str:
+        return f"median {self.median:,g}, 95% {self.p95:,g}, max {self.max:,g}"
+
+
+@dataclass
+class DataReport:
+    """What the data of a task holds; `print` shows it.
+
+    Args:
+        files: name, size and encoding of each file.
+        sizes: examples per split.
+        lengths: of each field per split, such as of texts in characters.
+        units: of the lengths: characters, tokens of lists, or seconds.
+        token_lengths: per text field, by the task's tokenizer, of a sample of the train split.
+        counts: values of each counted field (classes, tags, rates, …) per split.
+        skipped: lines that cannot be used, by reason.
+        duplicates: train examples that are copies of others.
+        conflicts: train inputs that come with several outputs.
+        overlap: examples of valid and test whose input is in train too.
+        untranslated: pairs whose sides are the same.
+        samples: examples of the train split.
+    """
+
+    files: list[str]
+    sizes: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    lengths: dict[str, dict[Split, Distribution]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    token_lengths: dict[str, Distribution] = field(default_factory=dict)
+    counts: dict[str, dict[Split, Counter]] = field(default_factory=dict)
+    skipped: LoadReport = field(default_factory=LoadReport)
+    duplicates: int = 0
+    conflicts: int = 0
+    overlap: dict[Split, int] = field(default_factory=dict)
+    untranslated: int = 0
+    samples: list[Any] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Examples of all splits."""
+        return sum(self.sizes.values())
+
+    def length(self, name: str) -> Distribution:
+        """The distribution of a field's length in the train split."""
+        return self.lengths[name]["train"]
+
+    def values(self, name: str) -> Counter:
+        """The values of a counted field in all splits."""
+        return sum(self.counts.get(name, {}).values(), Counter())
+
+    def summary(self) -> str:
+        """Files, counts, lengths and classes: what `regard new` prints."""
+        files = self.files[:3] + [f"and {len(self.files) - 3} more"] * (len(self.files) > 3)
+        lines = [", ".join(files), ", ".join(f"{s} {n:,}" for s, n in self.sizes.items())]
+        for name, by_split in self.lengths.items():
+            split, values = next(iter(by_split.items()))
+            unit, tokens = self.units[name], self.token_lengths.get(name)
+            also = f"; in tokens: {tokens}" if tokens else ""
+            field_unit = name if name == unit else f"{name} in {unit}"
+            lines.append(f"{split} {field_unit}: {values}, {values.total:,.0f} in all{also}")
+        for name in self.counts:
+            values = self.values(name)
+            rest = f", … ({len(values):,} in all)" if len(values) > MAX_VALUES else ""
+            shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(MAX_VALUES))
+            lines.append(f"{name}: {shown}{rest}")
+        if self.skipped.skipped:
+            lines.append(str(self.skipped).replace("loaded", "used", 1))
+        return "\n".join(lines)
+
+    def warnings(self) -> list[str]:
+        """What may spoil a training or its scores, one line each."""
+        train, lines = max(1, self.sizes["train"]), []
+        for split in SPLITS:
+            if not self.sizes[split]:
+                lines.append(f"the {split} split is empty")
+        if self.skipped.skipped > 0.05 * max(1, self.total):
+            lines.append(f"skipped: {self.skipped.skipped:,}, more than 5%")
+        if self.duplicates:
+            share = f"{self.duplicates / train:.1%}"
+            lines.append(f"copies among the train examples: {self.duplicates:,} ({share})")
+        if self.conflicts:
+            lines.append(f"train inputs with several outputs: {self.conflicts:,}")
+        for split, count in self.overlap.items():
+            if count:
+                found = f"{count:,} ({count / self.sizes[split]:.1%})"
+                lines.append(f"inputs of {split} in train too: {found}, so scores are too good")
+        if self.untranslated:
+            lines.append(f"pairs with the same text on both sides: {self.untranslated:,}")
+        for name in ("rate", "mode"):
+            if len(values := self.values(name)) > 1:
+                lines.append(f"{name}: {len(values)} different values, converted to one")
+        for name in ("label", "tags"):
+            lines += _class_warnings(name, self.counts.get(name, {}))
+        return lines
+
+    def __str__(self) -> str:
+        lines = [self.summary(), "", "examples of train:"]
+        for example in self.samples[:3]:
+            lines.append("- " + "\n  ".join(f"{key}: {x}" for key, x in _shown(example)))
+        lines += ["", *(f"warning: {line}" for line in self.warnings())]
+        return "\n".join(lines).rstrip()
+
+
+def inspect_data(task: Task, *, tokenize: bool = False, seed: int = 0) -> DataReport:
+    """Read all data of a task once and report what it holds; memory stays small.
+
+    Args:
+        task: with data files of its own.
+        tokenize: also train the tokenizer and measure a sample in tokens.
+        seed: of the tokenizer.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "pairs.tsv"
+    >>> _ = file.write_text("one\\teins\\ntwo\\tzwei\\nthree\\t\\n")
+    >>> task = rg.tasks.PairsTask(folder=str(file.parent), train=(file.name,))
+    >>> print(inspect_data(task).summary())
+    pairs.tsv (25 bytes, UTF-8)
+    train 2, valid 0, test 0
+    train source in characters: median 3, 95% 3, max 3, 6 in all
+    train target in characters: median 4, 95% 4, max 4, 8 in all
+    used 2, skipped 1
+      1 × an empty side: pairs.tsv:3
+    """
+    contents = task.contents()
+    report = DataReport([describe_file(file) for file in contents.files], skipped=contents.report)
+    lengths: dict[str, dict[Split, Counter]] = {}
+    keys = {split: (array("q"), array("q")) for split in SPLITS}  # hashes: of inputs, of examples
+    rng = Random(0)
+    for split, example in contents.examples:
+        values = {k: x for k, x in example._asdict().items() if k not in IGNORED}
+        inputs, examples = keys[split]
+        inputs.append(hash(example[0]))
+        examples.append(hash(tuple(values.values())))
+        report.sizes[split] += 1
+        if split == "train":
+            _sample(report, example, rng)
+        for name, value in values.items():
+            if name in COUNTED:
+                counter = report.counts.setdefault(name, {s: Counter() for s in SPLITS})[split]
+                counter.update(value if isinstance(value, tuple) else (value,))
+            elif not isinstance(value, bytes):  # a fingerprint
+                report.units[name] = _unit(name, value)
+                size = value if isinstance(value, int | float) else len(value)
+                lengths.setdefault(name, {s: Counter() for s in SPLITS})[split][round(size, 1)] += 1
+        texts = [x for x in list(values.values())[:2] if isinstance(x, str)]
+        report.untranslated += len(texts) == 2 and "label" not in values and texts[0] == texts[1]
+    for name, by_split in lengths.items():
+        report.lengths[name] = {s: Distribution.of(x) for s, x in by_split.items() if x}
+    _compare(report, {split: tuple(map(np.array, pair)) for split, pair in keys.items()})
+    if tokenize and report.sizes["train"] and report.total <= MAX_TOKENIZED:
+        report.token_lengths = _measure_tokens(report.samples, task.tokenizer(seed))
+    return report
+
+
+def describe_file(file: Path) -> str:
+    """Name, size and encoding of a file.
+
+    >>> describe_file(Path("/dev/null"))
+    'null (0 bytes, UTF-8)'
+    """
+    if file.is_dir():
+        return f"{file.name}/"
+    try:
+        with open_binary(file) as opened:
+            encoding = detect_encoding(opened.read(DETECTION_BYTES)).upper().removesuffix("-SIG")
+        size = file.stat().st_size
+    except OSError as error:
+        raise FileError(f"{file}: cannot be read, {error.strerror or error}") from error
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000 or unit == "MB":
+            break
+        size /= 1000
+    return f"{file.name} ({size:,.{0 if unit == 'bytes' else 1}f} {unit}, {encoding})"
+
+
+def _sample(report: DataReport, example: Any, rng: Random) -> None:
+    """Reservoir sampling: each train example is kept with the same probability."""
+    if len(report.samples) < SAMPLE_SIZE:
+        report.samples.append(example)
+    elif (index := rng.randrange(report.sizes["train"])) < SAMPLE_SIZE:
+        report.samples[index] = example
+
+
+def _unit(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return "characters"
+    return name if isinstance(value, int | float) else "tokens"
+
+
+def _compare(report: DataReport, keys: Mapping[Split, tuple[Any, ...]]) -> None:
+    inputs, examples = keys["train"]
+    distinct = len(np.unique(examples))
+    report.duplicates = len(examples) - distinct
+    report.conflicts = distinct - len(np.unique(inputs))
+    for split in SPLITS[1:]:
+        report.overlap[split] = int(np.isin(keys[split][0], inputs).sum())
+
+
+def _measure_tokens(samples: Sequence[Any], tokenizer: Tokenizer | None) -> dict[str, Distribution]:
+    if tokenizer is None:
+        return {}
+    lengths: dict[str, Counter] = {}
+    for example in samples:
+        for name, value in example._asdict().items():
+            if isinstance(value, str) and name not in (*COUNTED, *IGNORED):
+                lengths.setdefault(name, Counter())[len(tokenizer.encode_input(value))] += 1
+    return {name: Distribution.of(counts) for name, counts in lengths.items()}
+
+
+def _class_warnings(name: str, counts: Mapping[Split, Counter]) -> Iterable[str]:
+    if not counts:
+        return
+    train = counts["train"]
+    if len(train) == 1:
+        yield f"{name}: only one value in train, {next(iter(train))!r}"
+    rare = [value for value, count in train.items() if count < MIN_PER_CLASS]
+    if rare:
+        yield f"{name}: fewer than {MIN_PER_CLASS} train examples of {_list(rare)}"
+    for split in SPLITS[1:]:
+        if unseen := [value for value in counts[split] if value not in train]:
+            yield f"{name}: {split} has {_list(unseen)}, which train does not have"
+
+
+def _list(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values[:5])) + (f" and {len(values) - 5} more" * (len(values) > 5))
+
+
+def _shown(example: Any) -> Iterable[tuple[str, str]]:
+    for name, value in example._asdict().items():
+        if name not in IGNORED and not isinstance(value, bytes):
+            text = " ".join(value) if isinstance(value, tuple) else str(value)
+            text = text.replace("\n", "\\n").replace("\t", "\\t")
+            yield name, text if len(text) <= 100 else f"{text[:99]}…"

@@ -1,0 +1,138 @@
+"""Recipes for labelled texts and tagged tokens: files, columns, vocabulary and model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regard.data import Split
+from regard.data.table import detect_table, table_kind
+from regard.errors import ConfigError, FileError
+from regard.files import iter_lines
+from regard.models import ClassifierConfig
+from regard.tasks.proposals.proposal import (
+    Proposal,
+    choose_steps,
+    inspect_or_raise,
+    train_config,
+)
+from regard.tasks.proposals.splits import find_splits, list_files
+from regard.tasks.recipe import Recipe
+from regard.tasks.registry import find_task
+
+TEXT_COLUMNS = ("text", "sentence", "content", "review", "comment", "message", "body", "title")
+LABEL_COLUMNS = ("label", "class", "category", "target", "sentiment", "topic", "intent", "labels")
+TAG_SUFFIXES = (".conll", ".conllu", ".tsv", ".txt", ".jsonl", ".iob", ".bio", ".iob2")
+CONLLU_COLUMNS = 10  # word 2, universal part of speech 4
+BATCH_TOKENS = 2048
+EPOCHS = 20
+# (train examples below which it applies, vocabulary, layers, dim)
+SIZES = [(2_000, 1000, 2, 64), (20_000, 2000, 2, 128), (float("inf"), 4000, 3, 192)]
+
+
+def propose_labels(paths: Sequence[Path], name: str) -> Proposal:
+    """A text classifier for a table of texts and labels, or a folder of splits."""
+    comments: dict[str, str] = {}
+    files = _find(paths, lambda file: table_kind(file) is not None, ".csv, .tsv or .jsonl")
+    columns = _label_columns(Path(files["train"]), comments)
+    task = find_task("labels")(**files, **columns)
+    return _propose(task, name, "labelled texts", "text", "accuracy", comments)
+
+
+def propose_tags(paths: Sequence[Path], name: str) -> Proposal:
+    """A tagger for a CoNLL-like file, JSON lines of tokens and tags, or a folder of splits."""
+    comments: dict[str, str] = {}
+    files = _find(paths, lambda f: _suffix(f) in TAG_SUFFIXES, ", ".join(TAG_SUFFIXES))
+    columns = _tag_columns(Path(files["train"]), comments)
+    task = find_task("tagging")(**files, **columns)
+    return _propose(task, name, "tagged sentences", "tokens", "f1", comments)
+
+
+def _propose(
+    task: Any, name: str, what: str, field: str, monitor: str, comments: dict[str, str]
+) -> Proposal:
+    report = inspect_or_raise(task, what, [Path(task.train)])
+    train = report.sizes["train"]
+    vocab, layers, dim = next(row[1:] for row in SIZES if train < row[0])
+    tokens = report.length(field).total / (3.5 if field == "text" else 0.7)
+    steps, reason = choose_steps(max(1.0, tokens / BATCH_TOKENS), EPOCHS)
+    rule = f"for {train:,} train examples"
+    comments |= {
+        "data.vocab_size": rule,
+        "model.layers": f"{layers} layers of {dim} {rule}",
+        "train.steps": reason,
+        "train.monitor": "what early stopping watches, once `patience` is set",
+    }
+    if not (task.valid and task.test):
+        missing = " and ".join(split for split in ("valid", "test") if not getattr(task, split))
+        comments["data.train"] = f"5% each become {missing}, by a hash of the text"
+    recipe = Recipe(
+        name=name,
+        data=replace(task, vocab_size=vocab),
+        model=ClassifierConfig(
+            vocab=1, classes=1, layers=layers, dim=dim, heads=dim // 32, ffn_dim=2 * dim,
+            dropout=0.2, pooling="mean" if field == "text" else "first",
+        ),
+        train=train_config(steps, lr=1e-3, monitor=monitor, batch_tokens=BATCH_TOKENS),
+    )  # fmt: skip
+    return Proposal(recipe, comments, report)
+
+
+def _find(paths: Sequence[Path], wanted: Any, suffixes: str) -> dict[Split, str]:
+    """The file of each split."""
+    if len(paths) != 1:
+        raise FileError(f"data: needs one file, or a folder of splits, got {len(paths)}")
+    files = list_files(paths[0])
+    found = {"train": files} if paths[0].is_file() else find_splits(files, wanted)
+    if paths[0].is_file() and not wanted(paths[0]):
+        raise FileError(f"{paths[0]}: needs to end in {suffixes}, got {paths[0].suffix!r}")
+    if len(found.get("train", ())) != 1:
+        names = ", ".join(file.name for file in files[:6]) or "an empty folder"
+        raise FileError(f"{paths[0]}: needs one file, or train, valid and test, got {names}")
+    return {split: str(group[0].resolve()) for split, group in found.items()}
+
+
+def _suffix(file: Path) -> str:
+    return Path(file.name.lower().removesuffix(".gz")).suffix
+
+
+def _label_columns(file: Path, comments: dict[str, str]) -> dict[str, Any]:
+    """The columns of text and label by their names; without names by their values."""
+    table = detect_table(file, header=True)
+    found = [
+        next((name for name in table.columns if name.lower() in known), None)
+        for known in (TEXT_COLUMNS, LABEL_COLUMNS)
+    ]
+    if None not in found:
+        comments["data.text_column"] = f"of {', '.join(table.columns)}"
+        return {"text_column": found[0], "label_column": found[1]}
+    if table.kind == "jsonl" or len(table.columns) != 2:
+        raise ConfigError(
+            f"{file}: needs a column {' or '.join(TEXT_COLUMNS[:3])} and one "
+            f"{' or '.join(LABEL_COLUMNS[:3])}, got {', '.join(table.columns)}; try renaming them"
+        )
+    # the label is the shorter column, as in `5<tab>what a film`
+    cells = [len(cell) for cell in table.columns]
+    text, label = ("1", "2") if cells[0] > cells[1] else ("2", "1")
+    comments["data.header"] = "the first line is an example, not names of columns"
+    comments["data.text_column"] = "the longer one of two columns"
+    return {"text_column": text, "label_column": label, "header": False}
+
+
+def _tag_columns(file: Path, comments: dict[str, str]) -> dict[str, int]:
+    """The columns of word and tag: those of CoNLL-U, else the first and the last."""
+    if table_kind(file) == "jsonl":
+        return {}
+    for line in iter_lines(file):
+        text = line.decode(errors="replace").strip()
+        if not text or text.startswith("#"):
+            continue
+        columns = text.split("\t") if "\t" in text else text.split()
+        if len(columns) == CONLLU_COLUMNS and columns[0].isdecimal():
+            comments["data.token_column"] = "word of CoNLL-U"
+            comments["data.tag_column"] = "universal part of speech of CoNLL-U"
+            return {"token_column": 2, "tag_column": 4}
+        comments["data.token_column"] = "the first column"
+        comments["data.tag_column"] = f"the last of {len(columns)} columns"
+        return {}
+    raise FileError(f"{file}: needs tagged tokens, got an empty file")

@@ -1,0 +1,62 @@
+"""A recipe for labelled images: size, channels and model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regard.data.image.idx import find_idx, read_idx
+from regard.data.image.image_collection import has_idx_files
+from regard.errors import FileError
+from regard.models import VisionConfig
+from regard.tasks.proposals.proposal import (
+    Proposal,
+    choose_steps,
+    inspect_or_raise,
+    train_config,
+)
+from regard.tasks.proposals.splits import check_readable
+from regard.tasks.recipe import Recipe
+from regard.tasks.registry import find_task
+
+BATCH_SIZE = 64
+EPOCHS = 30
+SIDES, MAX_SIDE = (16, 24, 28, 32, 48), 64
+GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
+
+
+def propose_images(paths: Sequence[Path], name: str) -> Proposal:
+    """An image classifier for one folder per class, a table of labels, or IDX files."""
+    if len(paths) != 1:
+        raise FileError(f"data: needs one folder of images, or a table of labels, got {len(paths)}")
+    check_readable(paths[0])
+    task: Any = find_task("images")(path=str(paths[0].resolve()))
+    if has_idx_files(paths[0]):
+        pixels = read_idx(find_idx(paths[0], "train-images-idx3"))
+        task = replace(task, size=pixels.shape[-1], valid_images=min(5000, len(pixels) // 10))
+    report = inspect_or_raise(task, "images", paths)
+    sides = [min(map(int, size.split("x"))) for size in report.values("size").elements()]
+    side = sorted(sides)[len(sides) // 2]
+    size = side if has_idx_files(paths[0]) else next((n for n in SIDES if side <= n), MAX_SIDE)
+    is_grey = all(mode in GREY_MODES for mode in report.values("mode"))
+    train = report.sizes["train"]
+    patch = next(n for n in range(max(4, size // 8), 0, -1) if size % n == 0)
+    steps, reason = choose_steps(max(1.0, train / BATCH_SIZE), EPOCHS)
+    comments = {
+        "data.size": f"the median image has {side} pixels on its shorter side; at most {MAX_SIDE}",
+        "data.channels": "grey" if is_grey else "RGB",
+        "data.flip": "set it to true where the mirror image is of the same class",
+        "model.layers": f"4 layers of 64, patches of {patch}, for {train:,} train images",
+        "train.steps": reason,
+        "train.monitor": "what early stopping watches, once `patience` is set",
+    }
+    recipe = Recipe(
+        name=name,
+        data=replace(task, size=size, channels=1 if is_grey else 3, flip=False),
+        model=VisionConfig(
+            classes=1, layers=4, dim=64, heads=4, image_size=size, patch_size=patch,
+            channels=1 if is_grey else 3, dropout=0.1,
+        ),
+        train=train_config(steps, lr=2e-3, monitor="accuracy", batch_size=BATCH_SIZE),
+    )  # fmt: skip
+    return Proposal(recipe, comments, report)

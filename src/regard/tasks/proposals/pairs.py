@@ -1,0 +1,229 @@
+"""A recipe for sentence pairs: files, columns, languages, vocabulary and model."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from regard.data import Split
+from regard.data.table import detect_table, table_kind
+from regard.data.text.parallel_corpus import SUFFIXES, corpus_suffix
+from regard.errors import FileError
+from regard.files import iter_lines
+from regard.models import TranslatorConfig
+from regard.tasks.proposals.proposal import (
+    Proposal,
+    choose_steps,
+    inspect_or_raise,
+    train_config,
+)
+from regard.tasks.proposals.splits import find_splits, list_files
+from regard.tasks.recipe import Recipe
+from regard.tasks.translation.parallel_text import PairsTask
+
+SIDES = ("source", "src", "target", "tgt", "trg", "translation")
+# two-letter codes of ISO 639-1 that file and column names are searched for
+CODES = """
+    af am ar az be bg bn bs ca cs cy da de el en eo es et eu fa fi fr ga gl gu he hi hr hu hy id is
+    it ja ka kk km ko ky lb lo lt lv mk ml mn mr ms my nb ne nl nn no pa pl ps pt ro ru si sk sl sq
+    sr sv sw ta te tg th tk tl tr uk ur uz vi zh
+""".split()  # noqa: SIM905
+BATCH_TOKENS = 2048
+CHARS_PER_TOKEN = 3.5  # of byte pairs, in European languages
+EPOCHS = 30
+TMX_HEAD_LINES = 2000  # searched for languages
+# (train pairs below which it applies, vocabulary, layers per side, dim, dropout)
+SIZES = [
+    (5_000, 2000, 2, 128, 0.3),
+    (20_000, 4000, 2, 128, 0.3),
+    (100_000, 8000, 3, 192, 0.2),
+    (float("inf"), 8000, 3, 256, 0.1),
+]
+
+
+def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
+    """A translator for one file of pairs, two aligned files, or a folder of splits."""
+    comments: dict[str, str] = {}
+    files = _find(paths, comments)
+    folder = os.path.commonpath(
+        [file.resolve().parent for group in files.values() for file in group]
+    )
+    names = {
+        split: tuple(os.path.relpath(file.resolve(), folder) for file in group)
+        for split, group in files.items()
+    }
+    columns, header, heads = _columns(files["train"], comments)
+    source, target = _languages(files["train"], heads, comments)
+    task = PairsTask(
+        folder=folder, **names, columns=columns, header=header,
+        source_language=source, target_language=target,
+    )  # fmt: skip
+    report = inspect_or_raise(task, "pairs", [file for group in files.values() for file in group])
+    train = report.sizes["train"]
+    vocab, layers, dim, dropout = next(row[1:] for row in SIZES if train < row[0])
+    characters = max(report.length("source").total, report.length("target").total)
+    tokens = characters / CHARS_PER_TOKEN
+    steps, reason = choose_steps(max(1, tokens / BATCH_TOKENS), EPOCHS)
+    comments |= {
+        "data.folder": "the files are relative to it, and it to this file",
+        "data.vocab_size": f"byte pairs of both sides, for {train:,} pairs",
+        "model.layers": f"{layers}+{layers} layers of {dim} for {train:,} train pairs",
+        "model.dropout": "less for more data",
+        "train.steps": reason,
+        "train.monitor": "what early stopping watches, once `patience` is set",
+    }
+    if "valid" not in names:
+        comments["data.train"] = "5% each become valid and test, by a hash of the source"
+    recipe = Recipe(
+        name=name,
+        data=replace(task, vocab_size=vocab),
+        model=TranslatorConfig(
+            source_vocab=1, target_vocab=1, layers=layers, decoder_layers=layers, dim=dim,
+            heads=dim // 32, ffn_dim=2 * dim, dropout=dropout,
+        ),
+        train=train_config(
+            steps, lr=2e-3, monitor="bleu", batch_tokens=BATCH_TOKENS, label_smoothing=0.1
+        ),
+    )  # fmt: skip
+    return Proposal(recipe, comments, report)
+
+
+def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[Path]]:
+    """The one or two files of each split."""
+    if len(paths) > 2:
+        raise FileError(f"data: needs a folder, one file, or two aligned files, got {len(paths)}")
+    if len(paths) == 2:
+        return {"train": [file for path in paths for file in list_files(path)[:1]]}
+    files = list_files(paths[0])
+    if paths[0].is_file():
+        if corpus_suffix(paths[0]) not in SUFFIXES:
+            raise FileError(
+                f"{paths[0]}: needs to end in {', '.join(SUFFIXES)}, got {paths[0].suffix!r}; "
+                "try two aligned files, source and target"
+            )
+        return {"train": files}
+    tables = find_splits(files, lambda file: corpus_suffix(file) in SUFFIXES)
+    aligned = find_splits(files, _has_language_suffix)
+    found = (
+        tables
+        if len(tables.get("train", ())) == 1
+        else {k: _one_pair(v) for k, v in aligned.items()}
+    )
+    if len(found.get("train", ())) not in (1, 2):
+        raise FileError(
+            f"{paths[0]}: needs train.tsv (or {', '.join(SUFFIXES[1:])}), or train.de and "
+            f"train.en, got {', '.join(file.name for file in files[:6]) or 'an empty folder'}"
+        )
+    found = {
+        split: group[:1] if len(found["train"]) == 1 else group for split, group in found.items()
+    }
+    if len(found["train"]) == 2:
+        comments["data.source_language"] = "swap the files and languages for the other direction"
+    return _complete(found, comments)
+
+
+def _complete(found: dict[Split, list[Path]], comments: dict[str, str]) -> dict[Split, list[Path]]:
+    """With valid and test, where one of them is missing."""
+    if ("valid" in found) == ("test" in found):
+        return found
+    given: Split = "valid" if "valid" in found else "test"
+    other: Split = "test" if given == "valid" else "valid"
+    comments[f"data.{other}"] = f"no file of its own: the {given} split again; scores are too good"
+    return {**found, other: found[given]}
+
+
+def _has_language_suffix(file: Path) -> bool:
+    return corpus_suffix(file)[1:] in CODES
+
+
+def _one_pair(files: list[Path]) -> list[Path]:
+    """The first stem that has two languages."""
+    stems = Counter(file.name.lower().removesuffix(".gz").rpartition(".")[0] for file in files)
+    stem = next((stem for stem, count in stems.items() if count == 2), None)
+    return [f for f in files if f.name.lower().removesuffix(".gz").rpartition(".")[0] == stem]
+
+
+def _columns(
+    files: Sequence[Path], comments: dict[str, str]
+) -> tuple[tuple[str, str], bool, tuple[str, str]]:
+    """Columns of source and target, whether a header names them, and their names."""
+    if len(files) == 2 or (kind := table_kind(files[0])) is None:
+        return ("1", "2"), False, ("", "")
+    table = detect_table(files[0], header=True)
+    known = [name for name in table.columns if name.lower() in SIDES or name.lower() in CODES]
+    if len(known) > 2:  # Indonesian, or more likely a number
+        known = [name for name in known if name.lower() != "id"]
+    if kind == "jsonl":
+        names = (known if len(known) >= 2 else list(table.columns))[:2]
+        if len(names) < 2:
+            raise FileError(
+                f"{files[0]}: needs two keys per line, got {', '.join(table.columns) or 'none'}"
+            )
+        comments["data.columns"] = f"of {', '.join(table.columns)}"
+        return (names[0], names[1]), False, (names[0], names[1])
+    if len(known) >= 2:
+        comments["data.columns"] = f"of {', '.join(table.columns)}"
+        comments["data.header"] = "the first line names the columns"
+        return (known[0], known[1]), True, (known[0], known[1])
+    texts = [str(n) for n, cell in enumerate(table.columns, 1) if not cell.strip().isdecimal()]
+    if len(texts) < 2:
+        raise FileError(
+            f"{files[0]}: needs two columns of text, got {len(texts)} in its first line"
+        )
+    comments["data.columns"] = f"the first two of text, of {len(table.columns)}"
+    comments["data.header"] = "the first line is a pair, not names of columns"
+    return (texts[0], texts[1]), False, ("", "")
+
+
+def _languages(
+    files: Sequence[Path], heads: tuple[str, str], comments: dict[str, str]
+) -> tuple[str, str]:
+    """The languages by suffixes, column names, the catalog's header or the file's name."""
+    if len(files) == 2:
+        codes = tuple(corpus_suffix(file)[1:] for file in files)
+        if codes[0] != codes[1] and all(code in CODES for code in codes):
+            return codes[0], codes[1]
+    if all(head.lower() in CODES for head in heads) and heads[0] != heads[1]:
+        return heads[0].lower(), heads[1].lower()
+    suffix = corpus_suffix(files[0])
+    if suffix == ".tmx":
+        return _tmx_languages(files[0], comments)
+    if suffix == ".po" and (target := _po_language(files[0])):
+        comments["data.source_language"] = "of the msgid; .po files do not say it"
+        return "en", target
+    for match in re.finditer(r"(?<![a-z])([a-z]{2})[-_]([a-z]{2})(?![a-z])", files[0].name.lower()):
+        if match[1] in CODES and match[2] in CODES:
+            comments["data.source_language"] = "by the name of the file"
+            return match[1], match[2]
+    comments["data.source_language"] = "not in the data: write names such as en and de"
+    return "source", "target"
+
+
+def _tmx_languages(file: Path, comments: dict[str, str]) -> tuple[str, str]:
+    counts: Counter[str] = Counter()
+    source = ""
+    for number, line in enumerate(iter_lines(file)):
+        text = line.decode(errors="replace")
+        if match := re.search(r"srclang\s*=\s*[\"']([\w-]+)", text):
+            source = match[1]
+        counts.update(re.findall(r"<tuv[^>]*?lang\s*=\s*[\"']([\w-]+)", text))
+        if number > TMX_HEAD_LINES:
+            break
+    if len(counts) < 2:
+        raise FileError(f"{file}: needs units in two languages, got {', '.join(counts) or 'none'}")
+    found = [language for language, _ in counts.most_common()]
+    source = source if source in found else found[0]
+    target = next(language for language in found if language != source)
+    comments["data.source_language"] = f"of {', '.join(found)} in the file"
+    return source, target
+
+
+def _po_language(file: Path) -> str:
+    for line in iter_lines(file):
+        if match := re.match(rb'"Language:\s*([\w-]+)', line):
+            return match[1].decode()
+        if line.startswith(b"msgid ") and line.strip() != b'msgid ""':
+            break
+    return ""

@@ -1,0 +1,117 @@
+"""A proposed recipe with a reason for each decision, and the choice of sizes they share."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from regard import models
+from regard.data import Split
+from regard.errors import FileError
+from regard.tasks.data_report import MAX_TOKENIZED, DataReport, inspect_data
+from regard.tasks.recipe import Recipe, Task
+from regard.tasks.recipe_file import recipe_to_toml
+from regard.train.config import TrainConfig
+from regard.train.device import select_device
+from regard.train.losses import objective
+
+MIN_STEPS, MAX_STEPS = 200, 3000
+MEASURED_STEPS = 3  # after one that warms up
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A recipe for own data, what the data holds, and the reason for each decision.
+
+    `comments` are by dotted name, such as "data.vocab_size".
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "en-de.tsv"
+    >>> _ = file.write_text("".join(f"{n} days\\t{n} Tage\\n" for n in range(99)))
+    >>> from regard.tasks.proposals.kinds import propose
+    >>> propose("pairs", [file]).recipe.data.target_language
+    'de'
+    """
+
+    recipe: Recipe
+    comments: dict[str, str]
+    report: DataReport
+
+    def to_toml(self, folder: str | Path, *, comment: str = "") -> str:
+        """The recipe as TOML for a file in `folder`: paths below it are written relative to it."""
+        data: Any = self.recipe.data
+        paths = {name: _relative(getattr(data, name), Path(folder)) for name in data.paths}
+        recipe = replace(self.recipe, data=replace(data, **paths))
+        return recipe_to_toml(recipe, comment=comment, comments=self.comments)
+
+    def measure_step(self) -> float | None:
+        """Seconds per training step on this machine; None for data too large to try it on."""
+        if self.report.total > MAX_TOKENIZED:
+            return None
+        data, train = self.recipe.data, self.recipe.train
+        tokenizer, device = data.tokenizer(train.seed), select_device(train)
+        model = models.build(data.resolve(self.recipe.model, tokenizer)).to(device)
+        batches, loss, times = iter(data.batches(tokenizer, train)), objective(data.objective), []
+        for _ in range(1 + MEASURED_STEPS):
+            started = time.perf_counter()
+            batch = {name: x.to(device) for name, x in next(batches).items()}
+            loss.loss_sum(model, batch).backward()
+            times.append(time.perf_counter() - started)
+        return min(times[1:])  # the least disturbed by other work
+
+
+def _relative(value: Any, folder: Path) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_relative(item, folder) for item in value)
+    path, base = os.path.realpath(value), os.path.realpath(folder)
+    is_below = value and Path(path).is_relative_to(base)
+    return os.path.relpath(path, base) if is_below else value and path
+
+
+def inspect_or_raise(
+    task: Task, what: str, paths: Sequence[Path], *, split: Split | None = "train"
+) -> DataReport:
+    """The report of a task's data; raises with the reasons if none of it is in the split, or any.
+
+    Args:
+        task: with data files of its own.
+        what: its examples, for the message.
+        paths: of the data, for the message.
+        split: that needs examples; None is any.
+    """
+    report = inspect_data(task)
+    if report.total if split is None else report.sizes[split]:
+        return report
+    names = ", ".join(map(str, paths))
+    reasons = ", ".join(f"{n} × {reason}" for reason, n in report.skipped.reasons.most_common())
+    got = reasons or (f"{report.total} in all" if report.total else "an empty file")
+    raise FileError(f"{names}: needs {what} to train on, got {got}")
+
+
+def choose_steps(epoch_steps: float, epochs: int) -> tuple[int, str]:
+    """Updates for so many epochs, within limits that take minutes, and the reason.
+
+    >>> choose_steps(50, 20)
+    (1000, '20 epochs')
+    >>> choose_steps(1000, 20)
+    (3000, '3.0 epochs: at most 3,000 steps, to take minutes on two cores')
+    """
+    wanted = max(1, round(epoch_steps * epochs / 100)) * 100
+    steps = min(max(wanted, MIN_STEPS), MAX_STEPS)
+    if steps == wanted:
+        return steps, f"{epochs} epochs"
+    passes = f"{steps / epoch_steps:,.1f} epochs"
+    if steps == MAX_STEPS:
+        return steps, f"{passes}: at most {MAX_STEPS:,} steps, to take minutes on two cores"
+    return steps, f"{passes}: at least {MIN_STEPS} steps"
+
+
+def train_config(steps: int, *, lr: float, monitor: str, **settings: Any) -> TrainConfig:
+    """Training settings that all proposals share: a tenth of warmup, five evaluations."""
+    every = max(1, steps // 5)
+    return TrainConfig(
+        steps=steps, lr=lr, warmup=steps // 10, monitor=monitor, weight_decay=0.05,
+        log_every=min(50, every), evaluate_every=every, save_every=every, **settings,
+    )  # fmt: skip

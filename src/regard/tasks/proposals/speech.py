@@ -1,0 +1,108 @@
+"""A recipe for recordings with transcripts: manifests, sample rate and model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from regard.data.audio.speech_manifest import (
+    KALDI_FILES,
+    LJSPEECH_FILE,
+    SUFFIXES,
+    find_manifests,
+    read_manifest,
+)
+from regard.data.load_report import LoadReport
+from regard.data.table import table_kind
+from regard.errors import FileError
+from regard.models import RecogniserConfig
+from regard.tasks.proposals.proposal import (
+    Proposal,
+    choose_steps,
+    inspect_or_raise,
+    train_config,
+)
+from regard.tasks.proposals.splits import check_readable, find_splits, list_files
+from regard.tasks.recipe import Recipe
+from regard.tasks.recognition.speech import SpeechTask
+
+AUDIO_FOLDERS = ("clips", "wavs", "wav", "audio", "recordings")
+EPOCHS = 40
+BATCH_SIZE = 16
+# (hours below which it applies, layers, dim)
+SIZES = [(1, 3, 128), (10, 6, 144), (float("inf"), 8, 192)]
+
+
+def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
+    """A streaming recogniser for a folder with a manifest, or for a manifest."""
+    if len(paths) != 1:
+        raise FileError(f"data: needs one folder with a manifest, or a manifest, got {len(paths)}")
+    check_readable(paths[0])
+    comments: dict[str, str] = {}
+    task = _find(paths[0], comments)
+    report = inspect_or_raise(task, "recordings", paths)
+    rates, seconds = report.values("rate"), report.length("seconds")
+    rate = min(16000, rates.most_common(1)[0][0])
+    found = ", ".join(f"{hertz:,} Hz ({count:,})" for hertz, count in rates.most_common(4))
+    comments["data.sample_rate"] = f"the most frequent of {found}, at most 16,000; resampled to it"
+    hours, train = seconds.total / 3600, report.sizes["train"]
+    layers, dim = next(row[1:] for row in SIZES if hours < row[0])
+    steps, reason = choose_steps(max(1.0, train / BATCH_SIZE), EPOCHS)
+    mels = 40 if rate < 16000 else 80
+    comments |= {
+        "data.n_mels": "40 below 16,000 Hz, else 80",
+        "data.max_seconds": f"the longest recording has {seconds.max:g} s",
+        "model.layers": f"{layers} layers of {dim} for {hours:,.2f} hours",
+        "model.vocab": "replaced by the number of characters in the data",
+        "model.chunk": "outputs of 40 ms that are computed together: a latency of 0.64 s",
+        "train.steps": reason,
+    }
+    if not task.valid and len(task.source().manifests) == 1:
+        comments["data.folder"] = "5% each become valid and test, by a hash of the file name"
+    recipe = Recipe(
+        name=name,
+        data=replace(task, sample_rate=rate, n_mels=mels),
+        model=RecogniserConfig(
+            vocab=2, layers=layers, dim=dim, heads=4, dropout=0.1, chunk=16, left_chunks=8,
+            cmvn_depth=12.0,
+        ),
+        train=train_config(steps, lr=1e-3, monitor="loss", batch_size=BATCH_SIZE),
+    )  # fmt: skip
+    return Proposal(recipe, comments, report)
+
+
+def _find(path: Path, comments: dict[str, str]) -> SpeechTask:
+    """The manifests, and the folder that their recordings are relative to."""
+    if path.is_file():
+        folder, names = path.resolve().parent, {"train": path.name}
+    else:
+        folder, names = path.resolve(), _manifests(path, comments)
+    task = SpeechTask(folder=str(folder), **names)
+    first = folder / names["train"] if names else find_manifests(folder)[0]
+    audio = next((file for _, file, _ in read_manifest(first, LoadReport())), None)
+    if audio is not None and not audio.is_file():
+        for place in AUDIO_FOLDERS:
+            if (folder / place / audio.name).is_file():
+                comments["data.audio_folder"] = "where the recordings of the manifest are"
+                return replace(task, audio_folder=place)
+    return task
+
+
+def _manifests(folder: Path, comments: dict[str, str]) -> dict[str, str]:
+    """Names of the manifests where `find_manifests` would not find them."""
+    files = list_files(folder)
+    if any(file.name in (*KALDI_FILES, LJSPEECH_FILE) for file in files):
+        return {}
+    found = find_splits(files, lambda file: table_kind(file) is not None)
+    one = {split: group[0].name for split, group in found.items() if len(group) == 1}
+    if set(one) == {"train", "valid", "test"} or (set(one) == {"train"} == set(found)):
+        return one
+    try:
+        find_manifests(folder)
+    except FileError:
+        tables = [file.name for file in files if table_kind(file)]
+        got = ", ".join(tables) or f"no {', '.join(SUFFIXES)} file"
+        raise FileError(
+            f"{folder}: needs one manifest, or train, valid and test, got {got}; try the manifest "
+            "itself: regard new speech FILE"
+        ) from None
+    return {}

@@ -1,0 +1,77 @@
+"""A recipe for plain text: split, units, window and model of a language model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from regard.errors import FileError
+from regard.models import LanguageConfig
+from regard.tasks.language.text import TextTask
+from regard.tasks.proposals.proposal import (
+    Proposal,
+    choose_steps,
+    inspect_or_raise,
+    train_config,
+)
+from regard.tasks.proposals.splits import check_readable
+from regard.tasks.recipe import Recipe
+
+BATCH_TOKENS = 1024
+EPOCHS = 20
+MIN_FILES = 40  # from which whole files are held out
+# (characters below which it applies, units, vocabulary, layers, dim, characters per token)
+SIZES = [
+    (300_000, "characters", 256, 2, 128, 1.0),
+    (5_000_000, "bpe", 2000, 3, 128, 3.0),
+    (float("inf"), "bpe", 4000, 4, 192, 3.5),
+]
+
+
+def propose_text(paths: Sequence[Path], name: str) -> Proposal:
+    """A language model of a text file or a folder of them."""
+    if len(paths) != 1:
+        raise FileError(f"data: needs one file or folder of text, got {len(paths)}")
+    check_readable(paths[0])
+    comments: dict[str, str] = {}
+    task = TextTask(folder=str(paths[0].resolve()))
+    by_files = inspect_or_raise(task, "text", paths, split=None)
+    files, characters = by_files.total, sum(x.total for x in by_files.lengths["text"].values())
+    enough = files >= MIN_FILES and by_files.sizes["valid"] > 1 and by_files.sizes["test"] > 1
+    task = replace(task, split_by="files" if enough else "tail")
+    report = by_files if enough else inspect_or_raise(task, "text", paths)
+    report.skipped = by_files.skipped
+    comments["data.split_by"] = (
+        f"5% of {files:,} files each become valid and test, by a hash of the text"
+        if enough
+        else f"the last tenth of the text is valid and test: {files:,} file{'s' * (files > 1)}"
+    )
+    _, units, vocab, layers, dim, per_token = next(row for row in SIZES if characters < row[0])
+    tokens = 0.9 * characters / per_token
+    # the train split needs two windows, the held-out tenth one token
+    length = next((n for n in (256, 128, 64, 32, 16) if tokens / 20 > n), 8)
+    if tokens < 2 * length + 1:
+        raise FileError(f"{paths[0]}: needs 20 characters or more, got {characters:,.0f}")
+    steps, reason = choose_steps(max(1.0, tokens / BATCH_TOKENS), EPOCHS)
+    rule = f"for {characters:,.0f} characters in all"
+    comments |= {
+        "data.tokenizer_type": rule,
+        "data.length": "tokens of a window, at most a twentieth of the text",
+        "data.valid_windows": "of the valid split, to evaluate quickly",
+        "model.layers": f"{layers} layers of {dim} {rule}",
+        "train.steps": reason,
+    }
+    if units == "bpe":
+        comments["data.vocab_size"] = rule
+    recipe = Recipe(
+        name=name,
+        data=replace(
+            task, tokenizer_type=units, vocab_size=vocab if units == "bpe" else task.vocab_size,
+            length=length, valid_windows=64, overlap=length // 4,
+        ),
+        model=LanguageConfig(
+            vocab=1, layers=layers, dim=dim, heads=dim // 32, positions="none",
+            rope_theta=10000.0, norm="rms", bias=False, scale_embedding=False, dropout=0.1,
+        ),
+        train=train_config(steps, lr=3e-3, monitor="loss", batch_tokens=BATCH_TOKENS),
+    )  # fmt: skip
+    return Proposal(recipe, comments, report)
