@@ -120,7 +120,8 @@ class TextTask(LanguageTask):
     def _source(self) -> TextFiles:
         if self.folder and not Path(self.folder).exists():
             raise FileError(
-                f"folder: needs a text file or a folder of them, got nothing at {self.folder!r}"
+                f"folder: needs a text file or a folder of them, got none at {self.folder!r}; "
+                "try --set folder=PATH"
             )
         return TextFiles([self.folder]) if self.folder else TextFiles()
 
