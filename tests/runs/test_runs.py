@@ -189,5 +189,7 @@ def test_folders_that_cannot_hold_a_run_are_reported(tmp_path):
         resume_run(tmp_path)
     with pytest.raises(FileError, match="needs to be a folder with runs, got nothing there"):
         list_runs(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="recipe: needs one of .*, got 'frases'; try phrases"):
+    with pytest.raises(
+        ConfigError, match="recipe: needs a .toml file or one of .*, got 'frases'; try phrases"
+    ):
         recipe("frases")
