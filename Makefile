@@ -16,6 +16,7 @@ test: $(VENV)/.tested check
 check: $(VENV)/.tested
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
+	$(BIN)/python docs/extract_examples.py
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 

@@ -103,7 +103,7 @@ QUESTIONS = (
     ),
     Question("Prove σ(-x) = 1 - σ(x).", "regard work proof-sigmoid-negation"),
     Question(
-        "Derive ∂J/∂W_g, check it with autograd, show the product of the forget gates.",
+        "Derive ∂J/∂W_c of an LSTM, check it with autograd, show the product of the forget gates.",
         "regard work forward-mode-lstm --autograd --only f_*,dc_*,dW_c,X_*,Dc_*,Dh_*,fW_c,remarks",
         "BPTT, ∂J/∂W_c also in forward mode, and both compared with autograd.",
     ),
@@ -126,7 +126,7 @@ QUESTIONS = (
         "regard work cost-translation --only E*,D*,C*,t,u,remarks",
     ),
     Question(
-        "Read this map: who attends to whom, does any token look at itself?",
+        "Read this map: which token attends to which; does any token attend to itself?",
         'regard look phrases "14 May 2024" --to de --at encoder.1.self --describe',
         "The pretrained translator; the map of a worked example is described at the end of "
         "question 1.",
@@ -134,8 +134,8 @@ QUESTIONS = (
     Question(
         "What does this token point to, by head and layer, before and after training?",
         'regard look phrases "14 May 2024" --to de --at "*.cross" --query 2',
-        "The query token is “14.”, and the month is next: after training, every head of the last "
-        "layer attends to “may”.",
+        "The query is the “.” of “14.”, after which the month is generated: after training, every "
+        "head of the last layer attends to “may”.",
     ),
     Question(
         "How do the accuracy curves of CNN and ViT compare as data grows?",

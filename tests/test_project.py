@@ -124,6 +124,14 @@ def test_make_targets_that_the_pages_name_exist():
         assert set(named) <= targets
 
 
+def test_the_files_that_the_contributing_page_names_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Adding things")[2]
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text))
+    assert len(named) > 30
+    missing = [x for x in named if not (PACKAGE / x).exists() and not (ROOT / x).exists()]
+    assert missing == []
+
+
 def test_every_test_file_has_a_name_of_its_own():
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))

@@ -35,7 +35,7 @@ def glyphs(folder) -> list:
     return sorted(path for path in folder.glob("*.png") if path.stem[-1:].isdigit())
 
 
-def test_pictures_become_classes_with_probabilities(folder):
+def test_images_are_classified_with_probabilities(folder):
     files = glyphs(folder)
     done = run("glyphs", *files, "--top", 1)
     assert done.exit_code == 0
@@ -82,7 +82,7 @@ def test_what_it_looked_at_is_drawn_for_each(folder, tmp_path):
     assert drawn == {f"all-{one.stem}.png", f"all-{two.stem}.png"}
 
 
-def test_a_bad_picture_is_named_and_the_others_are_answered(folder):
+def test_an_unreadable_image_is_reported_and_the_others_are_classified(folder):
     good = glyphs(folder)[0]
     bad = [folder / name for name in ("empty.png", "text.png", "cut.png", "none.png")]
     done = run("glyphs", *bad[:2], good, *bad[2:], "--top", 1)
@@ -92,13 +92,13 @@ def test_a_bad_picture_is_named_and_the_others_are_answered(folder):
     assert run("glyphs", *bad).exit_code == 2
 
 
-def test_what_cannot_be_asked_says_so(folder, tmp_path):
+def test_invalid_options_raise(folder, tmp_path):
     good = glyphs(folder)[0]
     for args, message in (
         (("morse", good), "run: needs a model that can classify, got a Recogniser; try transcribe"),
         (("glyphs", good, "--top", 0), "top: needs 1 or more, got 0"),
         (("glyphs", good, "--size", 15), "size: needs a multiple of the patch, 4, got 15"),
-        (("glyphs", good, "--size", 16, "--own-size"), "size: needs to be left out"),
+        (("glyphs", good, "--size", 16, "--own-size"), "size: needs to be unset"),
         (("glyphs", good, "--overlay", tmp_path / "no/out.png"), "overlay: needs a folder"),
     ):
         done = run(*args)

@@ -1,11 +1,15 @@
 """The command line, run as a user runs it."""
 
+import pkgutil
 import resource
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
+
+import regard.cli
+from regard.cli import COMMANDS, app
 
 
 def run(*args: str, **kwargs) -> subprocess.CompletedProcess[str]:
@@ -29,6 +33,23 @@ def test_help_answers_within_a_second():
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # its own time, not the clock's: other tests may run beside it
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+@pytest.mark.parametrize("name", COMMANDS.split())
+def test_every_command_and_each_of_its_options_has_a_help_text(name):
+    from typer.main import get_command
+
+    command = get_command(app).commands[name]
+    assert command.help, "write a docstring"
+    options = [x for x in command.params if x.name != "help"]
+    assert [x.name for x in options if not getattr(x, "help", None)] == []
+    assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
+    assert CliRunner().invoke(app, [name, "--no-such-option"]).exit_code == 2
+
+
+def test_every_file_of_the_command_line_is_a_command():
+    files = {x.name for x in pkgutil.iter_modules(regard.cli.__path__)}
+    assert files - {"output"} == set(COMMANDS.split()), "add it to COMMANDS in cli/__init__.py"
 
 
 def test_version_names_what_matters_for_a_bug_report():

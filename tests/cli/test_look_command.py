@@ -155,7 +155,7 @@ def test_a_text_that_the_model_cannot_read_is_one_line_and_exit_code_2(language,
 
 @pytest.mark.usefixtures("users_view")
 def test_a_place_that_has_no_model_is_reported(tmp_path, language, bert):
-    assert "got nothing there" in run(tmp_path / "none", "3").stderr
+    assert "got no such file" in run(tmp_path / "none", "3").stderr
     (tmp_path / "empty").mkdir()
     assert "got neither" in run(tmp_path / "empty", "3").stderr
     (bert / "config.json").write_text("{")

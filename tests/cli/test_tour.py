@@ -42,7 +42,7 @@ def test_every_model_is_built_and_run(shown):
     assert set(kinds) - {"Stack", "Token", "SpeechEncoder"} <= set(lines)
 
 
-def test_the_picture_in_the_readme_is_what_is_shown(shown):
+def test_the_svg_in_the_readme_is_up_to_date(shown):
     drawn = (ROOT / "docs/start/tour.svg").read_text()
     text = squeeze(html.unescape("".join(re.findall(r"<text[^>]*>([^<]*)</text>", drawn))))
     before, _, after = shown.partition("One definition")  # its rounding errors differ by machine
@@ -68,7 +68,7 @@ def test_a_terminal_without_these_signs_shows_their_numbers_and_does_not_stop():
     assert done.stdout.endswith("\\u221e \\u2588\\u2588\n")
 
 
-def test_the_picture_can_be_kept_and_a_bad_place_for_it_is_reported_in_one_line(tmp_path):
+def test_the_svg_can_be_saved_and_a_missing_folder_is_reported(tmp_path):
     from typer.testing import CliRunner
 
     from regard.cli import app

@@ -59,7 +59,7 @@ def test_several_files_have_their_names_and_a_bad_one_stops_no_other(folder):
     assert "two.flac: resampled from 16000 to 8000 Hz" in done.stderr
 
 
-def test_of_a_truncated_file_the_text_that_is_there_is_kept(folder):
+def test_a_truncated_file_is_transcribed_as_far_as_it_goes(folder):
     done = run("morse", folder / "cut.wav")
     assert done.exit_code == 1
     assert done.stdout.startswith("PAR")
@@ -130,13 +130,13 @@ def test_a_run_without_a_calibration_gives_no_warnings(folder, judged):
     assert "warning" not in done.stderr
 
 
-def test_live_sound_is_judged_at_its_end(judged):
+def test_live_audio_gets_its_confidence_at_the_end(judged):
     done = run(judged(0.75), "-", given=pcm(morse("PARIS 73")))
     assert (done.exit_code, done.stdout) == (1, "PARIS\n73\n")
     assert "regard: warning: standard input: confidence 0.50 is below 0.75" in done.stderr
 
 
-def test_nobody_reading_the_text_is_no_traceback(folder):
+def test_a_closed_pipe_gives_no_traceback(folder):
     command = (
         f"{sys.executable} -m regard transcribe morse {folder}/one.wav {folder}/one.wav | true"
     )
@@ -146,7 +146,11 @@ def test_nobody_reading_the_text_is_no_traceback(folder):
 
 def test_input_that_cannot_be_transcribed_exits_with_2(folder):
     for args, given, message in (
-        (("morse", folder / "none.wav"), b"", "none.wav: needs to be a sound file, got nothing"),
+        (
+            ("morse", folder / "none.wav"),
+            b"",
+            "none.wav: needs to be a sound file, got no such file",
+        ),
         (("morse", "-"), b"", "standard input: needs 16-bit samples, got nothing"),
         (("morse", "-"), (folder / "one.wav").read_bytes(), "got a WAV file; try its name"),
         (

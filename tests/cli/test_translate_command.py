@@ -135,8 +135,8 @@ def test_a_catalog_is_filled_in_its_place(folder, shouting, tmp_path):
     assert file.read_text() == (
         '# kept\n#, fuzzy\nmsgid "one"\nmsgstr "de ONE"\n\nmsgid "%d"\nmsgstr ""\n'
     )
-    assert "left as it was: '%d': the translation lost %d" in done.stderr
-    assert "filled 1 and marked them fuzzy, kept 0, left 1" in done.stderr
+    assert "skipped: '%d': the translation lost %d" in done.stderr
+    assert "filled 1 (marked fuzzy), kept 0, skipped 1" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.po"]
 
 
@@ -191,7 +191,7 @@ def test_a_model_that_was_trained_translates(folder):
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_a_language_model_goes_on_with_its_prompt(writer):
+def test_a_language_model_continues_its_prompt(writer):
     done = regard("generate", writer, "to be", "--max-new-tokens", "9", "--seed", "1")
     assert done.exit_code == 0
     assert done.stdout.startswith("to be")
@@ -217,7 +217,7 @@ def test_a_language_model_goes_on_with_its_prompt(writer):
         (["--to", "de", "gr\udcfc"], "text: needs UTF-8, got 'gr\\udcfc'; try a file"),
         (["--to", "de", ""], "got ''; it needs words, got none"),
         (["--to", "de", "one " * 3000], "it needs at most 2048 tokens"),
-        (["--to", "de", "nowhere.po"], "nowhere.po: needs to be a file, got nothing there"),
+        (["--to", "de", "nowhere.po"], "nowhere.po: needs to be a file, got no such file"),
         (
             ["--to", "de", "--format", "xml", "one"],
             "format: needs one of lines, tsv, po, got 'xml'",
@@ -273,7 +273,7 @@ def test_an_interrupt_keeps_what_is_done_beside_the_old_file(folder, tmp_path, s
     assert done.exit_code == 130
     assert out.read_text() == "old"
     assert (tmp_path / "out.txt.partial").read_text() == "ONE\n"
-    assert f"what was done is in {out}.partial" in done.stderr
+    assert f"the finished part is in {out}.partial" in done.stderr
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -332,7 +332,7 @@ def test_a_signal_keeps_what_is_done_and_says_where(folder, tmp_path):
         process.terminate()
         said = process.stderr.read().decode()
     assert process.returncode == 128 + signal.SIGTERM
-    assert f"what was done is in {out}.partial" in said
+    assert f"the finished part is in {out}.partial" in said
     assert "Traceback" not in said
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt.partial"]
 

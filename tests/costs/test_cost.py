@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from model_cases import BATCH, CASES, VOCAB, M, N, tokens
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -13,8 +14,6 @@ from regard.costs.model_parts import iter_cost_parts
 from regard.errors import ConfigError
 from regard.ops import intercept
 from regard.ops.recurrence import intercept as steps
-
-VOCAB, M, N, BATCH = 11, 9, 5, 2
 
 
 class ByTheReference:
@@ -46,79 +45,6 @@ def counted(model, *inputs):
     return counter.get_total_flops() // 2
 
 
-def tokens(n=M):
-    return torch.randint(VOCAB, (BATCH, n))
-
-
-def pair(config):
-    kind = (
-        models.Translator
-        if isinstance(config, models.TranslatorConfig)
-        else models.RecurrentTranslator
-    )
-    return kind(config), (tokens(), tokens(N))
-
-
-CASES = {
-    "translator": lambda: pair(models.translator_tiny(vocab=VOCAB)),
-    "translator, untied, odd widths": lambda: pair(
-        models.translator_tiny(
-            vocab=VOCAB,
-            head_dim=3,
-            kv_heads=2,
-            ffn_dim=20,
-            gated=True,
-            tied=False,
-            shared_embedding=False,
-        )
-    ),
-    "translator, buckets": lambda: pair(
-        models.translator_tiny(vocab=VOCAB, relative_bias="buckets")
-    ),
-    "translator, keys": lambda: pair(
-        models.translator_tiny(vocab=VOCAB, relative_bias="keys", max_distance=4)
-    ),
-    "language": lambda: (models.LanguageModel(models.language_tiny(vocab=VOCAB)), (tokens(),)),
-    "language, grouped, gated": lambda: (
-        models.LanguageModel(models.language_small(vocab=VOCAB)),
-        (tokens(),),
-    ),
-    "classifier": lambda: (
-        models.Classifier(models.classifier_tiny(vocab=VOCAB, classes=3, pooler=True)),
-        (tokens(),),
-    ),
-    "vision": lambda: (
-        models.VisionTransformer(models.vision_tiny(classes=3, image_size=12, head="mlp")),
-        (torch.zeros(BATCH, 1, 12, 12),),
-    ),
-    "recogniser": lambda: (
-        models.Recogniser(models.recogniser_tiny(vocab=VOCAB)),
-        (torch.zeros(BATCH, M, 40),),
-    ),
-    "recogniser over bands": lambda: (
-        models.Recogniser(models.recogniser_tiny(vocab=VOCAB, filters=3)),
-        (torch.zeros(BATCH, M, 40),),
-    ),
-    "speech encoder": lambda: (
-        models.SpeechEncoder(models.SpeechEncoderConfig(layers=2, dim=8, heads=2)),
-        (torch.zeros(BATCH, M, 80),),
-    ),
-    "mlp": lambda: (
-        models.MLP(models.MLPConfig(inputs=16, classes=3)),
-        (torch.zeros(BATCH, 16),),
-    ),
-    "resnet": lambda: (
-        models.ResNet(models.ResNetConfig(classes=3, width=16)),
-        (torch.zeros(BATCH, 1, 9, 9),),
-    ),
-}
-for kind in ("rnn", "gru", "lstm"):
-    for attention in ("none", "bahdanau", "luong", "hybrid"):
-        CASES[f"{kind}, {attention}"] = lambda kind=kind, attention=attention: pair(
-            models.recurrent_tiny(vocab=VOCAB, cell=kind, attention=attention, dim=6, layers=2)
-        )
-
-
 def cost_of(name):
     model, inputs = CASES[name]()
     source = {"vision": 12, "resnet": 9}.get(name, M)
@@ -128,12 +54,13 @@ def cost_of(name):
 def test_every_model_class_has_its_parts_and_a_case_here():
     public = [getattr(models, name) for name in models.__all__]
     classes = {x for x in public if isinstance(x, type) and issubclass(x, nn.Module)}
+    assert classes == set(models.MODELS.values()), "decorate with register_model, and export"
+    assert classes == {type(make()[0]) for make in CASES.values()}, "add it to model_cases.py"
     default = iter_cost_parts.dispatch(nn.Module)
     assert not [x for x in classes if iter_cost_parts.dispatch(x) is default]
-    assert classes == {type(make()[0]) for make in CASES.values()}
 
 
-def test_the_textbooks_layers_cost_what_it_says():
+def test_layer_costs_match_the_textbook():
     assert rg.costs.layer_cost("attention", n=64, d=512) == 4 * 64 * 512**2 + 2 * 64**2 * 512
     assert [rg.costs.layer_cost(k, n=3, d=2) for k in ("rnn", "gru", "lstm")] == [24, 72, 96]
     assert rg.costs.layer_cost("feed_forward", n=3, d=2) == 96
@@ -181,7 +108,7 @@ def test_formulas_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_multiply_adds_are_those_that_torch_counts(name):
+def test_multiply_adds_match_torchs_flop_counter(name):
     found, model, inputs = cost_of(name)
     assert found.multiply_adds == counted(model, *inputs)
 

@@ -20,11 +20,11 @@ def test_the_papers_base_model_has_63_million_parameters_with_37000_words():
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_every_preset_can_be_asked(name):
+def test_every_preset_has_a_cost(name):
     assert asked(name).exit_code == 0
 
 
-def test_a_saved_model_can_be_asked_and_a_wrong_name_gets_a_hint(tmp_path):
+def test_a_saved_model_has_a_cost_and_a_wrong_name_gets_a_hint(tmp_path):
     models.save(models.LanguageModel(models.language_tiny(vocab=10)), tmp_path)
     assert "100,736" in asked(str(tmp_path)).stdout  # all its parameters
     done = asked("translator_bass")

@@ -47,7 +47,7 @@ MODULES = {
 }
 
 
-def test_an_lstm_cell_has_three_gates_two_tanh_and_four_joints():
+def test_an_lstm_diagram_has_three_gates_two_tanh_and_four_nodes():
     root = parsed(rg.nn.RecurrentCell(3, 4, "lstm"))
     assert len(of_class(root, "gate")) == 3
     assert len(of_class(root, "squash")) == 2
@@ -79,7 +79,7 @@ def test_norm_and_sum_stand_in_the_order_the_block_has_them(options, order):
     assert len(of_class(root, "residual")) == order.count("sum")
 
 
-def test_shapes_and_counts_are_those_of_the_object():
+def test_shapes_and_counts_match_the_module():
     said = words(parsed(rg.nn.EncoderBlock(512, 8)))
     assert {"8 heads of 64", "512 → 2048 → 512, relu", "2,099,712 parameters"} <= set(said)
     said = words(parsed(MODULES["pre"]()))

@@ -42,7 +42,7 @@ pieces = st.lists(st.integers(1, 400), min_size=1, max_size=8)
 
 
 @given(sizes=pieces, rates=st.sampled_from([(44100, 8000), (8000, 16000), (1000, 1001)]))
-def test_how_sound_is_cut_changes_nothing_when_it_is_resampled(sizes, rates):
+def test_resampling_does_not_depend_on_the_chunks(sizes, rates):
     wave = torch.randn(sum(sizes))
     whole = resampled(wave, *rates, [len(wave)])
     assert len(whole) == -(-len(wave) * rates[1] // rates[0])
@@ -50,7 +50,7 @@ def test_how_sound_is_cut_changes_nothing_when_it_is_resampled(sizes, rates):
 
 
 @given(sizes=pieces)
-def test_how_sound_is_cut_changes_nothing_when_it_is_levelled(sizes):
+def test_peak_normalization_does_not_depend_on_the_chunks(sizes):
     wave = torch.randn(sum(sizes)) * 0.1
     level, whole = PeakNormalizer(100, half_life=1.0), PeakNormalizer(100, half_life=1.0)
     got = torch.cat([*(level(piece) for piece in wave.split(sizes)), level.finish()])
@@ -58,7 +58,7 @@ def test_how_sound_is_cut_changes_nothing_when_it_is_levelled(sizes):
     assert_close(got, torch.cat([whole(wave), whole.finish()]), atol=1e-6, rtol=0)
 
 
-def test_soft_sound_becomes_loud_and_silence_stays_soft():
+def test_quiet_audio_is_amplified_and_silence_is_not():
     wave = sine(8000).float()
     soft, loud = PeakNormalizer(8000)(wave * 0.01), PeakNormalizer(8000)(wave)
     assert_close(soft, loud, atol=1e-5, rtol=0)
@@ -113,7 +113,7 @@ def test_silence_and_samples_that_are_no_number_are_reported(tmp_path):
     assert notes[1].startswith("silence: ")
 
 
-def test_what_is_no_sound_says_so(tmp_path, users_view):
+def test_files_without_audio_raise(tmp_path, users_view):
     def bad(name: str, content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
         AudioFile(tmp_path / name, 8000)

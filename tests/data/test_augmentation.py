@@ -27,7 +27,7 @@ def test_what_is_soft_gets_softer_or_louder_and_the_loudest_stays():
     assert torch.equal(y[:, 10:], x[:, 10:])  # nothing is not made louder
 
 
-def test_an_echo_comes_after_and_dies_away():
+def test_reverberation_follows_the_signal_and_decays():
     x = torch.full((8, 40, 3), -99.0)
     x[:, 10] = 0.0
     y = reverb(x, 0.5, seeded_generator(1))
@@ -38,7 +38,7 @@ def test_an_echo_comes_after_and_dies_away():
     assert_close(y[:, 10 + REVERB_FRAMES :], x[:, 10 + REVERB_FRAMES :].clamp(min=LOG_MEL_FLOOR))
 
 
-def test_curves_are_smooth_and_as_large_as_asked():
+def test_eq_curves_are_smooth_and_have_the_requested_size():
     drawn = random_eq_curves(400, 40, 3.0, seeded_generator(0))
     assert 2.5 < float(drawn.std()) < 4.0
     assert float(drawn.diff().abs().mean()) < 0.3 * float(drawn.abs().mean())

@@ -46,7 +46,7 @@ def test_a_batch_is_padded_and_has_lengths():
     assert batch["y"].tolist() == [1, 2]
 
 
-def test_frames_are_padded_with_silence_and_pictures_are_stacked():
+def test_frames_are_padded_and_images_are_stacked():
     frames = [{"mel": torch.ones(n, 2), "image": torch.ones(1, 4, 4)} for n in (1, 3)]
     batch = collate(frames, pad_id=7)
     assert batch["mel"].shape == (2, 3, 2)
@@ -73,7 +73,7 @@ def test_batches_hold_like_lengths():
 
 
 @pytest.mark.parametrize("stop", range(0, 30, 3))
-def test_going_on_from_a_state_is_as_if_nothing_had_happened(stop):
+def test_resuming_from_a_state_gives_the_same_batches(stop):
     whole = run(made(), 40)
     first = made()
     before = run(first, stop)

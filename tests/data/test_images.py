@@ -1,7 +1,6 @@
 """Glyphs depend on their seed alone; IDX files and folders are read as images."""
 
 import gzip
-import shutil
 import struct
 import time
 from itertools import islice
@@ -106,26 +105,7 @@ def test_images_of_a_folder_are_each_in_one_split(folder):
     assert torch.equal(reds % 2, images.labels["train"].to(torch.uint8))
 
 
-def test_a_table_of_labels_is_the_same_as_folders(folder):
-    rows = [f"{path.relative_to(folder)},{path.parent.name}" for path in folder.rglob("*.png")]
-    (folder / "labels.csv").write_text("\n".join(["file_name,label", *sorted(rows), "gone.png,a"]))
-    table = load_images(folder / "labels.csv", size=4)
-    folders = load_images(folder, size=4)
-    assert {k: sorted(v.tolist()) for k, v in table.labels.items()} == {
-        k: sorted(v.tolist()) for k, v in folders.labels.items()
-    }
-    assert table.report.reasons == {"no such file": 1}
-
-
-def test_split_folders_stay_as_they_are(folder):
-    for split in ("train", "valid", "test"):
-        shutil.copytree(folder / "a", folder / "all" / split / "x")
-        shutil.copytree(folder / "b", folder / "all" / split / "y")
-    images = load_images(folder / "all", size=4)
-    assert [len(labels) for labels in images.labels.values()] == [40, 40, 40]
-
-
-def test_what_is_no_image_is_counted(folder):
+def test_files_that_are_not_images_are_counted(folder):
     for name in ("a", "b"):
         for i in range(5):
             (folder / name / f"bad{i}.png").write_bytes(b"not an image" * (1 + i))

@@ -266,7 +266,7 @@ def test_a_source_sentence_is_in_one_split_whatever_its_translations(tmp_path):
     assert all(found.values())
 
 
-def test_training_goes_round_and_starts_anywhere(tmp_path):
+def test_train_repeats_and_starts_at_any_example(tmp_path):
     made = source(write(tmp_path, "tsv"))
     whole = list(islice(made.examples("train", 0), 20))
     assert whole[:3] == whole[3:6]

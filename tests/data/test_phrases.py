@@ -63,7 +63,7 @@ def babel(fact, language):
 
 
 @given(st.lists(numbers, min_size=2, max_size=3), languages, st.sampled_from(["standard", "or"]))
-def test_the_quick_way_says_what_babel_says(keys, language, style):
+def test_the_fast_formatter_matches_babel(keys, language, style):
     parts = [draw_fact(f"{key}", "train", (kind,)) for key in keys for kind in LIST_ITEM_KINDS]
     slow = [babel(part, language) for part in parts]
     assert [format_fact(part, language) for part in parts] == slow
@@ -200,13 +200,13 @@ def test_ten_thousand_pairs_a_second_on_one_core():
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ({"languages": ("en", "xx")}, "languages: need those that CLDR knows, got 'xx'"),
+        ({"languages": ("en", "xx")}, "languages: need languages of CLDR, got 'xx'"),
         ({"languages": ("en",)}, "languages: need one beside the source, got en"),
         ({"kinds": ("date", "dates")}, "kinds: need some of .*got dates"),
         ({"kinds": ()}, "kinds: need some of .*got none"),
         ({"kinds": ("duration", "list")}, "beside list, got duration, list"),
     ],
 )
-def test_what_cannot_be_said_is_refused(made, said):
+def test_invalid_phrases_options_raise(made, said):
     with pytest.raises(ConfigError, match=said):
         Phrases(**made)

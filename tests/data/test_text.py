@@ -76,7 +76,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     assert peak < 3_000_000  # of 6 million characters, three times
 
 
-def test_training_goes_on_for_ever_in_other_orders(corpus):
+def test_train_repeats_forever_in_a_new_order_each_epoch(corpus):
     text = TextFiles([corpus])
     once = [d.name for d in text.documents("train")]
     turns = [d.name for d in islice(text.examples("train", seed=0), 2 * len(once))]
@@ -87,7 +87,7 @@ def test_training_goes_on_for_ever_in_other_orders(corpus):
 
 
 @given(st.integers(1, 300), st.text(max_size=3))
-def test_an_order_without_a_list_is_a_permutation(size, key):
+def test_permute_index_is_a_permutation(size, key):
     assert sorted(permute_index(i, size, key) for i in range(size)) == list(range(size))
 
 

@@ -25,7 +25,7 @@ def held(kept: KVCache) -> list[float]:
     return k[0, 0, :, 0].tolist()
 
 
-def test_a_step_writes_behind_the_last_and_moves_nothing():
+def test_a_step_appends_in_place():
     one = grown(KVCache(), 1.0, 2.0)
     place = one.storage.layers[0].data_ptr()
     two = grown(one, 3.0)
@@ -34,7 +34,7 @@ def test_a_step_writes_behind_the_last_and_moves_nothing():
     assert held(one) == [1.0, 2.0]
 
 
-def test_a_state_gone_on_from_twice_keeps_both_futures():
+def test_a_state_can_be_continued_twice():
     one = grown(KVCache(), 1.0)
     left, right = grown(one, 2.0), grown(one, 3.0)
     assert held(left) == [1.0, 2.0]
@@ -42,7 +42,7 @@ def test_a_state_gone_on_from_twice_keeps_both_futures():
     assert held(grown(left, 4.0)) == [1.0, 2.0, 4.0]
 
 
-def test_a_cache_without_room_finds_more(monkeypatch):
+def test_a_full_cache_grows(monkeypatch):
     monkeypatch.setattr(cache, "INITIAL_CAPACITY", 2)
     kept = KVCache()
     for n in range(7):
@@ -50,7 +50,7 @@ def test_a_cache_without_room_finds_more(monkeypatch):
     assert held(kept) == list(map(float, range(7)))
 
 
-def test_rows_are_selected_with_the_room_behind_them():
+def test_selected_rows_keep_the_free_capacity():
     k = torch.arange(3.0)[:, None, None, None]
     growing = KVCache().append(1)
     growing(LAYER, k, k)

@@ -81,7 +81,7 @@ def test_a_beam_of_one_is_greedy_where_the_model_is_sure(seed):
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 50), size=st.integers(1, 7))
-def test_heard_in_pieces_it_is_the_same_and_what_is_settled_stays(seed, size):
+def test_streaming_matches_offline_and_stable_labels_never_change(seed, size):
     torch.manual_seed(seed)
     log_probs = chances(40, 4, sharp=2.5)
     (want,) = prefix_beam(log_probs, width=5)
@@ -103,13 +103,13 @@ def test_a_long_stream_keeps_short_prefixes():
     assert emitted > 100
 
 
-def test_a_language_changes_the_answer_where_the_sound_leaves_it_open():
+def test_a_language_model_changes_the_best_labels():
     even = torch.tensor([[0.02, 0.55, 0.43], [0.96, 0.02, 0.02], [0.02, 0.55, 0.43]]).log()
     assert prefix_beam(even)[0].labels == (1, 1)
     assert prefix_beam(even, language_model=bigram)[0].labels in {(1, 2), (2, 1)}
 
 
-def test_a_stepper_is_a_language_whatever_order_it_is_asked_in():
+def test_a_stepper_is_a_language_model_for_prefixes_in_any_order():
     model = models.LanguageModel(models.language_tiny(vocab=6, dropout=0.0)).double().eval()
     language = StepperLanguageModel(decode.make_stepper(model))
     prefixes = [(4, 5, 4), (), (5,), (4,), (4, 5, 4), (5, 5, 5, 4)]

@@ -139,7 +139,7 @@ def test_searches_on_a_gpu_find_what_they_find_by_the_model(changes, batch, widt
 
 
 @each_batch
-def test_a_draw_on_a_gpu_is_the_models_own_and_the_same_again(batch):
+def test_sampling_on_a_gpu_matches_the_model_and_is_reproducible(batch):
     model, (prompt, lengths) = made({}), prompts(batch)
     stepper, _, slow = both(model, prompt, lengths)
     first, how = last_tokens(prompt, lengths), Sampling(top_k=40, seed=5)

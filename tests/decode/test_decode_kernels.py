@@ -242,7 +242,7 @@ def test_a_row_alone_writes_what_it_writes_among_others():
         assert together.to_lists()[n] == alone.to_lists()[0]
 
 
-def test_a_state_may_be_gone_on_from_twice_and_outgrow_its_room():
+def test_a_state_can_be_continued_twice_and_beyond_its_capacity():
     model, (prompt, lengths) = made("sinusoidal"), prompts(1)
     stepper, state, slow = both(model, prompt, lengths)
     first = last_tokens(prompt, lengths)
@@ -268,7 +268,7 @@ def test_buffers_are_used_again_when_no_state_needs_them():
     assert stepper.start(prompt, lengths).lease.buffers is not held
 
 
-def test_who_comes_to_look_sees_every_attention_also_in_the_middle():
+def test_look_records_every_attention_also_from_the_middle_of_a_sequence():
     import regard as rg
 
     model, (prompt, lengths) = made("sinusoidal"), prompts(2)
@@ -295,5 +295,5 @@ def test_rows_beyond_those_of_one_program_are_the_models_own(monkeypatch):
     "changes",
     [{"softcap": 9.0}, {"sinks": True}, {"relative_bias": "alibi"}, {"norm_first": False}],
 )
-def test_what_the_kernels_do_not_know_goes_to_the_model(changes):
+def test_models_unsupported_by_the_kernels_run_their_own_modules(changes):
     assert not isinstance(make_stepper(made("sinusoidal", **changes)).start(*prompts(3)), GpuState)

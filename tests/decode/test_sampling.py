@@ -33,7 +33,7 @@ def shares_of(how: Sampling) -> dict[int, float]:
     return {t: round(s, 4) for t, s in zip(tokens.tolist(), shares.tolist(), strict=True) if s}
 
 
-def test_the_kept_part_by_hand():
+def test_truncated_distributions_by_hand():
     assert shares_of(Sampling()) == {1: 0.4, 3: 0.3, 2: 0.2, 0: 0.1}
     assert shares_of(Sampling(top_k=2)) == {1: 0.5714, 3: 0.4286}  # 4/7, 3/7
     assert shares_of(Sampling(top_p=0.39)) == {1: 1.0}  # 0.4 is enough
@@ -46,7 +46,7 @@ def test_the_kept_part_by_hand():
     assert shares_of(Sampling(temperature=0)) == {1: 1.0}
 
 
-def test_of_equal_ones_the_first_are_kept():
+def test_ties_keep_the_first_tokens():
     shares, tokens = sampling_distribution(torch.zeros(4), Sampling(top_p=0.5))
     assert tokens[shares > 0].tolist() == [0, 1]
 
@@ -74,7 +74,7 @@ def test_top_p_keeps_the_smallest_set_with_that_much(vocab, share, seed):
 
 
 @given(st.integers(1, 9), st.floats(0, 1, exclude_max=True), st.sampled_from([None, 3]))
-def test_luck_never_falls_on_what_was_left_out(vocab, luck, top_k):
+def test_truncated_tokens_are_never_sampled(vocab, luck, top_k):
     logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(vocab))
     how = Sampling(top_k=top_k, top_p=0.6, min_p=0.2)
     shares, tokens = sampling_distribution(logits, how)
@@ -142,7 +142,7 @@ def test_the_probability_of_what_was_drawn_is_the_models_own():
     assert_close(found.log_prob, (each * real).sum(1))
 
 
-def test_a_stream_gives_each_token_before_the_next_is_asked_for():
+def test_a_stream_yields_each_token_before_computing_the_next():
     table, asked = Table([0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]), []
     step = table.step
     table.step = lambda tokens, state: (asked.append(tokens.tolist()), step(tokens, state))[1]

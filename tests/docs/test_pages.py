@@ -1,20 +1,20 @@
 """Every code block of the documentation runs, in order, in one namespace per page."""
 
 import doctest
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
-GENERATED = DOCS / "reference"  # its examples are the doctests of the source
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted(page for page in DOCS.rglob("*.md") if GENERATED not in page.parents),
-]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+spec = importlib.util.spec_from_file_location("extract_examples", ROOT / "docs/extract_examples.py")
+assert spec is not None
+assert spec.loader is not None
+extract_examples = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(extract_examples)
+
+PAGES, BLOCK = extract_examples.PAGES, extract_examples.BLOCK
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -52,3 +52,10 @@ def test_a_wrong_code_block_fails(tmp_path):
     page.write_text("```python\nx = 1\n```\n\n```python\n>>> x + 1\n3\n```\n")
     with pytest.raises(AssertionError, match="Expected"):
         test_code_blocks_run(page)
+
+
+def test_examples_are_extracted_to_the_lines_of_the_page_for_the_type_checker():
+    page = "# Page\n```python\nx = 1\n```\nThen:\n```python\n>>> if x:\n...     x + 1\n2\n```\n"
+    lines = extract_examples.extract(page).splitlines()
+    assert lines[1:] == ["", "x = 1", "", "", "", "if x:", "    x + 1", "", ""]
+    assert extract_examples.extract("# Page\n```sh\nls\n```\n") == ""

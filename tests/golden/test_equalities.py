@@ -41,7 +41,7 @@ def test_self_attention_by_a_loop_is_the_matrix_form(n, d):
 
 
 @given(few, few, few, few)
-def test_many_queries_at_once_are_each_query_alone(n, m, d, t):
+def test_batched_queries_equal_single_queries(n, m, d, t):
     q, k, v = numbers(n, d), numbers(m, d), numbers(m, t)
     together, _ = attend(q, k, v)
     alone = torch.cat([attend(q[i : i + 1], k, v)[0] for i in range(n)])
@@ -96,7 +96,7 @@ def test_identical_tokens_as_keys_become_the_identity_only_as_beta_grows():
     assert error[2] < 1e-12
 
 
-def test_keys_in_another_order_make_attention_a_permutation():
+def test_permuted_keys_make_attention_a_permutation():
     keys = torch.eye(5, dtype=torch.float64)
     order = torch.tensor([2, 0, 4, 1, 3])
     v = numbers(5, 3)
@@ -142,7 +142,7 @@ def test_the_same_word_has_the_same_projections_until_positions_are_added():
     assert (placed[0, 0] - placed[0, 2]).norm() > 0.5
 
 
-def test_the_same_word_in_two_contexts_is_two_vectors_after_attention():
+def test_the_same_token_in_two_contexts_has_two_hidden_states():
     layer = MultiHeadAttention(8, 2).double()
     one, other = numbers(1, 4, 8), numbers(1, 4, 8)
     other[0, 0] = one[0, 0]

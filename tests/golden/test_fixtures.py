@@ -171,7 +171,7 @@ def test_fx6_a_band_of_thirds_is_no_softmax_at_the_ends():
     same(band.sum(-1), [2 / 3, 1, 1, 1, 2 / 3])
 
 
-def test_fx7_codes_of_the_first_four_positions():
+def test_fx7_sinusoidal_encodings_of_the_first_four_positions():
     codes = sinusoidal(torch.arange(4), 4)
     angles = [[p, p / 100] for p in range(4)]
     same(codes, [[f(a) for a in row for f in (math.sin, math.cos)] for row in angles])
@@ -200,7 +200,7 @@ def test_fx8_weights_of_eight_heads_and_their_feed_forward():
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(224, 196), (384, 576)])
-def test_fx9_patches_of_a_picture_and_one_token_more(size, tokens):
+def test_fx9_patches_of_an_image_plus_the_class_token(size, tokens):
     patches = patchify(torch.zeros(1, 3, size, size), 16)
     assert patches.shape == (1, tokens, 768)
     config = VisionConfig(classes=10, image_size=size, patch_size=16, layers=1, dim=8, heads=2)

@@ -41,7 +41,7 @@ def really(edit, site, terms):
         return rg.attend(site.q, site.k, site.v, **terms)[0] - site.out
 
 
-def test_dropping_keys_is_really_dropping_them(terms):
+def test_drop_key_effect_equals_masking_the_keys(terms):
     site = rg.make_site(*tensors(), **terms)
     for keys in (0, 3, [1, 4, 5]):
         got = rg.inspection.drop_key_effect(site, keys).change
@@ -49,7 +49,7 @@ def test_dropping_keys_is_really_dropping_them(terms):
 
 
 @pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.9, 3.0, 500.0])
-def test_scaling_a_key_is_really_scaling_it(terms, alpha):
+def test_scale_key_effect_equals_scaling_the_key(terms, alpha):
     site = rg.make_site(*tensors(), **terms)
     got = rg.inspection.scale_key_effect(site, 3, alpha).change
     # far down the others' share is known to rounding only, and is then blown up
@@ -57,14 +57,14 @@ def test_scaling_a_key_is_really_scaling_it(terms, alpha):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 4.0])
-def test_sharpening_is_really_sharpening(terms, beta):
+def test_scale_scores_effect_equals_scaling_the_scores(terms, beta):
     site = rg.make_site(*tensors(), **terms)
     want = really(rg.edit.scale_scores("*", beta), site, terms)
     assert_close(rg.inspection.scale_scores_effect(site, beta).change, want)
     assert_close(rg.inspection.scale_scores_effect(site, beta, slice(4, 6)).change, want[:, :, 4:6])
 
 
-def test_the_first_order_is_left_behind_quadratically(terms):
+def test_the_error_of_the_first_order_is_quadratic(terms):
     """Twice as small a change, a quarter of the error (claim C13)."""
     site = rg.make_site(*tensors(), **terms)
     for ask in (

@@ -4,11 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from edit_calls import EDITS
 from torch import Tensor
 from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import ShapeError
+from regard.inspection.edits import keys, patch, weights
+from regard.inspection.edits.base import Edit
 from regard.ops.intercept import intercepting
 
 BATCH, HEADS, TIME, FEAT = 2, 4, 7, 8
@@ -131,6 +134,15 @@ def of_heads(heads, new: Tensor, old: Tensor) -> Tensor:
     )
 
 
+WRITTEN_OUT: set[str] = set()
+
+
+def written_out(*names: str):
+    """Mark a test that compares these edits with the map (or q, k, v) edited by hand."""
+    WRITTEN_OUT.update(names)
+    return lambda test: test
+
+
 some_heads = pytest.mark.parametrize("heads", [None, [1, 2]])
 
 
@@ -138,6 +150,7 @@ def test_the_map_written_out_is_the_attention(eager):
     assert_close(eager.run(), eager.output(eager.weights(eager.raw())))
 
 
+@written_out("drop_head", "keep_heads", "scale_head")
 def test_drop_and_keep_and_scale_heads(eager):
     out = eager.run()
     factor = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64).view(-1, 1, 1)
@@ -146,6 +159,7 @@ def test_drop_and_keep_and_scale_heads(eager):
     assert_close(eager.run(rg.edit.scale_head("*", [1, 3], 0.25)), out * (0.25 + 0.75 * factor))
 
 
+@written_out("drop_key")
 @some_heads
 def test_drop_key_is_a_column_of_the_map_gone(eager, heads):
     old, allowed = eager.raw(), eager.allowed()
@@ -162,14 +176,16 @@ def test_drop_key_for_one_query_position_cuts_an_edge(eager):
     assert_close(eager.run(rg.edit.drop_key("*", 1, queries=5)), want)
 
 
+@written_out("scale_key")
 @some_heads
-def test_scale_key_is_the_longer_key(eager, heads):
+def test_scale_key_multiplies_the_key(eager, heads):
     k = eager.spread(eager.k).clone()
     k[..., 3, :] *= -1.7
     want = of_heads(heads, eager.weights(eager.raw(k=k)), eager.weights(eager.raw()))
     assert_close(eager.run(rg.edit.scale_key("*", 3, -1.7, heads=heads)), eager.output(want))
 
 
+@written_out("scale_scores")
 @some_heads
 @pytest.mark.parametrize("beta", [0.0, 0.5, 3.0])
 def test_temperature_is_beta_times_every_score_and_sink(eager, heads, beta):
@@ -179,6 +195,7 @@ def test_temperature_is_beta_times_every_score_and_sink(eager, heads, beta):
     assert_close(eager.run(rg.edit.scale_scores("*", beta, heads=heads)), eager.output(want))
 
 
+@written_out("uniform")
 @some_heads
 def test_flatten_is_one_over_the_keys_seen(eager, heads):
     allowed = eager.allowed().double()
@@ -187,6 +204,7 @@ def test_flatten_is_one_over_the_keys_seen(eager, heads):
     assert_close(eager.run(rg.edit.uniform("*", heads=heads)), eager.output(want))
 
 
+@written_out("hardmax")
 @some_heads
 def test_harden_takes_the_best_key_unless_a_sink_is_better(eager, heads):
     s = eager.raw().masked_fill(~eager.allowed(), -torch.inf)
@@ -198,6 +216,7 @@ def test_harden_takes_the_best_key_unless_a_sink_is_better(eager, heads):
     assert_close(eager.run(rg.edit.hardmax("*", heads=heads)), eager.output(want))
 
 
+@written_out("replace_window")
 @some_heads
 @pytest.mark.parametrize("renormalise", [True, False])
 def test_replace_window_sets_some_weights_and_renormalises_the_rest(eager, heads, renormalise):
@@ -215,6 +234,7 @@ def test_replace_window_sets_some_weights_and_renormalises_the_rest(eager, heads
     assert_close(eager.run(edit), eager.output(want))
 
 
+@written_out("patch")
 @some_heads
 @pytest.mark.parametrize("what", ["values", "keys", "queries", "out"])
 def test_patch_brings_the_numbers_of_another_run(eager, heads, what):
@@ -287,6 +307,7 @@ def _run(edit, q, k, v):
         return rg.attend(q, k, v)[0]
 
 
+@written_out("jitter_key", "jitter_query")
 @pytest.mark.parametrize("jitter", [rg.edit.jitter_key, rg.edit.jitter_query])
 def test_noise_has_its_size_and_is_the_same_for_the_same_seed(jitter):
     seen = []
@@ -335,34 +356,53 @@ def test_jitter_touches_only_what_is_named():
     assert moved.nonzero().tolist() == [[0, 0, 5]]
 
 
-def test_edits_let_gradients_through():
+def test_every_edit_is_called_here_and_compared_with_one_written_out():
+    names = set(rg.edit.__all__) - {"Edit"}
+    public = [x for module in (keys, patch, weights) for x in vars(module).items()]
+    returns = {n for n, f in public if getattr(f, "__annotations__", {}).get("return") is Edit}
+    assert {name for name in returns if name[0] != "_"} == names, "add it to inspection/edit.py"
+    assert names == set(EDITS), "add a call to tests/inspection/edit_calls.py"
+    assert names == WRITTEN_OUT, "mark its test with @written_out"
+
+
+each_edit = pytest.mark.parametrize("name", EDITS)
+
+
+def make_edit(name: str, q: Tensor, **changes):
+    call = EDITS[name] | {key: x for key, x in changes.items() if key in EDITS[name]}
+    if "source" in call:
+        call["source"] = rg.make_site(*torch.randn(3, *q.shape, dtype=q.dtype))
+    return getattr(rg.edit, name)(**call)
+
+
+@each_edit
+def test_an_edit_changes_only_its_heads(name):
+    q, k, v = torch.randn(3, 1, 4, 6, 4)
+    changed = (_run(make_edit(name, q, heads=[1]), q, k, v) - rg.attend(q, k, v)[0]).abs() > 1e-6
+    want = [0, 2, 3] if name == "keep_heads" else [1]
+    assert changed.any(-1).any(-1)[0].nonzero().flatten().tolist() == want
+
+
+@each_edit
+def test_an_edit_lets_gradients_through(name):
     q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64).unbind()
-    for edit in (
-        rg.edit.scale_scores("*", 0.5, heads=0),
-        rg.edit.drop_key("*", 1),
-        rg.edit.replace_window("*", slice(0, 2), slice(1, 3), torch.full((2, 2), 0.2)),
-        rg.edit.scale_key("*", 2, 3.0),
-    ):
-        with intercepting(edit):
-            assert torch.autograd.gradcheck(
-                lambda *x: rg.attend(*x, mask=rg.Causal(), backend="reference")[0],
-                [x.clone().requires_grad_() for x in (q, k, v)],
-            )
+    with intercepting(make_edit(name, q)):
+        assert torch.autograd.gradcheck(
+            lambda *x: rg.attend(*x, mask=rg.Causal(), backend="reference")[0],
+            [x.clone().requires_grad_() for x in (q, k, v)],
+        )
 
 
-def test_edits_work_without_a_head_axis():
+@each_edit
+def test_an_edit_works_without_a_head_axis(name):
     q, k, v = torch.randn(3, 5, 4)
-    for edit in (
-        rg.edit.drop_head("*", 0),
-        rg.edit.keep_heads("*", 0),
-        rg.edit.scale_head("*", 0, 2.0),
-        rg.edit.scale_scores("*", 2.0, heads=0),
-        rg.edit.hardmax("*"),
-        rg.edit.uniform("*", heads=0),
-        rg.edit.jitter_query("*", 1.0, heads=0),
-        rg.edit.replace_window("*", slice(0, 2), slice(0, 2), torch.full((2, 2), 0.1)),
-    ):
-        assert _run(edit, q, k, v).shape == (5, 4)
+    if name != "patch":  # a site has heads
+        assert _run(make_edit(name, q), q, k, v).shape == (5, 4)
+
+
+@each_edit
+def test_an_edit_is_described_by_its_call(name):
+    assert str(make_edit(name, torch.zeros(1, 4, 6, 4))).startswith(f"{name}('*'")
 
 
 def test_compiled_kernels_are_not_asked_for_what_edits_know_only_by_tiles():
@@ -389,7 +429,7 @@ def test_compiled_kernels_are_not_asked_for_what_edits_know_only_by_tiles():
     assert [needs_tiles(bias) for bias in kept] == [False, False, False, True]
 
 
-def test_an_edit_says_how_it_was_written():
+def test_the_description_of_an_edit_is_its_call():
     assert (
         str(rg.edit.drop_key("encoder.*", [1, 2], heads=3))
         == "drop_key('encoder.*', [1, 2], heads=3)"

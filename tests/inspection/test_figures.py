@@ -66,7 +66,7 @@ def test_one_token_of_several_attentions():
     assert len(written(axes.yaxis)) == 4
 
 
-def test_an_alignment_rings_the_heaviest_key_of_each_query():
+def test_an_alignment_circles_the_largest_weight_of_each_query():
     site = make_site(torch.randn(5, 8), torch.randn(7, 8))
     axes = draw.alignment(site).axes[0]
     rings = torch.tensor(np.asarray(axes.collections[0].get_offsets()))
@@ -147,7 +147,7 @@ def test_gates_are_drawn_as_they_are_and_states_around_zero():
 @pytest.mark.parametrize(
     ("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )
-def test_the_suffix_says_the_format(tmp_path, suffix, start):
+def test_the_suffix_selects_the_format(tmp_path, suffix, start):
     path = tmp_path / f"map.{suffix}"
     draw.map(sentence(), path=path)
     assert path.read_bytes().startswith(start)

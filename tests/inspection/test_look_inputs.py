@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from edit_calls import EDITS
 from torch import nn
 from torch.testing import assert_close
 
@@ -187,23 +188,7 @@ def test_a_number_is_one_row_and_numbers_may_be_numpys(sight):
 
 WRONG = ["3", 1.5, -99, 99, None, slice(0, 1), ["x"], True, object(), torch.zeros(2, 2)]
 VALID = {  # how each is called rightly; every argument is then replaced by every wrong thing
-    "edit.drop_head": {"site": "*", "heads": 0},
-    "edit.keep_heads": {"site": "*", "heads": 0},
-    "edit.scale_head": {"site": "*", "heads": 0, "factor": 2.0},
-    "edit.drop_key": {"site": "*", "keys": 0, "heads": 0, "queries": 1},
-    "edit.scale_key": {"site": "*", "keys": 0, "alpha": 2.0, "heads": 0},
-    "edit.jitter_key": {"site": "*", "sigma": 1.0, "keys": 0, "heads": 0, "seed": 0},
-    "edit.jitter_query": {"site": "*", "sigma": 1.0, "queries": 0, "heads": 0, "seed": 0},
-    "edit.scale_scores": {"site": "*", "factor": 2.0, "heads": 0},
-    "edit.uniform": {"site": "*", "heads": 0},
-    "edit.hardmax": {"site": "*", "heads": 0},
-    "edit.replace_window": {
-        "site": "*", "rows": slice(0, 1), "keys": slice(0, 1), "weights": torch.zeros(1, 1),
-        "heads": 0,
-    },
-    "edit.patch": {
-        "site": "*", "source": "SIGHT", "component": "values", "heads": 0, "positions": 0,
-    },
+    **{f"edit.{name}": call for name, call in EDITS.items()},
     "draw.map": {"site": "SITE", "head": 0, "batch": 0, "rows": slice(0, 2), "keys": slice(0, 2)},
     "draw.token": {"sites": "SITE", "query": 0, "batch": 0},
     "draw.alignment": {"site": "SITE", "head": 0, "batch": 0},

@@ -47,7 +47,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_looking_changes_no_bit_and_every_weight_can_be_had(name):
+def test_look_is_bit_identical_and_every_weight_can_be_recomputed(name):
     make, inputs = MODELS[name]
     model = make().eval()
     want = model(*inputs)

@@ -99,7 +99,7 @@ def test_micro_batches_are_added_up_and_validation_is_left_out():
             assert whole[name] == pytest.approx(parts[name], rel=1e-4)
 
 
-def test_it_writes_one_json_line_a_site_and_goes_on_where_it_stopped(tmp_path):
+def test_it_appends_one_json_line_per_site(tmp_path):
     model, path = language(), tmp_path / "attention.jsonl"
     with rg.inspection.AttentionMonitor(model, every=2, output=path) as monitor:
         train(model, 3, monitor)

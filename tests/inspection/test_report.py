@@ -190,7 +190,7 @@ def test_the_script_of_the_page_says_the_same_numbers(tmp_path):
 # whole, offline, bounded
 
 
-def test_the_page_asks_nothing_of_the_network(small):
+def test_the_page_needs_no_network(small):
     _, page = small
     outside = [
         attrs

@@ -91,7 +91,7 @@ def test_what_is_code_cannot_be_saved_and_leaves_no_file(tmp_path):
 
 @pytest.mark.usefixtures("users_view")
 def test_damaged_and_foreign_files_are_refused(tmp_path):
-    with pytest.raises(FileError, match="got nothing there"):
+    with pytest.raises(FileError, match="got no such file"):
         rg.load_sight(tmp_path)
     file = Sight([site()]).save(tmp_path / "a.safetensors")
     cut = tmp_path / "cut.safetensors"

@@ -21,7 +21,7 @@ def test_neighbours_by_hand():
     assert found == [(1, 1.0), (3, 0.6), (0, 0.0), (2, -1.0)]
 
 
-def test_depths_are_the_embedding_and_the_stream_after_each_block():
+def test_depths_are_the_embedding_and_the_residual_stream_after_each_block():
     model = classifier()
     stream = rg.inspection.all_hidden_states(model, TOKENS)
     assert_close(stream[0], model.embedding(TOKENS))
@@ -62,7 +62,7 @@ def test_transformers_models_give_their_own_hidden_states(kind):
         assert_close(rg.inspection.hidden_states(model, inputs, depth), theirs[depth])
 
 
-def test_context_moves_a_word_and_its_static_vector_stays():
+def test_hidden_states_depend_on_context_and_embeddings_do_not():
     model = classifier()
     same = rg.inspection.compare_contexts(model, TOKENS, (0, 0), (0, 0))
     assert same.between == pytest.approx([1.0] * 3)

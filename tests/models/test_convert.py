@@ -102,9 +102,10 @@ def marian(**more):
 def shaken(model):
     """Away from zeros and ones: every bias and gain counts."""
     generator = torch.Generator().manual_seed(1)
+    computed = ("positions", "inv_freq", "embed_scale")
     with torch.no_grad():
         for name, x in (*model.named_parameters(), *model.named_buffers()):
-            if "positions" not in name and "inv_freq" not in name and x.is_floating_point():
+            if x.is_floating_point() and not any(part in name for part in computed):
                 x += 0.1 * torch.randn(x.shape, generator=generator)
     return model.eval()
 
@@ -140,7 +141,7 @@ def same_gradients(ours, theirs, got, want):
         assert_close(mine, other, atol=1e-4, rtol=1e-4)
 
 
-def test_bert_classifies_alike_with_padding_and_segments():
+def test_bert_classifiers_match_transformers_with_padding_and_segments():
     theirs = bert()
     ours, (tokens, lengths, real) = converted(theirs), batch()
     kinds = torch.randint(0, 2, tokens.shape)
@@ -155,7 +156,7 @@ def test_bert_classifies_alike_with_padding_and_segments():
     )
 
 
-def test_bert_without_a_head_gives_its_vectors():
+def test_bert_without_a_head_returns_hidden_states():
     theirs = bert("BertModel")
     ours, (tokens, lengths, real) = converted(theirs), batch()
     want = theirs(tokens, attention_mask=real.long())
@@ -164,7 +165,7 @@ def test_bert_without_a_head_gives_its_vectors():
 
 
 @pytest.mark.parametrize("make", [gpt2, llama, mistral])
-def test_language_models_score_alike_with_padding_on_either_side(make):
+def test_language_models_match_transformers_with_left_or_right_padding(make):
     theirs = make()
     ours, (tokens, lengths, real) = converted(theirs), batch()
     want = theirs(tokens, attention_mask=real.long()).logits
@@ -177,7 +178,7 @@ def test_language_models_score_alike_with_padding_on_either_side(make):
     same(ours(tokens, mask=mask, positions=positions)[left], want[left])
 
 
-def test_gpt2_learns_alike():
+def test_gpt2_gradients_match_transformers():
     theirs = gpt2()
     ours, (tokens, _, _) = converted(theirs), batch()
     same_gradients(
@@ -212,7 +213,7 @@ def test_llama_with_an_output_of_its_own_or_tied(tied):
         pytest.param(lambda: marian(), id="marian"),
     ],
 )
-def test_translators_score_alike_with_padding(theirs):
+def test_translators_match_transformers_with_padding(theirs):
     theirs = theirs()
     ours, (source, lengths, real), (target, _, _) = converted(theirs), batch(), batch(6)
     want = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=target)
@@ -221,7 +222,7 @@ def test_translators_score_alike_with_padding(theirs):
     same(ours.encode(source, lengths)[real], want.encoder_last_hidden_state[real])
 
 
-def test_t5_learns_alike():
+def test_t5_gradients_match_transformers():
     theirs = t5()
     ours, (source, lengths, real), (target, _, _) = converted(theirs), batch(), batch(6)
     bias = theirs.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight

@@ -1,5 +1,6 @@
 """Hugging Face folders: both directions give equal outputs, without downloads."""
 
+import dataclasses
 import json
 
 import pytest
@@ -38,6 +39,14 @@ def qwen2(**more):
     return shaken(transformers.Qwen2ForCausalLM(config))
 
 
+def gemma(**more):
+    config = transformers.GemmaConfig(
+        vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=6, intermediate_size=24, **ENDS, **more,
+    )  # fmt: skip
+    return shaken(transformers.GemmaForCausalLM(config))
+
+
 def vit(**more):
     config = transformers.ViTConfig(
         image_size=8, patch_size=4, num_channels=1, hidden_size=16, num_hidden_layers=2,
@@ -59,6 +68,10 @@ def whisper():
 FAMILIES = {
     "bert": bert,
     "bert without a head": lambda: bert("BertModel"),
+    "gemma": gemma,
+    "gemma, untied, with biases": lambda: untied(
+        gemma(tie_word_embeddings=False, attention_bias=True, rope_theta=500.0)
+    ),
     "gpt2": gpt2,
     "gpt2 untied": lambda: untied(gpt2(tie_word_embeddings=False)),
     "llama": lambda: llama(tie_word_embeddings=False, rope_theta=500.0),
@@ -123,11 +136,23 @@ def test_the_family_is_found_by_the_options(tmp_path):
     assert models.to_transformers(models.LanguageModel(rotary))[1]["model_type"] == "llama"
 
 
+def test_the_gelu_of_a_published_gemma_is_the_tanh_one():
+    theirs = gemma()
+    published = theirs.config.to_dict() | {"hidden_act": "gelu"}
+    ours = models.from_transformers(theirs.state_dict(), published)
+    assert ours.config.activation == "gelu_tanh"
+    exact = models.language_small(9, layers=1, rotate_half=True, scale_embedding=True)
+    with pytest.raises(ConfigError, match="activation: needs 'gelu_tanh' for a gemma"):
+        models.to_transformers(
+            models.LanguageModel(dataclasses.replace(exact, activation="gelu")), "gemma"
+        )
+
+
 def test_an_option_that_a_family_does_not_have_is_not_lost_silently():
     model = models.LanguageModel(models.language_base(9, layers=1, dim=24, softcap=5.0))
     with pytest.raises(ConfigError, match="softcap: needs None for a gpt2 checkpoint, got 5.0"):
         models.to_transformers(model, "gpt2")
-    with pytest.raises(ConfigError, match="model: needs the options of one family, got gpt2"):
+    with pytest.raises(ConfigError, match=r"needs the options of one family, got .*gpt2 \(softcap"):
         models.to_transformers(model)
     with pytest.raises(ConfigError, match="model: needs Classifier for bert, got LanguageModel"):
         models.to_transformers(model, "bert")

@@ -74,7 +74,7 @@ def test_strictly_causal_is_chunks_of_one(left):
 
 @settings(max_examples=20)
 @given(chunk=st.integers(1, 3), left=lefts, time=st.integers(1, 40), data=st.data())
-def test_what_comes_after_the_chunk_cannot_change_it(chunk, left, time, data):
+def test_outputs_do_not_depend_on_later_chunks(chunk, left, time, data):
     model, x = tiny(chunk=chunk, left_chunks=left), frames(1, time, 4)
     before, (outputs,) = model(x)
     now = data.draw(st.integers(0, int(outputs) - 1))
@@ -158,7 +158,7 @@ class Kept:
 
 @settings(max_examples=10)
 @given(chunk=st.integers(1, 3), left=st.integers(0, 3), count=st.integers(1, 7))
-def test_a_stream_in_bounded_memory_gives_what_the_recording_gives(chunk, left, count):
+def test_streaming_with_a_bounded_cache_matches_offline(chunk, left, count):
     model, x = tiny(chunk=chunk, left_chunks=left), frames(1, 4 * chunk * count, 4)
     whole, _ = model(x)
     stream = Kept(model)

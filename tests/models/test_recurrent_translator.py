@@ -162,7 +162,7 @@ def test_it_learns_to_copy(attention):
 @pytest.mark.parametrize(
     "changes", [{}, {"tied": False}, {"shared_embedding": False, "source_vocab": 7}]
 )
-def test_saved_and_loaded_it_says_the_same(tmp_path, changes):
+def test_a_loaded_model_gives_the_same_outputs(tmp_path, changes):
     model = RecurrentTranslator(recurrent_tiny(vocab=11, **changes)).eval()
     again = load(save(model, tmp_path))
     source, target = torch.randint(0, 7, (2, 5)), tokens(2, 3)

@@ -39,7 +39,7 @@ def test_moved_pictures_have_the_same_features_away_from_the_edge():
 
 @settings(max_examples=5)
 @given(st.integers(30_000, 3_000_000))
-def test_the_size_can_be_had_to_measure(wanted):
+def test_resnet_of_size_matches_a_parameter_count(wanted):
     config = resnet_of_size(wanted, ResNetConfig(classes=10))
     with torch.device("meta"):
         narrow, got, wide = (

@@ -74,7 +74,7 @@ def test_a_start_that_knows_nothing_is_about_as_good_as_chance():
 
 @variants
 @pytest.mark.parametrize(("now", "time"), [(0, 1), (0, 5), (3, 8)])
-def test_the_future_cannot_reach_the_past(variant, now, time):
+def test_causal_outputs_do_not_depend_on_later_tokens(variant, now, time):
     model, tokens = language(variant), draw(2, time)
     before = model(tokens)[:, : now + 1]
     close(model(tokens[:, : now + 1]), before)
@@ -115,7 +115,7 @@ def test_step_by_step_is_teacher_forcing(variant):
     close(torch.cat(steps, 1), model(source, target))
 
 
-def test_one_memory_serves_two_languages_to_the_last_bit():
+def test_one_encoding_decoded_twice_is_bit_identical():
     model, source, lengths = translator("sinusoidal"), draw(2, 5), torch.tensor([5, 2])
     memory = model.encode(source, lengths)
     copy = memory.clone()
@@ -138,7 +138,7 @@ def test_without_positions_a_mean_does_not_know_order():
     close(model(x.flip(1)), model(x))
 
 
-def test_nearest_finds_the_same_direction_whatever_the_length():
+def test_nearest_neighbours_ignore_the_vector_norm():
     vectors = torch.randn(9, 4)
     alike, which = nearest_by_cosine(3.0 * vectors, vectors, count=2)
     assert which[:, 0].tolist() == list(range(9))

@@ -42,7 +42,7 @@ def test_two_tokens_by_hand():
 
 
 @given(small, small, st.sampled_from([1, 2, 4]), st.data())
-def test_the_future_cannot_reach_the_past(batch, time, kv_heads, data):
+def test_causal_outputs_do_not_depend_on_later_tokens(batch, time, kv_heads, data):
     layer = MultiHeadAttention(8, 4, kv_heads=kv_heads, rope_theta=10000.0)
     now = data.draw(st.integers(0, time - 1))
     x = torch.randn(batch, time, 8)
@@ -88,7 +88,7 @@ def test_step_by_step_with_a_cache_gives_the_same(time, rotary):
     assert_close(torch.cat(steps, 1), layer(x, mask=mask))
 
 
-def test_the_output_is_the_sum_of_what_each_head_gives():
+def test_the_output_is_the_sum_of_head_contributions():
     layer, x = MultiHeadAttention(8, 4).double(), torch.randn(1, 5, 8).double()
     q, (k, v) = layer.project_query(x), layer.project_kv(x)
     mix = rearrange(layer.to_out.weight, "dim (head head_dim) -> head head_dim dim", head=4)

@@ -85,7 +85,7 @@ def test_residuals_without_a_norm_explode_and_plain_layers_vanish():
 
 
 @given(small, small, st.sampled_from(["relu", "gelu"]), st.booleans(), st.booleans())
-def test_encoder_block_is_torchs_with_gradients(batch, time, activation, norm_first, bias):
+def test_encoder_block_matches_torch_with_gradients(batch, time, activation, norm_first, bias):
     theirs = torch.nn.TransformerEncoderLayer(
         8, 2, 12, 0.0, activation, batch_first=True, norm_first=norm_first, bias=bias
     )
@@ -102,7 +102,7 @@ def test_encoder_block_is_torchs_with_gradients(batch, time, activation, norm_fi
 
 
 @given(small, small, small, st.sampled_from(["relu", "gelu"]), st.booleans())
-def test_decoder_block_is_torchs_with_gradients(batch, time, keys, activation, norm_first):
+def test_decoder_block_matches_torch_with_gradients(batch, time, keys, activation, norm_first):
     theirs = torch.nn.TransformerDecoderLayer(
         8, 2, 12, 0.0, activation, batch_first=True, norm_first=norm_first
     )
@@ -141,7 +141,7 @@ def test_stacks_keep_order_out_and_the_future_out(batch, time, norm_first):
     assert_close(stack(x[:, :1], mask=Causal()), causal[:, :1], atol=1e-5, rtol=1e-5)
 
 
-def test_decoder_step_by_step_is_teacher_forcing():
+def test_incremental_decoding_matches_teacher_forcing():
     decoder, memory = (
         Decoder(2, 8, 2, relative=BucketBias(2, bidirectional=False)),
         torch.randn(1, 3, 8),
@@ -165,7 +165,7 @@ def test_decoder_step_by_step_is_teacher_forcing():
     [ALiBiBias(2), BucketBias(2), ToeplitzBias(2, radius=2), RelativeKeyBias(4, radius=2)],
     ids=lambda layer: type(layer).__name__,
 )
-def test_a_relative_bias_sees_distances_and_learns(relative):
+def test_a_relative_bias_depends_on_distance_and_gets_gradients(relative):
     for table in relative.parameters():
         torch.nn.init.normal_(table)
     q = torch.randn(1, 2, 1, 4).expand(1, 2, 6, 4)

@@ -18,7 +18,7 @@ def test_token_zero_at_position_zero_by_hand():
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
-def test_the_sum_is_the_sum_of_its_parts(positions):
+def test_the_embedding_is_the_sum_of_its_parts(positions):
     layer = TokenEmbedding(9, 4, positions=positions, segments=2)
     tokens, kinds = torch.randint(0, 9, (2, 5)), torch.randint(0, 2, (2, 5))
     parts = layer.parts(tokens, segments=kinds)

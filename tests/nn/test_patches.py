@@ -26,7 +26,7 @@ def test_one_weight_a_pixel_by_hand():
 
 
 @given(channels=few, height=few, width=few, patch=few, dim=few)
-def test_convolution_equals_cut_flatten_linear(channels, height, width, patch, dim):
+def test_convolution_equals_patchify_and_linear(channels, height, width, patch, dim):
     embedding = PatchEmbedding(channels, dim, patch).double()
     x = torch.randn(2, channels, height * patch, width * patch, dtype=torch.float64)
     by_hand = embedding.to_linear()(patchify(x, patch))

@@ -38,7 +38,7 @@ def test_an_lstm_starts_with_its_forget_gate_open():
     assert_close(step.i, torch.full((2,), 0.5))
 
 
-def test_recurrent_products_keep_their_length_at_first():
+def test_orthogonal_init_preserves_the_norm_of_states():
     h = torch.randn(6)
     for u in RecurrentCell(3, 6, "gru").u.split(6):
         assert_close((u @ h).norm(), h.norm())

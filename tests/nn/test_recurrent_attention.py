@@ -43,7 +43,7 @@ def test_the_first_two_steps_by_hand():
 
 
 @given(kinds, scores, st.sampled_from(["norm", "sum"]))
-def test_each_state_is_the_equation(kind, score, combine):
+def test_each_state_matches_the_equation(kind, score, combine):
     """K56 and J1, J2: the query is the state before a_t is added, the keys are earlier states."""
     layer = AttentiveRecurrent(3, 4, kind=kind, score=score, combine=combine).double()
     x = double(1, 5, 3)
@@ -69,7 +69,7 @@ def test_each_state_is_the_equation(kind, score, combine):
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm"])
-def test_the_plain_sum_grows_with_time_and_the_norm_does_not(kind):
+def test_the_sum_grows_with_time_and_the_norm_does_not(kind):
     """J4: the sum of a tanh-bounded state and a mean of earlier ones is bounded by t alone."""
     x = torch.randn(2, 120, 8)
     largest = {}
@@ -123,7 +123,7 @@ def test_a_run_can_be_cut_and_resumed(kind, score, layers, cut):
     assert_close(state, last)
 
 
-def test_the_future_cannot_reach_the_past():
+def test_causal_outputs_do_not_depend_on_later_tokens():
     layer, x = AttentiveRecurrent(3, 4), torch.randn(1, 6, 3)
     before, _ = layer(x)
     x[:, 4:] = 7.0

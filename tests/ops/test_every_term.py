@@ -9,11 +9,27 @@ from typing import Any
 
 import pytest
 import torch
+from term_cases import (
+    AHEAD,
+    CASES,
+    EXAMPLES,
+    FEAT,
+    KV,
+    NO_FUSED,
+    NO_KERNEL,
+    SKIP,
+    H,
+    I,
+    J,
+    K,
+    draw,
+    pick,
+)
 from torch import Tensor
 from torch.testing import assert_close
 
-from regard import ops
 from regard.errors import ShapeError
+from regard.inspection.sites.term_tensors import select_head
 from regard.ops import (
     attend,
     attention_weights,
@@ -27,90 +43,9 @@ from regard.ops import (
 )
 from regard.ops.attend import tiled
 from regard.ops.term_registry import TERMS
-from regard.ops.terms import Terms
+from regard.ops.terms import Terms, make_terms, weights_from_scores
 
-B, H, KV, Q, K, FEAT = 2, 4, 2, 7, 9, 3
-AHEAD = 2  # the offset of every case: queries stand at 2 … 8
-I, J = torch.arange(Q)[:, None] + AHEAD, torch.arange(K)
-LENGTHS, SKIP = torch.tensor([9, 5]), torch.tensor([2, 0])
-IDS = torch.tensor([[0] * 4 + [1] * 8, [0] * 7 + [1] * 5])
-NUMBERS = torch.Generator().manual_seed(7)
-
-
-def numbers(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=NUMBERS)
-
-
-def pick(table: Tensor) -> Tensor:
-    """table[..., j - i], distances clipped at its radius: (head, query, key)."""
-    radius = table.shape[-1] // 2
-    return table[..., (J - I).clamp(-radius, radius) + radius]
-
-
-def buckets() -> Tensor:
-    # 8 buckets, both sides: 0 and 1 alone, 2-5 and 6-15 together; those ahead are 4 … 7
-    far = (J - I).abs()
-    return (J > I) * 4 + (far > 0).int() + (far > 1) + (far > 5)
-
-
-SLOPES, BIAS, SINKS = numbers(H).abs(), numbers(B, H, Q, K), numbers(H)
-TABLE, BUCKETS, RELATIVE = numbers(H, 5), numbers(8, H), numbers(5, FEAT)
-ALLOWED = numbers(H, Q, K) > -0.5
-CAUSAL, NEAR, REAL = J <= I, (I - J).abs() <= 2, (LENGTHS[:, None] > J) & (SKIP[:, None] <= J)
-ALIBI = -SLOPES[:, None, None] * (I - J).abs()
-
-# name: (the term, as a caller gives it, what it does to the map)
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "scale": ("scale", {"scale": 1.7}, {"scale": 1.7}),
-    "score": ("score", {"score": ops.dot}, {"scale": 1.0}),
-    "softcap": ("softcap", {"softcap": 0.8}, {"softcap": 0.8}),
-    "sinks": ("sinks", {"sinks": SINKS}, {"sinks": SINKS}),
-    "offset": ("offset", {"mask": ops.Causal(), "offset": AHEAD}, {"allowed": CAUSAL}),
-    "Causal": ("mask", {"mask": ops.Causal()}, {"allowed": CAUSAL}),
-    "Local": ("mask", {"mask": ops.Local(2)}, {"allowed": NEAR}),
-    "Chunked": (
-        "mask",
-        {"mask": ops.Chunked(3, left_chunks=1)},
-        {"allowed": (J // 3 <= I // 3) & (J // 3 >= I // 3 - 1)},
-    ),
-    "Padding": ("mask", {"mask": ops.Padding(LENGTHS, SKIP)}, {"allowed": REAL[:, None, None]}),
-    "Documents": (
-        "mask",
-        {"mask": ops.Documents(IDS)},
-        {"allowed": (IDS[:, I] == IDS[:, J][:, None])[:, None]},
-    ),
-    "Dense mask": ("mask", {"mask": masks.DenseMask(ALLOWED)}, {"allowed": ALLOWED}),
-    "Both": ("mask", {"mask": ops.Causal() & ops.Local(2)}, {"allowed": CAUSAL & NEAR}),
-    "Either": ("mask", {"mask": ops.Causal() | ops.Local(2)}, {"allowed": CAUSAL | NEAR}),
-    "ALiBi": ("bias", {"bias": ops.ALiBi(SLOPES)}, {"added": ALIBI}),
-    "Toeplitz": ("bias", {"bias": ops.Toeplitz(TABLE)}, {"added": pick(TABLE)}),
-    "Buckets": (
-        "bias",
-        {"bias": ops.Buckets(BUCKETS, True, 16)},
-        {"added": BUCKETS[buckets()].permute(2, 0, 1)},
-    ),
-    "Relative": ("bias", {"bias": ops.RelativeKeys(RELATIVE)}, {"asked": RELATIVE}),
-    "Dense bias": ("bias", {"bias": biases.DenseBias(BIAS)}, {"added": BIAS}),
-    "Sum": (
-        "bias",
-        {"bias": ops.ALiBi(SLOPES) + ops.Toeplitz(TABLE)},
-        {"added": ALIBI + pick(TABLE)},
-    ),
-    "together": (
-        "softcap",
-        {"scale": 1.7, "softcap": 0.8, "sinks": SINKS, "bias": ops.ALiBi(SLOPES)}
-        | {"mask": ops.Causal()},
-        {"scale": 1.7, "softcap": 0.8, "sinks": SINKS, "added": ALIBI, "allowed": CAUSAL},
-    ),
-}
 each_case = pytest.mark.parametrize("name", CASES)
-NO_KERNEL = {"score", "Relative", "Either"}  # the Triton kernels refuse these
-NO_FUSED = {"score", "softcap", "together"}
-
-
-def draw() -> tuple[Tensor, Tensor, Tensor]:
-    NUMBERS.manual_seed(7)
-    return numbers(B, H, Q, FEAT), 0.7 * numbers(B, KV, K, FEAT), numbers(B, KV, K, 2)
 
 
 def exp_scores(
@@ -151,8 +86,8 @@ def removed(name: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Tensor:
 
 def test_no_term_is_without_a_case():
     assert {term for term, _, _ in CASES.values()} == {f.name for f in fields(Terms)}
-    used = {type(x) for _, given, _ in CASES.values() for x in given.values()}
-    assert {c for c in TERMS if c.__module__ in (masks.__name__, biases.__name__)} <= used
+    ours = {c for c in TERMS if c.__module__ in (masks.__name__, biases.__name__)}
+    assert ours - set(EXAMPLES) == set(), "add a case to tests/term_cases.py"
 
 
 @each_case
@@ -185,6 +120,18 @@ def test_windows_are_cut_from_the_map(name, monkeypatch):
         ("max", cells.amax((-3, -1))),
     ):
         assert_close(window(q, k, lse, pool=(2, 3), reduce=reduce, **part, **terms), want)
+
+
+@each_case
+def test_the_terms_of_one_head_give_the_map_of_that_head(name):
+    (q, k, _), terms, w, _, lse = case(name)
+    k = k.repeat_interleave(H // KV, 1)
+    for head in range(H):
+        part = slice(head, head + 1)
+        terms_of_head = select_head(make_terms(q, k, **terms), head)
+        assert terms_of_head is not None
+        scores = terms_of_head.score_tile(q[:, part], k[:, part])
+        assert_close(weights_from_scores(scores, lse[:, part]), w[:, part])
 
 
 @pytest.mark.usefixtures("users_view")
@@ -260,6 +207,14 @@ KERNELS = [
     for name in CASES
     if name not in NO_KERNEL
 ]
+
+
+@each_case
+def test_kernels_take_the_term_or_are_known_to_refuse_it(name):
+    kernels = pytest.importorskip("regard.ops.kernels.terms")
+    (q, k, _), terms, _, _, _ = case(name)
+    found = kernels.make_kernel_terms(q, k, make_terms(q, k, **terms))
+    assert isinstance(found, str) == (name in NO_KERNEL), found
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -6,12 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from term_cases import EXAMPLES
 from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.grid import Grid
 from regard.ops.masks import DenseMask
+from regard.ops.term_registry import TERMS
 
 SIZE = 12  # no drawn map is larger
 
@@ -112,14 +114,8 @@ def test_where_a_mask_is_full_every_key_is_visible(mask, rows, keys, data):
         assert seen(mask, rows, keys, offset).all()
 
 
-STRUCTURED = [
-    Causal(),
-    Local(0),
-    Local(2),
-    Chunked(3),
-    Chunked(2, left_chunks=1),
-    Chunked(2, left_chunks=0),
-]
+SPELLED = [x for cls, x in EXAMPLES.items() if cls in TERMS and TERMS[cls].spelling is not None]
+STRUCTURED = [*SPELLED, Local(0), Chunked(3), Chunked(2, left_chunks=0)]
 
 
 @pytest.mark.parametrize("a", STRUCTURED, ids=repr)

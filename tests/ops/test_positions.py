@@ -21,7 +21,7 @@ place = st.integers(0, 500)
 
 
 @given(place, st.integers(-200, 200), even)
-def test_a_shift_is_one_rotation_for_every_position(p, step, dim):
+def test_a_shift_is_the_same_rotation_at_every_position(p, step, dim):
     moved = sinusoidal_shift(step, dim) @ sinusoidal(torch.tensor(p), dim)
     assert_close(moved, sinusoidal(torch.tensor(p + step), dim), atol=1e-11, rtol=0)
     turn = sinusoidal_shift(step, dim)
@@ -97,7 +97,7 @@ def test_a_table_gives_the_row_of_each_position_and_a_gradient_to_it():
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2))
-def test_a_grid_of_the_same_size_is_the_same_table(high, wide, extra):
+def test_interpolation_to_the_same_grid_is_the_identity(high, wide, extra):
     table = torch.randn(extra + high * wide, 3)
     assert torch.equal(
         interpolate_positions(table, (high, wide), (high, wide), prefix_tokens=extra), table

@@ -72,7 +72,7 @@ def test_any_score_can_take_the_place_of_the_dot_product():
     assert_close(attend(q, k, v, score=scaled_dot), attend(q, k, v))
 
 
-def test_scores_drawn_at_random_have_the_moments_of_the_formula():
+def test_random_scores_have_the_moments_of_the_formula():
     mean, sigma = torch.linspace(-1, 1, 16).double(), 0.7
     q, k = mean + sigma * numbers(2, 200_000, 1, 16)
     drawn, (expected, variance) = dot(q, k).flatten(), score_moments(mean, sigma)

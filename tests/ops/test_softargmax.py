@@ -93,7 +93,7 @@ def test_plain_argmax_has_no_gradient_and_straight_through_has():
     assert straight_through(x).requires_grad
 
 
-def test_gumbel_draws_each_key_as_often_as_its_weight():
+def test_gumbel_samples_each_key_with_its_weight_as_probability():
     x, start = torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64), torch.Generator().manual_seed(1)
     drawn = gumbel_softmax(x.expand(40_000, 3), hard=True, generator=start)
     assert ((drawn == 0) | ((drawn - 1).abs() < 1e-12)).all()

@@ -1,7 +1,10 @@
 """Every mask and bias is registered, can be stored and, without tensors, be spelled."""
 
+from dataclasses import fields
+
 import pytest
 import torch
+from term_cases import AHEAD, EXAMPLES, FEAT, B, H, K, Q
 
 from regard import ops
 from regard.errors import ConfigError
@@ -14,37 +17,24 @@ from regard.ops.term_registry import (
     term_to_dict,
 )
 
-EXAMPLES = {
-    masks.Causal: ops.Causal(),
-    masks.Local: ops.Local(2),
-    masks.Chunked: ops.Chunked(3, left_chunks=1),
-    masks.Padding: ops.Padding(torch.tensor([4]), torch.tensor([1])),
-    masks.Documents: ops.Documents(torch.tensor([[0, 0, 1, 1, 1, 2]])),
-    masks.DenseMask: masks.DenseMask(torch.eye(6) > 0),
-    masks.Both: ops.Causal() & ops.Local(1),
-    masks.Either: ops.Local(0) | ops.Causal() & ops.Local(1),
-    biases.ALiBi: ops.ALiBi(torch.tensor([0.5])),
-    biases.Toeplitz: ops.Toeplitz(torch.randn(1, 3)),
-    biases.Buckets: ops.Buckets(torch.randn(8, 1), False, 16),
-    biases.RelativeKeys: ops.RelativeKeys(torch.randn(3, 2)),
-    biases.DenseBias: biases.DenseBias(torch.randn(6, 6)),
-    biases.SumBias: ops.ALiBi(torch.tensor([0.5])) + ops.Toeplitz(torch.randn(1, 3)),
-}
+# a caller writes a & b, a | b, a + b, or a tensor
+WRITTEN = {masks.Both, masks.Either, masks.DenseMask, biases.DenseBias, biases.SumBias}
 each_term = pytest.mark.parametrize("cls", TERMS, ids=lambda cls: cls.__name__)
 
 
 def scores(term):
-    q, k = torch.ones(1, 6, 2), torch.ones(1, 6, 2)
+    q, k = torch.ones(B, H, Q, FEAT), torch.ones(B, H, K, FEAT)
     name = "mask" if isinstance(term, masks.Mask) else "bias"
-    return ops.Terms(scale=1.0, **{name: term}).score_tile(q, k)
+    return ops.Terms(scale=1.0, offset=AHEAD, **{name: term}).score_tile(q, k)
 
 
-def test_every_mask_and_bias_of_the_library_is_registered():
+def test_every_mask_and_bias_of_the_library_is_registered_and_exported():
     for base, module in ((masks.Mask, masks), (biases.Bias, biases)):
         public = [c for name, c in vars(module).items() if not name.startswith("_")]
         ours = {c for c in public if isinstance(c, type) and issubclass(c, base)} - {base}
         assert ours <= set(TERMS)
-    assert set(TERMS) == set(EXAMPLES)
+    exported = {getattr(ops, name) for name in ops.__all__}
+    assert set(TERMS) - exported == WRITTEN, "add it to ops/__init__.py"
 
 
 @each_term
@@ -63,6 +53,9 @@ def test_it_can_be_stored_and_read_back(cls):
 
 @each_term
 def test_a_mask_without_tensors_can_be_spelled(cls):
+    values = [getattr(EXAMPLES[cls], field.name) for field in fields(cls)]
+    has_tensors = any(isinstance(x, torch.Tensor) for x in values)
+    assert (TERMS[cls].spelling is None) == (TERMS[cls].kind == "bias" or has_tensors)
     if TERMS[cls].spelling is None:
         with pytest.raises(ConfigError, match="without tensors"):
             spell_mask(EXAMPLES[cls])

@@ -16,7 +16,7 @@ def draw(queries=9, keys=8):
 
 
 @given(a=st.integers(0, 7), b=st.integers(1, 9), c=st.integers(0, 6), d=st.integers(1, 9))
-def test_a_window_is_a_part_of_the_map(a, b, c, d):
+def test_a_window_is_a_slice_of_the_map(a, b, c, d):
     q, k, lse = draw()
     part = window(q, k, lse, rows=slice(a, a + b), keys=slice(c, c + d), mask=ops.Causal())
     whole = attention_weights(q, k, mask=ops.Causal())

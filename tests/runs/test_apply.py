@@ -60,5 +60,5 @@ def test_what_cannot_be_is_reported(pictures, tmp_path):
         rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures, top=0)
     with pytest.raises(ConfigError, match="run: needs a model that can transcribe"):
         rg.runs.load_pretrained("glyphs").transcribe([tmp_path / "no.wav"])
-    with pytest.raises(FileError, match=r"no\.wav: needs to be a sound file, got nothing there"):
+    with pytest.raises(FileError, match=r"no\.wav: needs to be a sound file, got no such file"):
         rg.runs.load_pretrained("morse").transcribe([tmp_path / "no.wav"])

@@ -36,7 +36,7 @@ def test_the_scores_are_those_that_the_run_ended_with(folder, part):
     assert evaluate_run(load_run(folder), part).scores == load_run(folder).result[part]
 
 
-def test_mistakes_are_what_the_model_says_and_is_not_right(folder):
+def test_mistakes_are_the_wrong_predictions(folder):
     run = load_run(folder)
     pairs = list(run.recipe.data.source(6).examples("test", 0))
     texts, languages = [p.source for p in pairs], [p.language for p in pairs]

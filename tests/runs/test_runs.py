@@ -66,7 +66,7 @@ def timeless(folder) -> list[dict]:
     return [{k: v for k, v in line.items() if k != "seconds"} for line in read_metrics(folder)]
 
 
-def test_a_score_says_which_bleu_it_is():
+def test_results_have_the_sacrebleu_signature():
     scores = score_texts(["the cat sat here"], ["the cat sat here"])
     assert (scores["exact"], round(scores["bleu"], 6)) == (1.0, 100.0)
     assert scores["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
@@ -187,7 +187,7 @@ def test_folders_that_cannot_hold_a_run_are_reported(tmp_path):
         start_run(small(), tmp_path)
     with pytest.raises(FileError, match="needs a recipe, got a damaged one"):
         resume_run(tmp_path)
-    with pytest.raises(FileError, match="needs to be a folder with runs, got nothing there"):
+    with pytest.raises(FileError, match="needs to be a folder with runs, got no such folder"):
         list_runs(tmp_path / "nowhere")
     with pytest.raises(
         ConfigError, match="recipe: needs a .toml file or one of .*, got 'frases'; try phrases"

@@ -92,7 +92,7 @@ def test_every_setting_can_be_given_as_it_is_shown():
         ("schedule=cosin", "schedule: needs one of inverse_sqrt, cosine, constant, got 'cosin'"),
         ("tied=maybe", "model.tied: needs true or false, got 'maybe'"),
         ("heads=3", "dim: needs a multiple of heads=3, got"),
-        ("languages=xx,de", "languages: need those that CLDR knows, got 'xx'"),
+        ("languages=xx,de", "languages: need languages of CLDR, got 'xx'"),
     ],
 )
 def test_what_cannot_be_set_is_reported(setting, message):

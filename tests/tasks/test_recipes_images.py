@@ -151,14 +151,14 @@ def test_glyphs_are_learned_in_seconds(tmp_path):
     assert outcome.scores["accuracy"] > 0.8
 
 
-def test_a_larger_set_of_glyphs_has_the_smaller_in_it_and_none_of_the_test():
+def test_larger_train_splits_contain_smaller_ones_and_no_test_glyph():
     few, many = (GlyphsTask(train_images=n).train_split(0)[0] for n in (5, 20))
     assert torch.equal(many[:5], few)
     test = GlyphsTask(test_size=20).evaluator(None, "test").images
     assert not any(torch.equal(a, b) for a in many for b in test)
 
 
-def test_the_two_models_of_a_study_are_of_one_size():
+def test_vit_and_resnet_recipes_have_the_same_size():
     for pair in (("fashion-vit", "fashion-resnet"), ("glyphs", "glyphs-resnet")):
         sizes = [
             sum(p.numel() for p in models.build(tasks.recipe(name).model).parameters())

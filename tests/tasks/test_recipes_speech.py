@@ -120,7 +120,7 @@ def test_held_out_speeds_are_tested_and_never_trained_on():
     assert len(morse.evaluator(morse.tokenizer(0), "test").audio) == 4
 
 
-def test_sounds_come_once_each_with_others_of_like_length():
+def test_each_recording_comes_once_in_batches_of_similar_length():
     batches = AudioBatches(
         float, lambda plan: (plan * 7) % 48, lambda plans, number: {"x": torch.tensor(plans)},
         batch_size=3,
@@ -172,7 +172,7 @@ def test_edits_are_a_distance(a, b, c):
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
 
 
-def test_what_lies_behind_a_sound_is_not_read():
+def test_best_path_ignores_frames_beyond_the_length():
     path = torch.nn.functional.one_hot(torch.tensor([[1, 0, 2, 2, 1]]), 3).float().log()
     assert best_path(path, torch.tensor([3])) == [[1, 2]]
 

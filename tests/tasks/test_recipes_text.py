@@ -273,7 +273,7 @@ def test_a_gzipped_file_is_read_where_the_plain_one_is_missing(pairs):
 
 
 def test_a_missing_or_short_text_raises(tmp_path, users_view):
-    with pytest.raises(FileError, match="folder: needs a text file .*, got nothing at 'nowhere'"):
+    with pytest.raises(FileError, match="folder: needs a text file .*, got none at 'nowhere'"):
         TextTask(folder="nowhere").texts("train")
     (tmp_path / "a.txt").write_text("one file")
     with pytest.raises(

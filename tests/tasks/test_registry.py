@@ -136,7 +136,7 @@ def test_an_outside_task_trains_and_its_run_is_read_back(tmp_path):
 
 @pytest.mark.usefixtures("registered", "users_view")
 def test_a_name_is_registered_once():
-    with pytest.raises(ConfigError, match="name: needs one that is free, got 'counting'"):
+    with pytest.raises(ConfigError, match="name: needs an unused name, got 'counting'"):
         task("counting")(CountingTask)
 
 

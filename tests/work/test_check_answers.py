@@ -121,7 +121,7 @@ def changed(solution, name, slip):
         ("A", "it was divided by the column sums", "H"),
     ],
 )
-def test_a_slip_in_a_step_that_was_not_written_is_found(name, slip, only):
+def test_a_mistake_in_an_unanswered_step_is_diagnosed(name, slip, only):
     given = {"X": [[1, 0], [1, 1], [0, 2]], "W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [1, 1]]}
     worked = solve_attention(given | {"W_V": [[1, 0], [2, -1]]}, mask="causal")
     step = next(one for one in worked.steps if one.name == name)

@@ -270,7 +270,7 @@ def test_a_second_slip_is_shown_beside_what_follows_from_the_first():
     second = work.check_answers(THREE, answers)[2]
     assert (second.differences, second.wrong_inputs) == (("(1,1): 4 should be 3",), ("K",))
     said = findings_as_text(work.check_answers(THREE, answers))
-    assert "S: wrong, by what follows from K as written\n   (1,1): 4 should be 3" in said
+    assert "S: wrong even given K as written\n   (1,1): 4 should be 3" in said
 
 
 def test_a_right_value_that_does_not_follow_is_right_and_reported():

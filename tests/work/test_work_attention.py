@@ -118,7 +118,7 @@ def test_hard_attention_is_that_of_the_ops(q, k, v, mask):
 
 @settings(max_examples=4, deadline=None)
 @given(cells(2, 2, small), cells(3, 2, small))
-def test_every_sharpness_is_that_of_the_ops_and_spreads_less_and_less(q, k):
+def test_weights_match_the_ops_and_sharpen_with_beta(q, k):
     worked = solve_sharpness({"Q": q, "K": k, "V": k}, scales=["inf", 0, "default", 3])
     scores = floats(worked["S"])
     for n, beta in enumerate((0.0, 2**-0.5, 3.0), 1):

@@ -96,7 +96,7 @@ def test_a_whole_block_takes_seconds_and_says_where_digits_begin():
 
 @settings(max_examples=8, deadline=None)
 @given(cells(2, 3, small), cells(1, 3, small), cells(1, 3, small))
-def test_layer_norm_is_that_of_torch(x, gamma, beta):
+def test_layer_norm_matches_torch(x, gamma, beta):
     worked = solve_layer_norm({"X": x, "gamma": gamma, "beta": beta})
     want = F.layer_norm(floats(worked["X"]), (3,), floats(worked["γ"])[0], floats(worked["β"])[0])
     assert_near(worked["LN"], want)
@@ -110,7 +110,7 @@ def test_layer_norm_is_that_of_torch(x, gamma, beta):
     cells(3, 2, small),
     st.sampled_from(["relu", "gelu"]),
 )
-def test_the_feed_forward_is_that_of_the_layer(x, w1, b1, w2, activation):
+def test_the_feed_forward_matches_the_layer(x, w1, b1, w2, activation):
     worked = solve_feed_forward({"X": x, "W_1": w1, "b_1": b1, "W_2": w2}, activation=activation)
     layer = rg.nn.FeedForward(2, 3, activation=activation).double()
     load(layer.to_hidden, worked, "W_1")
@@ -120,7 +120,7 @@ def test_the_feed_forward_is_that_of_the_layer(x, w1, b1, w2, activation):
 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate])
 @given(seeds, st.sampled_from(["post", "pre"]), st.sampled_from([None, "causal"]))
-def test_an_encoder_block_is_that_of_the_layer(seed, norm, mask):
+def test_an_encoder_block_matches_the_layer(seed, norm, mask):
     draw = some(seed)
     told = {f"W_{one}": draw(4, 4) for one in "QKVO"}
     told |= {
@@ -162,7 +162,7 @@ def test_a_block_of_today_is_that_of_the_layer():
 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate])
 @given(seeds, st.sampled_from(["post", "pre"]), st.sampled_from([1, 2]))
-def test_a_decoder_block_is_that_of_the_layer(seed, norm, heads):
+def test_a_decoder_block_matches_the_layer(seed, norm, heads):
     draw = some(seed)
     told = {f"{letter}_{one}": draw(4, 4) for letter in "WU" for one in "QKVO"}
     told |= {"X": draw(2, 4), "Y": draw(3, 4)}

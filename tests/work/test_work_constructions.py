@@ -19,7 +19,7 @@ from regard.work.marking.findings import first_wrong
 @pytest.mark.parametrize(
     ("n", "beta", "want"), [(4, "1/2", 0.3547), (4, 1, 0.4754), (2, "1/sqrt(2)", 0.6698)]
 )
-def test_the_published_shares_of_orthonormal_tokens(n, beta, want):
+def test_weights_of_orthonormal_tokens_match_the_published_ones(n, beta, want):
     worked = solve_identity({"n": n}, scale=beta)
     assert float(evaluate_digits(worked["c"][0], 20)) == pytest.approx(want, abs=5e-5)
     assert floats(worked["A"]).diagonal().tolist() == pytest.approx([want] * n, abs=5e-5)
@@ -74,7 +74,7 @@ def test_a_width_of_three_is_exact_inside_and_renormalised_at_the_ends():
 @settings(max_examples=5, deadline=None)
 @given(st.lists(st.integers(-3, 3), min_size=3, max_size=3).filter(lambda k: sum(map(bool, k)) > 1),
        st.lists(st.integers(-3, 3), min_size=3, max_size=5))  # fmt: skip
-def test_a_head_a_tap_is_the_convolution_of_torch(kernel, x):
+def test_one_head_per_tap_matches_torchs_convolution(kernel, x):
     worked = solve_convolution({"kernel": kernel, "X": [[one] for one in x]}, method="head_per_tap")
     taps = torch.tensor(kernel, dtype=torch.float64)[None, None]
     want = torch.nn.functional.conv1d(

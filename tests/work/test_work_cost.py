@@ -30,7 +30,7 @@ def test_the_pairs_are_a_small_share_of_a_decoder(size_, share):
     assert float(worked["q"][0]) == pytest.approx(share, abs=5e-4)
 
 
-def test_a_second_language_is_the_decoder_of_the_calculator():
+def test_the_cost_of_a_second_language_matches_the_cost_module():
     worked = work.solve(work.read_problem("cost-translation"))
     assert float(worked["u"][0]) == pytest.approx(4 / 7, abs=2e-3)
     model = rg.models.Translator(rg.models.translator_base(vocab=1))
@@ -45,7 +45,7 @@ def test_a_second_language_is_the_decoder_of_the_calculator():
 
 @settings(max_examples=20, deadline=None)
 @given(size, size)
-def test_layers_cost_what_the_calculator_says(n, d):
+def test_layer_costs_match_the_cost_module(n, d):
     worked = solve_cost({"n": n, "d": d})
     names = {"att": "attention", "RNN": "rnn", "GRU": "gru", "LSTM": "lstm", "FF": "feed_forward"}
     for name, kind in names.items():
@@ -54,7 +54,7 @@ def test_layers_cost_what_the_calculator_says(n, d):
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 80), size)
-def test_writing_word_by_word_costs_what_the_calculator_says(n, k):
+def test_generation_costs_match_the_cost_module(n, k):
     worked = solve_cost({"M": 3, "N": n, "k": k})
     assert int(worked["wc"][0]) == generation_cost(n, k)
     assert int(worked["wa"][0]) == generation_cost(n, k, cached=False)

@@ -66,7 +66,7 @@ def autograd(cell, given_values, loss):
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 @settings(max_examples=3, deadline=None)
 @given(st.data())
-def test_every_gradient_is_that_of_autograd(cell, data):
+def test_every_gradient_matches_autograd(cell, data):
     told = drawn(cell, data)
     direct = [["1/2", 0, 1], [-1, 0, "3/4"]]
     worked = solve_bptt(told | {"dh": direct}, cell=cell)
@@ -195,7 +195,7 @@ def test_the_slips_people_make_in_the_chain_rule_are_recognised(cell, name, slip
 @pytest.mark.parametrize("weight", ["W_i", "U_f", "W_o", "U_c"])
 @settings(max_examples=1, deadline=None)
 @given(st.data())
-def test_forward_in_time_the_gradient_is_the_same(weight, data):
+def test_forward_mode_matches_bptt(weight, data):
     told = drawn("lstm", data, bias=False)
     direct = [["1/2", 0, 1], [-1, 0, "3/4"]]
     worked = solve_bptt(told | {"dh": direct}, cell="lstm", forward_mode=weight)

@@ -23,7 +23,7 @@ WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
 # ---- worked numbers
 
 
-def test_the_counts_of_512_in_8_heads():
+def test_parameter_counts_of_width_512_in_8_heads():
     worked = work.solve(work.read_problem("parameter-counts"))
     want = {"d_k": 64, "w_QKV": 786432, "w_O": 262144, "FF": 2099712}
     assert {name: int(worked[name][0]) for name in want} == want
@@ -56,7 +56,7 @@ def test_what_each_head_adds_is_the_output():
 
 @settings(max_examples=4, deadline=None)
 @given(st.data(), st.sampled_from([None, "causal"]), st.booleans())
-def test_heads_are_those_of_the_layer(data, mask, biased):
+def test_heads_match_the_layer(data, mask, biased):
     told = {"X": data.draw(cells(2, 4, small))} | {
         name: data.draw(cells(4, 4, small)) for name in WEIGHTS
     }
@@ -76,7 +76,7 @@ def test_heads_are_those_of_the_layer(data, mask, biased):
 
 @settings(max_examples=3, deadline=None)
 @given(st.data())
-def test_columns_and_weights_of_each_head_give_the_same(data):
+def test_columns_and_per_head_weights_give_the_same_result(data):
     told = {"X": data.draw(cells(2, 4, small))} | {
         name: data.draw(cells(4, 4, small)) for name in WEIGHTS
     }

@@ -36,7 +36,7 @@ def in_torch(values, score, query):
 @pytest.mark.parametrize("score", ["dot", "scaled", "additive"])
 @settings(max_examples=3, deadline=None)
 @given(st.data(), st.sampled_from(["candidate", "previous"]))
-def test_every_state_is_that_of_torch(score, data, query):
+def test_every_state_matches_torch(score, data, query):
     def cells(rows, columns):
         return [[data.draw(small) for _ in range(columns)] for _ in range(rows)]
 

@@ -44,7 +44,7 @@ def test_the_weights_and_outputs_are_those_of_torch(data, what, index):
 
 
 @pytest.mark.parametrize("what", ["key", "query", "token"])
-def test_the_orders_leave_a_square_and_a_cube(what):
+def test_errors_of_first_and_second_order_are_quadratic_and_cubic(what):
     values = {"X": [[1, 0], [0, 1], [1, -1]], "W_V": [[1, 0], [1, 2]]}
     left = []
     for eps in ("1/10", "1/100"):

@@ -33,7 +33,7 @@ def test_the_table_of_four_positions_and_four_features():
     assert_near(worked["PE"], torch.tensor(want, dtype=torch.float64), 5e-7)
 
 
-def test_moving_and_the_product_of_two_are_exact():
+def test_shifts_and_dot_products_are_exact():
     worked = work.solve(work.read_problem("positions"))
     assert worked["T_k"] == worked["PE_k"]
     assert (
@@ -79,12 +79,12 @@ def test_rotary_is_that_of_the_ops(numbers, places):
     ("name", "slip"),
     [
         ("ω", "i was taken as the index of the feature, not of the pair"),
-        ("PE", "all sines stand first, then all cosines"),
+        ("PE", "all sines come first, then all cosines"),
         ("PE", "sine and cosine were swapped"),
         ("R_k", "it rotates the other way: the sign of the sines"),
     ],
 )
-def test_slips_of_positions_are_recognised(name, slip):
+def test_mistakes_in_positions_are_diagnosed(name, slip):
     worked = work.solve(work.read_problem("positions"))
     step = next(one for one in worked.steps if one.name == name)
     found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))

@@ -42,7 +42,7 @@ def test_all_lines_of_a_proof_are_equal_at_random_places(name, data):
          for one in (proofs._a, proofs._b)]),
     ],
 )  # fmt: skip
-def test_the_last_line_is_what_was_to_be_shown(name, line, want):
+def test_the_last_line_is_the_statement(name, line, want):
     found = work.solve(work.read_problem(f"proof-{name}"))[f"L_{line}"]
     assert all(proofs.is_same_formula(one, other) for one, other in zip(found, want, strict=True))
 

@@ -17,8 +17,8 @@ def solved_example():
 
 def test_remarks_stand_after_the_steps_in_every_format():
     worked = solved_example()
-    assert as_text(worked).splitlines()[-2:] == ["What follows", f" - {worked.remarks[0]}"]
-    assert as_markdown(worked).endswith(f"## What follows\n\n- {worked.remarks[0]}")
+    assert as_text(worked).splitlines()[-2:] == ["Remarks", f" - {worked.remarks[0]}"]
+    assert as_markdown(worked).endswith(f"## Remarks\n\n- {worked.remarks[0]}")
     assert json.loads(json.dumps(worked.to_json()))["remarks"] == list(worked.remarks)
     tex = as_latex(worked)
     assert tex.isascii()
@@ -28,7 +28,7 @@ def test_remarks_stand_after_the_steps_in_every_format():
 def test_a_solution_without_remarks_says_nothing_of_them():
     worked = work.solve(work.read_problem("gru"))
     assert worked.remarks == ()
-    assert "What follows" not in as_text(worked) + as_latex(worked)
+    assert "Remarks" not in as_text(worked) + as_latex(worked)
 
 
 def test_every_sign_that_is_known_is_ascii_in_latex():

@@ -206,7 +206,7 @@ def test_what_cannot_be_shown_is_reported(tmp_path):
         as_text(solved("self-attention"), only=["h"])
     with pytest.raises(WorkError, match="fmt: needs one of text"):
         work.format_solution(solved("self-attention"), "pdf")
-    with pytest.raises(WorkError, match=r"tex: needs LaTeX that we know, got \\foo"):
+    with pytest.raises(WorkError, match=r"tex: needs a supported LaTeX command, got \\foo"):
         tex_to_mathml(r"\foo")
     for broken in (r"\frac{1", r"a}", r"\begin{pmatrix} 1", r"\left( 1", r"\begin{x}\end{x}"):
         with pytest.raises(WorkError, match="tex: needs"):

@@ -41,7 +41,7 @@ def test_both_orders_are_those_of_the_ops(x, order, mask):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_orders_that_are_none_are_reported():
+def test_invalid_permutations_raise():
     with pytest.raises(WorkError, match="order: needs each of 1 to 2 once, got"):
         solve_shuffle({"X": [[1], [2]], "order": [1, 1]})
     with pytest.raises(WorkError, match="given: needs X and order, got no order"):

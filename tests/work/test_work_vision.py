@@ -33,7 +33,7 @@ def some(seed):
 # ---- worked numbers
 
 
-def test_a_picture_is_cut_row_by_row_and_the_class_token_stands_first():
+def test_patches_are_row_major_after_the_class_token():
     worked = work.solve(work.read_problem("vit"))
     assert worked["T"] == M([[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [2, 0, 0, 2]])
     assert worked["X_c"].row(0) == worked["cls"]
@@ -54,7 +54,7 @@ def test_a_table_of_the_same_size_stays_as_it_is():
 
 
 @pytest.mark.parametrize(("old", "new"), [((2, 2), (3, 3)), ((3, 2), (2, 5)), ((4, 4), (1, 3))])
-def test_a_resized_table_is_that_of_the_op(old, new):
+def test_resized_positions_match_the_op(old, new):
     table = some(old[0])(1 + old[0] * old[1], 2)
     worked = solve_position_resize({"pos": table}, old_grid=list(old), new_grid=list(new))
     want = rg.ops.interpolate_positions(floats(worked["pos"]), old, new)
@@ -66,7 +66,7 @@ def test_a_resized_table_is_that_of_the_op(old, new):
 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate])
 @given(st.integers(0, 10**6), st.sampled_from([1, 2]), st.sampled_from([1, 2]), st.booleans())
-def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidden):
+def test_a_vision_transformer_matches_the_model(seed, layers, channels, hidden):
     draw = some(seed)
     told = {f"image_{n + 1}": draw(4, 4) for n in range(channels)}
     told |= {"W_E": draw(4 * channels, 4), "cls": draw(1, 4), "pos": draw(5, 4), "W_H": draw(4, 3)}

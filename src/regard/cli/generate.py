@@ -8,8 +8,7 @@ import typer
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder or pretrained model.")],
     prompt: Annotated[
-        str,
-        typer.Argument(help="Text to continue; a new document if not given, - for standard input."),
+        str, typer.Argument(metavar="PROMPT", help="Text to continue; - for standard input.")
     ] = "",
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens.")] = 200,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.8,

@@ -22,23 +22,23 @@ def look(
     ],
     out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("report.html"),
     target: Annotated[str | None, typer.Option(help="Target text of an encoder-decoder.")] = None,
-    to: Annotated[str | None, typer.Option(help="Target language of a run's translator.")] = None,
-    at: Annotated[str, typer.Option(help="Glob over attention sites.")] = "*",
+    to: Annotated[str | None, typer.Option(help="Target language of a run.")] = None,
+    at: Annotated[str, typer.Option(help="Glob over attention sites: *.cross.")] = "*",
     cell: Annotated[
         str | None,
         typer.Option(
             metavar="HEAD,QUERY,KEY",
-            help="Print the arithmetic of one weight, counted from 0, instead of a page.",
+            help="Instead of a page, print the arithmetic of one weight; indices from 0.",
         ),
     ] = None,
     describe: Annotated[
-        bool, typer.Option("--describe", help="Describe every head in words instead.")
+        bool, typer.Option("--describe", help="Instead of a page, describe every head in words.")
     ] = False,
     query: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="List the top keys of this query per head, trained and untrained, instead.",
+            help="Instead of a page, list the top keys of this query, trained and untrained.",
         ),
     ] = None,
     probe: Annotated[
@@ -63,7 +63,7 @@ def look(
 
 @contextmanager
 def _silence_transformers() -> Iterator[None]:
-    """Without the progress bars and notes of transformers; errors still appear."""
+    """Hide the progress bars and warnings of transformers; errors still appear."""
     try:
         from transformers.utils import logging
     except ImportError:  # an extra that a model of ours does not need

@@ -13,7 +13,7 @@ PAUSE = 1.0  # seconds without new text that end a line of live text
 
 
 def print_message(text: str) -> None:
-    """Print a line on standard error, marked as ours; text of several lines stays as it is."""
+    """Print on standard error; a single line is prefixed with `regard: `."""
     print(f"regard: {text}" if "\n" not in text else text, file=sys.stderr, flush=True)
 
 
@@ -35,10 +35,10 @@ def exit_code(items: int, failed: int, warnings: int) -> int:
 def progress_bar(
     description: str, total: float | None = None, *, prints_results: bool = False
 ) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar on standard error; call the value with each amount of work done.
+    """Show a progress bar on standard error; call the yielded function with each amount done.
 
-    Nothing is shown where standard error is no terminal, nor where results are printed to the same
-    terminal while the work runs.
+    Nothing is shown if standard error is not a terminal, or if results are printed to the same
+    terminal meanwhile.
     """
     if not sys.stderr.isatty() or (prints_results and sys.stdout.isatty()):
         yield lambda amount: None
@@ -81,8 +81,8 @@ class LineWriter:
         self.out, self.line, self.silence = out, "", 0.0
 
     def write(self, text: str, partial_text: str, seconds: float) -> None:
-        """Add the text that was decided in so many seconds of audio."""
-        # text that is still undecided belongs to the word before it: no pause
+        """Add the text that became stable in this many seconds of audio."""
+        # unstable text belongs to the previous word: not a pause
         self.silence = 0.0 if text or partial_text else self.silence + seconds
         *words, self.line = (self.line + text).split(" ")
         if self.silence >= PAUSE:
@@ -91,19 +91,19 @@ class LineWriter:
             print(word, file=self.out, flush=True)
 
     def end(self) -> None:
-        """Write what is left."""
+        """Write the rest of the line."""
         if self.line:
             print(self.line, file=self.out, flush=True)
 
 
 class TerminalWriter:
-    """Live text for a terminal: one growing line, whose end is shown where it is too long."""
+    """Live text for a terminal: one growing line; if it is too long, its end is shown."""
 
     def __init__(self, out: TextIO):
         self.out, self.text = out, ""
 
     def write(self, text: str, partial_text: str, seconds: float) -> None:
-        """Add the decided text, with the undecided text dimmed behind it."""
+        """Add the stable text, followed by the unstable text dimmed."""
         self.text += text
         width = shutil.get_terminal_size().columns - 1
         space = max(0, width - len(partial_text))

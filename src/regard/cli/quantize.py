@@ -16,7 +16,7 @@ def quantize(
         bool, typer.Option("--score/--no-score", help="Evaluate both on the test split.")
     ] = True,
 ) -> None:
-    """Quantise a run to int8 weights: a smaller file, faster on a CPU, usable as any run."""
+    """Quantize a run to int8 weights: a smaller file, faster on a CPU, usable like any run."""
     from regard import runs
     from regard.cli.output import progress_bar
 

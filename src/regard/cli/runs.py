@@ -7,7 +7,7 @@ import typer
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder that contains the runs.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Runs folder.")] = Path("runs"),
 ) -> None:
     """List the runs in a folder: step, state, scores, and the settings in which they differ."""
     from rich.console import Console
@@ -17,7 +17,7 @@ def runs(
 
     rows = runs.list_runs(folder)
     if not rows:
-        print(f"{folder}: no runs yet; regard train phrases makes one")
+        print(f"{folder}: no runs yet; `regard train phrases` creates one")
         return
     metrics = list(dict.fromkeys(name for row in rows for name in row.get("scores", {})))
     columns = ("run", "step", "state", *metrics, "split", "seconds", "differs")

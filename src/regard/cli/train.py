@@ -72,7 +72,19 @@ def start_ranks(nproc: int) -> None:
         return
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *launcher, "-m", "regard", *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, *launcher, "-m", "regard", *_without_nproc()])
+
+
+def _without_nproc() -> list[str]:
+    """The arguments of this command without --nproc, which torchrun would take for its own."""
+    arguments = iter(sys.argv[1:])
+    kept: list[str] = []
+    for argument in arguments:
+        if argument == "--nproc":
+            next(arguments, None)
+        elif not argument.startswith("--nproc="):
+            kept.append(argument)
+    return kept
 
 
 @contextmanager
@@ -83,7 +95,7 @@ def distributed_command(device: str) -> Iterator["Ranks"]:
     ranks = train.init_distributed(device)
     try:
         yield ranks
-    except RankLostError:  # the first rank may be the one that is gone: every other one says so
+    except RankLostError:  # the first rank may be the lost one, so every other rank prints it
         raise
     except RegardError:
         if ranks.is_first:

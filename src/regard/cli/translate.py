@@ -84,7 +84,7 @@ def _job(
         return job(file=file)
     texts = job(texts=arguments)
     if len(arguments) == 1 and (file.suffix in (".po", ".tsv", ".txt") or file_format is not None):
-        raise FileError(f"{file}: needs to be a file, got nothing there")
+        raise FileError(f"{file}: needs to be a file, got no such file")
     return texts
 
 

@@ -1,4 +1,4 @@
-"""`regard work`: solve exercises step by step, check answers, make new exercises."""
+"""`regard work`: solve exercises step by step, mark answers, generate exercises."""
 
 import sys
 from enum import StrEnum
@@ -13,11 +13,11 @@ Format = StrEnum("Format", ["text", "markdown", "latex", "html", "json", "toml"]
 def work(
     problems: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROBLEM]...", help="TOML files or names of included problems."),
+        typer.Argument(metavar="PROBLEM", help="TOML files or names of included problems."),
     ] = None,
     check: Annotated[
         list[Path] | None,
-        typer.Option(help="Answers to check: a TOML file with values of steps, or a folder."),
+        typer.Option(help="Answers to mark: a TOML file of step values, or a folder."),
     ] = None,
     fmt: Annotated[
         Format | None,
@@ -43,13 +43,13 @@ def work(
     ] = None,
     digits: Annotated[int, typer.Option(min=1, max=50, help="Significant digits.")] = 6,
     make: Annotated[
-        str | None, typer.Option(metavar="FAMILY", help="Make new exercises of this family.")
+        str | None, typer.Option(metavar="FAMILY", help="Generate exercises of this family.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the exercises.")] = 0,
     level: Annotated[int, typer.Option(min=1, max=3, help="Difficulty of the exercises.")] = 1,
     count: Annotated[int, typer.Option(min=1, max=100, help="Number of exercises.")] = 1,
     solutions: Annotated[
-        bool, typer.Option("--solutions", help="Print the solutions of the exercises instead.")
+        bool, typer.Option("--solutions", help="Print the solutions instead of the exercises.")
     ] = False,
 ) -> None:
     """Solve a problem step by step: formula, numbers and exact result of each step."""

@@ -28,14 +28,14 @@ class TokenCache(Sequence[dict[str, Tensor]]):
     >>> TokenCache("nowhere")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere/cache.json: needs a token cache, got nothing there
+    regard.errors.FileError: nowhere/cache.json: needs a token cache, got no such file
     """
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         header = read_cache_header(self.folder)
         if header is None:
-            raise FileError(f"{self.folder / CACHE_FILE}: needs a token cache, got nothing there")
+            raise FileError(f"{self.folder / CACHE_FILE}: needs a token cache, got no such file")
         try:
             self.size, fields, dtype = header["size"], header["fields"], header["dtype"]
             self.tokens = {

@@ -1,7 +1,7 @@
 """Key/value cache of incremental decoding: immutable handles on shared, preallocated storage.
 
-A step writes behind the past and copies nothing. A handle whose place another step has taken
-continues on a copy, so that every state stays valid.
+A step appends in place and copies nothing. A handle whose next slot another step has already
+written continues on a copy, so that every state stays valid.
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.nn import KeysValues
 
-INITIAL_CAPACITY = 32  # steps that new storage has room for
+INITIAL_CAPACITY = 32  # steps of newly allocated storage
 
 
 @dataclass
@@ -93,7 +93,7 @@ class KVCacheWriter:
             if (past := self._past()) is not None:
                 x = torch.cat([past[:, :, : self.old.length], x], -2)
             extra = 0 if self.old.max_length is None else x.shape[-2] - self.old.max_length
-            # the last steps as memory of their own: a view would keep all of it alive
+            # a copy: a view would keep the whole tensor alive
             self._put(x if extra <= 0 else x[..., extra:, :].clone())
             return _split(x, x.shape[-2])
         rows, heads, _, head_dim = k.shape
@@ -103,7 +103,7 @@ class KVCacheWriter:
         return _split(x, self.length)
 
     def reserve(self, shape: tuple[int, int, int], like: Tensor) -> Tensor:
-        """The next layer's tensor with room for the new steps, the past in it."""
+        """The next layer's tensor, with the past and capacity for the new steps."""
         each, x = self.old.rows_per_source, self._past()
         used, needed = self.old.length * each, self.length * each
         if x is None or not self.in_place or x.shape[2] < needed:

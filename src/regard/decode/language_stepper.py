@@ -165,7 +165,7 @@ class LanguageStepper:
     def _run(
         self, b: StepBuffers, begin: int, count: int, sampling: Sampling | None
     ) -> tuple[list[Tensor], Callable[[], list[bool]]]:
-        """Launch steps; the function waits and tells after which of them all rows had ended."""
+        """Launch steps; the function waits and returns, per step, whether all rows have ended."""
         self.engine.run_steps(b, count, sampling)
         b.storage.length += count
         now = slice(begin, begin + count)

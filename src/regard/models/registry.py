@@ -17,7 +17,7 @@ class ModelConfig(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-MODELS: dict[str, type[nn.Module]] = {}  # by the name that stands in files
+MODELS: dict[str, type[nn.Module]] = {}  # by class name, as saved in files
 CONFIGS: dict[type[nn.Module], type] = {}
 
 

@@ -92,7 +92,7 @@ def read_safetensors(file: Path, writer: str) -> tuple[str | None, dict[str, Ten
     `writer` names the function that writes such files, for the error.
     """
     if not file.is_file():
-        raise FileError(f"{file}: needs to be a file that `{writer}` wrote, got nothing there")
+        raise FileError(f"{file}: needs to be a file that `{writer}` wrote, got no such file")
     try:
         with safe_open(file, "pt") as opened:
             header = (opened.metadata() or {}).get("regard")

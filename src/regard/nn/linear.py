@@ -52,5 +52,5 @@ class Readout(nn.Module):
         return logits if self.bias is None else logits + self.bias
 
     def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x Wᵀ, which a quantised readout computes otherwise."""
+        """x Wᵀ; `Int8Readout` overrides it."""
         return x @ weight.mT

@@ -12,6 +12,7 @@ from regard.data import Tokenizer
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import ConfigError, FileError
 from regard.files import parse_json
+from regard.ops.maybe_none import MaybeNone
 from regard.runs.settings import UnknownKind, config_from_json
 from regard.runs.text_model import TextModel
 from regard.tasks import Recipe, recipe_config_types
@@ -29,12 +30,12 @@ class RunContents:
     """What a run consists of; `Run` adds its verbs."""
 
     folder: Path | None  # None for a run that is not on disk
-    recipe: Recipe | None  # None for a model without one
+    recipe: Recipe | MaybeNone  # None for a model without one
     model: Any
     tokenizer: Any
     metrics: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
-    calibration: Calibration | None = None
+    calibration: Calibration | MaybeNone = None
     hub_model: TextModel | None = None  # of a Hugging Face folder: the model with its tokenizer
 
     @property
@@ -91,7 +92,7 @@ def read_recipe(folder: str | Path) -> Recipe:
         return config_from_json(Recipe, content["recipe"], "recipe", recipe_config_types())
     except UnknownKind as error:
         kind = str(error).rpartition(" got ")[2]
-        hint = "import the file that registers it, in Python or by regard --import FILE"
+        hint = "importing the file that registers it, in Python or by regard --import FILE"
         raise FileError(
             f"{file}: needs a registered task and model, got {kind}; try {hint}"
         ) from None

@@ -20,7 +20,7 @@ def list_runs(folder: str | Path) -> list[dict[str, Any]]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileError(f"{folder}: needs to be a folder with runs, got nothing there")
+        raise FileError(f"{folder}: needs to be a folder with runs, got no such folder")
     rows, settings = [], dict[str, dict[str, Any]]()
     for run in sorted(file.parent for file in folder.glob(f"*/{RECIPE_FILE}")):
         try:

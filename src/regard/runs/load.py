@@ -1,7 +1,10 @@
 """Runs, pretrained models, presets and Hugging Face folders by name or path: `rg.load`."""
 
+from collections.abc import Callable
 from difflib import get_close_matches
+from inspect import isfunction, signature
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,14 +17,6 @@ from regard.runs.run import Run, load_run
 from regard.runs.text_model import load_hub_text_model
 from regard.train.loop import CHECKPOINTS
 
-_MODELS = {
-    "translator": models.Translator,
-    "recurrent": models.RecurrentTranslator,
-    "language": models.LanguageModel,
-    "classifier": models.Classifier,
-    "vision": models.VisionTransformer,
-    "recogniser": models.Recogniser,
-}
 # runs without checkpoints, in half precision
 PRETRAINED_FOLDER = Path(__file__).parents[1] / "pretrained"
 
@@ -88,7 +83,7 @@ def find_run(name: str | Path) -> Path:
     if is_pretrained:
         return PRETRAINED_FOLDER / name
     raise FileError(
-        f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
+        f"{name}: needs to be a run, a saved model or one of {_known()}, got no such file"
         f"{suggestion(str(name), pretrained_names())}"
     )
 
@@ -112,11 +107,10 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
     (None, device(type='meta'))
     """
     if name in preset_names():
-        kind = name.partition("_")[0]
-        sizes = {"classifier": {"vocab": vocab, "classes": classes}, "vision": {"classes": classes}}
-        config = getattr(models, name)(**sizes.get(kind, {"vocab": vocab}))
+        preset, sizes = getattr(models, name), {"vocab": vocab, "classes": classes}
+        config = preset(**{key: sizes[key] for key in _required_arguments(preset)})
         with torch.device("meta"):
-            return _MODELS[kind](config)
+            return models.build(config)
     if Path(name).exists() or name in pretrained_names():
         return models.load(find_run(name)).float()
     known = [*preset_names(), *pretrained_names()]
@@ -127,5 +121,19 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
 
 
 def preset_names() -> list[str]:
-    """Names of the model presets."""
-    return [name for name in models.__all__ if name.partition("_")[0] in _MODELS]
+    """Names of the model presets: functions that return the config of a model."""
+    configs = models.config_types().values()
+    functions = {name: getattr(models, name) for name in models.__all__}
+    return [
+        name
+        for name, function in functions.items()
+        if isfunction(function)
+        and signature(function).return_annotation in configs
+        and _required_arguments(function) <= {"vocab", "classes"}
+    ]
+
+
+def _required_arguments(function: Callable[..., Any]) -> set[str]:
+    parameters = signature(function).parameters.values()
+    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    return {p.name for p in named if p.default is p.empty}

@@ -24,7 +24,7 @@ SINGLE_STACKS = (models.LanguageModel, models.Classifier)
 
 
 def model_on(model: nn.Module, device: str | torch.device | None) -> nn.Module:
-    """The model itself, or a copy of it where `device` is another one: never moved in place.
+    """The model on a device: itself if it is there, else a copy; never moved in place.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> model_on(model, None) is model, model_on(model, "cpu") is model
@@ -89,12 +89,12 @@ class TextModel:
         return next(self.model.parameters()).device
 
     def on(self, device: str | torch.device | None) -> "TextModel":
-        """The same with a copy of the model on another device; itself if that is the same."""
+        """This with the model on a device, as `model_on` returns it."""
         model = model_on(self.model, device)
         return self if model is self.model else replace(self, model=model)
 
     def untrained(self, seed: int = 0) -> "TextModel":
-        """The same with freshly initialised weights."""
+        """This with a newly initialised model."""
         with torch.random.fork_rng(), torch.device(self.device):
             torch.manual_seed(seed)
             return replace(self, model=models.build(get_config(self.model)).eval())

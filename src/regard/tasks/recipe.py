@@ -70,7 +70,7 @@ class Task(ABC):
 
     @abstractmethod
     def resolve(self, model: Any, tokenizer: Any) -> Any:
-        """The model's config, completed with sizes that only the data knows."""
+        """The model's config, completed with sizes that depend on the data."""
 
     @abstractmethod
     def batches(self, tokenizer: Any, train: TrainConfig, **shard: Unpack[Shard]) -> BatchSource:

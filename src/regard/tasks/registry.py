@@ -31,7 +31,7 @@ def task(name: str) -> Callable[[TaskClass], TaskClass]:
 
     def register(cls: TaskClass) -> TaskClass:
         if name in TASKS:
-            raise ConfigError(f"name: needs one that is free, got {name!r}")
+            raise ConfigError(f"name: needs an unused name, got {name!r}")
         cls.name = name
         TASKS[name] = cls
         return cls

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
@@ -121,18 +122,14 @@ class TaggingTask(AnnotatedTextTask):
     ) -> list[TaggedText]:
         """The most probable tag of each word."""
         names, split = self.class_names, word_splitter(tokenizer)
-        words = [[split(word) for word in sentence] for sentence in sentences]
-        full = [n for n, sentence in enumerate(words) if sentence]  # an empty text has no tags
-        rows = [[token for word in words[n] for token in word] for n in full]
-        logits = dict(zip(full, compute_logits(model, rows), strict=True))
-        tagged = []
-        for n, sentence in enumerate(sentences):
-            first, starts = 0, []
-            for word in words[n]:
-                starts.append(first)
-                first += len(word)
-            best = logits[n][starts].argmax(-1).tolist() if starts else []
-            tagged.append(TaggedText(zip(sentence, (names[i] for i in best), strict=True)))
+        tagged = [TaggedText() for _ in sentences]
+        full = [n for n, sentence in enumerate(sentences) if sentence]  # others have no tags
+        words = [[split(word) for word in sentences[n]] for n in full]
+        logits = compute_logits(model, [[token for word in row for token in word] for row in words])
+        for n, row, scores in zip(full, words, logits, strict=True):
+            starts = [0, *accumulate(map(len, row[:-1]))]
+            best = scores[starts].argmax(-1).tolist()
+            tagged[n].extend(zip(sentences[n], (names[i] for i in best), strict=True))
         return tagged
 
     def apply(self, run: Any, inputs: Sequence[str | Sequence[str]]) -> list[TaggedText]:

@@ -247,8 +247,8 @@ def register_objective(name: str, objective: Objective) -> None:
     >>> register_objective("next_token", objective("next_token"))
     Traceback (most recent call last):
         ...
-    regard.errors.ConfigError: name: needs one that is free, got 'next_token'
+    regard.errors.ConfigError: name: needs an unused name, got 'next_token'
     """
     if name in OBJECTIVES:
-        raise ConfigError(f"name: needs one that is free, got {name!r}")
+        raise ConfigError(f"name: needs an unused name, got {name!r}")
     OBJECTIVES[name] = objective

@@ -119,7 +119,7 @@ def problem_titles() -> dict[str, str]:
     """Included problems: name and one-line title.
 
     >>> problem_titles()["rnn"]
-    'An RNN of two numbers over three steps.'
+    'An RNN with two units over three steps.'
     """
     texts = {name: read_text(PROBLEMS / f"{name}.toml") for name in problem_names()}
     return {name: text.splitlines()[0].removeprefix("#").strip() for name, text in texts.items()}
@@ -184,7 +184,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     try:
         if not file.is_file():
-            raise FileError(f"{file}: needs to be a TOML file, got nothing there")
+            raise FileError(f"{file}: needs to be a TOML file, got no such file")
         if file.stat().st_size > MAX_BYTES:
             raise FileError(f"{file}: needs at most {MAX_BYTES} bytes, got {file.stat().st_size}")
         text = re.sub("\r\n?", "\n", read_text(file))

@@ -138,7 +138,7 @@ def test_weights_of_a_row_sum_to_one(queries, keys, beta):
 
 
 @given(time=small, head_dim=small, value=small, data=st.data())
-def test_the_future_cannot_reach_the_past(time, head_dim, value, data):
+def test_causal_outputs_do_not_depend_on_later_tokens(time, head_dim, value, data):
     q, k, v = qkv(queries=time, keys=time, head_dim=head_dim, value=value, grad=False)
     now = data.draw(st.integers(0, time - 1))
     for backend in ("reference", "tiled", "fused"):
@@ -150,7 +150,7 @@ def test_the_future_cannot_reach_the_past(time, head_dim, value, data):
 
 
 @given(queries=small, keys=small)
-def test_any_weight_can_be_had_later_from_lse(queries, keys):
+def test_any_weight_can_be_recomputed_from_lse(queries, keys):
     q, k, v = qkv(queries=queries, keys=keys)
     _, lse = attend(q, k, v, backend="fused")
     later = torch.exp(q @ k.mT / 2 - lse[..., None])
@@ -165,7 +165,7 @@ def test_output_lies_among_the_values(keys, scale):
     assert (out >= v.amin(-2, keepdim=True) - 1e-12).all()
 
 
-def test_rows_and_columns_are_transposes_of_each_other():
+def test_row_and_column_conventions_are_transposes():
     q, k, v = qkv(queries=5, keys=3, grad=False)
     out, _ = attend(q, k, v)
     by_columns = v.mT @ (k @ q.mT / 2).softmax(-2)  # tokens as columns, softmax down

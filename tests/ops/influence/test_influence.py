@@ -40,7 +40,7 @@ def test_the_only_key_leaves_zeros_when_it_goes():
 
 
 @pytest.mark.parametrize("kind", TERMS)
-def test_removing_is_what_really_removing_does(kind):
+def test_remove_equals_attention_without_the_key(kind):
     q, k, v = draw()
     terms = TERMS[kind](2, 4, 5, 6)
     out, lse = attend(q, k, v, **terms)
@@ -54,7 +54,7 @@ def test_removing_is_what_really_removing_does(kind):
 
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0, -3.0])
-def test_scaling_is_what_really_scaling_does(kind, alpha):
+def test_scale_equals_attention_with_the_scaled_key(kind, alpha):
     q, k, v = draw()
     terms = TERMS[kind](2, 4, 5, 6)
     out, lse = attend(q, k, v, **terms)

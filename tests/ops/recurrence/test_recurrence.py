@@ -76,7 +76,7 @@ def test_lstm_by_hand():
     assert_close(torch.cat(step), column(*want)[:, 0], atol=1e-9, rtol=0)
 
 
-def test_reset_before_the_product_is_another_model():
+def test_reset_before_the_product_gives_other_results():
     weights = weights_of("gru", 3, 4, bias=False)
     x, h = double(3), double(4)
     step = gru_step(x, h, weights)
@@ -395,7 +395,7 @@ def test_same_as_torchs_cells(kind, dim, hidden, bias):
     assert_close(step.state, theirs if kind == "lstm" else (theirs,))
 
 
-def test_forgetting_to_negate_z_is_far_off():
+def test_torchs_z_without_negation_gives_wrong_results():
     cell = torch.nn.GRUCell(3, 4, bias=False).double()
     w, u = (p.detach() for p in cell.parameters())
     x, h = double(3), double(4)

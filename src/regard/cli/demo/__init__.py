@@ -1,4 +1,4 @@
-"""`regard demo`: train a translator, evaluate it, look inside it, and write a report."""
+"""`regard demo`: train a translator, evaluate it, inspect it, and write a report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ def demo(
         typer.Option(help="Run folder; an interrupted run is resumed. A new one if not given."),
     ] = None,
 ) -> None:
-    """Train a Transformer that translates, evaluate it, look inside it, and write a report."""
+    """Train a small translator, evaluate it, inspect it, and write an HTML report."""
     import time
 
     from rich.console import Console

@@ -17,7 +17,7 @@ def tour(
     from regard.files import write_text
 
     if svg is not None and not svg.resolve().parent.is_dir():  # raised now, not after the tour
-        raise FileError(f"svg: needs a folder that exists, got {svg.parent}; try another place")
+        raise FileError(f"svg: needs a folder that exists, got {svg.parent}; try another path")
     console = Console(record=svg is not None, width=sections.WIDTH, highlight=False)
     sections.print_head_by_hand(console)
     sections.print_sharpness(console)

@@ -25,7 +25,7 @@ class AudioFile:
     >>> AudioFile("nothing.wav", 8000)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nothing.wav: needs to be a sound file, got nothing there
+    regard.errors.FileError: nothing.wav: needs to be a sound file, got no such file
     """
 
     def __init__(self, path: str | Path, rate: int):
@@ -33,7 +33,7 @@ class AudioFile:
 
         self.path, self.rate, self.notes, self.is_complete = Path(path), rate, list[str](), True
         if not self.path.is_file():
-            raise FileError(f"{path}: needs to be a sound file, got nothing there")
+            raise FileError(f"{path}: needs to be a sound file, got no such file")
         if not self.path.stat().st_size:
             raise FileError(f"{path}: needs to be a sound file, got an empty one of 0 bytes")
         try:

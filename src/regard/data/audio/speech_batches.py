@@ -1,4 +1,4 @@
-"""Augmented training batches of own recordings."""
+"""Augmented training batches of your own recordings."""
 
 import math
 from collections.abc import Sequence

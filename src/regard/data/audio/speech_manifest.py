@@ -1,4 +1,4 @@
-"""Own recordings: WAV or FLAC files and a manifest of their transcripts."""
+"""Your own recordings: WAV or FLAC files and a manifest of their transcripts."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ class SpeechManifest:
     >>> SpeechManifest("nothing.tsv", rate=8000)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nothing.tsv: needs to be a manifest, got nothing there
+    regard.errors.FileError: nothing.tsv: needs to be a manifest, got no such file
     """
 
     def __init__(
@@ -176,14 +176,14 @@ def read_manifest(
     >>> list(read_manifest("nothing.tsv", LoadReport()))
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nothing.tsv: needs to be a manifest, got nothing there
+    regard.errors.FileError: nothing.tsv: needs to be a manifest, got no such file
     """
     path = Path(manifest)
     folder = None if audio_folder is None else Path(audio_folder)
     if _is_kaldi(path):
         return _read_kaldi(path, report, folder or path)
     if not path.is_file():
-        raise FileError(f"{path}: needs to be a manifest, got nothing there")
+        raise FileError(f"{path}: needs to be a manifest, got no such file")
     return _read_manifest_table(path, report, folder)
 
 

@@ -59,4 +59,4 @@ def find_idx(folder: str | Path, name: str) -> Path:
     for file in (Path(folder) / f"{name}-ubyte", Path(folder) / f"{name}-ubyte.gz"):
         if file.is_file():
             return file
-    raise FileError(f"{folder}: needs {name}-ubyte or its .gz, got nothing there")
+    raise FileError(f"{folder}: needs {name}-ubyte or its .gz, got no such file")

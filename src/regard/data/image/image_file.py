@@ -59,7 +59,7 @@ def open_image(path: str | Path, *, auto_background: bool = False) -> Image.Imag
     (255, 255, 255)
     """
     if not Path(path).is_file():
-        raise FileError(f"{path}: needs to be an image, got nothing there")
+        raise FileError(f"{path}: needs to be an image, got no such file")
     try:
         with Image.open(path) as opened:
             image = ImageOps.exif_transpose(opened)

@@ -131,7 +131,7 @@ def _paths(given: Iterable[str | Path] | None) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, given):
         if not path.exists():
-            raise FileError(f"{path}: needs to be a file or a folder, got nothing there")
+            raise FileError(f"{path}: needs to be a file or a folder, got no such file")
         files += sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     if not files:
         raise FileError("files: need at least one, got none")

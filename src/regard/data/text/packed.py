@@ -63,7 +63,7 @@ class PackedText:
     >>> PackedText("nowhere", length=8)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere/train/cache.json: needs a token cache, got nothing there
+    regard.errors.FileError: nowhere/train/cache.json: needs a token cache, got no such file
     """
 
     def __init__(self, folder: str | Path, length: int):

@@ -1,4 +1,4 @@
-"""Parallel corpora from own files, streamed; bad lines are counted in a report."""
+"""Parallel corpora from your own files, streamed; bad lines are counted in a report."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,7 +153,7 @@ def _check_path(path: CorpusPath) -> Path | tuple[Path, Path]:
     files = [Path(file) for file in path] if isinstance(path, tuple) else [Path(path)]
     for file in files:
         if not file.is_file():
-            raise FileError(f"{file}: needs to be a file, got nothing there")
+            raise FileError(f"{file}: needs to be a file, got no such file")
     if len(files) == 2:
         return files[0], files[1]
     if corpus_suffix(files[0]) not in SUFFIXES:

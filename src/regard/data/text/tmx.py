@@ -46,7 +46,7 @@ def read_tmx(path: Path, source_language: str, target_language: str) -> Iterator
 
 
 def _in_utf8(opened: BufferedIOBase, file: Path) -> Iterator[bytes]:
-    """The document re-encoded as UTF-8; expat knows only four encodings."""
+    """The document re-encoded as UTF-8; expat supports only four encodings."""
     head = opened.read(DETECTION_BYTES)
     encoding = detect_encoding(head)
     if encoding == "utf-8" and (match := _DECLARED.match(head.decode("latin-1"))):

@@ -59,7 +59,7 @@ class PathScore:
     score = Σ_{t near a label} max_label log p(label | t) / labels
 
     Outputs further than SCORE_CONTEXT from every label are ignored, so that pauses do not lower the
-    score. Call it with the outputs as they come.
+    score. Call it with consecutive outputs.
 
     >>> path = torch.tensor([[0.5, 0.5], [0.1, 0.9]]).log()
     >>> score = PathScore()

@@ -17,6 +17,7 @@ from regard.ops.attend.tiled import row_bands
 from regard.ops.grid import slice_axis
 from regard.ops.indices import as_ints, resolve_index
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
+from regard.ops.maybe_none import MaybeNone
 
 TILE_NUMBERS = 1 << 22  # weights per tile: 16 MB of float32
 MAX_RESULT_NUMBERS = 1 << 26  # of a result for every token
@@ -39,7 +40,7 @@ class Attribution:
     """
 
     own: Float[Tensor, "batch token key"]
-    source: Float[Tensor, "batch token source_key"] | None = None
+    source: Float[Tensor, "batch token source_key"] | MaybeNone = None
 
 
 def run_with_gradient(

@@ -28,6 +28,7 @@ from regard.ops.indices import as_int, resolve_index, resolve_slice
 from regard.ops.influence.effect import DOMINANT_WEIGHT
 from regard.ops.influence.leave_one_out import log_weight_and_complement, weight_change
 from regard.ops.intercept import AttentionCall
+from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import Terms, repeat_kv, upcast
 
 QUADRATURE_NODES = 64  # Gauss-Hermite, over the noise of a score
@@ -43,7 +44,7 @@ class OutputChange:
     """
 
     change: Float[Tensor, "batch head query value"]
-    first_order: Float[Tensor, "batch head query value"] | None = None  # None: custom score
+    first_order: Float[Tensor, "batch head query value"] | MaybeNone = None  # None: custom score
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,8 +61,8 @@ class NoiseEffect:
 
     mean: Float[Tensor, "batch head row value"]  # of order sigma², although the noise has mean 0
     rms: Float[Tensor, "batch head row"]  # of order sigma
-    exact_mean: Float[Tensor, "batch head row value"] | None = None
-    exact_rms: Float[Tensor, "batch head row"] | None = None
+    exact_mean: Float[Tensor, "batch head row value"] | MaybeNone = None
+    exact_rms: Float[Tensor, "batch head row"] | MaybeNone = None
 
 
 def drop_key_effect(site: Site, keys: Indices) -> OutputChange:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.inspection.edits.base import Edit
+from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import upcast
 from regard.tables import format_table
 
@@ -65,17 +66,17 @@ class Comparison:
         return self.before.argmax(-1) != self.after.argmax(-1)
 
     @property
-    def loss_before(self) -> Float[Tensor, " labelled"] | None:
+    def loss_before(self) -> Float[Tensor, " labelled"] | MaybeNone:
         """-log p(label) before, in the order of labels[labels >= 0]; None without labels."""
         return self._loss(self.before)
 
     @property
-    def loss_after(self) -> Float[Tensor, " labelled"] | None:
+    def loss_after(self) -> Float[Tensor, " labelled"] | MaybeNone:
         """-log p(label) after."""
         return self._loss(self.after)
 
     @property
-    def loss(self) -> Float[Tensor, " labelled"] | None:
+    def loss(self) -> Float[Tensor, " labelled"] | MaybeNone:
         """Increase of the loss per labelled position; the table shows its mean."""
         before, after = self.loss_before, self.loss_after
         return None if before is None or after is None else after - before

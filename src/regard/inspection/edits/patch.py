@@ -56,7 +56,7 @@ def patch(
             f"source: needs a sight or a site of another run, got a {type(source).__name__}; "
             "try with rg.look(model) as sight: model(…)"
         )
-    if component != "out" and component not in FIELDS:
+    if component not in ("out", *FIELDS):
         raise ShapeError(f"component: needs values, keys, queries or out, got {component!r}")
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:

@@ -102,6 +102,7 @@ def draw_token(
             "try look(model, at='encoder.*')"
         )
     site, count = chosen[0], sum(s.heads for s in chosen)
+    batch = resolve_index("batch", batch, min(s.batch for s in chosen))
     row = query_index(site, query, batch)
     pool = -(-site.keys // MAX_CELLS)
     w = torch.cat([s.window(None, row, pool=(1, pool))[batch, :, 0] for s in chosen])
@@ -130,9 +131,9 @@ def draw_token(
 def draw_alignment(
     site: Site, head: int | None = None, *, batch: int = 0, path: str | Path | None = None
 ) -> "Figure":
-    """Draw a soft alignment: the map of a head with a ring on the heaviest key of each query.
+    """Draw a soft alignment: the map of a head, with the largest weight of each query circled.
 
-    Without a head it is the mean over heads.
+    Without a head, the mean over heads.
 
     >>> figure = rg.draw.alignment(rg.make_site(torch.randn(3, 4), torch.randn(5, 4)))
     >>> len(figure.axes[0].collections[0].get_offsets())

@@ -87,7 +87,6 @@ def _thumbnails(site: Site, batch: int) -> Tensor:
     size = THUMBNAIL_CELLS
     cells = (min(size, site.queries), min(size, site.keys))
     pooled = site.survey(statistics=["pooled_map"], pooled_size=cells).pooled_map
-    assert pooled is not None
     maps = pooled[batch].float().cpu()
     maps = maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)
     rows, columns = (torch.arange(size) * count // size for count in cells)
@@ -113,7 +112,6 @@ def draw_statistics(site: Site, *, batch: int = 0, path: str | Path | None = Non
     width = axis_inches(max(site.queries, site.keys), min_inches=4)
     figure = new_figure(width + 1.6, 3 * height + 2.6)
     for axes, (title, (x, labels)) in zip(figure.subplots(3, 1), strips.items(), strict=True):
-        assert x is not None
         strip = x[batch].float()
         if strip.shape[-1] > MAX_STRIP_CELLS:
             strip = adaptive_avg_pool1d(strip[None], MAX_STRIP_CELLS)[0]

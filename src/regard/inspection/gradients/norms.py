@@ -13,6 +13,7 @@ from regard.errors import LookError
 from regard.inspection.adapters.block_stacks import record_stacks
 from regard.inspection.adapters.module_tracker import check_model
 from regard.inspection.gradients.recurrent_states import record_steps
+from regard.ops.maybe_none import MaybeNone
 
 VANISHING = 1e-3  # ratio of the gradient norms at start and end
 EXPLODING = 1e3
@@ -52,7 +53,7 @@ class TimeGradients:
     """
 
     h: Float[Tensor, "batch time"]
-    c: Float[Tensor, "batch time"] | None
+    c: Float[Tensor, "batch time"] | MaybeNone
     reverse: bool = False  # the cell runs from right to left
 
     @property

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from regard.ops.maybe_none import MaybeNone
+
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
@@ -55,8 +57,8 @@ class HeadRow:
     mean_distance: float = 0.0  # in positions
     monotone: float = 0.0  # correlation of query position and mean key position
     # by `probe_induction`: weight on the token after the earlier copy, and on the copy itself
-    induction: float | None = None
-    duplicate: float | None = None
+    induction: float | MaybeNone = None
+    duplicate: float | MaybeNone = None
 
 
 def classify_head(row: HeadRow, thresholds: Thresholds | None = None) -> tuple[str, str]:

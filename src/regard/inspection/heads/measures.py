@@ -30,8 +30,6 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
     rows = informative_queries(site, visible)
     names = ("entropy", "peak", "peak_key", "mean_distance", "mean_offset")
     survey = site.survey(statistics=names)
-    assert survey.entropy is not None
-    assert survey.mean_offset is not None
     position = torch.arange(site.queries, device=site.q.device) + site.terms.offset
     sink = torch.zeros_like(site.lse)  # weight of each query on its learned sink
     if site.terms.sinks is not None:
@@ -86,9 +84,8 @@ def _measure_offsets(site: Site, rows: Tensor, far: int) -> dict[str, Tensor]:
     }
 
 
-def _mean(x: Tensor | None, rows: Tensor) -> Tensor:
+def _mean(x: Tensor, rows: Tensor) -> Tensor:
     """Mean over the selected queries, per head; 0 if there are none."""
-    assert x is not None
     return (x * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
 
 
@@ -101,9 +98,8 @@ def _first_key_weight(site: Site) -> Tensor:
     return share
 
 
-def _distinct_share(peak_key: Tensor | None, rows: Tensor, keys: int) -> Tensor:
+def _distinct_share(peak_key: Tensor, rows: Tensor, keys: int) -> Tensor:
     """Number of different peak keys, divided by the largest possible number."""
-    assert peak_key is not None
     keys_sorted = peak_key.masked_fill(~rows, -1).sort(-1).values
     new = keys_sorted.diff(dim=-1, prepend=torch.full_like(keys_sorted[..., :1], -1)) > 0
     return new.sum((0, 2)) / rows.sum(-1).clamp(max=keys).sum(0).clamp(min=1)
@@ -128,5 +124,4 @@ def _separator_share(site: Site, separators: frozenset[str], rows: Tensor) -> Te
     # rows that are not selected get weights exp(score - inf) = 0
     selected = replace(site, lse=site.lse.masked_fill(~rows, torch.inf))
     received = selected.survey(statistics=["received"]).received
-    assert received is not None
     return (received * is_separator[:, None]).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)

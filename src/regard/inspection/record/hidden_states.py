@@ -72,7 +72,7 @@ def nearest_neighbours(
     labels: Sequence[Any] | None = None,
     count: int = 5,
 ) -> list[tuple[Any, float]]:
-    """The candidates with the largest cosine similarity to a query vector, in falling order.
+    """The candidates with the largest cosine similarity to a query vector, in descending order.
 
     cos(a, b) = a · b / (|a| |b|)
 

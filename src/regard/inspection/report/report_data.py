@@ -79,8 +79,6 @@ def site_data(
         rows_shown = rows_shown[:start] + rows_shown[start - budget.rows :]
     windows = _windows(site, survey, budget, batch, chosen_queries)
     queries = sorted(set(rows_shown) | {i for w in windows for i in range(*w["rows"])})
-    assert survey.top_keys is not None
-    assert survey.pooled_map is not None
     maps = survey.pooled_map[batch].float()
     maps = (maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)).sqrt()  # own scale per head
     sprite = encode_png(torch.cat(list(maps), -1))
@@ -132,8 +130,6 @@ def _strips(survey: Survey, length: int, batch: int) -> dict[str, dict[str, Any]
 
 
 def _top(survey: Survey, rows: list[int], count: int, batch: int) -> dict[str, Any]:
-    assert survey.top_weights is not None
-    assert survey.top_keys is not None
     weights = survey.top_weights[batch][:, rows, :count]
     keys = survey.top_keys[batch][:, rows, :count]
     dtype = "u2" if int(keys.max()) < PACKED else "u4"
@@ -156,7 +152,6 @@ def _windows(
         chosen = [i % site.queries for i in queries] or _default_queries(site, survey, batch)
         spans = []
         for i in chosen[: budget.windows]:  # keys around its position or, crossing, its top key
-            assert survey.top_keys is not None
             top_key = int(survey.top_keys[batch, :, i, 0].float().median())
             centre = i + site.terms.offset if site.kind == "self" else top_key
             rows = _range_around(i, budget.side, site.queries)
@@ -171,7 +166,6 @@ def _windows(
 
 def _default_queries(site: Site, survey: Survey, batch: int) -> list[int]:
     """The last query, and the one at the position that receives most."""
-    assert survey.received is not None
     last = site.queries - 1
     if site.kind == "cross":
         return [last, site.queries // 2]

@@ -16,6 +16,7 @@ from regard.ops.attend.window import PoolReduce, compute_window
 from regard.ops.indices import resolve_index
 from regard.ops.influence.effect import AttentionRecord, Effect
 from regard.ops.influence.op import influence
+from regard.ops.maybe_none import MaybeNone
 from regard.ops.survey.op import compute_survey
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
@@ -55,8 +56,8 @@ class Site:
     out: Float[Tensor, "batch head query value"]
     lse: Float[Tensor, "batch head query"]
     terms: Terms
-    query_tokens: Tokens | None = None
-    key_tokens: Tokens | None = None
+    query_tokens: Tokens | MaybeNone = None
+    key_tokens: Tokens | MaybeNone = None
     recorded_survey: Survey | None = None
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError, suggestion
 from regard.models.hub.bert import Bert
 from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
+from regard.models.hub.gemma import Gemma
 from regard.models.hub.gpt2 import GPT2
 from regard.models.hub.llama import Llama, Mistral, Qwen2
 from regard.models.hub.marian import Marian
@@ -20,7 +21,7 @@ from regard.models.hub.whisper import Whisper
 
 FAMILIES: dict[str, HubFamily] = {
     name: family()
-    for family in (Bert, GPT2, Llama, Marian, Mistral, Qwen2, T5, ViT, Whisper)
+    for family in (Bert, Gemma, GPT2, Llama, Marian, Mistral, Qwen2, T5, ViT, Whisper)
     for name in family.model_types
 }
 

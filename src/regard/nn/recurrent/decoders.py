@@ -40,7 +40,7 @@ class RecurrentMemory(NamedTuple):
 
 
 class RecurrentDecoder(nn.Module):
-    """Decoder without attention: it knows the source only through its initial state.
+    """Decoder without attention: the source enters only through its initial state.
 
     h_t = core(x_t, h_{t-1}),   h_0 = the last state of the source
 

@@ -145,7 +145,7 @@ class Recurrent(nn.Module):
         return tuple(result.gates for result in results if result.gates is not None)
 
     def initial_state(self, state: State) -> State:
-        """The initial state of `forward` from the states of the cells: the same."""
+        """The initial state of `forward` from the states of the cells, here unchanged."""
         return state
 
     @torch.no_grad()

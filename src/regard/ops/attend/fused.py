@@ -83,6 +83,8 @@ def _attend(call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> AttentionRe
 
 def _differentiable_lse(call: AttentionCall, lse: Tensor) -> Tensor:
     """Attach the gradient that torch's kernels omit: ∂lse_i/∂s_ij is the weight w_ij."""
+    if not torch.is_grad_enabled():
+        return lse
     terms, keys, lse = call.terms, call.k.shape[-2], lse.detach()
 
     def recompute(

@@ -20,15 +20,12 @@ LOWEST_SCORE: tl.constexpr = tl.constexpr(score_terms.LOWEST_SCORE)
 LOG2E: tl.constexpr = tl.constexpr(score_terms.LOG2E)
 
 
-Strides = tuple[int, int, int, int]  # of batch, head, query and key; 0 along broadcast axes
-NO_STRIDES: Strides = (0, 0, 0, 0)
-
-
 class KernelTerms(NamedTuple):
     """Mask and bias in the parts that kernels know; a part that is None is not compiled.
 
     Kernels take it as one argument; Triton specialises each field as if it was given by itself.
-    Tensors and their strides are separate fields: Triton 3.6 cannot compare a tuple with None.
+    Strides (of batch, head, query and key; 0 along broadcast axes) are fields of their own: Triton
+    3.6 loses the constants of a tuple within a tuple.
     """
 
     scale: float
@@ -42,12 +39,18 @@ class KernelTerms(NamedTuple):
     ids: Tensor | None = None  # (batch, time)
     ids_b: int = 0
     allowed: Tensor | None = None  # of the whole map
-    allowed_strides: Strides = NO_STRIDES
+    allowed_b: int = 0
+    allowed_h: int = 0
+    allowed_i: int = 0
+    allowed_j: int = 0
     slopes: Tensor | None = None
     table: Tensor | None = None  # (head, distance)
     table_radius: int = 0
     bias: Tensor | None = None  # of the whole map
-    bias_strides: Strides = NO_STRIDES
+    bias_b: int = 0
+    bias_h: int = 0
+    bias_i: int = 0
+    bias_j: int = 0
 
     @property
     def is_band(self) -> bool:
@@ -91,8 +94,7 @@ def _part_values(
             ids = ids.to(device, torch.int32).contiguous()
             return {"ids": ids, "ids_b": ids.stride(0)}
         case masks.DenseMask(allowed):
-            allowed = _expand(allowed.to(device).view(torch.int8), shape)
-            return {"allowed": allowed, "allowed_strides": allowed.stride()}
+            return _map_values("allowed", allowed.to(device).view(torch.int8), shape)
         case biases.ALiBi(slopes):
             return {"slopes": slopes.to(device, torch.float32).contiguous()}
         case biases.Toeplitz(table):
@@ -102,8 +104,7 @@ def _part_values(
             offsets = torch.arange(-max_distance, max_distance + 1, device=table.device)
             return _table_values(table[part.bucket(offsets)].T, device)
         case biases.DenseBias(values):
-            values = _expand(values.to(device, torch.float32), shape)
-            return {"bias": values, "bias_strides": values.stride()}
+            return _map_values("bias", values.to(device, torch.float32), shape)
     return None
 
 
@@ -112,10 +113,10 @@ def _table_values(table: Tensor, device: torch.device) -> dict[str, Any]:
     return {"table": table.to(device, torch.float32).contiguous(), "table_radius": radius}
 
 
-def _expand(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return x.expand(
-        *shape[:-2], *(max(a, b) for a, b in zip(x.shape[-2:], shape[-2:], strict=True))
-    )
+def _map_values(name: str, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
+    """A tensor of the whole map and its strides."""
+    x = x.expand(*shape[:-2], *(max(a, b) for a, b in zip(x.shape[-2:], shape[-2:], strict=True)))
+    return {name: x} | {f"{name}_{axis}": n for axis, n in zip("bhij", x.stride(), strict=True)}
 
 
 @triton.jit
@@ -132,7 +133,8 @@ def masked_score(dot, i, j, row, live, b, h, terms):
         ahead = tl.minimum(tl.maximum(j - i, -radius), radius) + radius
         s += tl.load(terms.table + h * (2 * radius + 1) + ahead)
     if terms.bias is not None:
-        s += load_cells(terms.bias, terms.bias_strides, b, h, row, j, live)
+        cells = b * terms.bias_b + h * terms.bias_h + row.to(tl.int64) * terms.bias_i
+        s += tl.load(terms.bias + cells + j * terms.bias_j, mask=live, other=0)
     ok = live & (j - i <= terms.right) & (i - j <= terms.left)
     if terms.lengths is not None:
         ok = ok & (j < tl.load(terms.lengths + b))
@@ -145,13 +147,6 @@ def masked_score(dot, i, j, row, live, b, h, terms):
         ids = terms.ids + b * terms.ids_b
         ok = ok & (tl.load(ids + i, mask=live, other=0) == tl.load(ids + j, mask=live, other=1))
     if terms.allowed is not None:
-        ok = ok & (load_cells(terms.allowed, terms.allowed_strides, b, h, row, j, live) != 0)
+        at = b * terms.allowed_b + h * terms.allowed_h + row.to(tl.int64) * terms.allowed_i
+        ok = ok & (tl.load(terms.allowed + at + j * terms.allowed_j, mask=live, other=0) != 0)
     return tl.where(ok, s * LOG2E, LOWEST_SCORE)
-
-
-@triton.jit
-@no_type_check
-def load_cells(data, strides, b, h, row, j, live):
-    """The cells of a tensor of the whole map for these rows and keys, 0 where not live."""
-    at = b * strides[0] + h * strides[1] + row.to(tl.int64) * strides[2] + j * strides[3]
-    return tl.load(data + at, mask=live, other=0)

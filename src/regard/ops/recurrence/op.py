@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.errors import BackendError, ShapeError
 from regard.ops.kernels import cannot_run
 from regard.ops.masks import length_mask
+from regard.ops.maybe_none import MaybeNone
 from regard.ops.recurrence import cpu_with_gates, cuda_with_gates, fused, reference
 from regard.ops.recurrence.intercept import SequenceCall, dispatch_sequence
 from regard.ops.recurrence.steps import CellStep, RNNStep
@@ -26,7 +27,7 @@ class RecurrenceResult(NamedTuple):
 
     out: Float[Tensor, "*batch time hidden"]
     state: State
-    gates: CellStep | None
+    gates: CellStep | MaybeNone
 
 
 def recur(

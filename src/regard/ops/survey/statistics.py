@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.indices import as_int, as_int_pair
+from regard.ops.maybe_none import MaybeNone
 from regard.ops.survey.weight_tile import SurveyOptions, WeightTile, distance_bin_count
 from regard.tables import html_summary
 
@@ -26,12 +27,13 @@ class Statistic:
     formula: Callable[[WeightTile], Tensor]  # the definition, from the whole map
     axes: tuple[str, ...]  # one value per query, key, …
     default: bool = False  # computed unless other statistics are requested
-    differentiable: bool = False
     initial: float = 0.0  # value without any visible key
     twin: str | None = None  # the statistic computed together with it
+    # what follows has no default: a fact left out would cost a gradient or speed silently
+    differentiable: bool
     accumulator: str  # method of SurveyTotals that adds up a tile
-    fast_path: Literal["all", "diagonal"] | None = None  # tiles to which it adds something
-    kernel: Literal["sums", "received", "peak", "shares"] | None = None  # result of the kernels
+    fast_path: Literal["all", "diagonal"] | None  # tiles to which it adds something
+    kernel: Literal["sums", "received", "peak", "shares"] | None  # result of the kernels
 
     @property
     def is_index(self) -> bool:
@@ -51,6 +53,7 @@ def _row(meaning: str, formula: Callable[[WeightTile], Tensor], **facts) -> Any:
 
 _PEAK = {"accumulator": "_add_peaks", "fast_path": "all", "kernel": "peak"}
 _DISTANCE = {"accumulator": "_add_distances", "fast_path": "all", "kernel": "sums"}
+_TILED_ONLY = {"differentiable": False, "fast_path": None, "kernel": None}
 _DIAGONAL = {"accumulator": "_add_diagonals", "fast_path": "diagonal", "kernel": "shares"}
 
 
@@ -66,60 +69,61 @@ class Survey:
     (tensor([0.2500]), tensor([1.5000]), None)
     """
 
-    entropy: Float[Tensor, "*batch query"] | None = _row(
+    entropy: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "-Σ_j w log w, in nats",
         lambda t: -(t.w * t.log_w).sum(-1),
         accumulator="_add_entropy",
         fast_path="all",
         kernel="sums",
     )
-    peak: Float[Tensor, "*batch query"] | None = _row(
+    peak: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "max_j w",
         lambda t: t.w.amax(-1),
         twin="peak_key",
         **_PEAK,
     )
-    peak_key: Int[Tensor, "*batch query"] | None = _statistic(
+    peak_key: Int[Tensor, "*batch query"] | MaybeNone = _statistic(
         "argmax_j w, -1 without visible keys",
         lambda t: t.top[1][..., 0],
         default=True,
+        differentiable=False,
         initial=-1,
         twin="peak",
         **_PEAK,
     )
-    mean_distance: Float[Tensor, "*batch query"] | None = _row(
+    mean_distance: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "Σ_j w |j - p_i|",
         lambda t: (t.w * t.relative_position.abs()).sum(-1),
         **_DISTANCE,
     )
-    mean_offset: Float[Tensor, "*batch query"] | None = _row(
+    mean_offset: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "Σ_j w (j - p_i), negative for earlier keys",
         lambda t: (t.w * t.relative_position).sum(-1),
         **_DISTANCE,
     )
-    self_share: Float[Tensor, "*batch query"] | None = _row(
+    self_share: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "weight on the own position",
         lambda t: (t.w * (t.relative_position == 0)).sum(-1),
         **_DIAGONAL,
     )
-    previous_share: Float[Tensor, "*batch query"] | None = _row(
+    previous_share: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "weight on the previous position",
         lambda t: (t.w * (t.relative_position == -1)).sum(-1),
         **_DIAGONAL,
     )
-    first_share: Float[Tensor, "*batch query"] | None = _row(
+    first_share: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "weight on the first `first_keys` tokens after padding",
         lambda t: (t.w * t.is_first_key).sum(-1),
         accumulator="_add_first_share",
         fast_path="all",
         kernel="shares",
     )
-    local_share: Float[Tensor, "*batch query"] | None = _row(
+    local_share: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "weight within `radius` of the own position",
         lambda t: (t.w * (t.relative_position.abs() <= t.options.radius)).sum(-1),
         **_DIAGONAL,
     )
-    received: Float[Tensor, "*batch key"] | None = _statistic(
+    received: Float[Tensor, "*batch key"] | MaybeNone = _statistic(
         "Σ_i w, the weight that a key receives from all queries",
         lambda t: t.w.sum(-2),
         "key",
@@ -129,15 +133,16 @@ class Survey:
         fast_path="all",
         kernel="received",
     )
-    top_weights: Float[Tensor, "*batch query top"] | None = _statistic(
+    top_weights: Float[Tensor, "*batch query top"] | MaybeNone = _statistic(
         "the `top_k` largest weights, descending",
         lambda t: t.top[0],
         "query",
         "top",
         accumulator="_add_top",
         twin="top_keys",
+        **_TILED_ONLY,
     )
-    top_keys: Int[Tensor, "*batch query top"] | None = _statistic(
+    top_keys: Int[Tensor, "*batch query top"] | MaybeNone = _statistic(
         "the keys of top_weights",
         lambda t: t.top[1],
         "query",
@@ -145,35 +150,40 @@ class Survey:
         initial=-1,
         accumulator="_add_top",
         twin="top_weights",
+        **_TILED_ONLY,
     )
-    max_score: Float[Tensor, "*batch"] | None = _statistic(
+    max_score: Float[Tensor, "*batch"] | MaybeNone = _statistic(
         "the largest score before softmax",
         lambda t: t.scores.flatten(-2).amax(-1),
         "map",
+        differentiable=False,
         initial=-torch.inf,
         accumulator="_add_max_score",
         fast_path="all",
         kernel="peak",
     )
-    distance_histogram: Float[Tensor, "*batch bin"] | None = _statistic(
+    distance_histogram: Float[Tensor, "*batch bin"] | MaybeNone = _statistic(
         "Σ w by distance: 0, 1, 2–3, 4–7, …",
         lambda t: torch.einsum("...ij,ijn->...n", t.w, t.distance_bins),
         "bin",
         accumulator="_add_bins",
+        **_TILED_ONLY,
     )
-    received_by_distance: Float[Tensor, "*batch key bin"] | None = _statistic(
+    received_by_distance: Float[Tensor, "*batch key bin"] | MaybeNone = _statistic(
         "received, by distance",
         lambda t: torch.einsum("...ij,ijn->...jn", t.w, t.distance_bins),
         "key",
         "bin",
         accumulator="_add_bins",
+        **_TILED_ONLY,
     )
-    pooled_map: Float[Tensor, "*batch row column"] | None = _statistic(
+    pooled_map: Float[Tensor, "*batch row column"] | MaybeNone = _statistic(
         "the map summed over `pooled_size` cells",
         lambda t: t.pooled,
         "row",
         "column",
         accumulator="_add_pooled",
+        **_TILED_ONLY,
     )
 
     def _repr_html_(self) -> str:
@@ -250,6 +260,6 @@ def check_statistics(statistics: Collection[str]) -> frozenset[str]:
     """
     names = [statistics] if isinstance(statistics, str) else statistics
     for name in names if isinstance(names, Collection) else [names]:
-        if name not in STATISTICS:
+        if not isinstance(name, str) or name not in STATISTICS:
             raise ShapeError(f"statistics: needs names of {', '.join(STATISTICS)}, got {name!r}")
     return frozenset(names)

@@ -18,8 +18,8 @@ def apply_run(run: RunContents, inputs: Any, **options: Any) -> list[Any]:
     Inputs are texts for `translate`, `generate` and the text tasks, and files for `classify` and
     `transcribe`; options are those of the verb, such as `to=["de"]`.
 
-    >>> apply_run(rg.load("phrases", device="cpu"), ["3 days"], to=["de", "fr"])
-    [{'de': '3 Tage', 'fr': '3 jours'}]
+    >>> apply_run(rg.load("phrases", device="cpu"), ["3 days"], to=["de", "es"])
+    [{'de': '3 Tage', 'es': '3 días'}]
     """
     if run.recipe is None:
         raise ConfigError(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError, FileError
 from regard.inspection import look
 from regard.models import VisionTransformer
+from regard.ops.maybe_none import MaybeNone
 from regard.runs.apply.report import confidence_warning
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
@@ -32,7 +33,7 @@ class ClassPrediction(list[tuple[str, float]]):
         self,
         classes: Iterable[tuple[str, float]] = (),
         *,
-        confidence: float | None = None,
+        confidence: float | MaybeNone = None,
         threshold: float = 0.0,
     ):
         super().__init__(classes)
@@ -84,7 +85,7 @@ def classify_run(
     >>> classify_run(rg.load("glyphs", device="cpu"), ["none.png"])
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: none.png: needs to be an image, got nothing there
+    regard.errors.FileError: none.png: needs to be an image, got no such file
     """
     images = [images] if isinstance(images, str | Path) else images
     predictions = []
@@ -127,7 +128,7 @@ def classify_files(
     if top < 1:
         raise ConfigError(f"top: needs 1 or more, got {top}")
     if own_size and size is not None:
-        raise ConfigError(f"size: needs to be left out beside --own-size, got {size}")
+        raise ConfigError(f"size: needs to be unset with --own-size, got {size}")
     if size is not None and (size < patch or size % patch):
         raise ConfigError(f"size: needs a multiple of the patch, {patch}, got {size}")
     if overlay is not None:
@@ -157,8 +158,8 @@ def read_run_image(
     """Read an image file as the run's model takes it: `size` pixels square, or its own size.
 
     Where the run's data is cropped to its ink (glyphs), so is the image, dark on light or light on
-    dark, and `invert` says that the ink is dark. Other images are taken whole; `invert` swaps black
-    and white.
+    dark; `invert` then means that the ink is dark. Other images are not cropped; `invert` swaps
+    black and white.
     """
     channels = run.model.config.channels
     return run.data.read_image(

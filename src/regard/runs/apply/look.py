@@ -64,7 +64,7 @@ def look_report(
     8
     """
     if not out.resolve().parent.is_dir():  # raised now, not after the forward pass
-        raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
+        raise FileError(f"out: needs a folder that exists, got {out.parent}; try another path")
     if query is not None:
         return LookReport(format_attention_table(model, query, text, target, at, to))
     sight = model.look(text, target, at, to=to)

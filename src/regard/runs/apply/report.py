@@ -22,7 +22,7 @@ class Reporter(Protocol):
     ) -> AbstractContextManager[Callable[[float], None]]:
         """A context whose value is called with each amount of work done.
 
-        `prints_results` says that results go to the terminal while the job runs.
+        `prints_results`: results are printed to the terminal while the job runs.
         """
         return nullcontext(lambda amount: None)
 

@@ -41,7 +41,7 @@ def transcribe_run_detailed(
     >>> transcribe_run_detailed(rg.load("morse", device="cpu"), ["none.wav"])
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: none.wav: needs to be a sound file, got nothing there
+    regard.errors.FileError: none.wav: needs to be a sound file, got no such file
     """
     job = TranscribeJob(run, beam_width=beam_width, device=device)
     transcripts = list[Transcript]()

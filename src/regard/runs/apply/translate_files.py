@@ -53,7 +53,7 @@ class TranslationJob:
 
     A line of text becomes a line, with one column per language; a .tsv gets one more column per
     language; in a .po the untranslated and fuzzy messages are filled and marked fuzzy. A file is
-    replaced when all is done; after an interrupt, what is done is in FILE.partial.
+    replaced at the end; after an interrupt, the finished part is in FILE.partial.
 
     Args:
         out: a file or an open text stream to write to.
@@ -91,7 +91,7 @@ class TranslationJob:
             )
         if isinstance(self.out, Path) and not self.out.resolve().parent.is_dir():
             raise FileError(
-                f"out: needs a folder that exists, got {self.out.parent}; try another place"
+                f"out: needs a folder that exists, got {self.out.parent}; try another path"
             )
         for text in self.texts:
             try:
@@ -108,7 +108,7 @@ class TranslationJob:
         return self.file_format or (suffix if suffix in FORMATS else "lines")
 
     def run(self, pipeline: TranslationPipeline) -> TranslationReport:
-        """Translate all of it."""
+        """Translate everything."""
         self.pipeline = pipeline
         self._check_pipeline()
         match self.format:
@@ -168,7 +168,7 @@ class TranslationJob:
                     advance(sum(map(len, lines)) + len(lines))
 
     def _translate_batch(self, lines: list[bytes], offset: int, out: Output) -> None:
-        """Every line becomes one line, in order, whatever is wrong with it."""
+        """Write one line per input line, in order, also for invalid ones."""
         texts = [self._text(line, offset + n + 1) for n, line in enumerate(lines)]
         ready = [n for n, text in enumerate(texts) if text.strip()]
         results = dict(zip(ready, self.pipeline.translate([texts[n] for n in ready]), strict=True))
@@ -226,10 +226,10 @@ class TranslationJob:
                 if isinstance(self.out, Path) or sys.exc_info()[0] is None:
                     out.write(str(catalog))
         for reason in result.skipped:
-            self._problem(f"left as it was: {reason}")
+            self._problem(f"skipped: {reason}")
         self.reporter.message(
-            f"filled {result.filled} and marked them fuzzy, kept {result.unchanged}, "
-            f"left {len(result.skipped)}"
+            f"filled {result.filled} (marked fuzzy), kept {result.unchanged}, "
+            f"skipped {len(result.skipped)}"
         )
 
     def _write_ranked(self, out: Output, at: int, to: str, ranked: list[Translation]) -> None:
@@ -271,9 +271,8 @@ class TranslationJob:
             return
         self.unsure += 1
         if self.unsure <= MAX_WARNINGS or self.format == "texts":
-            assert translation.confidence is not None
             has_text = bool(translation.text.strip())
-            consequence = "the translation may be wrong" if has_text else "not understood, no text"
+            consequence = "the translation may be wrong" if has_text else "no translation"
             confidence, threshold = translation.confidence, self.pipeline.threshold
             self.reporter.message(confidence_warning(name, confidence, threshold, consequence))
 
@@ -283,7 +282,7 @@ class TranslationJob:
 
     @contextmanager
     def _output(self) -> Iterator[Output]:
-        """The output, opened before any work; a file is replaced when all is done."""
+        """The output, opened first; a file is replaced at the end."""
         out, options = self.out, _TEXT_OPTIONS
         if not isinstance(out, Path):
             yield out
@@ -298,7 +297,7 @@ class TranslationJob:
                         yield file
                 except BaseException:
                     if partial := keep_partial(path, out):
-                        self.reporter.message(f"interrupted; what was done is in {partial}")
+                        self.reporter.message(f"interrupted; the finished part is in {partial}")
                     raise
 
 

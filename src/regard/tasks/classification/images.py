@@ -88,7 +88,7 @@ class ImageTask(Task):
             size: side of the square it is resized to; None keeps its own size.
             multiple: without a size, sides are cropped to a multiple of this, such as the patch.
             channels: 1 or 3.
-            invert: swap black and white; of images cropped to their ink, that the ink is dark.
+            invert: swap black and white; for images cropped to their ink: the ink is dark.
         """
         if self.crops_to_ink:
             image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)

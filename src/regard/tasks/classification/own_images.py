@@ -56,7 +56,7 @@ class ImagesTask(ImageTask):
         channels: 1 (grey) or 3 (RGB).
         names: of the classes; () takes those of the data, numbers for IDX. A run keeps them.
         valid_images: of IDX files, the last so many training images are the valid split. With 0
-            it is the last 1000, which are trained on too, and says nothing of new ones.
+            it is the last 1000, which are trained on too, and is no estimate for new ones.
 
     >>> ImagesTask(path="flowers", names=("rose", "tulip")).class_names
     ('rose', 'tulip')

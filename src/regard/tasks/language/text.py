@@ -1,4 +1,4 @@
-"""Language models of plain text: Python's standard library, tiny shakespeare, or own files."""
+"""Language models of plain text: Python's standard library, tiny shakespeare, or your own files."""
 
 import bz2
 import gzip

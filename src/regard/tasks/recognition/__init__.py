@@ -1,1 +1,1 @@
-"""Speech recognition with CTC: Morse code, and own recordings with a manifest."""
+"""Speech recognition with CTC: Morse code, and your own recordings with a manifest."""

@@ -1,4 +1,4 @@
-"""Own recordings: a folder of WAV or FLAC files with a manifest of transcripts."""
+"""Your own recordings: a folder of WAV or FLAC files with a manifest of transcripts."""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache

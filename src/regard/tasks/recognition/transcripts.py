@@ -15,6 +15,7 @@ from regard.decode import BestPath, PathScore
 from regard.decode.streaming.transcriber import WARMUP_SECONDS, select_dither, warm_start_cmvn
 from regard.models import Recogniser
 from regard.ops import log_mel
+from regard.ops.maybe_none import MaybeNone
 
 BATCH_SIZE = 50  # recordings per forward pass
 
@@ -28,7 +29,7 @@ class Transcript(NamedTuple):
 
     text: str
     score: float  # of `decode.PathScore`
-    confidence: float | None = None
+    confidence: float | MaybeNone = None
 
 
 def best_path(

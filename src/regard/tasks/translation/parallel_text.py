@@ -53,7 +53,7 @@ class PairsTask(TranslationTask):
         tokenizer_type: byte-pair encoding or words.
         vocab_size: of the vocabulary that both sides share.
         lowercase: lower-case both sides.
-        bidirectional: also train in the other direction; a token says into which language.
+        bidirectional: also train in the other direction; the first target token is the language.
         search: on the test split; the valid split is searched greedily.
 
     >>> PairsTask(train=("pairs.tsv",)).corpus()
@@ -97,7 +97,7 @@ class PairsTask(TranslationTask):
         )  # fmt: skip
 
     def pairs(self, split: Split) -> list[Pair]:
-        """All pairs of a split, lower-cased and in both directions where so set."""
+        """All pairs of a split, lower-cased and in both directions if configured."""
         pairs = list(self.corpus().pairs(split))
         if not pairs:
             raise FileError(

@@ -12,6 +12,7 @@ from regard.data import Pair, Tokenizer, collate, pair_preprocessor
 from regard.data.batches import batch_by_length
 from regard.decode import DecodeResult, beam, greedy, make_stepper
 from regard.models.config import check_positive
+from regard.ops.maybe_none import MaybeNone
 from regard.train.metrics.calibration import Calibration
 
 # hypotheses per batch, all places of the beam counted: small steps leave a GPU idle
@@ -53,7 +54,7 @@ class Translation(NamedTuple):
     text: str
     score: float
     ended: bool
-    confidence: float | None = None
+    confidence: float | MaybeNone = None
     raw_score: float = math.nan
 
 

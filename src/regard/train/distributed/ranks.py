@@ -74,7 +74,7 @@ class Ranks:
             except RegardError as error:
                 reply = {"error": type(error).__name__, "message": str(error)}
             except BaseException:
-                message = "rank 0: stopped, its message says why"
+                message = "rank 0: stopped; see its message"
                 self.all_gather({"error": "TrainError", "message": message})
                 raise
         reply = self.all_gather(reply)[0]

@@ -144,9 +144,9 @@ def _layers_remarks(builder: SolutionBuilder) -> None:
         f"Attention costs, relative to each: {ratios}. It is cheaper for n < d = {d} "
         f"against a GRU, for n < 2d = {2 * d} against an LSTM, and never against a plain RNN."
     )
-    comparison = "more" if n > 2 * d else "less" if n < 2 * d else "as much"
+    comparison = "more than" if n > 2 * d else "less than" if n < 2 * d else "as much as"
     builder.add_remark(
-        f"Its pairs (2n²d) cost {comparison} than its projections (4nd²): n = {n}, 2d = {2 * d}."
+        f"Its pairs (2n²d) cost {comparison} its projections (4nd²): n = {n}, 2d = {2 * d}."
     )
     builder.add_remark(
         f"Sequential steps: {n} for a recurrent layer, 1 for attention "

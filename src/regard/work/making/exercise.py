@@ -50,19 +50,19 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
     if not 1 <= level <= 3:
         raise WorkError(f"level: needs 1, 2 or 3, got {level}")
     name = f"{family}-{level}-{seed}-{variant}"
-    plan = FAMILIES[family].exercises[level - 1]
-    draw = random.Random(name)  # a text seeds alike everywhere
+    template = FAMILIES[family].exercises[level - 1]
+    rng = random.Random(name)  # seeded by a string: the same on every machine
     for _ in range(MAX_DRAWS):
-        problem = {"family": family, **_drawn(plan, level, draw)}
+        problem = {"family": family, **_draw_problem(template, level, rng)}
         try:
             solution = solve(problem)
         except RegardError:
             continue  # a divisor that does not divide, a variance of 0
-        if _is_clean(solution, plan):
+        if _is_simple(solution, template):
             names = [step.name for step in solution.steps]
-            questions = tuple(name for name in names if matches_any(name, plan.questions))
+            questions = tuple(name for name in names if matches_any(name, template.questions))
             return Exercise(name, problem, solution, questions)
-    raise WorkError(f"seed: needs one that gives clean numbers, got {seed}; try another")
+    raise WorkError(f"seed: needs one that gives simple numbers, got {seed}; try another")
 
 
 def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> list[Exercise]:
@@ -84,18 +84,18 @@ def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> li
     return found
 
 
-def _drawn(plan: ExerciseTemplate, level: int, draw: random.Random) -> dict[str, Any]:
+def _draw_problem(template: ExerciseTemplate, level: int, rng: random.Random) -> dict[str, Any]:
     given: dict[str, Any] = {}
-    for name, (rows, columns) in plan.shapes.items():
+    for name, (rows, columns) in template.shapes.items():
         some = (SPARSE_ENTRY_CHOICES if columns > 2 else ENTRY_CHOICES)[level - 1]
-        cells = [[draw.choice(some) for _ in range(columns)] for _ in range(rows)]
+        cells = [[rng.choice(some) for _ in range(columns)] for _ in range(rows)]
         given[name] = cells[0][0] if rows == columns == 1 else cells
-    given |= {name: draw.choice(some) for name, some in plan.value_choices.items()}
-    chosen = {name: draw.choice(some) for name, some in plan.option_choices.items()}
+    given |= {name: rng.choice(some) for name, some in template.value_choices.items()}
+    chosen = {name: rng.choice(some) for name, some in template.option_choices.items()}
     return {**{k: v for k, v in chosen.items() if v != "none"}, "given": given}
 
 
-def _is_clean(solution: Solution, plan: ExerciseTemplate) -> bool:
+def _is_simple(solution: Solution, template: ExerciseTemplate) -> bool:
     """Whether fractions are short, activations not saturated, and matrices not constant."""
     values = solution.values()
     for step in solution.steps:
@@ -105,11 +105,11 @@ def _is_clean(solution: Solution, plan: ExerciseTemplate) -> bool:
                 return False
         rationals = [x for x in step.value if x.is_Rational]
         is_long = any(abs(x.p) > MAX_NUMERATOR or x.q > MAX_DENOMINATOR for x in rationals)
-        if plan.shapes and is_long:
+        if template.shapes and is_long:
             return False
-    if not plan.shapes:  # picked numbers are clean as they are
+    if not template.shapes:  # chosen numbers are simple already
         return True
-    drawn = [v for name, v in solution.given.items() if name in plan.shapes and len(v) > 1]
+    drawn = [v for name, v in solution.given.items() if name in template.shapes and len(v) > 1]
     varied = all(len(set(v)) > 1 and all(any(v.row(i)) for i in range(v.rows)) for v in drawn)
     # the last may be a difference that has to be 0
     return varied and any(x != 0 for step in solution.steps[-3:] for x in step.value)

@@ -41,7 +41,7 @@ def check_submissions(solution: Solution, paths: Sequence[str | Path]) -> list[S
 
     >>> solution = rg.work.solve({"given": {"X": [[1]]}})
     >>> check_submissions(solution, ["nobody.toml"])[0].read_error
-    'needs to be a TOML file, got nothing there'
+    'needs to be a TOML file, got no such file'
     """
     files: list[Path] = []
     for path in map(Path, paths):

@@ -13,6 +13,7 @@ from regard.work.rules.rule import (
     broadcast,
     elementwise,
     format_operand,
+    format_power,
     format_sum,
 )
 
@@ -132,7 +133,7 @@ BLOCK_RULES: dict[str, Rule] = {
             "the sum was not divided": lambda c: M(c.cols * _variance(c)),
             "the square root was already taken": lambda c: M(_variance(c).applyfunc(sympy.sqrt)),
         },
-        lambda c: f"({format_sum(c.row(0), lambda x: f'{format_operand(x)}²')}) / {c.cols}",
+        lambda c: f"({format_sum(c.row(0), format_power)}) / {c.cols}",
         "\\operatorname{{mean}}({0}^{{\\circ 2}})",
     ),
     "inverse std": Rule(
@@ -210,6 +211,6 @@ BLOCK_RULES: dict[str, Rule] = {
         elementwise(lambda x: x**2),
         "{0}²",
         {"it was doubled": elementwise(lambda x: 2 * x), "it was not squared": lambda a: a},
-        "{0}²",
+        "{0:²}",
     ),
 }

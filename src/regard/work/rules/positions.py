@@ -94,7 +94,7 @@ POSITION_RULES: dict[str, Rule] = {
         "sin and cos of {0}, side by side for each pair",
         {
             "sine and cosine were swapped": lambda a: _sin_cos(a, sympy.cos, sympy.sin),
-            "all sines stand first, then all cosines": lambda a: M(
+            "all sines come first, then all cosines": lambda a: M(
                 M.hstack(a.applyfunc(sympy.sin), a.applyfunc(sympy.cos))
             ),
             "the angles were taken as degrees": lambda a: _sin_cos(
@@ -123,7 +123,7 @@ POSITION_RULES: dict[str, Rule] = {
     ),
     "addition theorem": Rule(
         elementwise(combine_trig),
-        "{0}, by sin(a + b) = sin a cos b + cos a sin b and its like",
+        "{0}, by the addition theorems of sin and cos",
         {},
         lambda a: format_plain(combine_trig(a[0, 0])),
         "{0} \\quad (\\sin(a + b) = \\sin a \\cos b + \\cos a \\sin b)",

@@ -16,8 +16,8 @@ _X, _a, _b, _c, _s = sympy.symbols("x a b c s", real=True)
 _add, _multiply, _power = (partial(f, evaluate=False) for f in (sympy.Add, sympy.Mul, sympy.Pow))
 
 
-def _over(top: Any, bottom: Any) -> Any:
-    return _multiply(top, _power(bottom, -1))
+def _over(numerator: Any, denominator: Any) -> Any:
+    return _multiply(numerator, _power(denominator, -1))
 
 
 class ProofLine(NamedTuple):
@@ -53,7 +53,7 @@ _E, _E_NEG = sympy.exp(_X), sympy.exp(-_X)
 _ONE = _add(1, _E_NEG)
 _SIGMOID = 1 / (1 + _E_NEG)
 _TWICE = sympy.exp(-2 * _X)
-_BOTTOM = _add(1, _TWICE)
+_DENOMINATOR = _add(1, _TWICE)
 _SUM, _DIFFERENCE = _E + _E_NEG, _E - _E_NEG
 _A, _B, _C = sympy.exp(_a), sympy.exp(_b), sympy.exp(_c)
 _Z = _A + _B + _C
@@ -71,9 +71,9 @@ PROOFS: dict[str, Proof] = {
         (
             ProofLine("the definition of σ at -x", [_over(1, _add(1, _E))],
                  {"the sign was left out": [_SIGMOID]}),
-            ProofLine("top and bottom times exp(-x)", [_over(_E_NEG, _add(_E_NEG, 1))],
-                 {"only the bottom was multiplied": [1 / (1 + _E_NEG)]}),
-            ProofLine("1 added and taken away on top", [_over(_add(_ONE, -1), _ONE)]),
+            ProofLine("numerator and denominator times exp(-x)", [_over(_E_NEG, _add(_E_NEG, 1))],
+                 {"only the denominator was multiplied": [1 / (1 + _E_NEG)]}),
+            ProofLine("1 added and subtracted in the numerator", [_over(_add(_ONE, -1), _ONE)]),
             ProofLine("split in two: 1 - σ(x)", [_add(1, -_SIGMOID)],
                  {"σ was taken to be odd": [-_SIGMOID]}),
         ),
@@ -84,8 +84,8 @@ PROOFS: dict[str, Proof] = {
         (
             ProofLine("the definition of tanh", [_over(_DIFFERENCE, _SUM)],
                  {"sum and difference were exchanged": [_SUM / _DIFFERENCE]}),
-            ProofLine("top and bottom times exp(-x)", [_over(1 - _TWICE, _BOTTOM)]),
-            ProofLine("1 - y is 2 - (1 + y)", [_over(_add(2, -_BOTTOM), _BOTTOM)]),
+            ProofLine("numerator and denominator times exp(-x)", [_over(1 - _TWICE, _DENOMINATOR)]),
+            ProofLine("1 - y is 2 - (1 + y)", [_over(_add(2, -_DENOMINATOR), _DENOMINATOR)]),
             ProofLine("split in two: 2 σ(2x) - 1", [_add(2 / (1 + _TWICE), -1)],
                  {"σ(x) was taken for σ(2x)": [2 * _SIGMOID - 1],
                   "the 2 before σ was left out": [1 / (1 + _TWICE) - 1]}),
@@ -98,22 +98,22 @@ PROOFS: dict[str, Proof] = {
             ProofLine("the derivative of (1 + exp(-x)) to the power -1",
                  [_multiply(-1, _power(1 + _E_NEG, -2), -_E_NEG)],
                  {"the inner derivative was left out": [-((1 + _E_NEG) ** -2)]}),
-            ProofLine("the signs cancel; one factor apart",
+            ProofLine("the signs cancel; one factor split off",
                  [_multiply(_SIGMOID, _over(_E_NEG, 1 + _E_NEG))]),
             ProofLine("the second is σ(-x) = 1 - σ(x)", [_multiply(_SIGMOID, 1 - _SIGMOID)],
-                 {"the slope of tanh was written": [1 - _SIGMOID**2]}),
+                 {"the derivative of tanh was written": [1 - _SIGMOID**2]}),
         ),
     ),
     "tanh-derivative": Proof(
         "tanh'(x) = 1 - tanh²(x)",
         ("tanh'(x)", "\\tanh'(x)"),
         (
-            ProofLine("the rule for quotients",
+            ProofLine("the quotient rule",
                  [_over(_add(_SUM**2, -(_DIFFERENCE**2)), _power(_SUM, 2))],
-                 {"the terms on top were exchanged": [(_DIFFERENCE**2 - _SUM**2) / _SUM**2]}),
+                 {"the numerator has the wrong sign": [(_DIFFERENCE**2 - _SUM**2) / _SUM**2]}),
             ProofLine("split in two", [_add(1, -((_DIFFERENCE / _SUM) ** 2))]),
             ProofLine("which is 1 - tanh²", [1 - sympy.tanh(_X) ** 2],
-                 {"the slope of σ was written": [sympy.tanh(_X) * (1 - sympy.tanh(_X))]}),
+                 {"the derivative of σ was written": [sympy.tanh(_X) * (1 - sympy.tanh(_X))]}),
         ),
     ),
     "softmax-shift": Proof(
@@ -126,21 +126,21 @@ PROOFS: dict[str, Proof] = {
             ProofLine("since exp(y + s) = exp(s) exp(y)",
                  [_over(_shifted(term), _add(*map(_shifted, (_A, _B, _C))))
                   for term in (_A, _B, _C)]),
-            ProofLine("with exp(s) taken out below",
+            ProofLine("with exp(s) factored out of the denominator",
                  [_over(_shifted(term), _shifted(_Z)) for term in (_A, _B, _C)]),
             ProofLine("with exp(s) cancelled", [term / _Z for term in (_A, _B, _C)],
-                 {"exp(s) was left on top": [_SHIFT * term / _Z for term in (_A, _B, _C)]}),
+                 {"the numerator still has exp(s)": [_SHIFT * term / _Z for term in (_A, _B, _C)]}),
         ),
     ),
     "softmax-derivative": Proof(
-        "∂p_i/∂x_j = p_i (δ_ij - p_j), here of p_1 by its own score and by another",
+        "∂p_i/∂x_j = p_i (δ_ij - p_j), here of p_1 with respect to its own score and another",
         ("(∂p_1/∂a, ∂p_1/∂b)", "(\\partial p_1 / \\partial a,\\ \\partial p_1 / \\partial b)"),
         (
-            ProofLine("the rule for quotients, p_1 being exp(a) / Z",
+            ProofLine("the quotient rule, p_1 being exp(a) / Z",
                  [_over(_add(_A * _Z, -_multiply(_A, _A)), _Z**2),
                   _over(-_multiply(_A, _B), _Z**2)],
-                 {"the bottom was not differentiated": [_A / _Z, 0]}),
-            ProofLine("one factor apart", [_multiply(_A / _Z, _over(_add(_Z, -_A), _Z)),
+                 {"the denominator was not differentiated": [_A / _Z, 0]}),
+            ProofLine("one factor split off", [_multiply(_A / _Z, _over(_add(_Z, -_A), _Z)),
                   -_multiply(_A / _Z, _B / _Z)]),
             ProofLine("which are p_1 (1 - p_1) and -p_1 p_2",
                  [_multiply(_A / _Z, 1 - _A / _Z), -_multiply(_A / _Z, _B / _Z)],
@@ -153,9 +153,9 @@ PROOFS: dict[str, Proof] = {
         ("softmax(a, b)", "\\mathrm{{softmax}}(a, b)"),
         (
             ProofLine("the definition of softmax", [_A / (_A + _B), _B / (_A + _B)]),
-            ProofLine("top and bottom over the top: σ(a - b) and σ(b - a)",
+            ProofLine("divided by the numerator: σ(a - b) and σ(b - a)",
                  [1 / (1 + sympy.exp(_b - _a)), 1 / (1 + sympy.exp(_a - _b))],
-                 {"the difference was turned round":
+                 {"the difference was reversed":
                   [1 / (1 + sympy.exp(_a - _b)), 1 / (1 + sympy.exp(_b - _a))]}),
         ),
     ),

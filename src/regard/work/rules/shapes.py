@@ -152,7 +152,7 @@ RULE_MAKERS: dict[str, Callable[..., Rule]] = {
 
 
 def rule_from_pattern(name: str) -> Rule | None:
-    """Build the rule that a name such as `columns 2 to 3` stands for; None if there is none.
+    """Build the rule of a name such as `columns 2 to 3`; None if there is none.
 
     >>> rule_from_pattern("columns 2 to 3").run(M([[1, 2, 3]]))
     Matrix([[2, 3]])

@@ -60,7 +60,7 @@ def html_body(
     parts += [_section(solution, one, digits, id_prefix, tag) for one in shown.steps]
     if shown.remarks:
         items = "".join(f"<li>{escape(remark)}</li>" for remark in shown.remarks)
-        parts.append(f"<section><{tag}>What follows</{tag}><ul>{items}</ul></section>")
+        parts.append(f"<section><{tag}>Remarks</{tag}><ul>{items}</ul></section>")
     return "\n".join(parts)
 
 

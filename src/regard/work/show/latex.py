@@ -113,7 +113,7 @@ def mark_up(
             parts.append(markup.entry.format(_entry_tex(one, *one.entry)))
         parts += [markup.equation.format(line) for line in results_tex(one, digits)]
     if shown.remarks:
-        parts += [heading("What follows"), *markup.list_items(map(markup.escape, shown.remarks))]
+        parts += [heading("Remarks"), *markup.list_items(map(markup.escape, shown.remarks))]
     return parts
 
 

@@ -108,7 +108,7 @@ def _verdict(finding: Finding) -> str:
         return f"{finding.name}: not answered"
     text = finding.verdict
     if finding.verdict == "wrong" and finding.wrong_inputs:
-        text += f", by what follows from {' and '.join(finding.wrong_inputs)} as written"
+        text += f" even given {' and '.join(finding.wrong_inputs)} as written"
     if finding.inconsistent_with:
         wrong = " and ".join(finding.inconsistent_with)
         text += f", but it does not follow from {wrong} as written"

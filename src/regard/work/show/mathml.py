@@ -51,16 +51,15 @@ def tex_to_mathml(tex: str, *, display: bool = False) -> str:
     >>> tex_to_mathml(r"\sqrt{2")
     Traceback (most recent call last):
         ...
-    regard.errors.WorkError: tex: needs an end of its group, got none in '\\sqrt{2'
+    regard.errors.WorkError: tex: needs a closing brace, got none in '\\sqrt{2'
     """
-    reader = _Reader(tex)
-    inside = "".join(reader.until(()))
+    inside = "".join(_Parser(tex).until(()))
     kind = ' displaystyle="true"' if display else ""
     return f"<math{kind}>{inside}</math>"
 
 
-class _Reader:
-    """Reads a formula from left to right, each construct by the method of its kind."""
+class _Parser:
+    """Recursive-descent parser of a formula, one method per construct."""
 
     def __init__(self, tex: str):
         self.tex, self.at = tex, 0
@@ -76,19 +75,19 @@ class _Reader:
 
     def take(self) -> str:
         if not self.peek():
-            raise self.refused("an end of its group", "none")
+            raise self.refused("a closing brace", "none")
         self.at += 1
         return self.tokens[self.at - 1]
 
     def until(self, stops: tuple[str, ...]) -> list[str]:
-        """What stands before one of these tokens, or the end where none is asked for."""
+        """Convert up to the next of these tokens, or without any up to the end."""
         parts: list[str] = []
         while self.peek() not in stops if stops else self.peek():
             parts.append(self.scripted())  # raises at the end of the formula
         return parts
 
     def scripted(self) -> str:
-        """One thing with what stands below and above it."""
+        """Convert one element with its subscript and superscript."""
         large = self.peek().removeprefix("\\") in _LARGE
         base = "<mrow></mrow>" if self.peek() in ("_", "^") else self.one()
         low = high = ""
@@ -106,23 +105,23 @@ class _Reader:
         return f"<{tag}>{base}{low}{high}</{tag}>" if low or high else base
 
     def argument(self) -> str:
-        """What a command or a script takes: a group, or the next sign (of a number, a digit)."""
+        """Convert the argument of a command or script: a group, or one character."""
         token = self.peek()
         if token.isdigit() and len(token) > 1:
             self.tokens[self.at : self.at + 1] = list(token)
         return self.one()
 
     def group(self) -> str:
-        """The letters of a group as they stand, spaces too."""
+        """The text of a group, spaces included."""
         first = self.take()
         if first != "{":
             return first
-        letters, deep = "", 1
-        while deep:
+        letters, depth = "", 1
+        while depth:
             if self.at == len(self.tokens):
-                raise self.refused("an end of its group", "none")
+                raise self.refused("a closing brace", "none")
             token = self.tokens[self.at]
-            self.at, deep = self.at + 1, deep + (token == "{") - (token == "}")
+            self.at, depth = self.at + 1, depth + (token == "{") - (token == "}")
             if token not in "{}":
                 letters += LETTERS.get(token[1:]) or OPERATORS.get(token[1:]) or token
         return letters
@@ -136,7 +135,7 @@ class _Reader:
         if token.startswith("\\"):
             return self.command(token[1:])
         if token in "}&":
-            raise self.refused("no end without a beginning", repr(token))
+            raise self.refused("balanced braces", repr(token))
         if token[0].isdigit():
             return f"<mn>{token}</mn>"
         if token.isalpha():
@@ -155,9 +154,9 @@ class _Reader:
         if name in _NAMED:
             return f'<mrow><mi>{name}</mi><mspace width="0.17em"></mspace></mrow>'
         if name in _WORDS:
-            heavy = ' style="font-weight:bold"' if name in ("mathbf", "boldsymbol") else ""
+            bold = ' style="font-weight:bold"' if name in ("mathbf", "boldsymbol") else ""
             tag = "mtext" if name.startswith("text") else "mi"
-            return f"<{tag}{heavy}>{escape(self.group(), quote=False)}</{tag}>"
+            return f"<{tag}{bold}>{escape(self.group(), quote=False)}</{tag}>"
         if name in ("frac", "tfrac", "dfrac"):
             return f"<mfrac>{self.argument()}{self.argument()}</mfrac>"
         if name in _ACCENTS:
@@ -178,7 +177,7 @@ class _Reader:
             return f"<mrow>{start}{''.join(parts)}{self.fence()}</mrow>"
         if name == "begin":
             return self.table(self.group())
-        raise self.refused("LaTeX that we know", f"\\{name}")
+        raise self.refused("a supported LaTeX command", f"\\{name}")
 
     def fence(self) -> str:
         token = self.take()

@@ -50,7 +50,7 @@ def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[StyledL
     blocks += [_step_lines(solution, one, digits) for one in shown.steps]
     if shown.remarks:
         remarks = [(f" - {remark}", "entry") for remark in shown.remarks]
-        blocks.append([("What follows", "heading"), *remarks])
+        blocks.append([("Remarks", "heading"), *remarks])
     return [line for block in blocks for line in (("", "entry"), *block)][1:]
 
 

@@ -165,7 +165,7 @@ def _locale(language: str) -> Locale:
         return Locale.parse(language)
     except (UnknownLocaleError, ValueError) as error:
         raise ConfigError(
-            f"languages: need those that CLDR knows, got {language!r}; try {' '.join(LANGUAGES)}"
+            f"languages: need languages of CLDR, got {language!r}; try {' '.join(LANGUAGES)}"
         ) from error
 
 

@@ -89,7 +89,7 @@ def test_without_residuals_logits_are_the_models_own():
     assert_close(logits, model(source, first[:, None], lengths)[:, 0], atol=1e-5, rtol=1e-5)
 
 
-def test_a_state_may_be_gone_on_from_twice_and_in_any_order():
+def test_a_state_can_be_continued_twice_and_in_any_order():
     model, (source, lengths) = made(), sources()
     stepper, state = start(model, source, lengths)
     _, state = stepper.step(torch.tensor([3, 4, 5, 6]), state)
@@ -134,7 +134,7 @@ def test_weights_that_changed_are_seen_at_the_next_start():
             p.mul_(1.5)
 
 
-def test_who_comes_to_look_sees_every_attention_also_in_the_middle():
+def test_look_records_every_attention_also_from_the_middle_of_a_sequence():
     model, (source, lengths) = made(), sources()
     stepper, state = start(model, source, lengths)
     first = torch.ones(4, dtype=torch.long)
@@ -150,7 +150,7 @@ def test_who_comes_to_look_sees_every_attention_also_in_the_middle():
     "changes",
     [{"softcap": 9.0}, {"sinks": True}, {"relative_bias": "alibi"}, {"relative_bias": "buckets"}],
 )
-def test_what_it_does_not_know_goes_to_the_model(changes):
+def test_unsupported_models_run_their_own_modules(changes):
     model = made(**changes)
     assert not isinstance(make_stepper(model).start(*sources()), CpuState)
     assert not isinstance(make_stepper(made().double()).start(*sources()), CpuState)

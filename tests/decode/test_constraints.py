@@ -44,7 +44,7 @@ def answers(name, search, *rules, limit=6):
 # ---- worked numbers
 
 
-def test_a_rule_changes_the_answer_but_not_its_probability():
+def test_a_constraint_changes_the_tokens_but_not_their_log_probability():
     table = Table([0, 0.6, 0, 0.4], [0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 1, 0])
     first, state = torch.tensor([0]), table.start([0])
     found = greedy(table, state, first, end=2, max_new_tokens=3, constraints=[SuppressTokens([1])])
@@ -64,7 +64,7 @@ def test_a_rule_changes_the_answer_but_not_its_probability():
 
 @some_translators
 @each_search
-def test_a_prefix_is_kept_and_gone_on_from(name, search):
+def test_a_forced_prefix_is_generated_and_continued(name, search):
     found = answers(name, search, ForcedPrefix([4, 6, 4]))
     assert all(row[:3] == [4, 6, 4] for row in found.to_lists())
     assert found.log_prob.isfinite().all()
@@ -125,7 +125,7 @@ def test_an_answer_has_the_least_length(search):
     assert (found.lengths >= 5).all()
 
 
-def test_rules_are_asked_together():
+def test_constraints_are_combined():
     rules = (
         ForcedPrefix([4]),
         SuppressTokens([5]),
@@ -138,7 +138,7 @@ def test_rules_are_asked_together():
         assert len(row) >= 4
 
 
-def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
+def test_a_constrained_beam_finds_the_best_allowed_sequence():
     model, source = translator("sinusoidal", vocab=5), torch.tensor([[3, 0, 1]])
     limit, alphabet = 3, (0, 1, 4)  # 3 is forbidden, 2 ends
     every = [(*w, END) for n in range(limit) for w in product(alphabet, repeat=n)]
@@ -161,7 +161,7 @@ def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_rules_that_cannot_be_kept_are_reported():
+def test_contradictory_constraints_raise():
     with pytest.raises(
         ConfigError, match="constraints: need to leave a token after 1 tokens, got none"
     ):

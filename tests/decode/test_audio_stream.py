@@ -63,7 +63,7 @@ kinds = st.fixed_dictionaries(
 
 @settings(max_examples=25)
 @given(kind=kinds, length=lengths, cuts=cuts)
-def test_any_split_into_pieces_gives_what_the_recording_gives(kind, length, cuts):
+def test_streaming_matches_offline_for_any_split(kind, length, cuts):
     model, wave = tiny(**kind).double(), torch.randn(length, dtype=torch.float64)
     whole, _ = model.forward_waveform(wave[None])
     assert_close(streamed(AudioStream(model), wave, cut(length, cuts)), whole[0], atol=1e-9, rtol=0)
@@ -154,7 +154,7 @@ def test_a_model_trained_without_a_bound_can_be_given_one():
     assert_close(got, bounded.forward_waveform(wave[None])[0][0], atol=1e-5, rtol=1e-5)
 
 
-def test_an_old_state_can_be_gone_on_from_twice():
+def test_an_old_state_can_be_continued_twice():
     stream, wave = AudioStream(tiny()), torch.randn(400)
     _, middle = stream.step(wave[:200], stream.start())
     one, _ = stream.step(wave[200:], middle)
@@ -213,7 +213,7 @@ def test_silence_neither_loses_nor_adds_a_word():
     assert text == transcribe_batch(model, WORDS, [data.AudioExample(wave, "", 1000)])[0]
 
 
-def test_what_cannot_be_streamed_says_so(users_view):
+def test_models_that_cannot_stream_raise(users_view):
     with pytest.raises(
         ConfigError, match="left_chunks: needs a bound for a stream, got None: .*; try"
     ):

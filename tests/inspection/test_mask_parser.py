@@ -46,7 +46,7 @@ def test_later_queries_stand_at_the_end_of_what_is_used(keys):
     assert found.used_keys == (None if keys == 9 else 9)
 
 
-def test_between_two_sequences_nobody_stands_anywhere():
+def test_cross_attention_has_no_offset():
     allowed, q, k = given(Padding(torch.tensor([9, 5])), queries=3, keys=9)
     found = parse_attention_mask(allowed, q, k, same_sequence=False)
     assert (found.offset, found.used_keys) == (0, None)

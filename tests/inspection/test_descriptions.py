@@ -17,7 +17,7 @@ W_K = torch.tensor([[1, -0.5], [0, 1], [0.5, -0.5], [1, 0.5]])
 
 
 @pytest.mark.parametrize("scale", [1.0, None])
-def test_fx1_is_read_as_on_paper(scale):
+def test_fx1_description_matches_the_paper(scale):
     site = make_site(X @ W_Q, X @ W_K, tokens=["1", "2", "3"], scale=scale)
     said = describe_head(site)
     assert said.startswith("1 looks at 3, 2 at 3, 3 at 1 then 2. No token looks at itself.")

@@ -1,0 +1,23 @@
+"""One call per edit, for the tests that every edit passes; "SIGHT" stands for another run."""
+
+import torch
+
+EDITS = {
+    "drop_head": {"site": "*", "heads": 0},
+    "keep_heads": {"site": "*", "heads": 0},
+    "scale_head": {"site": "*", "heads": 0, "factor": 2.0},
+    "drop_key": {"site": "*", "keys": 0, "heads": 0, "queries": 1},
+    "scale_key": {"site": "*", "keys": 0, "alpha": 2.0, "heads": 0},
+    "jitter_key": {"site": "*", "sigma": 1.0, "keys": 0, "heads": 0, "seed": 0},
+    "jitter_query": {"site": "*", "sigma": 1.0, "queries": 0, "heads": 0, "seed": 0},
+    "scale_scores": {"site": "*", "factor": 2.0, "heads": 0},
+    "uniform": {"site": "*", "heads": 0},
+    "hardmax": {"site": "*", "heads": 0},
+    "replace_window": {
+        "site": "*", "rows": slice(0, 1), "keys": slice(0, 1), "weights": torch.zeros(1, 1),
+        "heads": 0,
+    },
+    "patch": {
+        "site": "*", "source": "SIGHT", "component": "values", "heads": 0, "positions": 0,
+    },
+}  # fmt: skip
