@@ -3,6 +3,7 @@
 import gzip
 import random
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -302,6 +303,13 @@ def test_every_decision_is_a_line_and_paths_are_relative(tsv_file, monkeypatch):
     assert parsed.train == found.recipe.train
 
 
+def test_a_proposal_is_read_back_as_it_is(common_voice):
+    found = write_proposal("speech", [common_voice], common_voice / "task.toml")
+    text = (common_voice / "task.toml").read_text(encoding="utf-8")
+    assert parse_recipe(text, "task.toml", base=common_voice) == found.recipe
+    assert found.recipe.data.augmentation.spec_augment == 0  # 2 by default
+
+
 def test_an_existing_file_is_kept(tsv_file):
     out = tsv_file.parent / "task.toml"
     out.write_text("mine")
@@ -352,8 +360,6 @@ def test_what_is_no_corpus_is_named(tmp_path):
 
 def test_names_of_splits():
     names = ["train.de", "dev.tsv", "validation-0.csv", "test_2016_flickr.en", "training.txt", "x"]
-    from pathlib import Path
-
     assert [split_of(Path(name)) for name in names] == [
         "train", "valid", "valid", "test", "train", None,
     ]  # fmt: skip

@@ -94,7 +94,9 @@ class AnnotatedTextTask(Task):
     def contents(self) -> DataContents:
         """Every example with its split, for `regard data`."""
         splits = self.load()
-        rows = ((split, row) for split, rows in splits.examples.items() for row in rows)
+        rows: list[tuple[Split, Any]] = [
+            (split, row) for split in SPLITS for row in splits.examples[split]
+        ]
         files = [Path(path) for path in (self.train, self.valid, self.test) if path]
         return DataContents(rows, splits.report, files)
 

@@ -192,7 +192,7 @@ def inspect_data(task: Task, *, tokenize: bool = False, seed: int = 0) -> DataRe
         report.untranslated += len(texts) == 2 and "label" not in values and texts[0] == texts[1]
     for name, by_split in lengths.items():
         report.lengths[name] = {s: Distribution.of(x) for s, x in by_split.items() if x}
-    _compare(report, {split: tuple(map(np.array, pair)) for split, pair in keys.items()})
+    _compare(report, keys)
     if tokenize and report.sizes["train"] and report.total <= MAX_TOKENIZED:
         report.token_lengths = _measure_tokens(report.samples, task.tokenizer(seed))
     return report
@@ -233,13 +233,13 @@ def _unit(name: str, value: Any) -> str:
     return name if isinstance(value, int | float) else "tokens"
 
 
-def _compare(report: DataReport, keys: Mapping[Split, tuple[Any, ...]]) -> None:
-    inputs, examples = keys["train"]
+def _compare(report: DataReport, keys: Mapping[str, tuple[array, array]]) -> None:
+    inputs, examples = map(np.array, keys["train"])
     distinct = len(np.unique(examples))
     report.duplicates = len(examples) - distinct
     report.conflicts = distinct - len(np.unique(inputs))
     for split in SPLITS[1:]:
-        report.overlap[split] = int(np.isin(keys[split][0], inputs).sum())
+        report.overlap[split] = int(np.isin(np.array(keys[split][0]), inputs).sum())
 
 
 def _measure_tokens(samples: Sequence[Any], tokenizer: Tokenizer | None) -> dict[str, Distribution]:

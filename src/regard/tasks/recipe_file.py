@@ -297,6 +297,7 @@ def config_to_toml(
     full: bool = False,
     lead: str = "",
     comments: Mapping[str, str] | None = None,
+    default: Any = None,
 ) -> str:
     """A dataclass of settings as a TOML table, with sub-tables; only what is not the default.
 
@@ -306,6 +307,7 @@ def config_to_toml(
         full: also write defaults, each with its meaning as a comment.
         lead: lines to start the table with.
         comments: by dotted name; these settings are written even if default.
+        default: what the table changes when it is read; None is the defaults of its class.
 
     >>> from regard.train import TrainConfig
     >>> print(config_to_toml(TrainConfig(steps=9, lr=0.5), "train"), end="")
@@ -318,13 +320,14 @@ def config_to_toml(
         notes = {f"{heading}.{k}": text for k, text in setting_docs(type(config)).items()}
     notes |= comments or {}
     for field in fields(config):
-        value, default, name = (
-            getattr(config, field.name), _default(field), f"{heading}.{field.name}"
-        )  # fmt: skip
+        value, name = getattr(config, field.name), f"{heading}.{field.name}"
+        before = _default(field) if default is None else getattr(default, field.name)
         if is_dataclass(value):
-            if full or value != default:
-                tables.append(config_to_toml(value, name, full=full))
-        elif (full or value != default or name in notes) and not (
+            if full or value != before:
+                base = before if is_dataclass(before) else None
+                inner = config_to_toml(value, name, full=full, comments=comments, default=base)
+                tables.append(inner)
+        elif (full or value != before or name in notes) and not (
             field.name in RESOLVED and value == 1
         ):
             comment = f"  # {notes[name]}" if name in notes else ""

@@ -157,7 +157,7 @@ def skip_reason(error: FileError) -> str:
     return f"not an image ({type(cause).__name__})" if cause else "no such file"
 
 
-def assign_split(entry: ImageEntry, own_splits: Collection[Split | None]) -> Split:
+def assign_split(entry: ImageEntry, own_splits: Collection[str | None]) -> Split:
     """The split of an image: its own, or by a hash of the file one that has no folder.
 
     >>> assign_split(ImageEntry(Path("test/cats/1.png"), "cats", "test"), {"train", "test"})

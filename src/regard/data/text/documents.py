@@ -4,7 +4,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
@@ -104,7 +104,8 @@ class TextFiles:
             with open_binary(path) as opened:
                 encoding = detect_encoding(opened.read(DETECTION_BYTES))
             with open_binary(path) as opened:
-                lines = TextIOWrapper(opened, encoding, newline="")  # keep line endings
+                binary: Any = opened
+                lines = TextIOWrapper(binary, encoding, newline="")  # keep line endings
                 number = 0
                 while text := lines.read(self.max_chars):
                     text += lines.readline(self.max_chars)

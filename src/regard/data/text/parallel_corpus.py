@@ -60,7 +60,9 @@ class ParallelCorpus:
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         given: dict[Split, CorpusPath | None] = {"train": train, "valid": valid, "test": test}
-        self.paths = {split: _check_path(path) for split, path in given.items() if path is not None}
+        self.paths: dict[Split, Path | tuple[Path, Path]] = {
+            split: _check_path(path) for split, path in given.items() if path is not None
+        }
         self.languages, self.columns, self.header = languages, columns, header
         self.max_chars, self.max_length_ratio = max_chars, max_length_ratio
         self.report = LoadReport(on_error)
@@ -88,7 +90,7 @@ class ParallelCorpus:
     def pairs(self, split: Split) -> Iterator[Pair]:
         """One pass over the pairs of a split; resets the report."""
         self.report.clear()
-        for found, pair in self._read(split if len(self.paths) > 1 else "train"):
+        for found, pair in self._read(split):
             if found == split:
                 self.report.loaded += 1
                 yield pair

@@ -35,7 +35,8 @@ def propose_labels(paths: Sequence[Path], name: str) -> Proposal:
     comments: dict[str, str] = {}
     files = _find(paths, lambda file: table_kind(file) is not None, ".csv, .tsv or .jsonl")
     columns = _label_columns(Path(files["train"]), comments)
-    task = find_task("labels")(**files, **columns)
+    kind: Any = find_task("labels")
+    task = kind(**files, **columns)
     return _propose(task, name, "labelled texts", "text", "accuracy", comments)
 
 
@@ -44,7 +45,8 @@ def propose_tags(paths: Sequence[Path], name: str) -> Proposal:
     comments: dict[str, str] = {}
     files = _find(paths, lambda f: _suffix(f) in TAG_SUFFIXES, ", ".join(TAG_SUFFIXES))
     columns = _tag_columns(Path(files["train"]), comments)
-    task = find_task("tagging")(**files, **columns)
+    kind: Any = find_task("tagging")
+    task = kind(**files, **columns)
     return _propose(task, name, "tagged sentences", "tokens", "f1", comments)
 
 
@@ -83,13 +85,15 @@ def _find(paths: Sequence[Path], wanted: Any, suffixes: str) -> dict[Split, str]
     if len(paths) != 1:
         raise FileError(f"data: needs one file, or a folder of splits, got {len(paths)}")
     files = list_files(paths[0])
-    found = {"train": files} if paths[0].is_file() else find_splits(files, wanted)
+    found: dict[Split, list[Path]] = {"train": files}
+    if paths[0].is_dir():
+        found = find_splits(files, wanted)
     if paths[0].is_file() and not wanted(paths[0]):
         raise FileError(f"{paths[0]}: needs to end in {suffixes}, got {paths[0].suffix!r}")
     if len(found.get("train", ())) != 1:
         names = ", ".join(file.name for file in files[:6]) or "an empty folder"
         raise FileError(f"{paths[0]}: needs one file, or train, valid and test, got {names}")
-    return {split: str(group[0].resolve()) for split, group in found.items()}
+    return {split: str(found[split][0].resolve()) for split in found}
 
 
 def _suffix(file: Path) -> str:

@@ -21,7 +21,7 @@ def write_proposal(
         out: the .toml file.
         force: replace an existing file.
 
-    >>> write_proposal("pairs", ["pairs.tsv"], "/dev/null/task.toml")
+    >>> write_proposal("pairs", ["pairs.tsv"], "nowhere.toml")
     Traceback (most recent call last):
         ...
     regard.errors.FileError: pairs.tsv: needs to be a file or a folder, got nothing there

@@ -30,7 +30,8 @@ def propose_images(paths: Sequence[Path], name: str) -> Proposal:
     if len(paths) != 1:
         raise FileError(f"data: needs one folder of images, or a table of labels, got {len(paths)}")
     check_readable(paths[0])
-    task: Any = find_task("images")(path=str(paths[0].resolve()))
+    kind: Any = find_task("images")
+    task = kind(path=str(paths[0].resolve()))
     if has_idx_files(paths[0]):
         pixels = read_idx(find_idx(paths[0], "train-images-idx3"))
         task = replace(task, size=pixels.shape[-1], valid_images=min(5000, len(pixels) // 10))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from regard.data import Split
 from regard.data.table import detect_table, table_kind
@@ -50,7 +51,7 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
     folder = os.path.commonpath(
         [file.resolve().parent for group in files.values() for file in group]
     )
-    names = {
+    names: dict[str, Any] = {
         split: tuple(os.path.relpath(file.resolve(), folder) for file in group)
         for split, group in files.items()
     }
@@ -104,21 +105,16 @@ def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[P
                 "try two aligned files, source and target"
             )
         return {"train": files}
-    tables = find_splits(files, lambda file: corpus_suffix(file) in SUFFIXES)
-    aligned = find_splits(files, _has_language_suffix)
-    found = (
-        tables
-        if len(tables.get("train", ())) == 1
-        else {k: _one_pair(v) for k, v in aligned.items()}
-    )
+    found = find_splits(files, lambda file: corpus_suffix(file) in SUFFIXES)
+    if len(found.get("train", ())) != 1:
+        found = find_splits(files, _has_language_suffix)
+    for split in list(found):
+        found[split] = _one_pair(found[split]) if len(found[split]) > 1 else found[split]
     if len(found.get("train", ())) not in (1, 2):
         raise FileError(
             f"{paths[0]}: needs train.tsv (or {', '.join(SUFFIXES[1:])}), or train.de and "
             f"train.en, got {', '.join(file.name for file in files[:6]) or 'an empty folder'}"
         )
-    found = {
-        split: group[:1] if len(found["train"]) == 1 else group for split, group in found.items()
-    }
     if len(found["train"]) == 2:
         comments["data.source_language"] = "swap the files and languages for the other direction"
     return _complete(found, comments)
@@ -139,10 +135,12 @@ def _has_language_suffix(file: Path) -> bool:
 
 
 def _one_pair(files: list[Path]) -> list[Path]:
-    """The first stem that has two languages."""
-    stems = Counter(file.name.lower().removesuffix(".gz").rpartition(".")[0] for file in files)
-    stem = next((stem for stem, count in stems.items() if count == 2), None)
-    return [f for f in files if f.name.lower().removesuffix(".gz").rpartition(".")[0] == stem]
+    """The files of the first stem that has two languages; of tables the first one."""
+    stems: dict[str, list[Path]] = {}
+    for file in files:
+        stem = file.name.lower().removesuffix(".gz").rpartition(".")[0]
+        stems.setdefault(stem, []).append(file)
+    return next((group for group in stems.values() if len(group) == 2), files[:1])
 
 
 def _columns(

@@ -90,7 +90,7 @@ def inspect_or_raise(
     raise FileError(f"{names}: needs {what} to train on, got {got}")
 
 
-def choose_steps(epoch_steps: float, epochs: int) -> tuple[int, str]:
+def choose_steps(epoch_steps: float, epochs: int, min_steps: int = MIN_STEPS) -> tuple[int, str]:
     """Updates for so many epochs, within limits that take minutes, and the reason.
 
     >>> choose_steps(50, 20)
@@ -99,13 +99,13 @@ def choose_steps(epoch_steps: float, epochs: int) -> tuple[int, str]:
     (3000, '3.0 epochs: at most 3,000 steps, to take minutes on two cores')
     """
     wanted = max(1, round(epoch_steps * epochs / 100)) * 100
-    steps = min(max(wanted, MIN_STEPS), MAX_STEPS)
+    steps = min(max(wanted, min_steps), MAX_STEPS)
     if steps == wanted:
         return steps, f"{epochs} epochs"
     passes = f"{steps / epoch_steps:,.1f} epochs"
     if steps == MAX_STEPS:
         return steps, f"{passes}: at most {MAX_STEPS:,} steps, to take minutes on two cores"
-    return steps, f"{passes}: at least {MIN_STEPS} steps"
+    return steps, f"{passes}: at least {min_steps} steps"
 
 
 def train_config(steps: int, *, lr: float, monitor: str, **settings: Any) -> TrainConfig:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from regard.data.audio.speech_manifest import (
     KALDI_FILES,
@@ -27,7 +28,8 @@ from regard.tasks.recognition.speech import SpeechTask
 
 AUDIO_FOLDERS = ("clips", "wavs", "wav", "audio", "recordings")
 EPOCHS = 40
-BATCH_SIZE = 16
+BATCH_SIZE = 8
+MIN_STEPS = 800  # CTC predicts only blanks for the first hundreds of steps
 # (hours below which it applies, layers, dim)
 SIZES = [(1, 3, 128), (10, 6, 144), (float("inf"), 8, 192)]
 
@@ -46,7 +48,7 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
     comments["data.sample_rate"] = f"the most frequent of {found}, at most 16,000; resampled to it"
     hours, train = seconds.total / 3600, report.sizes["train"]
     layers, dim = next(row[1:] for row in SIZES if hours < row[0])
-    steps, reason = choose_steps(max(1.0, train / BATCH_SIZE), EPOCHS)
+    steps, reason = choose_steps(max(1.0, train / BATCH_SIZE), EPOCHS, MIN_STEPS)
     mels = 40 if rate < 16000 else 80
     comments |= {
         "data.n_mels": "40 below 16,000 Hz, else 80",
@@ -56,26 +58,32 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
         "model.chunk": "outputs of 40 ms that are computed together: a latency of 0.64 s",
         "train.steps": reason,
     }
+    augmentation = task.augmentation
+    if hours < 1:
+        augmentation = replace(augmentation, eq=0.0, spec_augment=0, reverb=0.0)
+        off = ("eq", "spec_augment", "reverb")
+        comments |= {f"data.augmentation.{key}": "off below an hour of audio" for key in off}
     if not task.valid and len(task.source().manifests) == 1:
         comments["data.folder"] = "5% each become valid and test, by a hash of the file name"
     recipe = Recipe(
         name=name,
-        data=replace(task, sample_rate=rate, n_mels=mels),
+        data=replace(task, sample_rate=rate, n_mels=mels, augmentation=augmentation),
         model=RecogniserConfig(
             vocab=2, layers=layers, dim=dim, heads=4, dropout=0.1, chunk=16, left_chunks=8,
             cmvn_depth=12.0,
         ),
-        train=train_config(steps, lr=1e-3, monitor="loss", batch_size=BATCH_SIZE),
+        train=train_config(steps, lr=2e-3, monitor="loss", batch_size=BATCH_SIZE),
     )  # fmt: skip
     return Proposal(recipe, comments, report)
 
 
 def _find(path: Path, comments: dict[str, str]) -> SpeechTask:
     """The manifests, and the folder that their recordings are relative to."""
+    names: dict[str, Any]
     if path.is_file():
         folder, names = path.resolve().parent, {"train": path.name}
     else:
-        folder, names = path.resolve(), _manifests(path, comments)
+        folder, names = path.resolve(), _manifests(path)
     task = SpeechTask(folder=str(folder), **names)
     first = folder / names["train"] if names else find_manifests(folder)[0]
     audio = next((file for _, file, _ in read_manifest(first, LoadReport())), None)
@@ -87,7 +95,7 @@ def _find(path: Path, comments: dict[str, str]) -> SpeechTask:
     return task
 
 
-def _manifests(folder: Path, comments: dict[str, str]) -> dict[str, str]:
+def _manifests(folder: Path) -> dict[str, Any]:
     """Names of the manifests where `find_manifests` would not find them."""
     files = list_files(folder)
     if any(file.name in (*KALDI_FILES, LJSPEECH_FILE) for file in files):
