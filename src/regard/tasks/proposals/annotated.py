@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from regard.data import Split
-from regard.data.table import detect_table, table_kind
+from regard.data.table import detect_table, read_table, table_kind
 from regard.errors import ConfigError, FileError
 from regard.files import iter_lines
 from regard.models import ClassifierConfig
@@ -26,6 +27,7 @@ TAG_SUFFIXES = (".conll", ".conllu", ".tsv", ".txt", ".jsonl", ".iob", ".bio", "
 CONLLU_COLUMNS = 10  # word 2, universal part of speech 4
 BATCH_TOKENS = 2048
 EPOCHS = 20
+SAMPLE_ROWS = 200  # that decide which of two unnamed columns is the label
 # (train examples below which it applies, vocabulary, layers, dim)
 SIZES = [(2_000, 1000, 2, 64), (20_000, 2000, 2, 128), (float("inf"), 4000, 3, 192)]
 
@@ -115,12 +117,18 @@ def _label_columns(file: Path, comments: dict[str, str]) -> dict[str, Any]:
             f"{file}: needs a column {' or '.join(TEXT_COLUMNS[:3])} and one "
             f"{' or '.join(LABEL_COLUMNS[:3])}, got {', '.join(table.columns)}; try renaming them"
         )
-    # the label is the shorter column, as in `5<tab>what a film`
-    cells = [len(cell) for cell in table.columns]
-    text, label = ("1", "2") if cells[0] > cells[1] else ("2", "1")
-    comments["data.header"] = "the first line is an example, not names of columns"
-    comments["data.text_column"] = "the longer one of two columns"
-    return {"text_column": text, "label_column": label, "header": False}
+    rows = [row.values for row in islice(read_table(file, ["1", "2"], header=False), SAMPLE_ROWS)]
+    values = [[row[n] for row in rows if row] for n in (0, 1)]
+    label = min((0, 1), key=lambda n: len(set(values[n])))  # labels repeat, texts differ
+    header = len(rows) > 2 and values[label][0] not in values[label][1:]
+    names = table.columns if header else ("1", "2")
+    comments["data.text_column"] = "the other column has fewer different values"
+    comments["data.header"] = (
+        f"{values[label][0]!r} is in the first line only: it names the column"
+        if header
+        else "the first line is an example, not names of columns"
+    )
+    return {"text_column": names[1 - label], "label_column": names[label], "header": header}
 
 
 def _tag_columns(file: Path, comments: dict[str, str]) -> dict[str, int]:
