@@ -1,6 +1,7 @@
 """One search, one normalisation and one confidence for evaluation and `regard translate`."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -80,7 +81,8 @@ def test_evaluation_and_command_give_the_same_answers(lower, part, tmp_path):
     run = load_run(lower)
     data = run.recipe.data
     evaluator = data.evaluator(run.tokenizer, part)
-    raw = [line for line in data.files(part)[0].read_text().splitlines() if line]
+    file = Path(data.folder) / getattr(data, part)[0]
+    raw = [line for line in file.read_text().splitlines() if line]
     (tmp_path / "raw.txt").write_text("\n".join(raw) + "\n")
     done = regard("translate", lower, "--to", "en", str(tmp_path / "raw.txt"))
     assert done.stdout.splitlines() == evaluator.predict(run.model)
