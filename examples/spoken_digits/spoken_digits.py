@@ -13,7 +13,7 @@ from regard import runs
 from regard.data import AudioBatches, CharTokenizer, Tokenizer
 from regard.models import RecogniserConfig, recogniser_tiny
 from regard.models.config import check_positive
-from regard.tasks import EvalSplit, Recipe, RecognitionEvaluator, register
+from regard.tasks import EvalSplit, Recipe, RecognitionEvaluator, task
 from regard.tasks.recognition.audio import AudioTask
 from regard.train import TrainConfig
 from regard.train.device import select_device
@@ -22,7 +22,7 @@ from frames import DigitAugmentation, digit_batches  # isort: skip
 from recordings import SpokenDigits  # isort: skip
 
 
-@register
+@task("digits")
 @dataclass(frozen=True, kw_only=True)
 class DigitsTask(AudioTask):
     """Digit strings joined from the recordings of a folder, as of the Free Spoken Digit Dataset.
@@ -99,7 +99,6 @@ def _load(
     )
 
 
-@register
 def digits() -> Recipe:
     """A causal recogniser of 4.85 million parameters with online CMVN.
 

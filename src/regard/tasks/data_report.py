@@ -66,6 +66,9 @@ class DataReport:
         overlap: examples of valid and test whose input is in train too.
         untranslated: pairs whose sides are the same.
         samples: examples of the train split.
+
+    >>> print(rg.tasks.inspect_data(rg.tasks.recipe("stdlib").data).sizes["train"] > 300)
+    True
     """
 
     files: list[str]

@@ -117,6 +117,11 @@ def load_images(
         valid_size: the last so many training images of IDX files are the valid split; with 0 it
             is the last 1000, which stay in the train split too.
         on_error: "skip" counts unreadable images in the report, "raise" stops at the first.
+
+    >>> load_images("nowhere", size=8)
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs one folder per class or a table of labels, got neither
     """
     if channels not in (1, 3):
         raise ConfigError(f"channels: need to be 1 (grey) or 3 (RGB), got {channels}")
