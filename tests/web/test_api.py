@@ -167,6 +167,11 @@ def test_the_gate(client):
         assert ok.json()["models"] == ["text"]
 
 
+def test_no_page_loads_anything_from_elsewhere(client):
+    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
+    assert "/translate" in client.get("/openapi.json").json()["paths"]
+
+
 def test_metrics_count_requests(client):
     client.get("/nowhere/at/all")
     text = client.get("/metrics").text

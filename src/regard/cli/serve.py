@@ -10,7 +10,7 @@ def serve(
         list[str], typer.Argument(metavar="RUN…", help="Run folders or names of pretrained models.")
     ],
     api: Annotated[
-        bool, typer.Option("--api", help="Serve the HTTP API; its pages are at /docs.")
+        bool, typer.Option("--api", help="Serve the HTTP API, described by /openapi.json.")
     ] = True,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,

@@ -166,7 +166,10 @@ def create_app(
         yield
         server.worker.close()
 
-    app = FastAPI(title="Regard", version=version("regard"), lifespan=lifespan)
+    # without FastAPI's pages, which load scripts from a CDN; /openapi.json describes the API
+    app = FastAPI(
+        title="Regard", version=version("regard"), lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.state.server = server
     _add_errors(app)
     _add_counters(app, server)
