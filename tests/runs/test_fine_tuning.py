@@ -7,6 +7,7 @@ import torch
 
 from regard import runs, tasks, train
 from regard.errors import ConfigError
+from regard.train.weights import load_matching_weights
 
 SMALL = ["dim=16", "heads=2", "kv_heads=2", "layers=1", "ffn_dim=16", "length=16", "overlap=0"]
 SMALL += ["tokenizer_type=characters", "batch_tokens=64", "warmup=1", "device=cpu"]
@@ -92,7 +93,7 @@ def test_what_cannot_change_any_more_is_refused_by_name(setting, first):
 @pytest.mark.usefixtures("users_view")
 def test_weights_of_another_kind_of_model_are_refused():
     with pytest.raises(ConfigError, match="init_from: needs a model with tensors of this one"):
-        runs.training.copy_weights(torch.nn.Linear(2, 2), torch.nn.Conv1d(1, 1, 1))
+        load_matching_weights(torch.nn.Conv1d(1, 1, 1), torch.nn.Linear(2, 2))
 
 
 def test_the_settings_of_a_resumed_run_exist():

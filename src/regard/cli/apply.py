@@ -34,7 +34,7 @@ def print_applied(
     from regard.errors import ConfigError
     from regard.files import read_text
     from regard.runs import load
-    from regard.runs.apply.any_task import apply_run, format_applied
+    from regard.runs.apply.any_task import apply_run
     from regard.runs.contents import require_verb
 
     values = {}
@@ -53,7 +53,7 @@ def print_applied(
     except TypeError as error:  # an option that the task does not have
         raise ConfigError(f"option: needs one of the task {run.data.name}, got {error}") from error
     for output in outputs:
-        print(format_applied(run, output))
+        print(run.data.format_output(output))
 
 
 def _parse(text: str) -> int | float | str | list[str]:

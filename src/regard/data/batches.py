@@ -33,7 +33,7 @@ class Batches:
 
     Args:
         source: where examples come from.
-        encode: maps an example to named sequences and numbers.
+        encode: maps an example to named sequences and numbers; None if they are encoded.
         split: train repeats forever, valid and test end.
         batch_tokens: longest sequence × examples of a batch, at most.
         seed: order of the examples and of the batches.
@@ -51,7 +51,7 @@ class Batches:
     def __init__(
         self,
         source: Source,
-        encode: Callable[[Any], Encoded],
+        encode: Callable[[Any], Encoded] | None,
         *,
         split: Split,
         batch_tokens: int,
@@ -66,7 +66,7 @@ class Batches:
         for name, value in (("batch_tokens", batch_tokens), ("sort_window", sort_window)):
             if value < 1:
                 raise ConfigError(f"{name}: needs 1 or more, got {value}")
-        self.source, self.encode, self.pad_id = source, encode, pad_id
+        self.source, self.encode, self.pad_id = source, encode or _identity, pad_id
         self.split: Split = split
         self.batch_tokens, self.sort_window, self.seed = batch_tokens, sort_window, seed
         self.rank, self.world_size = rank, world_size
@@ -166,6 +166,10 @@ def collate(examples: Sequence[Encoded], pad_id: int = 0) -> Batch:
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, True, fill)
         batch[f"{name}_lengths"] = torch.tensor([len(row) for row in rows])
     return batch
+
+
+def _identity(example: Encoded) -> Encoded:
+    return example
 
 
 def _is_sequence(value: Any) -> bool:

@@ -1,9 +1,10 @@
 """Splits of a data set, and the hash that assigns an example to one."""
 
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, get_args
 
 Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def hash_split(key: bytes) -> Split:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from regard import models
 from regard.data import Tokenizer
@@ -42,6 +41,7 @@ from regard.train.checkpoint.store import remove_partial_checkpoints
 from regard.train.evaluation import run_evaluation
 from regard.train.logger import tensorboard_logger
 from regard.train.loop import CHECKPOINTS
+from regard.train.weights import load_matching_weights
 
 RESUMABLE = tuple(
     f"train.{name}"
@@ -87,7 +87,7 @@ def start_run(
             recipe = read_recipe(folder)  # with what `Task.fit` found in the data
             trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
             if init_from is not None:
-                copied = copy_weights(models.load(init_from), trainer.model)
+                copied = load_matching_weights(trainer.model, models.load(init_from))
                 if show and ranks.is_first:
                     print(f"{folder}: {copied} tensors from {init_from}, the others are new")
         except RegardError:
@@ -170,25 +170,6 @@ def _locked(folder: Path, ranks: Ranks) -> Iterator[None]:
 def _remove_if_empty(folder: Path) -> None:
     with suppress(OSError):
         folder.rmdir()
-
-
-@torch.no_grad()
-def copy_weights(source: nn.Module, target: nn.Module) -> int:
-    """Copy the tensors whose name and shape agree; returns how many.
-
-    >>> copy_weights(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3))
-    2
-    """
-    new, old = target.state_dict(), source.state_dict()
-    shared = [name for name, x in new.items() if name in old and old[name].shape == x.shape]
-    if not shared:
-        raise ConfigError(
-            f"init_from: needs a model with tensors of this one, got a {type(source).__name__} "
-            f"for a {type(target).__name__}"
-        )
-    for name in shared:
-        new[name].copy_(old[name])
-    return len(shared)
 
 
 def _write_recipe(

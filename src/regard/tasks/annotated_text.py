@@ -23,6 +23,7 @@ from regard.data import (
     hash_split,
 )
 from regard.data.batches import Encoded, batch_by_length
+from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
 from regard.models.config import check_choices, check_positive
@@ -30,7 +31,6 @@ from regard.tasks.class_names import class_warnings, file_stamp, fit_names
 from regard.tasks.recipe import DataContents, Shard, Task
 from regard.train.config import TrainConfig
 
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 BATCH_SIZE = 64  # texts that are evaluated together
 
 
@@ -140,7 +140,7 @@ class AnnotatedTextTask(Task):
         """Examples of similar length, in a new order each epoch."""
         source = InMemorySource(train=self.encoded(tokenizer, "train"))
         return Batches(
-            source, _identity, split="train", batch_tokens=self.batch_limit(train),
+            source, None, split="train", batch_tokens=self.batch_limit(train),
             pad_id=tokenizer.pad_id, seed=train.seed, **shard,
         )  # fmt: skip
 
@@ -178,7 +178,3 @@ def compute_logits(model: nn.Module, rows: Sequence[list[int]]) -> list[Tensor]:
         output = model(batch["tokens"].to(device), batch["tokens_lengths"].to(device))
         logits |= zip(indices, output.float().cpu(), strict=True)
     return [logits[i] for i in range(len(rows))]
-
-
-def _identity(example: Any) -> Any:
-    return example

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from regard.data import Split
+from regard.data.split import SPLITS
 from regard.errors import ConfigError, suggestion
 
+Classes = list[tuple[str, float]]  # (name, probability), most probable first
 ClassCounts = Mapping[Split, Counter[str]]  # examples per class of each split
 
 
@@ -41,6 +43,15 @@ def fit_names(names: tuple[str, ...], counts: ClassCounts, hint: str) -> tuple[s
     return found
 
 
+def format_classes(classes: Classes) -> str:
+    """Classes with their probabilities as one line.
+
+    >>> format_classes([("cat", 0.75), ("dog", 0.25)])
+    'cat 0.7500\\tdog 0.2500'
+    """
+    return "\t".join(f"{name} {probability:.4f}" for name, probability in classes)
+
+
 def class_warnings(names: tuple[str, ...], counts: ClassCounts) -> list[str]:
     """One line for each class that the train split has no example of, or that has one in all.
 
@@ -50,7 +61,7 @@ def class_warnings(names: tuple[str, ...], counts: ClassCounts) -> list[str]:
     """
     lines = []
     for name in names:
-        train, *others = (counts[split][name] for split in ("train", "valid", "test"))
+        train, *others = (counts[split][name] for split in SPLITS)
         if not train:
             held_out = f"valid {others[0]}, test {others[1]}"
             lines.append(f"class {name}: none in train, so it cannot be learned; {held_out}")

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from regard.data import LoadReport, Split, Tokenizer
+from regard.data.split import SPLITS
 from regard.errors import FileError
 from regard.files import DETECTION_BYTES, detect_encoding, open_binary
 from regard.tasks.recipe import Task
 
-SPLITS: tuple[Split, ...] = get_args(Split)
 COUNTED = ("label", "tags", "rate", "size", "mode")  # fields whose values are counted
 IGNORED = ("name", "language")  # neither measured nor compared
 SAMPLE_SIZE = 1000  # train examples kept for token lengths and to be shown

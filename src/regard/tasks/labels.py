@@ -12,11 +12,10 @@ from regard.data.batches import Encoded
 from regard.errors import ConfigError
 from regard.models import ClassifierConfig
 from regard.tasks.annotated_text import BATCH_SIZE, AnnotatedTextTask, compute_logits
+from regard.tasks.class_names import Classes, format_classes
 from regard.tasks.recipe import EvalSplit
 from regard.tasks.registry import task
 from regard.train import mean_loss, objective
-
-Classes = list[tuple[str, float]]  # (name, probability), most probable first
 
 
 @task("labels")
@@ -85,8 +84,8 @@ class LabelsTask(AnnotatedTextTask):
         return [row[:top] for row in self.classify(run.model, run.tokenizer, inputs)]
 
     def format_output(self, output: Classes) -> str:
-        """The classes in one line, as `regard apply` prints those of images."""
-        return "\t".join(f"{label} {probability:.4f}" for label, probability in output)
+        """The classes in one line."""
+        return format_classes(output)
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:

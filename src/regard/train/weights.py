@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from regard.errors import FileError
+from regard.errors import ConfigError, FileError
 
 
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -39,6 +39,25 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], label: str = "
         raise FileError(f"{label}: needs the weights of this model, got those of another")
     for name, x in weights.items():
         own[name].copy_(shard_like(own[name], x))
+
+
+@torch.no_grad()
+def load_matching_weights(model: nn.Module, source: nn.Module) -> int:
+    """Copy the tensors whose name and shape agree, sharded or not; returns how many.
+
+    >>> load_matching_weights(nn.Linear(2, 3), nn.Linear(2, 3))
+    2
+    """
+    own, weights = state_tensors(model), state_tensors(source)
+    shared = [name for name, x in own.items() if name in weights and weights[name].shape == x.shape]
+    if not shared:
+        raise ConfigError(
+            f"init_from: needs a model with tensors of this one, got a {type(source).__name__} "
+            f"for a {type(model).__name__}"
+        )
+    for name in shared:
+        own[name].copy_(shard_like(own[name], weights[name]))
+    return len(shared)
 
 
 def shard_like(target: Tensor, x: Tensor) -> Tensor:

@@ -4,10 +4,8 @@ import asyncio
 import json
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from regard.data import Resampler
 from regard.decode import Sampling, Transcriber
-from regard.errors import ConfigError, RegardError, suggestion
-from regard.runs import Run, TranslationPipeline, generate_run
+from regard.errors import ConfigError, RegardError
+from regard.runs import Run, generate_run
 from regard.web.gate import LOOPBACK, BodyTooLarge, Gate
-from regard.web.worker import END, Busy, Worker
+from regard.web.server import Server
+from regard.web.worker import Busy, Worker
 
 MAX_TEXTS, MAX_CHARS, MAX_NEW_TOKENS = 64, 20_000, 4096
-MAX_PIPELINES = 32  # translation pipelines that are kept ready, one per combination of options
 RETRY_SECONDS = "1"
 
 
@@ -69,77 +67,6 @@ class CompletionRequest(ApiRequest):
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int | None = None
     stream: bool = False
-
-
-class Server:
-    """The served runs, their worker, and counts of what was done."""
-
-    def __init__(self, runs: Mapping[str, Run], worker: Worker | None = None):
-        if not runs:
-            raise ConfigError("runs: needs one or more to serve, got none")
-        self.runs, self.worker, self.started = dict(runs), worker or Worker(), time.monotonic()
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.pipeline = lru_cache(MAX_PIPELINES)(self._pipeline)
-
-    def select(self, verb: str, name: str | None) -> tuple[str, Run]:
-        """The run of a name, or the first that has the verb."""
-        able = {key: run for key, run in self.runs.items() if verb in run.verbs}
-        if name is None and able:
-            return next(iter(able.items()))
-        if name in able:
-            return name, able[name]
-        known = ", ".join(able) or f"none of this server's, {', '.join(self.runs)}"
-        got = "none" if name is None else repr(name)
-        hint = "" if name is None else suggestion(name, able)
-        raise ConfigError(f"model: needs one that can {verb}: {known}, got {got}{hint}")
-
-    def _pipeline(
-        self, name: str, to: tuple[str, ...], beam_width: int | None, limit: int | None
-    ) -> TranslationPipeline:
-        run = self.runs[name]
-        return TranslationPipeline(run, to, beam_width=beam_width, max_new_tokens=limit)
-
-    async def compute(
-        self, key: Any, inputs: Sequence[Any], compute: Callable[[list[Any]], Sequence[Any]]
-    ) -> list[Any]:
-        """The results of inputs, computed by the worker together with waiting equal requests."""
-        return await asyncio.wrap_future(self.worker.submit(key, inputs, compute))
-
-    async def pieces(self, source: Iterator[str]) -> AsyncIterator[str]:
-        """The pieces of a stream as the worker makes them; closing it cancels the stream."""
-        loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
-
-        def emit(piece: Any) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, piece)
-
-        stream = self.worker.stream(source, emit)
-        try:
-            while (piece := await queue.get()) is not END:
-                if isinstance(piece, Exception):
-                    raise piece
-                yield piece
-        finally:
-            stream.cancel()
-
-    def metrics(self) -> str:
-        """Counts in the text format of Prometheus."""
-        lines = [
-            f"regard_uptime_seconds {time.monotonic() - self.started:.1f}",
-            f"regard_waiting_requests {self.worker.waiting}",
-            f"regard_open_streams {self.worker.streams}",
-            f"regard_batches_total {self.worker.batch_sizes.total()}",
-            f"regard_inputs_total {sum(n * k for n, k in self.worker.batch_sizes.items())}",
-        ]
-        lines += [
-            f'regard_requests_total{{path="{path}",status="{status}"}} {count}'
-            for (path, status), count in sorted(self.requests.items())
-        ]
-        lines += [
-            f'regard_request_seconds_total{{path="{path}"}} {seconds:.4f}'
-            for path, seconds in sorted(self.seconds.items())
-        ]
-        return "\n".join(lines) + "\n"
 
 
 def create_app(

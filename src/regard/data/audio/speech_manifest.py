@@ -11,7 +11,7 @@ from regard.data.audio.example import AudioExample
 from regard.data.audio.peak_normalization import DITHER, normalize_recording
 from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
-from regard.data.split import Split, hash_split
+from regard.data.split import SPLITS, Split, hash_split
 from regard.data.table import detect_table, read_table
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
@@ -140,7 +140,7 @@ def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:
         ...
     regard.errors.FileError: nowhere: needs manifest.tsv, or train, valid and test.tsv, got none
     """
-    root, splits = Path(folder), ("train", "valid", "test")
+    root, splits = Path(folder), SPLITS
     paths = {
         name: path
         for name in ("manifest", *splits)
@@ -191,16 +191,11 @@ def _read_manifest_table(
     path: Path, report: LoadReport, folder: Path | None
 ) -> Iterator[tuple[int, Path, str]]:
     table = detect_table(path, header=True)
-    names = [
-        next((name for name in table.columns if name.lower() in known), None)
-        for known in (AUDIO_COLUMNS, TEXT_COLUMNS)
-    ]
-    is_ljspeech = table.delimiter == "|" and None in names
-    has_header = None not in names
-    if table.kind == "jsonl" and not has_header:
+    names = table.find_columns(AUDIO_COLUMNS, TEXT_COLUMNS)
+    is_ljspeech = table.delimiter == "|" and names is None
+    if table.kind == "jsonl" and names is None:
         raise FileError(f"{path}: needs the keys audio and text, got {', '.join(table.columns)}")
-    columns = [name for name in names if name] if has_header else ["1", "2"]
-    for row in read_table(path, columns, header=has_header):
+    for row in read_table(path, names or ["1", "2"], header=names is not None):
         if row.error:
             report.skip(path.name, row.line, row.error)
         elif is_ljspeech:

@@ -12,13 +12,12 @@ from torch import Tensor
 from regard.data.image.idx import find_idx, read_idx
 from regard.data.image.image_file import read_image
 from regard.data.load_report import LoadReport, OnError
-from regard.data.split import Split, hash_split
+from regard.data.split import SPLITS, Split, hash_split
 from regard.data.table import detect_table, read_table, table_kind
 from regard.errors import ConfigError, FileError
 
 IMAGE_COLUMNS = ("image", "file", "path", "file_name", "filename")
 LABEL_COLUMNS = ("label", "class", "category", "target")
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 IDX_FILE = "train-images-idx3"
 
 
@@ -82,14 +81,11 @@ def find_images(path: str | Path, report: LoadReport) -> list[ImageEntry]:
 
 def _read_label_table(path: Path, report: LoadReport) -> Iterator[ImageEntry]:
     table = detect_table(path, header=True)
-    columns = [
-        next((name for name in table.columns if name.lower() in known), None)
-        for known in (IMAGE_COLUMNS, LABEL_COLUMNS)
-    ]
-    if None in columns:
+    columns = table.find_columns(IMAGE_COLUMNS, LABEL_COLUMNS)
+    if columns is None:
         known = f"{' or '.join(IMAGE_COLUMNS)}, and {' or '.join(LABEL_COLUMNS)}"
         raise FileError(f"{path}: needs columns {known}, got {', '.join(table.columns)}")
-    for row in read_table(path, [name for name in columns if name]):
+    for row in read_table(path, columns):
         if row.error or not all(value.strip() for value in row.values):
             report.skip(path.name, row.line, row.error or "an empty file name or label")
         else:

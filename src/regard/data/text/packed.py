@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.load_report import LoadReport
 from regard.data.source import permute_index
-from regard.data.split import Split
+from regard.data.split import SPLITS, Split
 from regard.data.text.documents import TextFiles
 from regard.data.text.tokenizers import Tokenizer
 from regard.data.token_cache import TokenCache, write_token_cache
@@ -41,7 +41,7 @@ def pack_text(text: TextFiles, tokenizer: Tokenizer, folder: str | Path) -> Load
     6
     """
     folder, report = Path(folder), LoadReport()
-    for split in ("train", "valid", "test"):
+    for split in SPLITS:
         rows = (
             {"text": [*tokenizer.encode_input(document.text), tokenizer.eos_id]}
             for document in text.documents(split)
@@ -70,7 +70,7 @@ class PackedText:
         if length < 1:
             raise ConfigError(f"length: needs 1 or more, got {length}")
         self.length = length
-        self._caches = {s: TokenCache(Path(folder) / s) for s in ("train", "valid", "test")}
+        self._caches = {s: TokenCache(Path(folder) / s) for s in SPLITS}
 
     def token_count(self, split: Split) -> int:
         """Number of tokens of a split."""

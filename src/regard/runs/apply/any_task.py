@@ -31,18 +31,6 @@ def apply_run(run: RunContents, inputs: Any, **options: Any) -> list[Any]:
     return BY_VERB[run.data.verb](run, items, **options)
 
 
-def format_applied(run: RunContents, output: Any) -> str:
-    """One output of `apply_run` as a line of text."""
-    match run.data.verb:
-        case "translate":
-            return "\t".join(output.values())
-        case "classify":
-            return "\t".join(f"{label} {probability:.4f}" for label, probability in output)
-        case "transcribe":
-            return output.text
-    return run.data.format_output(output)
-
-
 def _translate(run: RunContents, texts: Sequence[str], **options: Any) -> list[dict[str, str]]:
     by_language = translate_run(run, texts, **options)
     return [{to: by_language[to][n] for to in by_language} for n in range(len(texts))]

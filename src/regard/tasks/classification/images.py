@@ -13,6 +13,7 @@ from regard.data.image.image_batches import ImageBatches
 from regard.data.image.image_file import crop_to_multiple
 from regard.errors import ConfigError
 from regard.models.config import check_positive
+from regard.tasks.class_names import Classes, format_classes
 from regard.tasks.recipe import BatchUnit, Shard, Task
 from regard.train.config import TrainConfig
 from regard.train.device import select_device
@@ -95,6 +96,10 @@ class ImageTask(Task):
             return crop_to_multiple(image, multiple, path)
         image = read_image(path, size=size, multiple=multiple, channels=channels)
         return 1 - image if invert else image
+
+    def format_output(self, output: Classes) -> str:
+        """The classes in one line."""
+        return format_classes(output)
 
     def batches(self, tokenizer: None, train: TrainConfig, **shard: Unpack[Shard]) -> ImageBatches:
         """Augmented batches, made on the training's device."""

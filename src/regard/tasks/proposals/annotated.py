@@ -1,6 +1,6 @@
 """Recipes for labelled texts and tagged tokens: files, columns, vocabulary and model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -82,15 +82,17 @@ def _propose(
     return Proposal(recipe, comments, report)
 
 
-def _find(paths: Sequence[Path], wanted: Any, suffixes: str) -> dict[Split, str]:
+def _find(
+    paths: Sequence[Path], accepts: Callable[[Path], bool], suffixes: str
+) -> dict[Split, str]:
     """The file of each split."""
     if len(paths) != 1:
         raise FileError(f"data: needs one file, or a folder of splits, got {len(paths)}")
     files = list_files(paths[0])
     found: dict[Split, list[Path]] = {"train": files}
     if paths[0].is_dir():
-        found = find_splits(files, wanted)
-    if paths[0].is_file() and not wanted(paths[0]):
+        found = find_splits(files, accepts)
+    if paths[0].is_file() and not accepts(paths[0]):
         raise FileError(f"{paths[0]}: needs to end in {suffixes}, got {paths[0].suffix!r}")
     if len(found.get("train", ())) != 1:
         names = ", ".join(file.name for file in files[:6]) or "an empty folder"
@@ -105,13 +107,10 @@ def _suffix(file: Path) -> str:
 def _label_columns(file: Path, comments: dict[str, str]) -> dict[str, Any]:
     """The columns of text and label by their names; without names by their values."""
     table = detect_table(file, header=True)
-    found = [
-        next((name for name in table.columns if name.lower() in known), None)
-        for known in (TEXT_COLUMNS, LABEL_COLUMNS)
-    ]
-    if None not in found:
+    named = table.find_columns(TEXT_COLUMNS, LABEL_COLUMNS)
+    if named is not None:
         comments["data.text_column"] = f"of {', '.join(table.columns)}"
-        return {"text_column": found[0], "label_column": found[1]}
+        return {"text_column": named[0], "label_column": named[1]}
     if table.kind == "jsonl" or len(table.columns) != 2:
         raise ConfigError(
             f"{file}: needs a column {' or '.join(TEXT_COLUMNS[:3])} and one "

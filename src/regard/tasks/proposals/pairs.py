@@ -120,14 +120,14 @@ def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[P
     return _complete(found, comments)
 
 
-def _complete(found: dict[Split, list[Path]], comments: dict[str, str]) -> dict[Split, list[Path]]:
+def _complete(splits: dict[Split, list[Path]], comments: dict[str, str]) -> dict[Split, list[Path]]:
     """With valid and test, where one of them is missing."""
-    if ("valid" in found) == ("test" in found):
-        return found
-    given: Split = "valid" if "valid" in found else "test"
+    if ("valid" in splits) == ("test" in splits):
+        return splits
+    given: Split = "valid" if "valid" in splits else "test"
     other: Split = "test" if given == "valid" else "valid"
     comments[f"data.{other}"] = f"no file of its own: the {given} split again; scores are too good"
-    return {**found, other: found[given]}
+    return {**splits, other: splits[given]}
 
 
 def _has_language_suffix(file: Path) -> bool:

@@ -53,13 +53,13 @@ def split_of(file: Path) -> Split | None:
     return next((split for split, names in ALIASES.items() if word in names), None)
 
 
-def find_splits(files: Sequence[Path], wanted: Callable[[Path], bool]) -> dict[Split, list[Path]]:
+def find_splits(files: Sequence[Path], accepts: Callable[[Path], bool]) -> dict[Split, list[Path]]:
     """The files of each split by their names; one file, or the only ones, are all train.
 
     >>> find_splits([Path("train.csv"), Path("dev.csv"), Path("notes.md")], lambda f: f.suffix == ".csv")
     {'train': [PosixPath('train.csv')], 'valid': [PosixPath('dev.csv')]}
     """  # noqa: E501
-    usable = [file for file in files if wanted(file)]
+    usable = [file for file in files if accepts(file)]
     found: dict[Split, list[Path]] = {}
     for file in usable:
         if (split := split_of(file)) is not None:

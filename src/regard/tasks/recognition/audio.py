@@ -8,6 +8,7 @@ import torch
 from regard.data import Tokenizer
 from regard.models import Recogniser
 from regard.tasks.recipe import BatchUnit, Task
+from regard.tasks.recognition.transcripts import Transcript
 from regard.train.config import TrainConfig
 
 CMVN_BATCHES = 8  # batches over which feature statistics are estimated
@@ -21,6 +22,10 @@ class AudioTask(Task):
     objective: ClassVar[str] = "ctc"
     verb: ClassVar[str] = "transcribe"
     batch_unit: ClassVar[BatchUnit] = "batch_size"
+
+    def format_output(self, output: Transcript) -> str:
+        """The text."""
+        return output.text
 
     def prepare_model(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:
         """Estimate mean and standard deviation of the features on training batches."""

@@ -19,6 +19,7 @@ from regard.data import (
 from regard.data.audio.peak_normalization import DITHER
 from regard.data.audio.speech_batches import speech_batches
 from regard.data.audio.speech_manifest import find_manifests
+from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.files import open_binary
 from regard.models import RecogniserConfig
@@ -84,7 +85,7 @@ class SpeechTask(AudioTask):
         if not self.speeds or min(self.speeds) <= 0:
             raise ConfigError(f"speeds: need one or more above 0, got {self.speeds}")
         if bool(self.valid) != bool(self.test) or self.valid and not self.train:
-            given = ", ".join(name for name in ("train", "valid", "test") if getattr(self, name))
+            given = ", ".join(name for name in SPLITS if getattr(self, name))
             raise ConfigError(f"train: needs valid and test both or neither, got {given}")
 
     def source(self) -> SpeechManifest:

@@ -25,6 +25,10 @@ class TranslationTask(Task):
     def target_languages(self, tokenizer: Tokenizer) -> list[str]:
         """The languages that a model is trained to translate into."""
 
+    def format_output(self, output: dict[str, str]) -> str:
+        """The translations of one text, one column per language."""
+        return "\t".join(output.values())
+
     def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the vocabulary size, shared by both sides."""
         return replace(model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)

@@ -20,6 +20,7 @@ from regard.data import (
     iter_texts,
     pair_preprocessor,
 )
+from regard.data.split import SPLITS
 from regard.data.text.parallel_corpus import CorpusPath
 from regard.errors import ConfigError, FileError
 from regard.models.config import check_choices, check_positive
@@ -81,7 +82,7 @@ class PairsTask(TranslationTask):
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "vocab_size")
-        for name in ("train", "valid", "test"):
+        for name in SPLITS:
             files = getattr(self, name)
             if len(files) > 2 or not files and (name == "train" or self.valid or self.test):
                 rule = "one file of pairs, or two aligned files"
@@ -90,7 +91,7 @@ class PairsTask(TranslationTask):
 
     def corpus(self) -> ParallelCorpus:
         """The pairs of all splits; its `report` counts skipped ones."""
-        files = [self._files(name) for name in ("train", "valid", "test") if getattr(self, name)]
+        files = [self._files(name) for name in SPLITS if getattr(self, name)]
         return ParallelCorpus(
             *files, languages=(self.source_language, self.target_language),
             columns=self.columns, header=self.header,
@@ -137,7 +138,7 @@ class PairsTask(TranslationTask):
         """Pairs of similar length, in a new order each epoch."""
         encoded = InMemorySource(train=list(_encode(self.pairs("train"), tokenizer)))
         return Batches(
-            encoded, _identity, split="train", batch_tokens=self.batch_limit(train),
+            encoded, None, split="train", batch_tokens=self.batch_limit(train),
             sort_window=SORT_WINDOW, pad_id=tokenizer.pad_id, seed=train.seed, **shard,
         )  # fmt: skip
 
@@ -187,7 +188,3 @@ def _encode(pairs: list[Pair], tokenizer: Tokenizer) -> Iterator[dict[str, torch
     encode = pair_preprocessor(tokenizer)
     for pair in pairs:
         yield {name: torch.tensor(ids) for name, ids in encode(pair).items()}
-
-
-def _identity(example: Any) -> Any:
-    return example
