@@ -5,7 +5,7 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.runs.apply.classify import classify_run
-from regard.runs.apply.generate import generate_run
+from regard.runs.apply.generate import generate_texts
 from regard.runs.apply.transcribe import transcribe_run_detailed
 from regard.runs.apply.translate import translate_run
 from regard.runs.contents import RunContents
@@ -36,13 +36,9 @@ def _translate(run: RunContents, texts: Sequence[str], **options: Any) -> list[d
     return [{to: by_language[to][n] for to in by_language} for n in range(len(texts))]
 
 
-def _generate(run: RunContents, prompts: Sequence[str], **options: Any) -> list[str]:
-    return ["".join(generate_run(run, prompt, **options)) for prompt in prompts]
-
-
 BY_VERB: dict[str, Callable[..., list[Any]]] = {
     "translate": _translate,
-    "generate": _generate,
+    "generate": generate_texts,
     "classify": classify_run,
     "transcribe": transcribe_run_detailed,
 }
