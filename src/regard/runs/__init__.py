@@ -14,7 +14,12 @@ from regard.runs.apply.classify import (
     classify_files,
     classify_run,
 )
-from regard.runs.apply.generate import generate_run
+from regard.runs.apply.generate import (
+    TextGenerator,
+    TextStream,
+    generate_run,
+    generate_texts,
+)
 from regard.runs.apply.look import LookReport, look_report
 from regard.runs.apply.report import Reporter
 from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcribe_run_detailed
@@ -55,7 +60,9 @@ __all__ = [
     "QuantizationResult",
     "Reporter",
     "Run",
+    "TextGenerator",
     "TextModel",
+    "TextStream",
     "TranscribeJob",
     "TranscriptChunk",
     "TranslationJob",
@@ -72,6 +79,7 @@ __all__ = [
     "export_run",
     "find_run",
     "generate_run",
+    "generate_texts",
     "iter_settings",
     "list_runs",
     "load",

@@ -5,7 +5,8 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-MAX_BODY = 64 << 20  # bytes
+MAX_BODY, MAX_JSON = 64 << 20, 8 << 20  # bytes of a file and of any other body
+FILE_PATHS = ("/classify", "/transcribe")  # their bodies are files
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -21,20 +22,23 @@ class Gate:
 
     Args:
         app: the application behind it.
+        paths: that it serves runs at.
         hosts: allowed Host headers, without port.
         token: required as `Authorization: Bearer …`; None requires none.
-        max_body: bytes of a request.
+        max_body: bytes of a body that is a file; of others at most MAX_JSON.
     """
 
     def __init__(
         self,
         app: Any,
         *,
+        paths: Sequence[str] = (),
         hosts: Sequence[str] = LOOPBACK,
         token: str | None = None,
         max_body: int = MAX_BODY,
     ):
-        self.app, self.hosts, self.token, self.max_body = app, tuple(hosts), token, max_body
+        self.app, self.paths = app, tuple(paths)
+        self.hosts, self.token, self.max_body = tuple(hosts), token, max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -44,7 +48,10 @@ class Gate:
         }
         if refusal := self._refusal(scope, headers):
             return await _refuse(scope, send, *refusal)
-        return await self.app(scope, _bounded(receive, self.max_body), send)
+        return await self.app(scope, _bounded(receive, self._limit(scope)), send)
+
+    def _limit(self, scope: Scope) -> int:
+        return self.max_body if scope["path"] in FILE_PATHS else min(self.max_body, MAX_JSON)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """Status and reason, or None if the request may pass."""
@@ -59,9 +66,9 @@ class Gate:
             given = headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self.token.encode()):
                 return 401, "authorization: needs the server's token, got another or none"
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self.max_body:
-            return 413, f"body: needs at most {self.max_body} bytes, got {length[:20]}"
+        length, limit = headers.get("content-length", "0"), self._limit(scope)
+        if not length.isdecimal() or int(length[:20]) > limit:
+            return 413, f"body: needs at most {limit} bytes, got {length[:20]}"
         return None
 
 

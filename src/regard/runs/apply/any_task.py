@@ -26,9 +26,14 @@ def apply_run(run: RunContents, inputs: Any, **options: Any) -> list[Any]:
             "run: needs a recipe to be applied, got a model alone; try rg.look(model)"
         )
     items: Sequence[Any] = [inputs] if isinstance(inputs, str) else list(inputs)
-    if type(run.data).apply is not Task.apply:
+    if has_own_apply(run):
         return run.data.apply(run, items, **options)
     return BY_VERB[run.data.verb](run, items, **options)
+
+
+def has_own_apply(run: RunContents) -> bool:
+    """Whether the task of a run computes outputs itself; others have a verb of the library."""
+    return type(run.data).apply is not Task.apply
 
 
 def _translate(run: RunContents, texts: Sequence[str], **options: Any) -> list[dict[str, str]]:
