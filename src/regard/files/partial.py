@@ -5,14 +5,17 @@ import json
 import os
 import shutil
 import tempfile
+import time
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError
 from regard.files.atomic import atomic_write, partial_path
-from regard.files.text import parse_json
+from regard.files.text import parse_json, write_text
 
+SAVE_SECONDS = 0.5  # between two records: a killed process loses what was done since
 STATE_SUFFIX = ".json"  # of the file beside NAME.partial with the state of the job
 
 
@@ -28,7 +31,7 @@ class PartialFile:
 
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
     >>> first = PartialFile(file, {"to": "de"})
-    >>> first.write("one\\n"); first.commit({"lines": 1}); first.write("tw"); first.close()
+    >>> first.write("one\\n"); first.commit({"lines": 1}); first.write("tw"); _ = first.close()
     >>> again = PartialFile(file, {"to": "de"})
     >>> again.state, again.write("two\\n"), again.complete()
     ({'lines': 1}, None, None)
@@ -38,6 +41,7 @@ class PartialFile:
 
     def __init__(self, file: str | Path, job: dict[str, Any]):
         self.file, self.job, self.state = Path(file), job, dict[str, Any]()
+        self._size, self._saved = 0, time.monotonic()
         self.partial = partial_path(self.file)
         if not os.access(self.partial.parent, os.W_OK):  # the file itself may still be writable
             self.partial = Path(tempfile.mkdtemp(prefix="regard-")) / self.partial.name
@@ -89,6 +93,7 @@ class PartialFile:
             )
         out.truncate(size)
         out.seek(size)
+        self._size = size
 
     def read(self) -> str:
         """What earlier processes wrote."""
@@ -99,14 +104,21 @@ class PartialFile:
         """Append."""
         self._out.write(text)
 
+    def journal(self, record: Any) -> None:
+        """Append a JSON line, for a job whose text is written by `complete`."""
+        self.write(json.dumps(record) + "\n")
+
     def commit(self, state: dict[str, Any]) -> None:
         """Record that everything up to here is finished, with the state to continue from."""
         self._out.flush()
-        self.state = state
-        found = {"job": self.job, "bytes": os.fstat(self._out.fileno()).st_size, "state": state}
-        new = self._state_file.with_name(f"{self._state_file.name}.new")
-        new.write_text(json.dumps(found))
-        os.replace(new, self._state_file)
+        self.state, self._size = state, os.fstat(self._out.fileno()).st_size
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self._save()
+
+    def _save(self) -> None:
+        found = {"job": self.job, "bytes": self._size, "state": self.state}
+        write_text(self._state_file, json.dumps(found))
+        self._saved = time.monotonic()
 
     def complete(self, text: str | None = None) -> None:
         """Replace the file by what was written, or by `text`."""
@@ -121,11 +133,11 @@ class PartialFile:
 
     def close(self) -> Path | None:
         """Stop before the end; returns the file with the committed part, None if there is none."""
-        try:
+        with suppress(OSError):  # a full disk: what was committed is there
             self._out.close()
-        except OSError:  # a full disk: what was committed is there
-            pass
         if self.state:
+            with suppress(FileError):  # then the earlier record counts
+                self._save()
             return self.partial
         self.partial.unlink(missing_ok=True)
         return None

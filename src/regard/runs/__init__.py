@@ -8,12 +8,23 @@ from regard.runs.alignment import (
     record_translation,
     with_output_tokens,
 )
+from regard.runs.apply.answers import (
+    Answer,
+    Answerer,
+    AudioAnswers,
+    ImageAnswers,
+    JobInput,
+    TaskAnswers,
+    TranslationAnswers,
+    make_answers,
+)
 from regard.runs.apply.classify import (
     ClassifiedFile,
     ClassPrediction,
     classify_files,
     classify_run,
 )
+from regard.runs.apply.file_job import FileJob, JobReport, apply_file, run_identity
 from regard.runs.apply.generate import (
     TextGenerator,
     TextStream,
@@ -24,7 +35,6 @@ from regard.runs.apply.look import LookReport, look_report
 from regard.runs.apply.report import Reporter
 from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcribe_run_detailed
 from regard.runs.apply.translate import TranslationPipeline, translate_run
-from regard.runs.apply.translate_files import TranslationJob, TranslationReport, translate_file
 from regard.runs.contents import new_run_folder, read_recipe
 from regard.runs.evaluate import AnswerEvaluator, Evaluation, Mistake, evaluate_run
 from regard.runs.export import export_run
@@ -50,26 +60,34 @@ from regard.runs.training import resume_run, start_run
 
 __all__ = [
     "Alignment",
+    "Answer",
     "AnswerEvaluator",
+    "Answerer",
+    "AudioAnswers",
     "ClassPrediction",
     "ClassifiedFile",
     "Evaluation",
+    "FileJob",
+    "ImageAnswers",
+    "JobInput",
+    "JobReport",
     "Link",
     "LookReport",
     "Mistake",
     "QuantizationResult",
     "Reporter",
     "Run",
+    "TaskAnswers",
     "TextGenerator",
     "TextModel",
     "TextStream",
     "TranscribeJob",
     "TranscriptChunk",
-    "TranslationJob",
+    "TranslationAnswers",
     "TranslationPipeline",
-    "TranslationReport",
     "align",
     "alignment_head",
+    "apply_file",
     "build_or_load_model",
     "classify_files",
     "classify_run",
@@ -86,6 +104,7 @@ __all__ = [
     "load_pretrained",
     "load_run",
     "look_report",
+    "make_answers",
     "new_run_folder",
     "override_settings",
     "parse_value",
@@ -94,9 +113,9 @@ __all__ = [
     "read_recipe",
     "record_translation",
     "resume_run",
+    "run_identity",
     "start_run",
     "transcribe_run_detailed",
-    "translate_file",
     "translate_run",
     "with_output_tokens",
 ]

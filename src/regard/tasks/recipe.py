@@ -96,6 +96,10 @@ class Task(ABC):
         """One output as a line of text."""
         return str(output)
 
+    def confidence(self, output: Any) -> float | None:
+        """The probability that an output is correct, as the model has it; None without one."""
+        return getattr(output, "confidence", None)
+
     def prepare_model(self, model: Any, tokenizer: Any, train: TrainConfig) -> None:
         """Fit what a new model has to know of the data before training, such as feature scales."""
         return

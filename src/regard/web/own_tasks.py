@@ -112,4 +112,5 @@ def _plain(value: Any) -> Any:
     """An output of a task that JSON has no form for."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    to_list = getattr(value, "tolist", None)  # of tensors and arrays
+    return str(value) if to_list is None else to_list()

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -47,6 +48,10 @@ class LanguageTask(Task):
     def resolve(self, model: LanguageConfig, tokenizer: Tokenizer) -> LanguageConfig:
         """The model's config with the vocabulary size."""
         return replace(model, vocab=tokenizer.vocab)
+
+    def format_output(self, output: str) -> str:
+        """The text as a JSON string, in one line."""
+        return json.dumps(output, ensure_ascii=False)
 
 
 @task("text")
