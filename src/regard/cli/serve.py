@@ -33,11 +33,10 @@ def serve(
     from pathlib import Path
 
     import torch
-    import uvicorn
 
     from regard.errors import ConfigError
     from regard.runs import load
-    from regard.web.api import create_app
+    from regard.web.api import create_app, serve_app
     from regard.web.gate import LOOPBACK
 
     is_loopback = host in ("127.0.0.1", "localhost", "::1")
@@ -50,5 +49,4 @@ def serve(
     torch.set_num_threads(threads)
     app = create_app(runs, hosts=hosts, token=token)
     print(f"http://{host}:{port}: {', '.join(app.paths)}; Ctrl-C stops", flush=True)
-    # what is still open after the timeout, such as a live stream, is cancelled
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=3)
+    serve_app(app, host=host, port=port)

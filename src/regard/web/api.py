@@ -4,13 +4,14 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+import uvicorn
 from fastapi import FastAPI, Query, Request, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
@@ -118,27 +119,48 @@ def create_app(
     return Gate(app, paths=list(paths), hosts=hosts, token=token)
 
 
+def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serve an application of `create_app` until Ctrl-C, which answers what waits with 503.
+
+    >>> serve_app(create_app({}))
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: runs: need one or more with a task, got none
+    """
+
+    class StoppingServer(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            app.app.state.server.worker.stop()  # streams would hold their connections open
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5
+    )
+    with suppress(KeyboardInterrupt):  # raised again by uvicorn, after the shutdown
+        StoppingServer(config).run()
+
+
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Busy)
     async def busy(request: Request, error: Busy) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 503, {"Retry-After": RETRY_SECONDS})
+        return _error(error, 503, {"Retry-After": RETRY_SECONDS})
 
     @app.exception_handler(RegardError)
     async def refused(request: Request, error: RegardError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 400)
+        return _error(error, 400)
 
     @app.exception_handler(BodyTooLarge)
     async def too_large(request: Request, error: BodyTooLarge) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 413)
+        return _error(error, 413)
 
     @app.exception_handler(HTTPException)  # no such path, a body that is no JSON
     async def refused_by_framework(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+        return _error(error.detail, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> JSONResponse:
         text = f"server: failed with {type(error).__name__}; its log has the traceback"
-        return JSONResponse({"error": text}, 500)
+        return _error(text, 500)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -146,7 +168,13 @@ def _add_errors(app: FastAPI) -> None:
             f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'body'}: {problem['msg']}"
             for problem in error.errors()
         ]
-        return JSONResponse({"error": "; ".join(problems)}, 422)
+        return _error("; ".join(problems), 422)
+
+
+def _error(message: object, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    # a message may repeat half of a surrogate pair
+    text = str(message).encode(errors="backslashreplace").decode()
+    return JSONResponse({"error": text}, status, headers)
 
 
 def _add_counters(app: FastAPI, server: Server) -> None:
@@ -201,7 +229,7 @@ def _add_text(app: FastAPI, server: Server) -> None:
         name, _ = server.select("/generate", body.model)
         pieces = _generate(server, name, body.prompt, body.max_new_tokens, body)
         if body.stream:
-            events = (_event({"text": piece}) async for piece in await _begun(pieces))
+            events = _events(await _begun(pieces), lambda piece: {"text": piece})
             return StreamingResponse(events, media_type="text/event-stream")
         (text,) = await _joined(request, [pieces])
         return {"model": name, "text": text}
@@ -249,12 +277,25 @@ async def _joined(request: Request, sources: Sequence[AsyncIterator[str]]) -> li
 
     texts = asyncio.gather(*(join(source) for source in sources))
     left = asyncio.ensure_future(leave())
-    await asyncio.wait([texts, left], return_when=asyncio.FIRST_COMPLETED)
-    left.cancel()
-    if not texts.done():
+    try:
+        await asyncio.wait([texts, left], return_when=asyncio.FIRST_COMPLETED)
+        if not texts.done():
+            raise HTTPException(499, "request: needs a client that waits, got a disconnect")
+        return await texts
+    finally:
+        left.cancel()
         texts.cancel()
-        raise HTTPException(499, "request: needs a client that waits, got a disconnect")
-    return await texts
+
+
+async def _events(
+    pieces: AsyncIterator[str], wrap: Callable[[str], dict[str, Any]]
+) -> AsyncIterator[str]:
+    """Server-sent events; an error after the first piece, such as a shutdown, is the last one."""
+    try:
+        async for piece in pieces:
+            yield _event(wrap(piece))
+    except RegardError as error:
+        yield _event({"error": str(error)})
 
 
 def _event(data: Any) -> str:
@@ -372,9 +413,14 @@ def _add_completions(app: FastAPI, server: Server) -> None:
 
             async def events() -> AsyncIterator[str]:
                 text = ""
-                async for piece in pieces:
+
+                def wrap(piece: str) -> dict[str, Any]:
+                    nonlocal text
                     text += piece
-                    yield _event(head | {"choices": [choice(piece, 0, None)]})
+                    return head | {"choices": [choice(piece, 0, None)]}
+
+                async for event in _events(pieces, wrap):
+                    yield event
                 yield _event(head | {"choices": [choice("", 0, reason(text))]})
                 yield _event("[DONE]")
 

@@ -3,6 +3,7 @@
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 MAX_BODY, MAX_JSON = 64 << 20, 8 << 20  # bytes of a file and of any other body
@@ -46,9 +47,12 @@ class Gate:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        body = _Body(receive, self._limit(scope))
+        if scope["type"] == "http":
+            send = _after(body.drain, send)
         if refusal := self._refusal(scope, headers):
             return await _refuse(scope, send, *refusal)
-        return await self.app(scope, _bounded(receive, self._limit(scope)), send)
+        return await self.app(scope, body, send)
 
     def _limit(self, scope: Scope) -> int:
         return self.max_body if scope["path"] in FILE_PATHS else min(self.max_body, MAX_JSON)
@@ -76,18 +80,37 @@ class BodyTooLarge(Exception):  # noqa: N818
     """A body without a declared length grew beyond the limit."""
 
 
-def _bounded(receive: Receive, max_body: int) -> Receive:
-    size = 0
+class _Body:
+    """The messages of a request, up to a number of bytes."""
 
-    async def bounded() -> dict[str, Any]:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > max_body:
-            raise BodyTooLarge(f"body: needs at most {max_body} bytes, got more")
+    def __init__(self, receive: Receive, limit: int):
+        self.receive, self.limit, self.size, self.is_complete = receive, limit, 0, False
+
+    async def __call__(self) -> dict[str, Any]:
+        message = await self.receive()
+        self.size += len(message.get("body", b""))
+        self.is_complete = not message.get("more_body", False)
+        if self.size > self.limit:
+            raise BodyTooLarge(f"body: needs at most {self.limit} bytes, got more")
         return message
 
-    return bounded
+    async def drain(self) -> None:
+        """Read what the application left: closing a connection with unread data resets it."""
+        end = self.size + MAX_BODY
+        while not self.is_complete and self.size < end:
+            with suppress(BodyTooLarge):
+                await self()
+
+
+def _after(action: Callable[[], Awaitable[None]], send: Send) -> Send:
+    """Send, the response's start after an action."""
+
+    async def sent(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            await action()
+        await send(message)
+
+    return sent
 
 
 async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:

@@ -33,6 +33,8 @@ class ApiRequest(BaseModel):
             json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError as error:
             raise ValueError("needs Unicode text, got half of a surrogate pair") from error
+        except TypeError:  # bytes of another content type, which the fields refuse
+            pass
         return body
 
 

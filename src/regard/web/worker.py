@@ -126,11 +126,15 @@ class Worker:
             queue.append(item)
             self._changed.notify()
 
-    def close(self) -> None:
-        """Stop after the call in progress; what waits or streams fails with `Busy`."""
+    def stop(self) -> None:
+        """End after the call in progress; what waits or streams fails with `Busy`."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
+
+    def close(self) -> None:
+        """Stop, and wait for the end."""
+        self.stop()
         self._thread.join()
 
     def _run(self) -> None:
