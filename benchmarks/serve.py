@@ -73,59 +73,53 @@ def one_by_one(seconds: float) -> dict[str, dict[str, float]]:
     return results
 
 
-def request(name: str, value, stream: bool = False) -> dict:
-    """Path and body of a request."""
+def request(name: str, value, stream: bool = False) -> bytes:
+    """A request as it is sent."""
+    kind, path = "application/json", f"/{RUNS[name]}"
     if RUNS[name] == "translate":
-        return {"url": "/translate", "json": {"texts": [value], "to": ["de"]}}
-    if RUNS[name] == "generate":
-        body = {"prompt": value, "max_new_tokens": TOKENS, "stream": stream}
-        return {"url": "/generate", "json": body}
-    return {"url": f"/{RUNS[name]}", "content": Path(value).read_bytes()}
+        body = json.dumps({"texts": [value], "to": ["de"]}).encode()
+    elif RUNS[name] == "generate":
+        body = json.dumps({"prompt": value, "max_new_tokens": TOKENS, "stream": stream}).encode()
+    else:
+        kind, body = "application/octet-stream", Path(value).read_bytes()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def load(url: str, name: str, values: list, clients: int, seconds: float) -> dict:
-    """The latencies of clients that send one request after the other."""
-    import httpx
-
-    requests, times = [request(name, value) for value in values], []
-    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
-
-        async def client(at: int) -> None:
-            while time.perf_counter() < end:
-                started = time.perf_counter()
-                (await http.post(**requests[at % len(requests)])).raise_for_status()
-                times.append(time.perf_counter() - started)
-                at += clients
-
-        await http.post(**requests[0])
-        started = time.perf_counter()
-        end = started + seconds
-        await asyncio.gather(*(client(n) for n in range(clients)))
-        return summary(times, time.perf_counter() - started)
+async def answer(reader: asyncio.StreamReader) -> float:
+    """Read one answer; returns the time of its first data."""
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    assert head.startswith(b"http/1.1 200"), head
+    if b"content-length: " in head:
+        await reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
+        return time.perf_counter()
+    first = 0.0
+    while size := int(await reader.readline(), 16):  # chunked
+        await reader.readexactly(size + 2)
+        first = first or time.perf_counter()
+    await reader.readline()
+    return first or time.perf_counter()
 
 
-async def first_piece(url: str, values: list, clients: int, seconds: float) -> float:
-    """The median time to the first piece of a streamed text."""
-    import httpx
+async def load(port: int, requests: list[bytes], clients: int, seconds: float) -> dict[str, float]:
+    """The latencies of clients that send one request after the other, and of the first data."""
+    times, firsts = [], []
 
-    times = []
-    async with httpx.AsyncClient(base_url=url, timeout=120) as http:
+    async def client(at: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while time.perf_counter() < end:
+            started = time.perf_counter()
+            writer.write(requests[at % len(requests)])
+            firsts.append(await answer(reader) - started)
+            times.append(time.perf_counter() - started)
+            at += clients
+        writer.close()
 
-        async def client(at: int) -> None:
-            while time.perf_counter() < end:
-                started, first = time.perf_counter(), None
-                send = request("stdlib", values[at % len(values)], stream=True)
-                async with http.stream("POST", **send) as answer:
-                    async for line in answer.aiter_lines():
-                        if line and first is None:
-                            first = time.perf_counter() - started
-                times.append(first)
-                at += clients
-
-        end = time.perf_counter() + seconds
-        await asyncio.gather(*(client(n) for n in range(clients)))
-    return 1000 * median(x for x in times if x is not None)
+    started = time.perf_counter()
+    end = started + seconds
+    await asyncio.gather(*(client(n) for n in range(clients)))
+    found = summary(times, time.perf_counter() - started)
+    return {**found, "first": 1000 * median(firsts)}
 
 
 def summary(times: list[float], seconds: float) -> dict[str, float]:
@@ -134,16 +128,19 @@ def summary(times: list[float], seconds: float) -> dict[str, float]:
     return {"rate": len(times) / seconds, "median": 1000 * median(times), "p95": 1000 * p95}
 
 
-def clients(url: str, names: list[str], seconds: float) -> None:
+def clients(port: int, names: list[str], seconds: float) -> None:
     """The process of the clients: prints one JSON line per run and number of clients."""
     with tempfile.TemporaryDirectory() as folder:
         values = inputs(Path(folder))
         for name in names:
+            whole = [request(name, value) for value in values[name]]
             for count in CLIENTS:
-                row = asyncio.run(load(url, name, values[name], count, seconds))
+                asyncio.run(load(port, whole, count, 0.5))  # warm up
+                row = asyncio.run(load(port, whole, count, seconds))
+                del row["first"]
                 if name == "stdlib":
-                    pieces = first_piece(url, values[name], count, seconds / 2)
-                    row["first"] = asyncio.run(pieces)
+                    pieces = [request(name, value, stream=True) for value in values[name]]
+                    row["first"] = asyncio.run(load(port, pieces, count, seconds / 2))["first"]
                 print(json.dumps({"name": name, "clients": count, **row}), flush=True)
 
 
@@ -168,7 +165,7 @@ def main() -> None:
     given = parser.parse_args()
     names = given.runs.split(",")
     if given.clients_of:
-        return clients(given.clients_of, names, given.seconds)
+        return clients(int(given.clients_of), names, given.seconds)
     if given.calls:
         return print(json.dumps(one_by_one(given.seconds)))
     own = [sys.executable, __file__, "--seconds", str(given.seconds), "--runs", given.runs]
@@ -182,7 +179,7 @@ def main() -> None:
         wait_until_ready(url, server)
         print("| run | caller | requests/s | median ms | p95 ms | first piece ms |")
         print("|---|---|---|---|---|---|")
-        with subprocess.Popen([*own, "--clients-of", url], stdout=subprocess.PIPE) as process:
+        with subprocess.Popen([*own, "--clients-of", str(port)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             rows = [json.loads(line) for line in process.stdout]
         for name in names:

@@ -1,5 +1,6 @@
 """The API returns what the library returns, batches what waits, and refuses what is not for it."""
 
+import asyncio
 import json
 import threading
 import time
@@ -90,7 +91,9 @@ def test_translations_are_those_of_the_library(client):
 def worker_blocked(client):
     """Requests wait until the block ends, or `wait_together` lets them go."""
     worker, release = client.app.app.state.server.worker, threading.Event()
-    worker.submit("block", [0], lambda inputs: [release.wait(30)])
+    taken = threading.Event()
+    worker.submit("block", [0], lambda inputs: (taken.set(), [release.wait(30)])[1])
+    assert taken.wait(30)
     client.release = release
     yield worker
     release.set()
@@ -226,6 +229,8 @@ def test_completions_as_openai_clients_ask_for_them(client):
     with client.stream("POST", "/v1/completions", json=body) as answer:
         *events, last = [line[6:] for line in answer.iter_lines() if line]
     assert last == "[DONE]"
+    refused = client.post("/v1/completions", json={"model": "no"}).json()["error"]
+    assert refused["message"].startswith("model: needs one for /v1/completions: text, got 'no'")
     assert "".join(json.loads(e)["choices"][0]["text"] for e in events) == expected
 
 
@@ -304,6 +309,52 @@ def test_a_full_queue_is_refused_and_one_bad_input_fails_alone():
     assert good.result(10) == [0.5]
     with pytest.raises(ZeroDivisionError):
         bad.result(10)
+    worker.close()
+
+
+def test_a_shutdown_ends_streams_with_an_error_and_one_that_leaves_is_removed():
+    app = create_app({"text": text_run()})
+    server = app.app.state.server
+
+    async def leave():
+        pieces = server.generate("text", "import ", max_new_tokens=4000, sampling=None)
+        await anext(pieces)
+        assert server.worker.streams == 1
+        await pieces.aclose()
+
+    asyncio.run(leave())
+    for _ in range(500):
+        if not server.worker.streams:
+            break
+        time.sleep(0.01)
+    assert len(server.generator("text")) == 0
+    body = {"prompt": "import ", "max_new_tokens": 4000, "stream": True}
+    with TestClient(app, base_url="http://localhost") as client:
+        step = server.generator("text").step
+
+        def step_and_stop():
+            server.worker.stop()
+            return step()
+
+        server.generator("text").step = step_and_stop
+        events = client.post("/generate", json=body).text.strip().split("\n\n")
+        assert json.loads(events[-1][6:])["error"].endswith("got a shutdown")
+        assert client.post("/generate", json={"prompt": "a"}).status_code == 503
+
+
+def test_clients_of_a_batch_meet_again_in_the_next(monkeypatch):
+    monkeypatch.setattr("regard.web.worker.MAX_WINDOW", 20.0)
+    monkeypatch.setattr("regard.web.worker.WINDOW_SHARE", 1e6)
+    worker, release, taken = Worker(), threading.Event(), threading.Event()
+    worker.submit("x", [0], lambda inputs: (taken.set(), [release.wait(30)])[1])
+    assert taken.wait(30)
+    futures = [worker.submit("y", [n], list) for n in (1, 2)]
+    release.set()
+    time.sleep(0.1)
+    assert not futures[0].done()  # the first client is expected again
+    futures.append(worker.submit("y", [3], list))
+    assert [future.result(10) for future in futures] == [[1], [2], [3]]
+    assert worker.batch_sizes == {1: 1, 3: 1}
     worker.close()
 
 

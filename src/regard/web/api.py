@@ -143,24 +143,24 @@ def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Busy)
     async def busy(request: Request, error: Busy) -> JSONResponse:
-        return _error(error, 503, {"Retry-After": RETRY_SECONDS})
+        return _error(request, error, 503, {"Retry-After": RETRY_SECONDS})
 
     @app.exception_handler(RegardError)
     async def refused(request: Request, error: RegardError) -> JSONResponse:
-        return _error(error, 400)
+        return _error(request, error, 400)
 
     @app.exception_handler(BodyTooLarge)
     async def too_large(request: Request, error: BodyTooLarge) -> JSONResponse:
-        return _error(error, 413)
+        return _error(request, error, 413)
 
     @app.exception_handler(HTTPException)  # no such path, a body that is no JSON
     async def refused_by_framework(request: Request, error: HTTPException) -> JSONResponse:
-        return _error(error.detail, error.status_code, error.headers)
+        return _error(request, error.detail, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> JSONResponse:
         text = f"server: failed with {type(error).__name__}; its log has the traceback"
-        return _error(text, 500)
+        return _error(request, text, 500)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -168,12 +168,16 @@ def _add_errors(app: FastAPI) -> None:
             f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'body'}: {problem['msg']}"
             for problem in error.errors()
         ]
-        return _error("; ".join(problems), 422)
+        return _error(request, "; ".join(problems), 422)
 
 
-def _error(message: object, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def _error(
+    request: Request, message: object, status: int, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     # a message may repeat half of a surrogate pair
     text = str(message).encode(errors="backslashreplace").decode()
+    if request.url.path.startswith("/v1/"):  # as OpenAI's clients read it
+        return JSONResponse({"error": {"message": text, "code": status}}, status, headers)
     return JSONResponse({"error": text}, status, headers)
 
 

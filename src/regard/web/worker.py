@@ -13,6 +13,7 @@ from regard.errors import RegardError
 MAX_WAITING = 256  # requests; more are refused with 503
 MAX_BATCH = 32  # inputs that are computed together
 MAX_STREAMS = 32  # that advance together; others wait
+MAX_WINDOW, WINDOW_SHARE = 0.05, 0.2  # seconds to wait for a batch; at most, and of the last batch
 
 
 class Busy(RegardError):
@@ -82,6 +83,7 @@ class Worker:
         self._waiting: deque[_Request] = deque()
         self._joining: deque[Stream] = deque()
         self._open: dict[Any, Stream] = {}
+        self._expected, self._window = 0, 0.0
         self._changed, self._is_closed = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="regard-worker", daemon=True)
         self._thread.start()
@@ -143,19 +145,34 @@ class Worker:
                 self._changed.wait_for(
                     lambda: self._waiting or self._joining or self._open or self._is_closed
                 )
+                self._wait_for_batch()
                 if self._is_closed:
                     break
                 batch, joining = self._take_batch(), list[Stream]()
                 while self._joining and len(self._open) + len(joining) < MAX_STREAMS:
                     joining.append(self._joining.popleft())
             if batch:
+                started = time.monotonic()
                 self._compute(batch)
+                self._window = min(MAX_WINDOW, WINDOW_SHARE * (time.monotonic() - started))
+                self._expected = len(batch) + len(self._waiting)
             self._advance(joining)
         error = Busy("server: needs to be running, got a shutdown")
         for request in self._waiting:
             request.future.set_exception(error)
         for stream in (*self._joining, *self._open.values()):
             stream.emit(error)
+
+    def _wait_for_batch(self) -> None:
+        """Let the clients of the last batch, which now send their next requests, join this one.
+
+        A single client never waits, nor does anyone while there are streams.
+        """
+        if self._expected > 1 and not self._open and not self._joining:
+            count = min(self._expected, self.max_batch)
+            ready = lambda: len(self._waiting) >= count or self._joining or self._is_closed  # noqa: E731
+            self._changed.wait_for(ready, self._window)
+        self._expected = 0
 
     def _take_batch(self) -> list[_Request]:
         """The first waiting request, and those of the same key that fit into one batch."""

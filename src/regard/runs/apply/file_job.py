@@ -135,6 +135,7 @@ class FileJob:
     def run(self) -> JobReport:
         """Answer everything, and write it."""
         started, self.report, self.digest = time.monotonic(), JobReport(), hashlib.sha256()
+        self.before = 0  # inputs that an earlier process has finished
         (self._fill_catalog if self.format == "po" else self._answer_lines)()
         report = self.report
         if report.warnings > MAX_WARNINGS and self.format != "inputs":
@@ -143,7 +144,8 @@ class FileJob:
                 "confidence threshold"
             )
         if isinstance(self.out, Path) and not is_stream(self.out):
-            parts = [f"{report.inputs} inputs in {time.monotonic() - started:.1f} s"]
+            parts = [f"{report.inputs - self.before} inputs in {time.monotonic() - started:.1f} s"]
+            parts += [f"{self.before} before"] if self.before else []
             parts += [f"{report.problems} with a problem"] if report.problems else []
             parts += [f"{report.warnings} with low confidence"] if report.warnings else []
             self.reporter.message(f"{self.out}: {', '.join(parts)}")
@@ -191,7 +193,7 @@ class FileJob:
                 f"{self.out}: needs the same inputs to be continued, got others; "
                 f"try deleting {self.out}.partial"
             )
-        self.report = JobReport(**state["report"])
+        self.report, self.before = JobReport(**state["report"]), done
         self.reporter.message(f"{self.out}: continued after {done} inputs")
         return chain([rest], blocks)
 
@@ -349,8 +351,8 @@ class FileJob:
             journal = deque(parse_json(line) for line in out.read().splitlines())
             if journal:
                 self.report.warnings = out.state["report"]["warnings"]
-                done = sum(len(texts) for texts, _ in journal)
-                self.reporter.message(f"{self.out}: continued after {done} inputs")
+                self.before = sum(len(texts) for texts, _ in journal)
+                self.reporter.message(f"{self.out}: continued after {self.before} inputs")
             result = catalog.fill(translate, pipeline.refusal)
             self.final_text = str(catalog)
         for reason in result.skipped:

@@ -145,7 +145,10 @@ class TranscribeJob:
             return error
 
     def _batch(self, files: Sequence[AudioFile]) -> list[Transcript]:
-        waves, started = [torch.cat(list(file.chunks())) for file in files], time.monotonic()
+        waves, started = (
+            [torch.cat(list(file.chunks(BATCH_SECONDS))) for file in files],
+            time.monotonic(),
+        )
         sounds = [AudioExample(wave, "", self.sample_rate) for wave in waves]
         model, tokenizer = self.transcriber.stream.model, self.transcriber.tokenizer
         transcripts = transcribe_batch_detailed(model, tokenizer, sounds)
