@@ -113,7 +113,7 @@ def test_an_interrupted_job_continues_where_it_was(tmp_path):
         assert not out.exists()
     assert "interrupted after 63 inputs" in told.messages[-1]
     with (tmp_path / "out.txt.partial").open("a") as partial:
-        partial.write("a batch that was not comp")  # by a killed process
+        partial.write("x" * 5000)  # of a batch that was not finished, by a killed process
     last = Slow()
     report = FileJob(answers=last, file=file, out=out, reporter=told).run()
     assert last.seen == list(range(64, 101))
