@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from regard.inspection import edit
+from regard.inspection.adapters.activation_points import activation_names
 from regard.inspection.attribution.importance import HeadImportance, head_importance
 from regard.inspection.attribution.induction import probe_induction
 from regard.inspection.attribution.propagation import Attribution
@@ -29,6 +30,7 @@ from regard.inspection.edits.closed_forms import (
 )
 from regard.inspection.edits.comparison import Comparison
 from regard.inspection.edits.what_if import EditLog, compare_edits, what_if
+from regard.inspection.gradients.activations import ActivationGradients, activation_gradients
 from regard.inspection.gradients.norms import (
     GradientFlag,
     GradientNorms,
@@ -38,6 +40,7 @@ from regard.inspection.gradients.norms import (
 from regard.inspection.heads.descriptions import describe_head
 from regard.inspection.heads.head_table import HeadTable
 from regard.inspection.heads.head_types import HeadRow, Thresholds
+from regard.inspection.record.activations import Activations
 from regard.inspection.record.gates import Gates, memory_retention, record_gates
 from regard.inspection.record.hidden_states import (
     ContextSimilarity,
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
     from regard.inspection import draw
 
 __all__ = [
+    "ActivationGradients",
+    "Activations",
     "AttentionMonitor",
     "Attribution",
     "Comparison",
@@ -78,6 +83,8 @@ __all__ = [
     "Thresholds",
     "TimeGradients",
     "WeightBreakdown",
+    "activation_gradients",
+    "activation_names",
     "all_hidden_states",
     "attention_flow",
     "attention_rollout",

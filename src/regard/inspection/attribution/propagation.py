@@ -66,6 +66,12 @@ def run_with_gradient(
         value = function(model)
     if not matched:
         raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
+    check_scalar(name, value)
+    return value
+
+
+def check_scalar(name: str, value: object) -> None:
+    """Raise unless it is a tensor of one number that requires a gradient."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ShapeError(f"{name}: needs to return a scalar, got {got}; try .sum()")
@@ -73,7 +79,6 @@ def run_with_gradient(
         raise ShapeError(
             f"{name}: needs to require a gradient, got a detached one; try without no_grad"
         )
-    return value
 
 
 def propagate(
