@@ -143,8 +143,8 @@ def match_activations(
     points: Mapping[str, ActivationPoint], globs: str | Sequence[str], argument: str
 ) -> list[ActivationPoint]:
     """The points whose names match a glob; each glob must match one."""
-    globs = list(globs) if isinstance(globs, list | tuple) else [globs]
-    for glob in globs:
+    given: list[Any] = list(globs) if isinstance(globs, list | tuple) else [globs]
+    for glob in given:
         if not isinstance(glob, str) or not any(matches(glob, name) for name in points):
             from difflib import get_close_matches
 
@@ -153,7 +153,7 @@ def match_activations(
                 f"{argument}: needs a glob over the names of activations, got {glob!r}; "
                 f"try {close[0]!r}, or one of regard.inspection.activation_names(model)"
             )
-    return [p for name, p in points.items() if any(matches(glob, name) for glob in globs)]
+    return [p for name, p in points.items() if any(matches(glob, name) for glob in given)]
 
 
 def _block_points(name: str, path: str, block: nn.Module) -> Iterator[ActivationPoint]:
