@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from regard.inspection import edit
 from regard.inspection.adapters.activation_points import activation_names
+from regard.inspection.attribution.composition import Composition, composition_scores
 from regard.inspection.attribution.importance import HeadImportance, head_importance
 from regard.inspection.attribution.induction import probe_induction
+from regard.inspection.attribution.logits import (
+    LogitAttribution,
+    LogitLens,
+    logit_attribution,
+    logit_lens,
+)
 from regard.inspection.attribution.propagation import Attribution
 from regard.inspection.attribution.relevance import (
     output_projection,
@@ -17,7 +24,9 @@ from regard.inspection.attribution.relevance import (
     value_norms,
     weighted_value_norms,
 )
+from regard.inspection.attribution.residual_parts import ResidualStream, record_stream
 from regard.inspection.attribution.rollout import attention_flow, attention_rollout
+from regard.inspection.attribution.score_split import ScoreSplit, split_score
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.closed_forms import (
     NoiseEffect,
@@ -67,6 +76,7 @@ __all__ = [
     "AttentionMonitor",
     "Attribution",
     "Comparison",
+    "Composition",
     "ContextSimilarity",
     "Edit",
     "EditLog",
@@ -76,8 +86,12 @@ __all__ = [
     "HeadImportance",
     "HeadRow",
     "HeadTable",
+    "LogitAttribution",
+    "LogitLens",
     "NoiseEffect",
     "OutputChange",
+    "ResidualStream",
+    "ScoreSplit",
     "Sight",
     "Site",
     "Thresholds",
@@ -90,6 +104,7 @@ __all__ = [
     "attention_rollout",
     "compare_contexts",
     "compare_edits",
+    "composition_scores",
     "describe_head",
     "draw",
     "drop_key_effect",
@@ -100,6 +115,8 @@ __all__ = [
     "jitter_key_effect",
     "jitter_query_effect",
     "load_sight",
+    "logit_attribution",
+    "logit_lens",
     "look",
     "make_site",
     "memory_retention",
@@ -107,9 +124,11 @@ __all__ = [
     "output_projection",
     "probe_induction",
     "record_gates",
+    "record_stream",
     "relevance",
     "scale_key_effect",
     "scale_scores_effect",
+    "split_score",
     "value_norms",
     "weighted_value_norms",
     "what_if",

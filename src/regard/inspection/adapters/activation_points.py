@@ -169,7 +169,11 @@ def _block_points(name: str, path: str, block: nn.Module) -> Iterator[Activation
     overwritten = _writes_in_place(block)
     norms = [inside for inside, module in modules.items() if is_norm(module)]
     post_mlp = next((n for n in norms if POST_MLP.fullmatch(n)), None)
-    post_attention = next((n for n in norms if POST_ATTENTION.fullmatch(n)), None)
+    # GLM has post_self_attn_layernorm for it, and post_attention_layernorm before the MLP
+    after_attention = sorted(
+        (n for n in norms if POST_ATTENTION.fullmatch(n)), key=lambda n: "self" not in n
+    )
+    post_attention = next(iter(after_attention), None)
     yield point("residual_in", "", "in")
     for kind in ("self", "cross"):
         if not (group := projections[kind]):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, LookError, ShapeError
 from regard.inspection.adapters.activation_points import find_activations, match_activations
+from regard.inspection.adapters.model_calls import get_logits, run_model
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_model, matches
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
@@ -145,26 +146,9 @@ def compare_edits(
 
     def run(*edits: Edit | ActivationEdit) -> Tensor:
         with torch.no_grad(), what_if(model, *edits):  # without edits of other threads
-            if isinstance(inputs, Mapping):
-                return _get_logits(model(**inputs))
-            return _get_logits(model(inputs) if isinstance(inputs, Tensor) else model(*inputs))
+            return get_logits(run_model(model, inputs))
 
     return Comparison(run(), run(*edits), edits, labels, id_to_token)
-
-
-def _get_logits(output: Any) -> Tensor:
-    """The logits in the output of a model: a tensor, `.logits`, or the first entry."""
-    if isinstance(output, Tensor):
-        return output
-    logits = getattr(output, "logits", None)
-    if logits is None and isinstance(output, Sequence) and output:
-        logits = output[0]
-    if not isinstance(logits, Tensor):
-        raise ShapeError(
-            f"model: needs to return logits, got {type(output).__name__}; "
-            "try a model with a head, or what_if around your own call"
-        )
-    return logits
 
 
 class _Editor:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.inspection.adapters.activation_points import find_activations, match_activations
+from regard.inspection.adapters.model_calls import Scalar, check_scalar
 from regard.inspection.adapters.module_tracker import check_model
-from regard.inspection.attribution.propagation import Scalar, check_scalar
 from regard.inspection.record.activations import Activations
 
 
