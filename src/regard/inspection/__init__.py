@@ -1,6 +1,6 @@
 """Inspection of models: what each attention, gate and gradient does, with fused kernels on.
 
-`draw` is imported on first use: looking at a model loads no matplotlib.
+`draw` and `patching` are imported on first use: looking at a model loads no matplotlib.
 """
 
 from importlib import import_module
@@ -68,7 +68,7 @@ from regard.inspection.sites.from_tensors import make_site
 from regard.inspection.sites.site import Site
 
 if TYPE_CHECKING:
-    from regard.inspection import draw
+    from regard.inspection import draw, patching
 
 __all__ = [
     "ActivationGradients",
@@ -122,6 +122,7 @@ __all__ = [
     "memory_retention",
     "nearest_neighbours",
     "output_projection",
+    "patching",
     "probe_induction",
     "record_gates",
     "record_stream",
@@ -137,8 +138,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "draw":
-        return import_module("regard.inspection.draw")
+    if name in ("draw", "patching"):
+        return import_module(f"regard.inspection.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
