@@ -69,6 +69,7 @@ from regard.inspection.sites.site import Site
 
 if TYPE_CHECKING:
     from regard.inspection import draw, patching
+    from regard.inspection.verification.verify import Verification, verify
 
 __all__ = [
     "ActivationGradients",
@@ -96,6 +97,7 @@ __all__ = [
     "Site",
     "Thresholds",
     "TimeGradients",
+    "Verification",
     "WeightBreakdown",
     "activation_gradients",
     "activation_names",
@@ -131,6 +133,7 @@ __all__ = [
     "scale_scores_effect",
     "split_score",
     "value_norms",
+    "verify",
     "weighted_value_norms",
     "what_if",
     "write_report",
@@ -140,6 +143,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("draw", "patching"):
         return import_module(f"regard.inspection.{name}")
+    if name in ("Verification", "verify"):
+        return getattr(import_module("regard.inspection.verification.verify"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

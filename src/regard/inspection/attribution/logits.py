@@ -116,6 +116,8 @@ def logit_lens(
     except LookError:  # the model's own head, from the replaced state of its last block
         last = f"{stream.stack}.{stream.depth - 1}.residual_out"
         logits = [_rerun(model, inputs, set_activation(last, x)) for x in states]
+        # a model with one prediction per input has one position
+        kept = kept if logits[0].shape[1] == length else [0]
         return LogitLens(torch.stack(logits)[:, :, kept], id_to_token)
     return LogitLens(torch.stack([head.logits(x[:, kept]) for x in states]), id_to_token)
 
