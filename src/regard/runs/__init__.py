@@ -35,6 +35,7 @@ from regard.runs.apply.look import LookReport, look_report
 from regard.runs.apply.report import Reporter
 from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcribe_run_detailed
 from regard.runs.apply.translate import TranslationPipeline, translate_run
+from regard.runs.apply.verify import verify_text
 from regard.runs.contents import new_run_folder, read_recipe
 from regard.runs.evaluate import AnswerEvaluator, Evaluation, Mistake, evaluate_run
 from regard.runs.export import export_run
@@ -117,5 +118,6 @@ __all__ = [
     "start_run",
     "transcribe_run_detailed",
     "translate_run",
+    "verify_text",
     "with_output_tokens",
 ]
