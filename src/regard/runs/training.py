@@ -1,10 +1,12 @@
 """Training by a recipe in a run folder: start and resume."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,10 @@ from regard.train.checkpoint.store import remove_partial_checkpoints
 from regard.train.evaluation import run_evaluation
 from regard.train.logger import tensorboard_logger
 from regard.train.loop import CHECKPOINTS
+from regard.train.prefetch import BatchSource
 from regard.train.weights import load_matching_weights
 
+TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
 RESUMABLE = tuple(
     f"train.{name}"
     for name in (
@@ -94,6 +98,7 @@ def start_run(
             if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
                 for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
                     (folder / name).unlink(missing_ok=True)
+                shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)
             raise
         return _train(trainer, recipe, tokenizer, folder)
 
@@ -203,7 +208,7 @@ def _trainer(
     return Trainer(
         build_model(recipe, tokenizer),
         objective(recipe.data.objective),
-        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world_size=ranks.world_size),
+        _batches(recipe, tokenizer, folder, show, ranks),
         recipe.train,
         folder=folder,
         evaluate=recipe.data.evaluator(tokenizer, "valid"),
@@ -211,6 +216,20 @@ def _trainer(
         ranks=ranks,
         loggers=[tensorboard_logger(folder)] if tensorboard and ranks.is_first else [],
     )
+
+
+def _batches(
+    recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, show: bool, ranks: Ranks
+) -> BatchSource:
+    make, options = partial(recipe.data.batches, tokenizer, recipe.train), dict[str, Any]()
+    if recipe.data.caches_tokens:
+        options["cache"] = folder / TOKEN_CACHE
+
+        def write() -> None:
+            make(**options, show=show)
+
+        ranks.run_on_first(write)  # the others open what the first has written
+    return make(**options, rank=ranks.rank, world_size=ranks.world_size)
 
 
 def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:
@@ -230,6 +249,7 @@ def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder
             graded = run_evaluation(trainer.model, trainer.evaluate.grade)
             save_calibration(folder, calibrate(graded))
         write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+        shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)  # only training reads it
         return scores
 
     return outcome._replace(scores=trainer.ranks.run_on_first(finish))

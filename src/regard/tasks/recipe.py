@@ -51,6 +51,8 @@ class Task(ABC):
     batch_unit: ClassVar[BatchUnit] = "batch_tokens"  # what limits a batch
     verb: ClassVar[str]  # what its runs do: `regard VERB`, `run.VERB`
     paths: ClassVar[tuple[str, ...]] = ()  # settings that are paths, relative to the recipe file
+    # whether `batches` also takes `cache`, a folder for the encoded train split, and `show`
+    caches_tokens: ClassVar[bool] = False
 
     def fit(self, seed: int) -> "Task":
         """The task completed with what only the data knows, such as the names of the classes.

@@ -1,11 +1,16 @@
 """Progress of a training: a live line on a terminal, plain lines elsewhere."""
 
 import time
-from typing import TextIO
+from collections.abc import Iterable, Iterator
+from typing import TextIO, TypeVar
 
+from rich import progress as bars
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+
+T = TypeVar("T")
+ITEMS_PER_UPDATE = 100  # of a bar
 
 
 class Progress:
@@ -66,6 +71,43 @@ class Progress:
     def print_line(self, text: str) -> None:
         """Print a permanent line."""
         self.console.print(Text(text))
+
+
+def track(
+    items: Iterable[T],
+    label: str,
+    *,
+    total: int | None = None,
+    file: TextIO | None = None,
+    every: float = 5.0,
+) -> Iterator[T]:
+    """Yield the items and show how far they are: a bar, or a plain line every few seconds.
+
+    Args:
+        items: of any number.
+        label: what is done with them.
+        total: their number, if it is known.
+        file: where to print; None is stdout.
+        every: seconds between plain lines.
+
+    >>> list(track([1, 2], "encoding"))
+    [1, 2]
+    """
+    console = Console(file=file, highlight=False, soft_wrap=True)
+    columns = (bars.TextColumn("{task.description}: {task.completed:,}"), bars.BarColumn())
+    columns = (*columns, bars.TimeRemainingColumn())
+    with bars.Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task, shown_at = bar.add_task(label, total=total), time.monotonic()
+        for number, item in enumerate(items, 1):
+            yield item
+            if number % ITEMS_PER_UPDATE:
+                continue
+            bar.update(task, completed=number)
+            if not console.is_terminal and time.monotonic() - shown_at >= every:
+                shown_at = time.monotonic()
+                console.print(Text(f"{label}: {number:,}" + (f" of {total:,}" if total else "")))
 
 
 def format_duration(seconds: float) -> str:
