@@ -18,7 +18,7 @@ from regard.files import atomic_write, make_folder, parse_json, write_text
 
 CACHE_FILE = "cache.json"
 ENDINGS = ("tokens", "offsets")  # of the two files per field
-EXAMPLES_PER_WRITE = 4096
+BUFFER_SIZE = 1 << 18  # tokens and offsets of a field that are written together
 
 
 class TokenRow:
@@ -151,7 +151,7 @@ def write_token_cache(
                 counts[name] += len(ids)
                 ends.append(counts[name])
             size += 1
-            if not size % EXAMPLES_PER_WRITE:
+            if any(len(ids) + len(ends) >= BUFFER_SIZE for _, ids, _, ends in fields.values()):
                 flush()
         flush()
     header = {"key": key, "size": size, "dtype": dtype, "fields": counts}

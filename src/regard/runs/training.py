@@ -94,7 +94,7 @@ def start_run(
                 copied = load_matching_weights(trainer.model, models.load(init_from))
                 if show and ranks.is_first:
                     print(f"{folder}: {copied} tensors from {init_from}, the others are new")
-        except RegardError:
+        except (RegardError, KeyboardInterrupt):
             if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
                 for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
                     (folder / name).unlink(missing_ok=True)
