@@ -1,6 +1,6 @@
 """The train split of a task, encoded once into a token cache on disk."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +22,7 @@ def encode_train_split(
     *,
     cache: Path | None,
     show: bool = False,
-    total: int | None = None,
+    count: Callable[[], int | None] = lambda: None,
 ) -> TokenCache:
     """The encoded train split, from a cache of the same files, settings and tokenizer if there.
 
@@ -33,12 +33,15 @@ def encode_train_split(
         files: that the examples are read from.
         cache: folder of the cache; None is a temporary one.
         show: print progress.
-        total: number of examples, if it is known.
+        count: about the number of examples, for the progress; called only if they are written.
     """
     stamps = [(x.name, (stat := x.stat()).st_size, stat.st_mtime_ns) for x in files]
     settings = {x.name: getattr(task, x.name) for x in fields(task) if x.name not in task.paths}
     content = repr((CACHE_VERSION, task.name, settings, stamps, tokenizer.fingerprint))
     key = blake2b(content.encode(), digest_size=16).hexdigest()
-    if show:
-        examples = track(examples, "encoding the train split", total=total)
-    return cached_examples(cache, examples, vocab=tokenizer.vocab, key=key)
+
+    def tracked() -> Iterator[Encoded]:
+        yield from track(examples, "encoding the train split", total=count())
+
+    shown = tracked() if show else examples
+    return cached_examples(cache, shown, vocab=tokenizer.vocab, key=key)

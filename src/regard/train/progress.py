@@ -10,7 +10,6 @@ from rich.live import Live
 from rich.text import Text
 
 T = TypeVar("T")
-ITEMS_PER_UPDATE = 100  # of a bar
 
 
 class Progress:
@@ -73,41 +72,28 @@ class Progress:
         self.console.print(Text(text))
 
 
-def track(
-    items: Iterable[T],
-    label: str,
-    *,
-    total: int | None = None,
-    file: TextIO | None = None,
-    every: float = 5.0,
-) -> Iterator[T]:
-    """Yield the items and show how far they are: a bar, or a plain line every few seconds.
+def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:
+    """Yield the items and print how far they are: a bar, or a plain line every five seconds.
 
-    Args:
-        items: of any number.
-        label: what is done with them.
-        total: their number, if it is known.
-        file: where to print; None is stdout.
-        every: seconds between plain lines.
-
-    >>> list(track([1, 2], "encoding"))
+    >>> list(track([1, 2], "encoding", total=2))
     [1, 2]
     """
-    console = Console(file=file, highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True)
     columns = (bars.TextColumn("{task.description}: {task.completed:,}"), bars.BarColumn())
-    columns = (*columns, bars.TimeRemainingColumn())
+    every = 0.2 if console.is_terminal else 5.0
     with bars.Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+        *columns, bars.TimeRemainingColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    ) as bar:  # fmt: skip
         task, shown_at = bar.add_task(label, total=total), time.monotonic()
         for number, item in enumerate(items, 1):
             yield item
-            if number % ITEMS_PER_UPDATE:
-                continue
-            bar.update(task, completed=number)
-            if not console.is_terminal and time.monotonic() - shown_at >= every:
-                shown_at = time.monotonic()
-                console.print(Text(f"{label}: {number:,}" + (f" of {total:,}" if total else "")))
+            if (now := time.monotonic()) - shown_at >= every:
+                shown_at = now
+                bar.update(task, completed=number)
+                if not console.is_terminal:
+                    share = f" of about {total:,}" if total else ""
+                    console.print(Text(f"{label}: {number:,}{share}"))
 
 
 def format_duration(seconds: float) -> str:

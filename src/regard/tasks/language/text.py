@@ -194,10 +194,10 @@ class TextTask(LanguageTask):
     ) -> WindowBatches:
         """Windows of the train split, cut at another offset each epoch."""
         rows = ({"text": self._encode(tokenizer, x.text)} for x in self.documents("train"))
-        files, count = self._source().files["train"], self.size[1] if show else None
         encoded = encode_train_split(
-            self, tokenizer, rows, files, cache=cache, show=show, total=count
-        )
+            self, tokenizer, rows, self._source().files["train"], cache=cache, show=show,
+            count=lambda: round(0.9 * self.size[1]),
+        )  # fmt: skip
         if not len(encoded):
             self._raise_empty("train")
         windows = max(1, self.batch_limit(train) // self.length)

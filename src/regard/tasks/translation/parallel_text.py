@@ -21,8 +21,9 @@ from regard.data import (
 )
 from regard.data.reservoir import Reservoir
 from regard.data.split import SPLITS
-from regard.data.text.parallel_corpus import CorpusPath
+from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError
+from regard.files import iter_chunks, open_binary
 from regard.models.config import check_choices, check_positive
 from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.recipe import DataContents, EvalSplit, Shard
@@ -168,12 +169,22 @@ class PairsTask(TranslationTask):
         """Pairs of similar length, in a new order each epoch."""
         encoded = encode_train_split(
             self, tokenizer, map(pair_preprocessor(tokenizer), self._train_pairs()),
-            self.corpus().files, cache=cache, show=show,
+            self.corpus().files, cache=cache, show=show, count=self._count_lines,
         )  # fmt: skip
         return Batches(
             InMemorySource(train=encoded), None, split="train", pad_id=tokenizer.pad_id,
             batch_tokens=self.batch_limit(train), sort_window=SORT_WINDOW, seed=train.seed, **shard,
         )  # fmt: skip
+
+    def _count_lines(self) -> int | None:
+        """About the number of train pairs, where a line is a pair."""
+        path = self.corpus().paths["train"]
+        file = path[0] if isinstance(path, tuple) else path
+        if corpus_suffix(file) in (".po", ".mo", ".tmx"):
+            return None
+        with open_binary(file) as opened:
+            lines = sum(chunk.count(b"\n") for chunk in iter_chunks(opened))
+        return round(lines * (1.0 if self.valid else 0.9) * (2 if self.bidirectional else 1))
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> TranslationEvaluator:
         """Loss, exact match and BLEU, cased and lower-cased."""
