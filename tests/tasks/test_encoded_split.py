@@ -32,8 +32,8 @@ def task(tmp_path, monkeypatch):
     return PairsTask(folder=str(tmp_path), train=(file.name,), tokenizer_type="words")
 
 
-def first_batches(task, count=3, languages=("source", "target"), **options):
-    source = task.batches(ByteTokenizer(languages), TRAIN, **options)
+def first_batches(task, count=3, languages=("source", "target"), cache=None):
+    source = task.cached_batches(ByteTokenizer(languages), TRAIN, cache)
     return [batch["source"].tolist() for batch in islice(source, count)]
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,15 +220,19 @@ def _trainer(
 def _batches(
     recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, show: bool, ranks: Ranks
 ) -> BatchSource:
-    make, options = partial(recipe.data.batches, tokenizer, recipe.train), dict[str, Any]()
-    if recipe.data.caches_tokens:
-        options["cache"] = folder / TOKEN_CACHE
+    made: list[BatchSource] = []
 
-        def write() -> None:
-            make(**options, show=show)
+    def make() -> None:
+        batches = recipe.data.cached_batches(
+            tokenizer, recipe.train, folder / TOKEN_CACHE, show=show,
+            rank=ranks.rank, world_size=ranks.world_size,
+        )  # fmt: skip
+        made.append(batches)
 
-        ranks.run_on_first(write)  # the others open what the first has written
-    return make(**options, rank=ranks.rank, world_size=ranks.world_size)
+    ranks.run_on_first(make)  # writes the cache, which the other ranks open
+    if not ranks.is_first:
+        make()
+    return made[0]
 
 
 def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:

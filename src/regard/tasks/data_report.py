@@ -174,7 +174,8 @@ def inspect_data(task: Task, *, tokenize: bool = False, seed: int = 0) -> DataRe
     report = DataReport([describe_file(file) for file in contents.files], skipped=contents.report)
     lengths = defaultdict[str, dict[Split, Counter]](lambda: {s: Counter() for s in SPLITS})
     counts = defaultdict[str, dict[Split, Counter]](lambda: {s: Counter() for s in SPLITS})
-    keys = {split: (array("q"), array("q")) for split in SPLITS}  # hashes: of inputs, of examples
+    # hashes: of inputs, of examples
+    keys: dict[Split, tuple[array, array]] = {s: (array("q"), array("q")) for s in SPLITS}
     sample = Reservoir[Any](SAMPLE_SIZE)
     fields: list[tuple[int, str]] = []
     for split, example in contents.examples:

@@ -51,8 +51,6 @@ class Task(ABC):
     batch_unit: ClassVar[BatchUnit] = "batch_tokens"  # what limits a batch
     verb: ClassVar[str]  # what its runs do: `regard VERB`, `run.VERB`
     paths: ClassVar[tuple[str, ...]] = ()  # settings that are paths, relative to the recipe file
-    # whether `batches` also takes `cache`, a folder for the encoded train split, and `show`
-    caches_tokens: ClassVar[bool] = False
 
     def fit(self, seed: int) -> "Task":
         """The task completed with what only the data knows, such as the names of the classes.
@@ -77,6 +75,21 @@ class Task(ABC):
     @abstractmethod
     def batches(self, tokenizer: Any, train: TrainConfig, **shard: Unpack[Shard]) -> BatchSource:
         """Endless batches of the train split, in an order fixed by the seed."""
+
+    def cached_batches(
+        self,
+        tokenizer: Any,
+        train: TrainConfig,
+        cache: Path | None,
+        *,
+        show: bool = False,
+        **shard: Unpack[Shard],
+    ) -> BatchSource:
+        """`batches` of a run, with a folder for the encoded train split, to be found by a resume.
+
+        The first rank makes its batches before the others; `show` prints progress.
+        """
+        return self.batches(tokenizer, train, **shard)
 
     @abstractmethod
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:

@@ -82,7 +82,6 @@ class TextTask(LanguageTask):
     """
 
     paths: ClassVar[tuple[str, ...]] = ("folder",)
-    caches_tokens: ClassVar[bool] = True
 
     folder: str = ""
     split_by: Literal["files", "tail"] = "files"
@@ -144,7 +143,9 @@ class TextTask(LanguageTask):
     def contents(self) -> DataContents:
         """Every document with its split, for `regard data`."""
         source = self._source()
-        documents = ((split, x) for split in SPLITS for x in self._documents(source, split))
+        documents: Iterator[tuple[Split, Document]] = (
+            (split, x) for split in SPLITS for x in self._documents(source, split)
+        )
         return DataContents(documents, source.report, source.files["train"])
 
     def _source(self) -> TextFiles:
@@ -184,15 +185,21 @@ class TextTask(LanguageTask):
             self._raise_empty("train")
 
     def batches(
+        self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]
+    ) -> WindowBatches:
+        """Windows of the train split, cut at another offset each epoch."""
+        return self.cached_batches(tokenizer, train, None, **shard)
+
+    def cached_batches(
         self,
         tokenizer: Tokenizer,
         train: TrainConfig,
+        cache: Path | None,
         *,
-        cache: Path | None = None,
         show: bool = False,
         **shard: Unpack[Shard],
     ) -> WindowBatches:
-        """Windows of the train split, cut at another offset each epoch."""
+        """`batches` from a token cache; without a folder it is a temporary one."""
         rows = ({"text": self._encode(tokenizer, x.text)} for x in self.documents("train"))
         encoded = encode_train_split(
             self, tokenizer, rows, self._source().files["train"], cache=cache, show=show,

@@ -68,7 +68,6 @@ class PairsTask(TranslationTask):
     """
 
     paths: ClassVar[tuple[str, ...]] = ("folder",)
-    caches_tokens: ClassVar[bool] = True
 
     folder: str = "."
     train: tuple[str, ...] = ()
@@ -157,16 +156,20 @@ class PairsTask(TranslationTask):
         tokenizer.normalizers = ("lower",) if self.lowercase else ()
         return tokenizer
 
-    def batches(
+    def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
+        """Pairs of similar length, in a new order each epoch."""
+        return self.cached_batches(tokenizer, train, None, **shard)
+
+    def cached_batches(
         self,
         tokenizer: Tokenizer,
         train: TrainConfig,
+        cache: Path | None,
         *,
-        cache: Path | None = None,
         show: bool = False,
         **shard: Unpack[Shard],
     ) -> Batches:
-        """Pairs of similar length, in a new order each epoch."""
+        """`batches` from a token cache; without a folder it is a temporary one."""
         encoded = encode_train_split(
             self, tokenizer, map(pair_preprocessor(tokenizer), self._train_pairs()),
             self.corpus().files, cache=cache, show=show, count=self._count_lines,
