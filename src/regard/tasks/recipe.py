@@ -76,6 +76,21 @@ class Task(ABC):
     def batches(self, tokenizer: Any, train: TrainConfig, **shard: Unpack[Shard]) -> BatchSource:
         """Endless batches of the train split, in an order fixed by the seed."""
 
+    def cached_batches(
+        self,
+        tokenizer: Any,
+        train: TrainConfig,
+        cache: Path | None,
+        *,
+        show: bool = False,
+        **shard: Unpack[Shard],
+    ) -> BatchSource:
+        """`batches` of a run, with a folder for the encoded train split, to be found by a resume.
+
+        The first rank makes its batches before the others; `show` prints progress.
+        """
+        return self.batches(tokenizer, train, **shard)
+
     @abstractmethod
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
         """The evaluation on a held-out split."""
