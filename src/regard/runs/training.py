@@ -225,7 +225,7 @@ def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder
         models.save(trainer.model, folder)
         scores = run_evaluation(trainer.model, recipe.data.evaluator(tokenizer, "test"))
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": seconds}
-        result |= {"valid": outcome.scores, "test": scores}
+        result |= {"weights_step": outcome.weights_step, "valid": outcome.scores, "test": scores}
         if isinstance(trainer.evaluate, Gradable):  # on the valid split, loaded for the training
             graded = run_evaluation(trainer.model, trainer.evaluate.grade)
             save_calibration(folder, calibrate(graded))
