@@ -24,10 +24,10 @@ from regard.train import (
     list_checkpoints,
     load_checkpoint,
     load_last_valid,
+    loop,
     read_metrics,
 )
 from regard.train import device as module
-from regard.train import loop
 
 HERE = Path(__file__).resolve().parent
 

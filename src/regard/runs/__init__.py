@@ -21,7 +21,7 @@ from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcr
 from regard.runs.apply.translate import TranslationPipeline, translate_run
 from regard.runs.apply.translate_files import TranslationJob, TranslationReport, translate_file
 from regard.runs.contents import new_run_folder, read_recipe
-from regard.runs.evaluate import AnswerEvaluator, Evaluation, Mistake, evaluate_run
+from regard.runs.evaluate import Answer, AnswerEvaluator, Evaluation, evaluate_run
 from regard.runs.export import export_run
 from regard.runs.listing import list_runs
 from regard.runs.load import (
@@ -32,6 +32,9 @@ from regard.runs.load import (
     pretrained_names,
 )
 from regard.runs.quantize import QuantizationResult, quantize_run
+from regard.runs.report.card import model_card
+from regard.runs.report.facts import RunFacts, collect_facts
+from regard.runs.report.page import report_run
 from regard.runs.run import Run, load_run
 from regard.runs.settings import (
     config_from_json,
@@ -45,16 +48,17 @@ from regard.runs.training import resume_run, start_run
 
 __all__ = [
     "Alignment",
+    "Answer",
     "AnswerEvaluator",
     "ClassPrediction",
     "ClassifiedFile",
     "Evaluation",
     "Link",
     "LookReport",
-    "Mistake",
     "QuantizationResult",
     "Reporter",
     "Run",
+    "RunFacts",
     "TextModel",
     "TranscribeJob",
     "TranscriptChunk",
@@ -66,6 +70,7 @@ __all__ = [
     "build_or_load_model",
     "classify_files",
     "classify_run",
+    "collect_facts",
     "config_from_json",
     "config_to_json",
     "evaluate_run",
@@ -78,6 +83,7 @@ __all__ = [
     "load_pretrained",
     "load_run",
     "look_report",
+    "model_card",
     "new_run_folder",
     "override_settings",
     "parse_value",
@@ -85,6 +91,7 @@ __all__ = [
     "quantize_run",
     "read_recipe",
     "record_translation",
+    "report_run",
     "resume_run",
     "start_run",
     "transcribe_run_detailed",

@@ -24,7 +24,10 @@ from regard.runs.contents import (
     load_tokenizer,
     read_recipe,
 )
+from regard.runs.evaluate import evaluate_model
 from regard.runs.lock import lock_folder
+from regard.runs.report.page import report_run
+from regard.runs.run import load_run
 from regard.runs.settings import config_to_json, iter_settings, override_settings
 from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
@@ -61,6 +64,7 @@ def start_run(
     tensorboard: bool = False,
     recipe_text: str | None = None,
     init_from: str | Path | None = None,
+    report: bool = False,
 ) -> Outcome:
     """Train by a recipe in a new folder, then evaluate on the test split.
 
@@ -72,6 +76,7 @@ def start_run(
         tensorboard: also write TensorBoard event files.
         recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
         init_from: a run to fine-tune: its tokenizer, and its weights where name and shape agree.
+        report: also write report.html and the model card CARD.md; see `report_run`.
 
     >>> import tempfile
     >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "dim=16", "device=cpu"]
@@ -95,7 +100,7 @@ def start_run(
                 for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
                     (folder / name).unlink(missing_ok=True)
             raise
-        return _train(trainer, recipe, tokenizer, folder)
+        return _train(trainer, recipe, tokenizer, folder, report)
 
 
 def resume_run(
@@ -105,6 +110,7 @@ def resume_run(
     ranks: Ranks | None = None,
     tensorboard: bool = False,
     settings: Sequence[str] = (),
+    report: bool = False,
 ) -> tuple[Outcome, list[str]]:
     """Resume a run from its last valid checkpoint.
 
@@ -116,6 +122,7 @@ def resume_run(
         ranks: of distributed training; their number may differ from before.
         tensorboard: also write TensorBoard event files.
         settings: `name=value` of `RESUMABLE`, such as steps=5000; others cannot change any more.
+        report: as in `start_run`.
 
     >>> resume_run("nowhere")
     Traceback (most recent call last):
@@ -131,7 +138,7 @@ def resume_run(
         ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
         trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
         damaged = trainer.resume()
-        return _train(trainer, recipe, tokenizer, folder), damaged
+        return _train(trainer, recipe, tokenizer, folder, report), damaged
 
 
 def _change_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -213,7 +220,9 @@ def _trainer(
     )
 
 
-def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:
+def _train(
+    trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, report: bool
+) -> Outcome:
     """Train; if not interrupted, write the weights, the test scores and the calibration."""
     started = time.monotonic()
     outcome = trainer.run()
@@ -222,14 +231,20 @@ def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder
     seconds = round(time.monotonic() - started, 1)
 
     def finish() -> dict[str, Any]:
-        models.save(trainer.model, folder)
-        scores = run_evaluation(trainer.model, recipe.data.evaluator(tokenizer, "test"))
+        model, calibration = trainer.model, None
+        models.save(model, folder)
+        if isinstance(trainer.evaluate, Gradable):  # on the valid split, loaded for the training
+            calibration = calibrate(run_evaluation(model, trainer.evaluate.grade))
+            save_calibration(folder, calibration)
+        evaluator = recipe.data.evaluator(tokenizer, "test")
+        evaluation = evaluate_model(model, evaluator, "test", calibration) if report else None
+        scores = evaluation.scores if evaluation else run_evaluation(model, evaluator)
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": seconds}
         result |= {"weights_step": outcome.weights_step, "valid": outcome.scores, "test": scores}
-        if isinstance(trainer.evaluate, Gradable):  # on the valid split, loaded for the training
-            graded = run_evaluation(trainer.model, trainer.evaluate.grade)
-            save_calibration(folder, calibrate(graded))
         write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+        if evaluation is not None:
+            run = load_run(folder, device=trainer.device)
+            report_run(run, evaluation=evaluation, evaluator=evaluator)
         return scores
 
     return outcome._replace(scores=trainer.ranks.run_on_first(finish))
