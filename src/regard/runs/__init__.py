@@ -31,6 +31,7 @@ from regard.runs.load import (
     load_pretrained,
     pretrained_names,
 )
+from regard.runs.pretrained_folder import save_run_pretrained
 from regard.runs.quantize import QuantizationResult, quantize_run
 from regard.runs.report.card import model_card
 from regard.runs.report.facts import RunFacts, collect_facts
@@ -93,6 +94,7 @@ __all__ = [
     "record_translation",
     "report_run",
     "resume_run",
+    "save_run_pretrained",
     "start_run",
     "transcribe_run_detailed",
     "translate_file",

@@ -25,6 +25,7 @@ from regard.runs.contents import (
 )
 from regard.runs.evaluate import evaluate_run
 from regard.runs.export import export_run
+from regard.runs.pretrained_folder import save_run_pretrained
 from regard.runs.quantize import quantize_run
 from regard.runs.report.page import report_run
 from regard.train import load_calibration, load_last_valid, load_weights, read_metrics
@@ -54,6 +55,7 @@ class Run(RunContents):
     export = export_run
     quantize = quantize_run
     report = report_run
+    save_pretrained = save_run_pretrained
 
     if not TYPE_CHECKING:  # any name would pass the type checker
 

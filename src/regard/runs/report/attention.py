@@ -34,7 +34,7 @@ class AttentionExample(NamedTuple):
 def attention_examples(facts: RunFacts) -> list[AttentionExample]:
     """Maps of the first short test examples; none for models and tasks without attention to show.
 
-    For a translator the head that aligns words best, for others the last layer, averaged over heads.
+    For a translator the head that aligns words best, for others the mean over the last layer.
     """
     model, evaluator = facts.run.model, facts.evaluator
     if isinstance(evaluator, TranslationEvaluator) and isinstance(model, models.Translator):

@@ -6,7 +6,7 @@ from html import escape
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 620, 240  # of a chart
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 16, 40  # margins around its plot
+LEFT, RIGHT, TOP, BOTTOM = 70, 14, 16, 48  # margins around its plot
 LOG_RATIO = 20  # of the largest to the smallest value, from which the axis is logarithmic
 CELL, LABEL = 20, 7.2  # side of a map's cell, and width of a character, in pixels
 
@@ -45,11 +45,11 @@ def line_chart(
     for value in y_ticks:
         y = at(first, value)[1]
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 5:.1f}" text-anchor="end">{value:g}</text>')
     for value in _ticks(first, last):
         if first <= value <= last:
             x = at(value, ys[0])[0]
-            label = f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">'
+            label = f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">'
             parts.append(f"{label}{value:,.10g}</text>")
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{x_label}</text>')
@@ -84,7 +84,7 @@ def attention_map(
 ) -> str:
     """Attention weights as shaded cells: one row per query, one column per key.
 
-    >>> "<title>b attends to c: 0.75</title>" in attention_map("", ["b"], ["a", "c"], [[0.25, 0.75]])
+    >>> "<title>b attends to c: 0.75" in attention_map("", ["b"], ["a", "c"], [[0.25, 0.75]])
     True
     """
     left, top = (10 + LABEL * max(len(label) for label in labels) for labels in (rows, columns))

@@ -140,7 +140,8 @@ class RunFacts:
         options = (f" --to {languages[-1]}", f', to="{languages[-1]}"') if languages else ("", "")
         return (
             f"regard {command} {place} {example[0]}{options[0]}",
-            f'import regard as rg\n\nrun = rg.load("{place}")\nrun.{verb}({example[1]}{options[1]})',
+            f'import regard as rg\n\nrun = rg.load("{place}")\n'
+            f"run.{verb}({example[1]}{options[1]})",
         )
 
 

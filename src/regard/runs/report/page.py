@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page without scripts, in sections that leave out what is unknown."""
+"""The report of a run: one HTML page without scripts; what a task does not have is left out."""
 
 import re
 from base64 import b64encode
@@ -179,7 +179,7 @@ def _samples(facts: RunFacts) -> str:
         sampling = Sampling(temperature=0.8, top_k=50)
         pieces = generate_run(facts.run, prompt, max_new_tokens=NEW_TOKENS, sampling=sampling)
         parts.append(f"<pre><b>{escape(prompt)}</b>{escape(''.join(pieces))}</pre>")
-    about = f"Starts of held-out texts in bold, continued by up to {NEW_TOKENS} tokens (temperature 0.8)."
+    about = f"Starts of held-out texts in bold, continued by {NEW_TOKENS} tokens, temperature 0.8."
     return f"<p>{about}</p>{''.join(parts)}" if parts else ""
 
 
@@ -221,12 +221,10 @@ def _confusions(facts: RunFacts) -> str:
             cells.append(f'<td{kind} style="background:{share}">{text}</td>')
         body.append(f'<tr><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>')
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    caption = (
-        "One row per class of the reference, one column per predicted class; outlined: correct"
-    )
+    about = "One row per class of the reference, one column per predicted class; outlined: correct."
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Confusions"><table '
-        f'class="confusion"><caption>{caption}.</caption><thead><tr><td></td>{heads}</tr></thead>'
+        f'<p class="soft">{about}</p><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="Confusions"><table class="confusion"><thead><tr><td></td>{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
