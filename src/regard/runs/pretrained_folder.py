@@ -40,18 +40,19 @@ def save_run_pretrained(
     require_verb(run, "export")
     folder = Path(folder)
     options, files = dict[str, Any](), dict[str, str]()
-    if run.tokenizer is not None:
+    tokenizer: Any = run.tokenizer
+    if tokenizer is not None:
         prefix, suffix = _edges(run)
-        files = fast_tokenizer_files(run.tokenizer, prefix=prefix, suffix=suffix)
-        start = prefix[0] if prefix else run.tokenizer.bos_id
-        options |= {"bos_token_id": start, "eos_token_id": run.tokenizer.eos_id}
-        options["pad_token_id"] = run.tokenizer.pad_id
-    if isinstance(run.data, TranslationTask):
-        languages = run.data.target_languages(run.tokenizer)
+        files = fast_tokenizer_files(tokenizer, prefix=prefix, suffix=suffix)
+        start = prefix[0] if prefix else tokenizer.bos_id
+        options |= {"bos_token_id": start, "eos_token_id": tokenizer.eos_id}
+        options["pad_token_id"] = tokenizer.pad_id
+    if isinstance(run.data, TranslationTask) and tokenizer is not None:
+        languages = run.data.target_languages(tokenizer)
         if len(languages) > 1:  # the first decoder token names one
             known = ", ".join(languages)
             raise ConfigError(f"languages: needs one target language, got {known}; try export")
-        options["decoder_start_token_id"] = run.tokenizer.language_id(languages[0])
+        options["decoder_start_token_id"] = tokenizer.language_id(languages[0])
     names = list(getattr(run.data, "class_names", ()))
     if names:
         options["id2label"] = {str(n): name for n, name in enumerate(names)}

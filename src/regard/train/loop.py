@@ -222,7 +222,7 @@ class Trainer:
         if (scaler := self.updater.scaler) is not None:
             state |= {"scaler": scaler.state_dict(), "skipped": self.updater.skipped}
         folder = self.folder / CHECKPOINTS
-        keep: dict[str, int] = {"keep": self.config.keep_last, "every": self.config.save_every}
+        keep: Any = {"keep": self.config.keep_last, "every": self.config.save_every}
         optimizer = optimizer_tensors(self.model, self.optimizer)
         if self.parallel.strategy == "fsdp":
             tensors = merge_tensors(state_tensors(self.model), optimizer)

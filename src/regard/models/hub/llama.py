@@ -130,7 +130,7 @@ class Qwen2(Llama):
 class Arcee(Llama):
     model_types = ("arcee",)
     architecture = "ArceeForCausalLM"
-    fixed = Llama.fixed | {"gated": False}
+    fixed = {**Llama.fixed, "gated": False}
 
 
 def _pair_halves(model: LanguageModel) -> LanguageModel:

@@ -37,15 +37,17 @@ def attention_examples(facts: RunFacts) -> list[AttentionExample]:
     For a translator the head that aligns words best, for others the mean over the last layer.
     """
     model, evaluator = facts.run.model, facts.evaluator
-    if isinstance(evaluator, TranslationEvaluator) and isinstance(model, models.Translator):
+    if isinstance(model, models.Translator) and isinstance(evaluator, TranslationEvaluator):
         return [_alignment(facts, n) for n in _short(facts, len(evaluator.pairs))]
-    if isinstance(model, models.VisionTransformer) and hasattr(evaluator, "images"):
-        return [_image(facts, n) for n in range(min(EXAMPLES, len(evaluator.images)))]
+    images = getattr(evaluator, "images", ())
+    if isinstance(model, models.VisionTransformer):
+        return [_image(facts, n) for n in range(min(EXAMPLES, len(images)))]
     if not isinstance(model, models.LanguageModel | models.Classifier):
         return []
     rows = [row["tokens"] for row in islice(getattr(evaluator, "encoded", ()), SEARCHED)]
-    if isinstance(getattr(evaluator, "row", None), Tensor):  # windows of running text
-        rows = [row.long() for row in evaluator.row.split(CONTEXT)]
+    text = getattr(evaluator, "row", None)
+    if isinstance(text, Tensor):  # running text, evaluated in windows
+        rows = [row.long() for row in text.split(CONTEXT)]
     short = [row for row in rows if 2 <= len(row) <= MAX_TOKENS]
     return [_tokens(facts, row) for row in short[:EXAMPLES]]
 

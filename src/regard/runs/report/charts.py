@@ -21,16 +21,28 @@ class Series(NamedTuple):
 
 
 def line_chart(
-    title: str, series: Sequence[Series], *, x_label: str, mark: float | None = None
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    mark: float | None = None,
+    log: bool = False,
 ) -> str:
-    """A chart of lines over a common x axis; `mark` draws a vertical line there.
+    """A chart of lines over a common x axis.
+
+    Args:
+        title: above the chart.
+        series: one or two lines.
+        x_label: of the x axis.
+        mark: where to draw a vertical line.
+        log: a logarithmic y axis, where the values span more than a factor of 20.
 
     >>> line_chart("loss", [Series("train", [(0, 2.0), (10, 1.0)])], x_label="update")[:11]
     '<figure><sv'
     """
     xs = [x for line in series for x, _ in line.points]
     ys = [y for line in series for _, y in line.points]
-    is_log = min(ys) > 0 and max(ys) / min(ys) > LOG_RATIO
+    is_log = log and min(ys) > 0 and max(ys) / min(ys) > LOG_RATIO
     y_ticks = _log_ticks(min(ys), max(ys)) if is_log else _ticks(min(ys), max(ys))
     to_scale = math.log if is_log else float
     low, high = to_scale(min(*ys, *y_ticks)), to_scale(max(*ys, *y_ticks))

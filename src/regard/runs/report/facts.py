@@ -77,7 +77,7 @@ class RunFacts:
         if pairs and isinstance(pairs[0][0], TaggedText):
             words = ((a, b) for row in pairs for a, b in zip(*row, strict=True))
             pairs = [(a[1], b[1]) for a, b in words]
-        names = list(getattr(self.run.data, "class_names", ()))
+        names: list[str] = list(getattr(self.run.data, "class_names", ()))
         if not names or len(names) > MAX_CLASSES or not {x for y in pairs for x in y} <= {*names}:
             return None
         counts = [[0] * len(names) for _ in names]
@@ -87,7 +87,7 @@ class RunFacts:
 
     def limits(self) -> list[str]:
         """What the model was not trained for, and what its confidence flags."""
-        lines, config = [], getattr(self.run.model, "config", None)
+        lines, config = [], getattr(self.run.model, "config", object())
         if isinstance(self.run.data, LanguageTask):
             length = getattr(self.run.data, "length", None)
             lines += [f"Trained on windows of {length} tokens."] if length else []
@@ -95,8 +95,9 @@ class RunFacts:
             longest = {name: x["train"] for name, x in self.data.lengths.items() if "train" in x}
             sizes = (f"{x.max:,g} {self.data.units[name]} ({name})" for name, x in longest.items())
             lines += [f"Longest training example: {', '.join(sizes)}."] if longest else []
-        if getattr(config, "positions", None) == "learned":
-            lines.append(f"At most {config.max_positions:,} tokens: it has no positions beyond.")
+        if getattr(config, "positions", "") == "learned":
+            count = getattr(config, "max_positions", 0)
+            lines.append(f"At most {count:,} tokens: it has no positions beyond.")
         names = getattr(self.run.data, "class_names", ())
         if names:
             shown = ", ".join(names[:MAX_CLASSES]) + (" …" if len(names) > MAX_CLASSES else "")

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -30,6 +31,7 @@ TEMPLATE = Path(__file__).with_name("page.html")
 MAX_POINTS = 400  # of a curve
 SHOWN, TILES = 15, 4  # mistakes and samples; scores that are shown large
 PROMPT, NEW_TOKENS = 16, 80  # tokens of a language model's samples
+LOGARITHMIC = ("loss", "gradient norm", "loss scale (fp16)")  # curves, where they span much
 MAX_TEXT = 400  # characters of a source or an answer
 
 
@@ -146,7 +148,10 @@ def _curves(metrics: list[dict[str, Any]], result: dict[str, Any]) -> str:
     charts = {name: lines for name, lines in charts.items() if lines and len(lines[0].points) > 1}
     best = result.get("weights_step", 0)  # none for an average, and of earlier versions
     best = best if best and best != result["step"] else None
-    drawn = [line_chart(name, lines, x_label="update", mark=best) for name, lines in charts.items()]
+    drawn = [
+        line_chart(name, lines, x_label="update", mark=best, log=name in LOGARITHMIC)
+        for name, lines in charts.items()
+    ]
     note = f"The dotted line is update {best}, whose weights are kept." if best else ""
     note = f"<p class='soft'>{note}</p>" if note else ""
     return f"<div class='charts'>{''.join(drawn)}</div>{note}" if drawn else ""
@@ -170,10 +175,9 @@ def _samples(facts: RunFacts) -> str:
         )
     if facts.run.data.verb != "generate" or facts.run.tokenizer is None:
         return ""
-    row = getattr(facts.evaluator, "row", None)
-    decode = facts.run.tokenizer.decode
-    starts = (0, len(row) // 2) if row is not None else ()
-    prompts = [decode(row[start : start + PROMPT].tolist()) for start in starts]
+    row: list[int] = getattr(facts.evaluator, "row", torch.empty(0)).tolist()
+    starts = [row[start : start + PROMPT] for start in (0, len(row) // 2)]
+    prompts = [facts.run.tokenizer.decode(ids) for ids in starts]
     parts = []
     for prompt in filter(None, prompts):
         sampling = Sampling(temperature=0.8, top_k=50)
@@ -238,9 +242,7 @@ def _attention(facts: RunFacts) -> str:
         if example.image is not None:
             svg = f'<div class="beside">{_pixels(example.image, "input")}{svg}</div>'
         parts.append(f'<div class="scroll" tabindex="0" role="region" aria-label="map">{svg}</div>')
-    note = (
-        "One row per query, one column per key; darker is more. Hover over a cell for its weight."
-    )
+    note = "One row per query, one column per key; hover over a cell for its weight."
     images = "The weight of each patch, relative to the largest."
     note = note if not examples or examples[0].image is None else images
     return f"<p class='soft'>{note}</p>{''.join(parts)}" if parts else ""

@@ -73,7 +73,7 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
         "model.layers": f"{layers}+{layers} layers of {dim} for {train:,} train pairs",
         "model.dropout": "less for more data",
         "train.steps": reason,
-        "train.monitor": "what early stopping watches, once `patience` is set",
+        "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
     }
     if "valid" not in names:
         comments["data.train"] = "5% each become valid and test, by a hash of the source"

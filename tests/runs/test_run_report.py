@@ -181,7 +181,7 @@ def test_a_task_of_ones_own_has_fewer_sections(tmp_path):
 def test_a_chart_of_one_value_and_of_many_decades():
     flat = line_chart("lr", [Series("lr", [(1, 0.5), (2, 0.5)])], x_label="update")
     assert "nan" not in flat
-    steep = line_chart("loss", [Series("train", [(1, 1e-5), (9, 1e3)])], x_label="update")
+    steep = line_chart("loss", [Series("train", [(1, 1e-5), (9, 1e3)])], x_label="update", log=True)
     assert "(logarithmic)" in steep
     points = re.search(r'class="line line0" d="M(\S+) (\S+)L(\S+) (\S+)"', steep)
     left, low, right, high = map(float, points.groups())
