@@ -39,6 +39,14 @@ def qwen2(**more):
     return shaken(transformers.Qwen2ForCausalLM(config))
 
 
+def arcee(**more):
+    config = transformers.ArceeConfig(
+        vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=24, hidden_act="gelu", **ENDS, **more,
+    )  # fmt: skip
+    return shaken(transformers.ArceeForCausalLM(config))
+
+
 def gemma(**more):
     config = transformers.GemmaConfig(
         vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
@@ -66,6 +74,7 @@ def whisper():
 
 
 FAMILIES = {
+    "arcee": arcee,
     "bert": bert,
     "bert without a head": lambda: bert("BertModel"),
     "gemma": gemma,

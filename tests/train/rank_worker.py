@@ -56,10 +56,14 @@ def work(ranks: Ranks, job: dict) -> None:
     if job.get("resume"):
         trainer.resume()
     spoil(trainer, ranks, job)
+    if "scores" in job:  # of rank 0, in turn
+        scores = iter(job["scores"])
+        trainer.evaluate = lambda model: {"loss": next(scores)}
     report = {"began": trainer.step}
     try:
         outcome = trainer.run()
         report |= {"step": outcome.step, "reason": outcome.reason, "signal": outcome.signal}
+        report["weights_step"] = outcome.weights_step
     except RegardError as error:
         report["error"] = f"{type(error).__name__}: {error}"
     (folder / f"report-{ranks.rank}.json").write_text(json.dumps(report))

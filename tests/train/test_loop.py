@@ -3,17 +3,19 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from toy import Backwards, make_trainer
+from toy import Backwards, make_trainer, run_until
 
 from regard.errors import ConfigError, FileError, TrainError
 from regard.train import (
@@ -22,6 +24,7 @@ from regard.train import (
     list_checkpoints,
     load_checkpoint,
     load_last_valid,
+    loop,
     read_metrics,
 )
 from regard.train import device as module
@@ -206,6 +209,114 @@ def test_the_final_weights_are_the_mean_of_the_last_checkpoints(tmp_path):
     assert_close(trainer.model.source_embedding.token_embeddings, torch.stack(tables).mean(0))
 
 
+def scores_of(*values: float):
+    """An evaluation with these scores, in turn."""
+    left = iter(values)
+    return lambda model: {"loss": next(left), "accuracy": 0.5}
+
+
+def weights_after(step: int) -> dict[str, torch.Tensor]:
+    """The weights of an uninterrupted training after an update."""
+    trainer = make_trainer()
+    for _ in range(step):
+        trainer._update()
+    trainer.prefetcher.close()
+    return copy_weights(trainer.model)
+
+
+def has_weights(trainer, weights: dict[str, torch.Tensor]) -> bool:
+    own = copy_weights(trainer.model)
+    return all(torch.equal(own[name], x) for name, x in weights.items())
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_the_final_weights_are_those_of_the_best_evaluation(tmp_path, on_disk):
+    folder = tmp_path if on_disk else None
+    # evaluated at 5, 10 and 12, saved at 4, 8 and 12
+    trainer = make_trainer(folder, evaluate=scores_of(2.0, 1.0, 1.5), evaluate_every=5)
+    outcome = trainer.run()
+    assert (outcome.step, outcome.weights_step, outcome.scores["loss"]) == (12, 10, 1.0)
+    assert has_weights(trainer, weights_after(10))
+    last = make_trainer(evaluate=scores_of(2.0, 1.0, 1.5), evaluate_every=5, final="last")
+    assert last.run().weights_step == 12
+    assert has_weights(last, weights_after(12))
+
+
+def test_early_stopping_and_keep_last_keep_the_best_weights(tmp_path):
+    scores = scores_of(9.0, 1.0, *[2.0] * 8)
+    settings = {"evaluate_every": 1, "save_every": 1, "keep_last": 1, "patience": 6}
+    trainer = make_trainer(tmp_path, evaluate=scores, **settings)
+    outcome = trainer.run()
+    assert (outcome.step, outcome.reason, outcome.weights_step) == (8, "stopped early", 2)
+    assert has_weights(trainer, weights_after(2))
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["best-00000002", "step-00000008"]
+
+
+def test_of_equal_evaluations_the_last_is_best(tmp_path):
+    trainer = make_trainer(
+        tmp_path, evaluate=scores_of(1.0, 1.0, 1.0), evaluate_every=4, monitor="accuracy"
+    )
+    assert trainer.run().weights_step == 12
+
+
+def test_best_weights_of_a_lost_continuation_are_not_taken(tmp_path):
+    run_until(make_trainer(tmp_path, evaluate=scores_of(3.0, 1.0), evaluate_every=3), 7)
+    checkpoints = tmp_path / "checkpoints"
+    shutil.rmtree(checkpoints / "step-00000007")  # killed before it was saved
+    again = make_trainer(tmp_path, evaluate=scores_of(4.0, 5.0, 6.0), evaluate_every=3)
+    again.resume()
+    assert (again.step, again.best) == (4, 3.0)
+    assert again.run().weights_step == 3
+    assert has_weights(again, weights_after(3))
+
+
+def fp16_trainer(monkeypatch, folder=None, **scaling):
+    """A training in float16 on the CPU, which is slow, and refused outside of tests."""
+    monkeypatch.setattr(loop, "select_device", lambda *_: torch.device("cpu"))
+    trainer = make_trainer(folder, precision="fp16")
+    trainer.updater.scaler = torch.amp.GradScaler("cpu", **scaling)
+    return trainer
+
+
+def test_fp16_trains_float32_weights_as_float32_does(monkeypatch):
+    half = fp16_trainer(monkeypatch)
+    half.run()
+    full = make_trainer()  # of the same seed: the same dropout
+    full.run()
+    assert half.loss != full.loss
+    assert half.loss == pytest.approx(full.loss, rel=0.01)
+    assert {p.dtype for p in half.model.parameters()} == {torch.float32}
+
+
+def test_updates_whose_scaled_gradients_overflow_are_skipped_counted_and_resumed(
+    tmp_path, monkeypatch
+):
+    scaling = {"init_scale": 2.0**22, "growth_interval": 3}
+    whole = fp16_trainer(monkeypatch, tmp_path / "whole", **scaling)
+    whole.run()
+    lines = read_metrics(tmp_path / "whole")
+    assert 0 < lines[0]["skipped"] <= lines[-1]["skipped"] < 12
+    assert lines[0]["loss_scale"] == 2.0**21
+    assert "grad_norm" not in lines[0]
+    checkpoint, _ = load_last_valid(tmp_path / "whole" / "checkpoints")
+    steps = {float(x) for name, x in checkpoint.optimizer.items() if name.endswith(".step")}
+    assert steps == {12.0 - lines[-1]["skipped"]}
+    run_until(fp16_trainer(monkeypatch, tmp_path / "parts", **scaling), 6)
+    again = fp16_trainer(monkeypatch, tmp_path / "parts")
+    again.resume()
+    again.run()
+    assert same_weights(again.model, whole.model)
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+
+
+def test_gradients_that_overflow_at_every_scale_raise(tmp_path, monkeypatch):
+    trainer = fp16_trainer(monkeypatch, tmp_path, init_scale=2.0**120)
+    trainer.config = replace(trainer.config, steps=40)
+    with pytest.raises(TrainError, match=r"gradient norm (inf|nan)\) in update 20"):
+        trainer.run()
+
+
 @pytest.mark.slow
 def test_a_training_killed_at_random_times_and_resumed_is_bit_identical(tmp_path):
     code = (
@@ -260,8 +371,9 @@ def test_invalid_trainings_raise(tmp_path, monkeypatch):
         make_trainer().resume()
     with pytest.raises(ConfigError, match="monitor: needs one of loss, got 'blue'; try loss"):
         make_trainer(evaluate=lambda model: {"loss": 1.0}, monitor="blue", evaluate_every=1).run()
-    with pytest.raises(ConfigError, match="precision: needs a CUDA device for bf16, got cpu"):
-        make_trainer(precision="bf16")
+    for precision in ("bf16", "fp16"):
+        with pytest.raises(ConfigError, match=f"needs a CUDA device for {precision}, got cpu"):
+            make_trainer(precision=precision)
     monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="device: needs a CUDA device for cuda, got none here"):
         module.select_device(TrainConfig(steps=1, device="cuda"))

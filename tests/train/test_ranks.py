@@ -89,6 +89,8 @@ def two(tmp_path_factory):
             "before": 2,
         },
         {"strategy": "ddp", "folder": str(folder / "nan"), "event": "nan", "to": 1, "before": 3},
+        {"strategy": "fsdp", "folder": str(folder / "best"), "scores": [2.0, 1.0, 3.0]}
+        | {"changes": {"evaluate_every": 2}},
     )
     assert codes == [0, 0]
     return folder
@@ -116,6 +118,15 @@ def test_two_ddp_ranks_train_as_one_rank(whole, two):
     assert losses(two / "ddp") == pytest.approx(losses(folder), abs=1e-5)
     assert len(losses(folder)) == 6
     assert_same_weights(torch.load(two / "ddp" / "end.pt"), weights)
+
+
+def test_sharded_ranks_end_with_the_weights_of_the_best_evaluation(two):
+    assert [one["weights_step"] for one in reports(two / "best", 2)] == [4, 4]
+    trainer = make(Ranks(), "none", None)
+    for _ in range(4):
+        trainer._update()
+    trainer.prefetcher.close()
+    assert_same_weights(torch.load(two / "best" / "end.pt"), copy_weights(trainer.model))
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_update(two):

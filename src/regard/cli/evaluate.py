@@ -23,13 +23,20 @@ def evaluate(
         result = runs.load(run).evaluate(kind, beam_width=beam)
     console = Console(highlight=False, soft_wrap=True)
     for name, value in result.scores.items():
-        console.print(
-            Text(f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}")
-        )
+        text = f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+        if name in result.intervals:
+            text += " (95%: {:.4f} to {:.4f})".format(*result.intervals[name])
+        console.print(Text(text))
     if result.confidence:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in result.confidence.items())
         console.print(Text(f"confidence: {scores}"))
-    for source, reference, prediction in result.mistakes[:mistakes]:
-        console.print(Text(f"\n{source}\n  reference   {reference}\n  prediction  {prediction}"))
+    for answer in result.mistakes[:mistakes]:
+        sure = "" if answer.confidence is None else f"  (confidence {answer.confidence:.2f})"
+        console.print(
+            Text(
+                f"\n{answer.source}\n  reference   {answer.reference}\n"
+                f"  prediction  {answer.prediction}{sure}"
+            )
+        )
     if len(result.mistakes) > mistakes:
         console.print(f"\nand {len(result.mistakes) - mistakes} more")

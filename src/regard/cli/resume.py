@@ -30,8 +30,9 @@ def resume(
     start_ranks(nproc)
     with distributed_command(runs.read_recipe(run).train.device) as ranks:
         outcome, damaged = runs.resume_run(
-            run, show=True, ranks=ranks, tensorboard=tensorboard, settings=settings or []
-        )
+            run, show=True, ranks=ranks, tensorboard=tensorboard, settings=settings or [],
+            report=True,
+        )  # fmt: skip
         for line in damaged if ranks.is_first else ():
             print(f"skipped: {line}")
     print_outcome(outcome, run, ranks.is_first)

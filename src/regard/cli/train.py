@@ -61,7 +61,7 @@ def train(
         outcome = runs.start_run(
             recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard,
             recipe_text=tasks.recipe_text(name),
-            init_from=None if init_from is None else runs.find_run(init_from),
+            init_from=None if init_from is None else runs.find_run(init_from), report=True,
         )  # fmt: skip
     print_outcome(outcome, folder, ranks.is_first)
 
@@ -116,6 +116,9 @@ def print_outcome(outcome: "Outcome", folder: Path, is_first: bool) -> None:
     from regard.train.evaluation import format_scores
 
     scores = format_scores(outcome.scores)
-    print(f"{folder}: {outcome.reason} at step {outcome.step}; on the test split: {scores}")
+    best = outcome.weights_step if outcome.weights_step != outcome.step else None
+    state = f"{outcome.reason} at step {outcome.step}" + (f", best at {best}" if best else "")
+    print(f"{folder}: {state}; on the test split: {scores}")
     if "signature" in outcome.scores:
         print(outcome.scores["signature"])
+    print(f"{folder / 'report.html'} is the report")

@@ -37,7 +37,7 @@ from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcr
 from regard.runs.apply.translate import TranslationPipeline, translate_run
 from regard.runs.apply.verify import verify_text
 from regard.runs.contents import new_run_folder, read_recipe
-from regard.runs.evaluate import AnswerEvaluator, Evaluation, Mistake, evaluate_run
+from regard.runs.evaluate import Answer, AnswerEvaluator, Evaluation, evaluate_run
 from regard.runs.export import export_run
 from regard.runs.listing import list_runs
 from regard.runs.load import (
@@ -47,7 +47,11 @@ from regard.runs.load import (
     load_pretrained,
     pretrained_names,
 )
+from regard.runs.pretrained_folder import save_run_pretrained
 from regard.runs.quantize import QuantizationResult, quantize_run
+from regard.runs.report.card import model_card
+from regard.runs.report.facts import RunFacts, collect_facts
+from regard.runs.report.page import report_run
 from regard.runs.run import Run, load_run
 from regard.runs.settings import (
     config_from_json,
@@ -74,12 +78,12 @@ __all__ = [
     "JobReport",
     "Link",
     "LookReport",
-    "Mistake",
     "QuantizationResult",
     "Reporter",
     "Run",
     "TaskAnswers",
     "TextGenerator",
+    "RunFacts",
     "TextModel",
     "TextStream",
     "TranscribeJob",
@@ -92,6 +96,7 @@ __all__ = [
     "build_or_load_model",
     "classify_files",
     "classify_run",
+    "collect_facts",
     "config_from_json",
     "config_to_json",
     "evaluate_run",
@@ -106,6 +111,7 @@ __all__ = [
     "load_run",
     "look_report",
     "make_answers",
+    "model_card",
     "new_run_folder",
     "override_settings",
     "parse_value",
@@ -113,8 +119,10 @@ __all__ = [
     "quantize_run",
     "read_recipe",
     "record_translation",
+    "report_run",
     "resume_run",
     "run_identity",
+    "save_run_pretrained",
     "start_run",
     "transcribe_run_detailed",
     "translate_run",

@@ -10,33 +10,47 @@ from regard.errors import ConfigError
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
 from regard.tasks import EvalSplit, TranslationEvaluator
-from regard.train import Gradable, calibration_metrics
+from regard.train import Calibration, Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
+from regard.train.metrics.intervals import Tallying, bootstrap_intervals
+
+UNCALIBRATED = Calibration(slope=1.0, offset=0.0, threshold=0.0, examples=0)
 
 
-class Mistake(NamedTuple):
-    """A source with its reference and a prediction that differs from it.
+class Answer(NamedTuple):
+    """A prediction with its source and reference; `confidence` is the probability of being correct.
 
-    >>> Mistake("de: two days", "zwei Tage", "zwei Tag").prediction
+    >>> Answer("de: two days", "zwei Tage", "zwei Tag", is_correct=False).prediction
     'zwei Tag'
     """
 
     source: str
-    reference: str
-    prediction: str
+    reference: Any
+    prediction: Any
+    is_correct: bool
+    confidence: float | None = None
 
 
 class Evaluation(NamedTuple):
-    """Scores of a run on a split, its mistakes (of text output), the quality of its confidence.
+    """Scores of a run on a split, its answers, the quality of its confidence, 95% intervals.
 
-    >>> Evaluation("test", {"exact": 1.0}, []).scores["exact"]
-    1.0
+    `answers` are those to all examples, where the task has single ones; `intervals` are (low, high)
+    of the scores that are computed from statistics of single examples.
+
+    >>> Evaluation("test", {"exact": 1.0}, []).mistakes
+    []
     """
 
     split: EvalSplit
     scores: dict[str, Any]
-    mistakes: list[Mistake]
+    answers: list[Answer]
     confidence: dict[str, float] = {}
+    intervals: dict[str, tuple[float, float]] = {}
+
+    @property
+    def mistakes(self) -> list[Answer]:
+        """The answers that differ from their reference."""
+        return [answer for answer in self.answers if answer.prediction != answer.reference]
 
 
 @runtime_checkable
@@ -82,29 +96,52 @@ def evaluate_run(
     require_verb(run, "evaluate")
     if split not in ("valid", "test"):
         raise ConfigError(f"split: needs one of valid, test, got {split!r}")
-    evaluator = run.data.evaluator(run.tokenizer, split)
+    evaluator: Any = run.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
         if not isinstance(evaluator, TranslationEvaluator):
             kind = type(run.model).__name__
             raise ConfigError(f"beam_width: needs a run with a beam search, got one of a {kind}")
         evaluator.search = replace(evaluator.search, beam_width=beam_width)
     model = model_on(run.model, device)
-    confidence = _confidence(run, model, evaluator)
-    if not isinstance(evaluator, AnswerEvaluator):
-        return Evaluation(split, run_evaluation(model, evaluator), [], confidence)
-    answers: list[Any] = []
-
-    def predict_and_score(model: nn.Module) -> dict[str, Any]:
-        answers.extend(evaluator.predict(model))
-        return evaluator.score(model, answers)
-
-    scores = run_evaluation(model, predict_and_score)
-    rows = zip(evaluator.sources, evaluator.references, answers, strict=True)
-    mistakes = [Mistake(*map(str, row)) for row in rows if row[1] != row[2]]
-    return Evaluation(split, scores, mistakes, confidence)
-
-
-def _confidence(run: RunContents, model: nn.Module, evaluator: object) -> dict[str, float]:
+    result = evaluate_model(model, evaluator, split, run.calibration)
     if run.calibration is None or not isinstance(evaluator, Gradable):
-        return {}
-    return calibration_metrics(run_evaluation(model, evaluator.grade), run.calibration)
+        return result
+    graded = run_evaluation(model, evaluator.grade)
+    return result._replace(confidence=calibration_metrics(graded, run.calibration))
+
+
+def evaluate_model(
+    model: nn.Module, evaluator: Any, split: EvalSplit, calibration: Calibration | None = None
+) -> Evaluation:
+    """Scores, answers with their confidence, and intervals, in one pass over the examples.
+
+    >>> images, labels = torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.tensor([0, 1])
+    >>> evaluator = rg.tasks.ClassificationEvaluator(images, labels, ["cat", "dog"])
+    >>> evaluate_model(torch.nn.Flatten(), evaluator, "test").answers[1].prediction
+    'cat'
+    """
+    if not isinstance(evaluator, AnswerEvaluator):
+        return Evaluation(split, run_evaluation(model, evaluator), [])
+    predictor: Any = evaluator
+
+    def predict_and_score(model: nn.Module) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        if hasattr(predictor, "predict_scored"):
+            scored = predictor.predict_scored(model)
+            answers, raw = [answer for answer, _ in scored], [score for _, score in scored]
+        else:
+            answers = predictor.predict(model)
+            raw = [None] * len(answers)
+        return answers, raw, predictor.score(model, answers)
+
+    answers, raw, scores = run_evaluation(model, predict_and_score)
+    is_correct = getattr(evaluator, "is_correct", lambda answer, reference: answer == reference)
+    # log-odds of a class are probabilities without a calibration too; other scores need one
+    to_confidence = (calibration or UNCALIBRATED).confidence
+    rows = zip(evaluator.sources, evaluator.references, answers, raw, strict=True)
+    results = [
+        Answer(a, b, c, is_correct(c, b), None if x is None else to_confidence(x))
+        for a, b, c, x in rows
+    ]
+    tally = predictor.tally(answers) if isinstance(predictor, Tallying) else None
+    intervals = {} if tally is None else bootstrap_intervals(tally)
+    return Evaluation(split, scores, results, intervals=intervals)

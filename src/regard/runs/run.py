@@ -25,7 +25,9 @@ from regard.runs.contents import (
 )
 from regard.runs.evaluate import evaluate_run
 from regard.runs.export import export_run
+from regard.runs.pretrained_folder import save_run_pretrained
 from regard.runs.quantize import quantize_run
+from regard.runs.report.page import report_run
 from regard.train import load_calibration, load_last_valid, load_weights, read_metrics
 from regard.train.loop import CHECKPOINTS
 
@@ -52,6 +54,8 @@ class Run(RunContents):
     evaluate = evaluate_run
     export = export_run
     quantize = quantize_run
+    report = report_run
+    save_pretrained = save_run_pretrained
 
     if not TYPE_CHECKING:  # any name would pass the type checker
 

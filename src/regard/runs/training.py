@@ -25,7 +25,10 @@ from regard.runs.contents import (
     load_tokenizer,
     read_recipe,
 )
+from regard.runs.evaluate import evaluate_model
 from regard.runs.lock import lock_folder
+from regard.runs.report.page import report_run
+from regard.runs.run import load_run
 from regard.runs.settings import config_to_json, iter_settings, override_settings
 from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
@@ -64,6 +67,7 @@ def start_run(
     tensorboard: bool = False,
     recipe_text: str | None = None,
     init_from: str | Path | None = None,
+    report: bool = False,
 ) -> Outcome:
     """Train by a recipe in a new folder, then evaluate on the test split.
 
@@ -75,6 +79,7 @@ def start_run(
         tensorboard: also write TensorBoard event files.
         recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
         init_from: a run to fine-tune: its tokenizer, and its weights where name and shape agree.
+        report: also write report.html and the model card CARD.md; see `report_run`.
 
     >>> import tempfile
     >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "dim=16", "device=cpu"]
@@ -99,7 +104,7 @@ def start_run(
                     (folder / name).unlink(missing_ok=True)
                 shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)
             raise
-        return _train(trainer, recipe, tokenizer, folder)
+        return _train(trainer, recipe, tokenizer, folder, report)
 
 
 def resume_run(
@@ -109,6 +114,7 @@ def resume_run(
     ranks: Ranks | None = None,
     tensorboard: bool = False,
     settings: Sequence[str] = (),
+    report: bool = False,
 ) -> tuple[Outcome, list[str]]:
     """Resume a run from its last valid checkpoint.
 
@@ -120,6 +126,7 @@ def resume_run(
         ranks: of distributed training; their number may differ from before.
         tensorboard: also write TensorBoard event files.
         settings: `name=value` of `RESUMABLE`, such as steps=5000; others cannot change any more.
+        report: as in `start_run`.
 
     >>> resume_run("nowhere")
     Traceback (most recent call last):
@@ -135,7 +142,7 @@ def resume_run(
         ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
         trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
         damaged = trainer.resume()
-        return _train(trainer, recipe, tokenizer, folder), damaged
+        return _train(trainer, recipe, tokenizer, folder, report), damaged
 
 
 def _change_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -235,7 +242,9 @@ def _batches(
     return made[0]
 
 
-def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:
+def _train(
+    trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, report: bool
+) -> Outcome:
     """Train; if not interrupted, write the weights, the test scores and the calibration."""
     started = time.monotonic()
     outcome = trainer.run()
@@ -244,15 +253,21 @@ def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder
     seconds = round(time.monotonic() - started, 1)
 
     def finish() -> dict[str, Any]:
-        models.save(trainer.model, folder)
-        scores = run_evaluation(trainer.model, recipe.data.evaluator(tokenizer, "test"))
-        result = {"step": outcome.step, "reason": outcome.reason, "seconds": seconds}
-        result |= {"valid": outcome.scores, "test": scores}
+        model, calibration = trainer.model, None
+        models.save(model, folder)
         if isinstance(trainer.evaluate, Gradable):  # on the valid split, loaded for the training
-            graded = run_evaluation(trainer.model, trainer.evaluate.grade)
-            save_calibration(folder, calibrate(graded))
+            calibration = calibrate(run_evaluation(model, trainer.evaluate.grade))
+            save_calibration(folder, calibration)
+        evaluator = recipe.data.evaluator(tokenizer, "test")
+        evaluation = evaluate_model(model, evaluator, "test", calibration) if report else None
+        scores = evaluation.scores if evaluation else run_evaluation(model, evaluator)
+        result = {"step": outcome.step, "reason": outcome.reason, "seconds": seconds}
+        result |= {"weights_step": outcome.weights_step, "valid": outcome.scores, "test": scores}
         write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
         shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)  # only training reads it
+        if evaluation is not None:
+            run = load_run(folder, device=trainer.device)
+            report_run(run, evaluation=evaluation, evaluator=evaluator)
         return scores
 
     return outcome._replace(scores=trainer.ranks.run_on_first(finish))

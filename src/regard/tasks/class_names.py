@@ -1,12 +1,15 @@
 """Classes of own data: their names, found in the data and kept with the run, and odd counts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import torch
 
 from regard.data import Split
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, suggestion
+from regard.train.metrics.intervals import Tally
 
 Classes = list[tuple[str, float]]  # (name, probability), most probable first
 ClassCounts = Mapping[Split, Counter[str]]  # examples per class of each split
@@ -68,6 +71,31 @@ def class_warnings(names: tuple[str, ...], counts: ClassCounts) -> list[str]:
         elif train + sum(others) == 1:
             lines.append(f"class {name}: one example, in train, so it is never evaluated")
     return lines
+
+
+def class_tally(answers: Sequence[str], references: Sequence[str]) -> Tally:
+    """Accuracy, and the mean of the F1 of all classes that occur (macro average).
+
+    F1 of a class = 2 · correct / (predicted + in the reference)
+
+    >>> class_tally(["a", "a", "b"], ["a", "b", "b"]).scores()  # 2/3 for each class
+    {'accuracy': 0.6666666666666666, 'macro_f1': 0.6666666666666666}
+    """
+    names = sorted({*answers, *references})
+    numbers = {name: n for n, name in enumerate(names)}
+    rows = torch.zeros(len(answers), 2, len(names))  # correct, and predicted + in the reference
+    for row, answer, reference in zip(rows, answers, references, strict=True):
+        row[0, numbers[answer]] += answer == reference
+        row[1, numbers[answer]] += 1
+        row[1, numbers[reference]] += 1
+
+    def score(sums: list[float]) -> dict[str, float]:
+        correct, counts = sums[: len(names)], sums[len(names) :]
+        pairs = zip(correct, counts, strict=True)
+        f1 = [2 * right / count for right, count in pairs if count]
+        return {"accuracy": 2 * sum(correct) / sum(counts), "macro_f1": sum(f1) / len(f1)}
+
+    return Tally(rows.flatten(1), score)
 
 
 def file_stamp(path: str | Path) -> int:

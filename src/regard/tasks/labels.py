@@ -1,10 +1,10 @@
 """Labelled texts: one class per text, such as a topic or a sentiment."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from regard.data import LabeledText, LoadReport, Tokenizer, collate, read_labeled_texts
@@ -12,10 +12,12 @@ from regard.data.batches import Encoded
 from regard.errors import ConfigError
 from regard.models import ClassifierConfig
 from regard.tasks.annotated_text import BATCH_SIZE, AnnotatedTextTask, compute_logits
-from regard.tasks.class_names import Classes, format_classes
+from regard.tasks.class_names import Classes, class_tally, format_classes
+from regard.tasks.classification.evaluator import top_log_odds
 from regard.tasks.recipe import EvalSplit
 from regard.tasks.registry import task
 from regard.train import mean_loss, objective
+from regard.train.metrics.intervals import Tally
 
 
 @task("labels")
@@ -113,28 +115,25 @@ class LabelsEvaluator:
 
     def predict(self, model: nn.Module) -> list[str]:
         """The most probable class of each text."""
-        return [row[0][0] for row in self.data.classify(model, self.tokenizer, self.sources)]
+        return [name for name, _ in self.predict_scored(model)]
+
+    def predict_scored(self, model: nn.Module) -> list[tuple[str, float]]:
+        """The most probable class of each text with its log-odds."""
+        rows = [encode_text(self.tokenizer, text) for text in self.sources]
+        logits = torch.stack(compute_logits(model, rows))
+        names, best = self.data.class_names, logits.argmax(-1).tolist()
+        return list(zip((names[i] for i in best), top_log_odds(logits).tolist(), strict=True))
+
+    def tally(self, answers: Sequence[str]) -> Tally:
+        """Correct, predicted and reference counts of each class, per text."""
+        return class_tally(answers, self.references)
 
     def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
         """The scores of a model that gave these answers."""
         groups = range(0, len(self.encoded), BATCH_SIZE)
         batches = (collate(self.encoded[n : n + BATCH_SIZE]) for n in groups)
         loss = mean_loss(model, objective(self.data.objective), batches)
-        return {"loss": loss, **score_labels(answers, self.references)}
+        return {"loss": loss, **self.tally(answers).scores()}
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         return self.score(model, self.predict(model))
-
-
-def score_labels(answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Accuracy, and the mean of the F1 of all classes that occur (macro average).
-
-    F1 of a class = 2 · correct / (predicted + in the reference)
-
-    >>> score_labels(["a", "a", "b"], ["a", "b", "b"])  # 2/3 for each class
-    {'accuracy': 0.6666666666666666, 'macro_f1': 0.6666666666666666}
-    """
-    correct = Counter(a for a, b in zip(answers, references, strict=True) if a == b)
-    counts = Counter(answers) + Counter(references)
-    f1 = [2 * correct[name] / count for name, count in counts.items()]
-    return {"accuracy": correct.total() / len(references), "macro_f1": sum(f1) / len(f1)}

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from regard.data import LoadReport, TaggedTokens, Tokenizer, collate, read_tagged_tokens
@@ -17,6 +18,7 @@ from regard.tasks.recipe import EvalSplit
 from regard.tasks.registry import task
 from regard.train import make_objective, mean_loss, objective, register_objective
 from regard.train.losses import Batch, ModelOutputs, label_smoothed_cross_entropy
+from regard.train.metrics.intervals import Tally
 
 OUTSIDE = "O"  # the tag of words outside of any span
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # a word, or one punctuation mark
@@ -179,28 +181,36 @@ class TaggingEvaluator:
         """The scores of a model that gave these answers."""
         groups = range(0, len(self.encoded), BATCH_SIZE)
         batches = (collate(self.encoded[n : n + BATCH_SIZE]) for n in groups)
-        scores = score_tags(answers, self.references)
+        scores = self.tally(answers).scores()
         return {"loss": mean_loss(model, objective(self.data.objective), batches), **scores}
+
+    def tally(self, answers: Sequence[TaggedText]) -> Tally:
+        """Counts of words and spans of each sentence."""
+        return tag_tally(answers, self.references)
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         return self.score(model, self.predict(model))
 
 
-def score_tags(answers: Sequence[TaggedText], references: Sequence[TaggedText]) -> dict[str, float]:
+def tag_tally(answers: Sequence[TaggedText], references: Sequence[TaggedText]) -> Tally:
     """Accuracy per word, and F1 of spans; 1 where there are none.
 
     >>> reference = TaggedText([("in", "O"), ("New", "B-CITY"), ("York", "I-CITY"), ("I", "B-PER")])
     >>> answer = TaggedText([("in", "O"), ("New", "B-CITY"), ("York", "O"), ("I", "B-PER")])
-    >>> score_tags([answer], [reference])  # 1 of 2 spans predicted, of 2 in the reference
+    >>> tag_tally([answer], [reference]).scores()  # 1 of 2 spans predicted, of 2 in the reference
     {'accuracy': 0.75, 'f1': 0.5}
     """
-    correct = words = exact = spans = 0
+    rows = []
     for answer, reference in zip(answers, references, strict=True):
-        correct += sum(a == b for a, b in zip(answer, reference, strict=True))
-        words += len(reference)
-        exact += len(set(answer.spans) & set(reference.spans))
-        spans += len(answer.spans) + len(reference.spans)
-    return {"accuracy": correct / max(1, words), "f1": 2 * exact / spans if spans else 1.0}
+        correct = sum(a == b for a, b in zip(answer, reference, strict=True))
+        exact = len(set(answer.spans) & set(reference.spans))
+        rows.append((correct, len(reference), exact, len(answer.spans) + len(reference.spans)))
+
+    def score(sums: list[float]) -> dict[str, float]:
+        correct, words, exact, spans = sums
+        return {"accuracy": correct / max(1, words), "f1": 2 * exact / spans if spans else 1.0}
+
+    return Tally(torch.tensor(rows, dtype=torch.float), score)
 
 
 def _outputs(model: nn.Module, batch: Batch) -> ModelOutputs:

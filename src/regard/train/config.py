@@ -8,6 +8,8 @@ from regard.errors import ConfigError
 from regard.models.config import check_choices, check_positive
 from regard.train.schedules import Schedule
 
+MINIMISED = ("loss", "error", "perplexity", "bits_per_byte")  # ends of the names of metrics
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -29,13 +31,15 @@ class TrainConfig:
             loss = ½ (L₁ + L₂) + rdrop · ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); the paper's α is 2 · rdrop.
         seed: of the initial weights, of dropout and of the order of the data.
         freeze: patterns of parameter names that are not trained, such as `encoder.*`.
-        monitor: validation metric that decides what is best; `loss` is minimised, others maximised.
+        monitor: validation metric that decides what is best; names that end in loss, error,
+            perplexity or bits_per_byte are minimised, others maximised.
         patience: evaluations without a better `monitor` before training stops; None never stops.
         log_every, evaluate_every, save_every: intervals in updates.
         keep_last: checkpoints to keep.
-        average_last: the final weights are the mean of so many of the last checkpoints.
+        final: the final weights: those of the best evaluation by `monitor`, or the last.
+        average_last: above 1, the final weights are the mean of so many of the last checkpoints.
         device: where to train; auto is CUDA where available.
-        precision: auto is bfloat16 autocast on a GPU, float32 on a CPU.
+        precision: of autocast on a GPU; fp16 scales the loss; auto is bf16 there, float32 on a CPU.
         compile: torch.compile; auto is where it pays.
         parallel: how ranks share the work; auto is DDP with several ranks.
 
@@ -65,9 +69,10 @@ class TrainConfig:
     evaluate_every: int = 500
     save_every: int = 500
     keep_last: int = 3
+    final: Literal["best", "last"] = "best"
     average_last: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["auto", "float32", "bf16"] = "auto"
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
 
@@ -99,4 +104,4 @@ class TrainConfig:
         >>> TrainConfig(steps=1).is_better(0.2, 0.3), accuracy.is_better(0.2, 0.3)
         (True, False)
         """
-        return old is None or (new < old if self.monitor == "loss" else new > old)
+        return old is None or (new < old if self.monitor.endswith(MINIMISED) else new > old)

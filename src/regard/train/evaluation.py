@@ -8,6 +8,7 @@ from torch import nn
 
 from regard.errors import ShapeError
 from regard.train.losses import Batch, Objective
+from regard.train.metrics.intervals import Tally
 
 Scores = TypeVar("Scores")
 
@@ -60,6 +61,27 @@ def score_texts(answers: Sequence[str], references: Sequence[str]) -> dict[str, 
     score = bleu.corpus_score(list(answers), [list(references)]).score
     exact = sum(a == b for a, b in zip(answers, references, strict=True)) / len(answers)
     return {"exact": exact, "bleu": score, "signature": str(bleu.get_signature())}
+
+
+def text_tally(answers: Sequence[str], references: Sequence[str]) -> Tally:
+    """Per text: whether it is an exact match, and the statistics of sacrebleu's corpus BLEU.
+
+    >>> tally = text_tally(["one two three four", "five"], ["one two three four", "six"])
+    >>> {name: round(score, 1) for name, score in tally.scores().items()}
+    {'exact': 0.5, 'bleu': 94.6}
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    bleu: Any = BLEU()  # its bootstrap adds up the same statistics
+    statistics = bleu._extract_corpus_statistics(list(answers), [list(references)])
+    exact = [[float(a == b), 1.0] for a, b in zip(answers, references, strict=True)]
+    rows = torch.cat([torch.tensor(exact), torch.tensor(statistics, dtype=torch.float)], 1)
+
+    def score(sums: list[float]) -> dict[str, float]:
+        correct, count, *counts = sums
+        return {"exact": correct / count, "bleu": bleu._compute_score_from_stats(counts).score}
+
+    return Tally(rows, score)
 
 
 def format_scores(scores: dict[str, Any]) -> str:

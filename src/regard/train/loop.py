@@ -16,11 +16,13 @@ from regard.train.checkpoint.store import (
     Checkpoint,
     average_checkpoints,
     checkpoint_step,
+    find_best,
     find_last_valid,
     is_sharded,
     list_checkpoints,
     load_checkpoint,
     merge_tensors,
+    remove_best_after,
     save_checkpoint,
     save_sharded_checkpoint,
     verify_checkpoint,
@@ -54,7 +56,9 @@ Evaluate = Callable[[nn.Module], dict[str, Any]]
 
 
 class Outcome(NamedTuple):
-    """How a training ended: its last update, the reason, and the last evaluation.
+    """How a training ended: its last update, the reason, and the scores of the final weights.
+
+    `weights_step` is the update that the final weights are from; None for an average.
 
     >>> Outcome(100, "finished", {"loss": 0.5}).reason
     'finished'
@@ -64,6 +68,7 @@ class Outcome(NamedTuple):
     reason: str  # finished, stopped early, interrupted
     scores: dict[str, Any]
     signal: int | None = None
+    weights_step: int | None = None
 
 
 class Trainer:
@@ -71,8 +76,9 @@ class Trainer:
 
     θ ← AdamW(θ, clip(∇ Σ_batches loss_sum / Σ_batches size)),   with the scheduled learning rate
 
-    With a folder it writes metrics.jsonl and checkpoints there, and `resume` continues from the
-    last valid one: bit for bit, on a CPU, as if it had never stopped.
+    The final weights are those of the best evaluation, if there is one (`config.final`). With a
+    folder it writes metrics.jsonl and checkpoints there, and `resume` continues from the last valid
+    one: bit for bit, on a CPU, as if it had never stopped.
 
     Args:
         model: the module to train; it is moved to the config's device.
@@ -123,6 +129,7 @@ class Trainer:
         self.updater = Updater(self.parallel, self.optimizer, self.prefetcher, config, policy)
         self.step, self.loss, self.stale_evaluations = 0, math.nan, 0
         self.best: float | None = None
+        self.best_weights: Checkpoint | None = None  # only without a folder
         self.scores: dict[str, Any] = {}
         self.last_update: UpdateStats | None = None
         self.started_at = time.monotonic()
@@ -152,9 +159,9 @@ class Trainer:
                 self._raise_non_finite(error)
             finally:
                 self.prefetcher.close()
-            self._average(progress)
+            weights_step = self._choose_weights(progress)
         self.model = self.parallel.full_model()
-        return Outcome(self.step, reason, self.scores)
+        return Outcome(self.step, reason, self.scores, weights_step=weights_step)
 
     def resume(self) -> list[str]:
         """Restore the last valid checkpoint; returns the errors of newer ones."""
@@ -167,6 +174,9 @@ class Trainer:
         self.step, state = checkpoint.step, checkpoint.state
         self.best, self.stale_evaluations = state["best"], state["stale_evaluations"]
         self.scores = state["scores"]
+        if self.updater.scaler is not None:
+            self.updater.scaler.load_state_dict(state["scaler"])
+            self.updater.skipped = state["skipped"]
         self.prefetcher.restore(state["data_state"])
         if self.ranks.rank < len(state["rng_state"]):
             RngState.from_hex(state["rng_state"][self.ranks.rank]).restore(self.device)
@@ -179,7 +189,9 @@ class Trainer:
         path, problems = find_last_valid(self.folder / CHECKPOINTS)
         if path is None and problems:
             raise FileError(f"{self.folder}: needs one whole checkpoint, got {'; '.join(problems)}")
-        truncate_metrics(self.folder, 0 if path is None else checkpoint_step(path))
+        step = 0 if path is None else checkpoint_step(path)
+        truncate_metrics(self.folder, step)
+        remove_best_after(self.folder / CHECKPOINTS, step)
         return None if path is None else str(path), problems
 
     def _load(self, path: Path) -> Checkpoint:
@@ -207,8 +219,10 @@ class Trainer:
             "stale_evaluations": self.stale_evaluations,
             "scores": self.scores,
         }
+        if (scaler := self.updater.scaler) is not None:
+            state |= {"scaler": scaler.state_dict(), "skipped": self.updater.skipped}
         folder = self.folder / CHECKPOINTS
-        keep: dict[str, int] = {"keep": self.config.keep_last, "every": self.config.save_every}
+        keep: Any = {"keep": self.config.keep_last, "every": self.config.save_every}
         optimizer = optimizer_tensors(self.model, self.optimizer)
         if self.parallel.strategy == "fsdp":
             tensors = merge_tensors(state_tensors(self.model), optimizer)
@@ -234,8 +248,12 @@ class Trainer:
         if logs or evaluates or saves:
             self._record(self.updater.read_stats(), progress)
         if logs and (stats := self.last_update) is not None:
-            values = {"loss": stats.loss, "lr": stats.lr, "grad_norm": stats.norm}
-            self._log(values | {"count": stats.size})
+            values = {"loss": stats.loss, "lr": stats.lr, "count": stats.size}
+            if not stats.is_skipped:
+                values["grad_norm"] = stats.norm
+            if (scaler := self.updater.scaler) is not None:
+                values |= {"loss_scale": scaler.get_scale(), "skipped": self.updater.skipped}
+            self._log(values)
         if self.evaluate is not None and evaluates:
             self._evaluate(progress)
         if saves:
@@ -277,37 +295,64 @@ class Trainer:
         ) from None
 
     def _evaluate(self, progress: Progress | None) -> None:
-        self.scores = scores = self._run_evaluation()
+        model = self.parallel.full_model()
+        self.scores = scores = self._run_evaluation(model)
         self._log({f"valid_{name}": value for name, value in scores.items()})
         if self.config.monitor not in scores:
             raise ConfigError(
                 f"monitor: needs one of {', '.join(scores)}, got {self.config.monitor!r}; try loss"
             )
-        if self.config.is_better(scores[self.config.monitor], self.best):
-            self.best, self.stale_evaluations = scores[self.config.monitor], 0
+        value, before = scores[self.config.monitor], self.best
+        if self.config.is_better(value, before):
+            self.best, self.stale_evaluations = value, 0
         else:
             self.stale_evaluations += 1
+        # of equal ones the last, which has been trained for longer
+        if self.config.final == "best" and value == self.best:
+            self._save_best(model)
         if progress is not None:
             progress.print_line(f"step {self.step}  valid: {format_scores(scores)}")
 
-    def _run_evaluation(self) -> dict[str, Any]:
-        """Rank 0's scores; the other ranks give their shards, and wait."""
-        evaluate, model = self.evaluate, self.parallel.full_model()
+    def _run_evaluation(self, model: nn.Module) -> dict[str, Any]:
+        """Rank 0's scores of a full model; the other ranks wait."""
+        evaluate = self.evaluate
         assert evaluate is not None
         return self.ranks.run_on_first(lambda: run_evaluation(model, evaluate))
 
-    def _average(self, progress: Progress | None) -> None:
-        """Replace the weights by the mean of the last checkpoints, and evaluate them."""
-        if self.config.average_last < 2 or self.folder is None:
-            return
-        paths = list_checkpoints(self.folder / CHECKPOINTS)[-self.config.average_last :]
-        load_weights(self.model, average_checkpoints(paths))
-        if self.evaluate is not None:
-            self.scores = self._run_evaluation()
-            if progress is not None:
-                progress.print_line(
-                    f"mean of the last {len(paths)} checkpoints: {format_scores(self.scores)}"
-                )
+    def _save_best(self, model: nn.Module) -> None:
+        """Keep the weights and scores of the best evaluation so far."""
+
+        def write() -> None:
+            checkpoint = Checkpoint(self.step, copy_weights(model), {}, {"scores": self.scores})
+            if self.folder is None:
+                self.best_weights = checkpoint
+            else:
+                save_checkpoint(checkpoint, self.folder / CHECKPOINTS, best=True)
+
+        if self.folder is None:  # no rank has files to share
+            write()
+        else:
+            self.ranks.run_on_first(write)
+
+    def _choose_weights(self, progress: Progress | None) -> int | None:
+        """Put the final weights into the model; returns their update, or None for an average."""
+        best, line = self.best_weights, ""
+        if self.folder is not None:
+            folder = self.folder / CHECKPOINTS
+            if self.config.average_last > 1:
+                paths = list_checkpoints(folder)[-self.config.average_last :]
+                load_weights(self.model, average_checkpoints(paths))
+                if self.evaluate is not None:
+                    self.scores = self._run_evaluation(self.parallel.full_model())
+                line = f"mean of the last {len(paths)} checkpoints"
+            elif self.config.final == "best" and (path := find_best(folder, self.step)) is not None:
+                best = load_checkpoint(path)
+        if not line and best is not None and best.step < self.step:
+            load_weights(self.model, best.model)
+            self.scores, line = best.state["scores"], f"best, of step {best.step}"
+        if line and progress is not None:
+            progress.print_line(f"{line}: {format_scores(self.scores)}")
+        return self.step if not line else best and best.step
 
     def _log(self, values: dict[str, Any]) -> None:
         seconds = round(time.monotonic() - self.started_at, 2)

@@ -16,6 +16,8 @@ from regard.train.losses import Objective
 from regard.train.prefetch import Prefetcher, UpdateBatches
 from regard.train.rng import RngState
 
+MAX_SKIPPED = 20  # updates in a row: halved so often, the initial scale of 65,536 is below 0.1
+
 
 class PendingUpdate(NamedTuple):
     """An update with its numbers still on the device, and the state before it."""
@@ -41,6 +43,11 @@ class UpdateStats(NamedTuple):
     lr: float
 
     @property
+    def is_skipped(self) -> bool:
+        """Whether scaled float16 gradients overflowed, so that no weight was changed."""
+        return math.isfinite(self.loss) and not math.isfinite(self.norm)
+
+    @property
     def loss(self) -> float:
         return sum(self.losses)
 
@@ -60,6 +67,10 @@ class Updater:
 
     On a GPU the fused optimizer itself skips a non-finite update and all that follow, until the
     next `read_stats` raises. On a CPU every update is read before it is applied.
+
+    In fp16 the loss is scaled, so that small gradients do not vanish. An update whose scaled
+    gradients overflow is skipped and counted, and the scale is halved; after 2,000 updates
+    without one it is doubled.
     """
 
     def __init__(
@@ -80,6 +91,11 @@ class Updater:
         self.runs_ahead = self.device.type == "cuda"
         self.pending: list[PendingUpdate] = []
         self.found_inf = torch.zeros((), device=self.device)
+        half = self.runs_ahead if config.precision == "auto" else config.precision != "float32"
+        is_fp16 = config.precision == "fp16"
+        self.dtype = (torch.float16 if is_fp16 else torch.bfloat16) if half else None
+        self.scaler = torch.amp.GradScaler(self.device.type) if is_fp16 else None
+        self.skipped = self.skipped_in_a_row = 0
         # ranks with a stop request, by signal: summed over ranks with every update
         self.stop_counts: Callable[[], Sequence[int]] = tuple
         self.stop_totals: list[int] = []
@@ -96,6 +112,8 @@ class Updater:
         with self.parallel.ranks.collective():
             local = torch.stack(self._backward(objective, update, max(1, size)))
             losses = self.parallel.ranks.all_reduce(local.clone())
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
             norm = self.parallel.clip_gradients(self.config.max_grad_norm)
         self.pending.append(
             PendingUpdate(step, lr, size, losses, local, norm, update.before, rng, buffers)
@@ -103,11 +121,16 @@ class Updater:
         stats = [] if self.runs_ahead else self.read_stats()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if self.runs_ahead:
-            finite = losses.sum().isfinite() & norm.isfinite()
-            self.found_inf = torch.maximum(self.found_inf, 1.0 - finite.float())
-            self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]  # read by the fused kernel
+        if self.runs_ahead or self.scaler is not None:
+            overflow = ~norm.isfinite()
+            # with a scaler an overflow skips this update, without one also all that follow
+            bad = ~losses.sum().isfinite() | (overflow if self.scaler is None else False)
+            self.found_inf = torch.maximum(self.found_inf, bad.float())
+            found_inf = torch.maximum(self.found_inf, overflow.float())
+            self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # read by the fused kernel
         self.optimizer.step()
+        if self.scaler is not None:
+            self.scaler.update()
         return stats
 
     def read_stats(self) -> list[UpdateStats]:
@@ -120,6 +143,12 @@ class Updater:
         stats = []
         for update, (*losses, norm) in zip(pending, values, strict=True):
             stats.append(UpdateStats(update.step, losses, norm, update.size, update.lr))
+            if self.scaler is not None and stats[-1].is_skipped:
+                self.skipped += 1
+                self.skipped_in_a_row += 1
+                if self.skipped_in_a_row < MAX_SKIPPED:
+                    continue
+            self.skipped_in_a_row = 0
             if not (math.isfinite(stats[-1].loss) and math.isfinite(norm)):
                 self.found_inf.zero_()
                 for x, before in zip(self.parallel.buffers, update.buffers, strict=True):
@@ -132,18 +161,19 @@ class Updater:
             self.parallel.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         c, losses, world_size = self.config, [], self.parallel.ranks.world_size
-        half = self.device.type == "cuda" and c.precision != "float32"
+        device = self.device.type
         for n, batch in enumerate(update.batches):
             loss_sum = self.compile_policy.loss_function(objective.loss_sum, batch)
             no_sync = self.parallel.no_sync(last=n + 1 == len(update.batches))
             with self.compile_policy.block_signals(batch), no_sync:
-                with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
+                with torch.autocast(device, self.dtype) if self.dtype else nullcontext():
                     total = loss_sum(
                         self.parallel.forward_module, batch, c.label_smoothing, c.rdrop
                     )
                 loss = total / size
                 # DDP and FSDP average gradients over ranks, but `size` is already of all ranks
-                (loss * world_size if world_size > 1 else loss).backward()
+                scaled = loss * world_size if world_size > 1 else loss
+                (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
             losses.append(loss.detach())
         return losses
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from regard.errors import ConfigError
 from regard.models.classifier import Classifier, ClassifierConfig
 from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
 
@@ -58,6 +59,8 @@ class Bert(HubFamily):
         }
 
     def write_options(self, config: ClassifierConfig) -> dict[str, Any]:
+        if not config.segments:  # transformers always adds one
+            raise ConfigError("segments: needs 1 or more for a bert checkpoint, got 0")
         if not config.classes:
             return {"architectures": ["BertModel"]}
         return {"id2label": {str(n): f"LABEL_{n}" for n in range(config.classes)}}

@@ -13,7 +13,7 @@ from regard.models.hub.bert import Bert
 from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
 from regard.models.hub.gemma import Gemma
 from regard.models.hub.gpt2 import GPT2
-from regard.models.hub.llama import Llama, Mistral, Qwen2
+from regard.models.hub.llama import Arcee, Llama, Mistral, Qwen2
 from regard.models.hub.marian import Marian
 from regard.models.hub.t5 import T5
 from regard.models.hub.vit import ViT
@@ -21,7 +21,7 @@ from regard.models.hub.whisper import Whisper
 
 FAMILIES: dict[str, HubFamily] = {
     name: family()
-    for family in (Bert, Gemma, GPT2, Llama, Marian, Mistral, Qwen2, T5, ViT, Whisper)
+    for family in (Arcee, Bert, Gemma, GPT2, Llama, Marian, Mistral, Qwen2, T5, ViT, Whisper)
     for name in family.model_types
 }
 

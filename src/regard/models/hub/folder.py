@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def save_pretrained(
     *,
     model_type: str | None = None,
     tokenizer: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Save a model as a Hugging Face folder that transformers loads; returns the folder.
 
@@ -60,6 +62,7 @@ def save_pretrained(
         folder: Where config.json and model.safetensors are written.
         model_type: The family, such as "llama"; by default the first that fits.
         tokenizer: A folder whose tokenizer files are copied along.
+        options: Fields of config.json to add or replace, such as id2label.
 
     >>> import tempfile
     >>> config = rg.models.language_base(vocab=9, layers=1, dim=8, heads=2)
@@ -74,7 +77,8 @@ def save_pretrained(
     try:
         write_safetensors(state, {"format": "pt"}, folder / WEIGHTS_FILE)
         with atomic_write(folder / "config.json") as place:
-            place.write_text(json.dumps(config, indent=2) + "\n")
+            text = json.dumps(config | dict(options or {}), indent=2, ensure_ascii=False)
+            place.write_text(text + "\n", encoding="utf-8")
         for name in TOKENIZER_FILES if tokenizer is not None else ():
             file = Path(tokenizer or "") / name
             if file.is_file() and file.parent.resolve() != folder.resolve():

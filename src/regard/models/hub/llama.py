@@ -1,6 +1,10 @@
-"""Llama, Mistral (a sliding window) and Qwen2 (biases of q, k and v)."""
+"""Llama, Mistral (a sliding window), Qwen2 (biases of q, k and v) and Arcee (without a gate)."""
 
+from dataclasses import replace
 from typing import Any
+
+from einops import rearrange
+from torch import nn
 
 from regard.errors import ConfigError
 from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors
@@ -73,6 +77,12 @@ class Llama(HubFamily):
         """The sliding window, one for all layers or one per layer."""
         return None
 
+    def write(self, model: nn.Module) -> tuple[NamedTensors, dict[str, Any]]:
+        assert isinstance(model, LanguageModel)
+        if model.config.rope_theta is not None and not model.config.rotate_half:
+            model = _pair_halves(model)
+        return super().write(model)
+
 
 class Mistral(Llama):
     model_types = ("mistral",)
@@ -115,6 +125,27 @@ class Qwen2(Llama):
         }
         del options["mlp_bias"], options["attention_bias"]
         return options
+
+
+class Arcee(Llama):
+    model_types = ("arcee",)
+    architecture = "ArceeForCausalLM"
+    fixed = {**Llama.fixed, "gated": False}
+
+
+def _pair_halves(model: LanguageModel) -> LanguageModel:
+    """The same model with rotary pairs of features half a head apart instead of neighbours.
+
+    Queries and keys are permuted alike, so that their products stay.
+    """
+    other = LanguageModel(replace(model.config, rotate_half=True))
+    state, width = model.state_dict(), model.config.resolved_head_dim
+    for name, x in state.items():
+        if name.rpartition(".")[0].endswith(("to_q", "to_k")):
+            halves = "(head pair half) ... -> (head half pair) ..."
+            state[name] = rearrange(x, halves, half=2, pair=width // 2)
+    other.load_state_dict(state)
+    return other.eval()
 
 
 def _read_rope_theta(config: HubConfig) -> float:

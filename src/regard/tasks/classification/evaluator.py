@@ -1,5 +1,6 @@
 """Evaluation of image classifiers: loss, accuracy, and graded answers for calibration."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,12 +10,13 @@ from torch import Tensor, nn
 from regard.errors import ShapeError
 from regard.train.losses import label_smoothed_cross_entropy
 from regard.train.metrics.calibration import GradedAnswer
+from regard.train.metrics.intervals import Tally
 
 BATCH_SIZE = 1000
 
 
 class ClassificationEvaluator:
-    """Loss and accuracy of a classifier on a fixed set of images.
+    """Loss and accuracy of a classifier on a fixed set of images; classes may have names.
 
     >>> images = torch.tensor([255, 0, 0, 255]).to(torch.uint8).reshape(2, 2, 1, 1)
     >>> ClassificationEvaluator(images, torch.tensor([0, 1]))(torch.nn.Flatten())["accuracy"]
@@ -25,10 +27,11 @@ class ClassificationEvaluator:
         self,
         images: UInt8[Tensor, "count channel height width"],
         labels: Int[Tensor, " count"],
+        names: Sequence[str] = (),
     ):
         if not len(labels) or len(images) != len(labels):
             raise ShapeError(f"labels: needs one for each of {len(images)}, got {len(labels)}")
-        self.images, self.labels = images, labels
+        self.images, self.labels, self.names = images, labels, tuple(names)
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> dict[str, Any]:
@@ -36,6 +39,38 @@ class ClassificationEvaluator:
         loss = float(label_smoothed_cross_entropy(logits, self.labels)) / len(self.labels)
         correct = int((logits.argmax(-1) == self.labels).sum())
         return {"loss": loss, "accuracy": correct / len(self.labels)}
+
+    @property
+    def sources(self) -> list[str]:
+        """The numbers of the images."""
+        return [f"image {n}" for n in range(len(self.labels))]
+
+    @property
+    def references(self) -> list[str]:
+        """The class of each image."""
+        return [self._name(label) for label in self.labels.tolist()]
+
+    def predict_scored(self, model: nn.Module) -> list[tuple[str, float]]:
+        """The most probable class of each image with its log-odds."""
+        logits = self.logits(model, self.images)
+        best, scores = logits.argmax(-1).tolist(), top_log_odds(logits).tolist()
+        return list(zip(map(self._name, best), scores, strict=True))
+
+    def predict(self, model: nn.Module) -> list[str]:
+        """The most probable class of each image."""
+        return [name for name, _ in self.predict_scored(model)]
+
+    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+        """The scores of a model; they need its logits, not only its answers."""
+        return self(model)
+
+    def tally(self, answers: Sequence[str]) -> Tally:
+        """Whether each answer is correct."""
+        rows = [(float(a == b), 1.0) for a, b in zip(answers, self.references, strict=True)]
+        return Tally(torch.tensor(rows), lambda x: {"accuracy": x[0] / x[1]})
+
+    def _name(self, label: int) -> str:
+        return self.names[label] if label < len(self.names) else str(label)
 
     @torch.no_grad()
     def logits(
@@ -62,8 +97,9 @@ class CalibratedClassificationEvaluator(ClassificationEvaluator):
         labels: Int[Tensor, " count"],
         *,
         ood_images: UInt8[Tensor, "other channel height width"],
+        names: Sequence[str] = (),
     ):
-        super().__init__(images, labels)
+        super().__init__(images, labels, names)
         self.ood_images = ood_images
 
     def grade(self, model: nn.Module) -> list[GradedAnswer]:

@@ -115,9 +115,11 @@ def _evaluator(data: GlyphsTask, split: EvalSplit) -> ClassificationEvaluator:
     count = data.valid_size if split == "valid" else data.test_size
     images, labels = render_glyphs(data.source(), split, 0, count)
     if split == "test" or not data.crops_to_ink:
-        return ClassificationEvaluator(images, labels)
+        return ClassificationEvaluator(images, labels, data.class_names)
     ood_images, _ = render_glyphs(data.source(1.0), split, 0, (count + 1) // 2)
-    return CalibratedClassificationEvaluator(images, labels, ood_images=ood_images)
+    return CalibratedClassificationEvaluator(
+        images, labels, ood_images=ood_images, names=data.class_names
+    )
 
 
 def render_glyphs(

@@ -152,7 +152,7 @@ class ImagesTask(ImageTask):
     def evaluator(self, tokenizer: None, split: EvalSplit) -> ClassificationEvaluator:
         """Loss and accuracy."""
         images = self.load()
-        return ClassificationEvaluator(images.images[split], images.labels[split])
+        return ClassificationEvaluator(images.images[split], images.labels[split], images.classes)
 
 
 HINT = "more images, or folders train, valid and test"

@@ -65,7 +65,7 @@ def _propose(
         "data.vocab_size": rule,
         "model.layers": f"{layers} layers of {dim} {rule}",
         "train.steps": reason,
-        "train.monitor": "what early stopping watches, once `patience` is set",
+        "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
     }
     if not (task.valid and task.test):
         missing = " and ".join(split for split in ("valid", "test") if not getattr(task, split))

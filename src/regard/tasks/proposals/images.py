@@ -49,7 +49,7 @@ def propose_images(paths: Sequence[Path], name: str) -> Proposal:
         "data.flip": "set it to true where the mirror image is of the same class",
         "model.layers": f"4 layers of 64, patches of {patch}, for {train:,} train images",
         "train.steps": reason,
-        "train.monitor": "what early stopping watches, once `patience` is set",
+        "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
     }
     recipe = Recipe(
         name=name,

@@ -74,7 +74,7 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
         "model.layers": f"{layers}+{layers} layers of {dim} for {train:,} train pairs",
         "model.dropout": "less for more data",
         "train.steps": reason,
-        "train.monitor": "what early stopping watches, once `patience` is set",
+        "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
     }
     held_out, eval_pairs = max(report.sizes["valid"], report.sizes["test"]), None
     if held_out > MAX_EVAL_PAIRS:

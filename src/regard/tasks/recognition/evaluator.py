@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import torch
 from torch import nn
 
 from regard.data import AudioExample, Tokenizer
@@ -18,6 +19,7 @@ from regard.tasks.recognition.transcripts import (
 from regard.train.evaluation import mean_loss
 from regard.train.losses import objective
 from regard.train.metrics.calibration import GradedAnswer
+from regard.train.metrics.intervals import Tally
 
 CORRECT_ERROR_RATE = 0.1  # highest character error rate of a transcript that counts as correct
 
@@ -44,6 +46,24 @@ class RecognitionEvaluator:
         """Transcripts of all recordings."""
         return transcribe_batch(model, self.tokenizer, self.audio)
 
+    def predict_scored(self, model: Any) -> list[tuple[str, float]]:
+        """Transcripts with the raw score that confidence is calibrated on."""
+        transcripts = transcribe_batch_detailed(model, self.tokenizer, self.audio)
+        return [(transcript.text, transcript.score) for transcript in transcripts]
+
+    def is_correct(self, answer: str, reference: str) -> bool:
+        """Whether the character error rate is at most 10%."""
+        return edit_distance(answer, reference) <= CORRECT_ERROR_RATE * len(reference)
+
+    def tally(self, answers: Sequence[str]) -> Tally:
+        """Edits, reference length and exact match of each transcript."""
+        pairs = zip(answers, self.references, strict=True)
+        rows = [(edit_distance(a, b), len(b), a == b, 1) for a, b in pairs]
+        return Tally(
+            torch.tensor(rows, dtype=torch.float),
+            lambda x: {"error": x[0] / max(1.0, x[1]), "exact": x[2] / x[3]},
+        )
+
     def grade(self, model: Any) -> list[GradedAnswer]:
         """Graded transcripts of clean, noisy and out-of-distribution recordings.
 
@@ -60,8 +80,7 @@ class RecognitionEvaluator:
         return [
             GradedAnswer(
                 transcript.score,
-                bool(text := example.text)
-                and edit_distance(transcript.text, text) <= CORRECT_ERROR_RATE * len(text),
+                bool(example.text) and self.is_correct(transcript.text, example.text),
             )
             for transcript, example in zip(transcripts, audio, strict=True)
             if transcript.text

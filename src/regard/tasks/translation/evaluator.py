@@ -9,9 +9,10 @@ from torch import nn
 from regard.data import Pair, Source, Tokenizer, collate, pair_preprocessor
 from regard.tasks.recipe import EvalSplit
 from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
-from regard.train.evaluation import mean_loss, score_texts
+from regard.train.evaluation import mean_loss, score_texts, text_tally
 from regard.train.losses import objective
 from regard.train.metrics.calibration import GradedAnswer
+from regard.train.metrics.intervals import Tally
 
 MAX_GRADED = 400  # answers of a split that confidence is calibrated on
 
@@ -73,7 +74,15 @@ class TranslationEvaluator:
 
     def predict(self, model: nn.Module) -> list[str]:
         """The model's translation of each source."""
-        return [answer.text for answer in self.translate(model, self.pairs)]
+        return [text for text, _ in self.predict_scored(model)]
+
+    def predict_scored(self, model: nn.Module) -> list[tuple[str, float]]:
+        """Translations with the raw score that confidence is calibrated on."""
+        return [(answer.text, answer.raw_score) for answer in self.translate(model, self.pairs)]
+
+    def tally(self, answers: Sequence[str]) -> Tally:
+        """Exact match and BLEU statistics of each answer."""
+        return text_tally(answers, self.references)
 
     def translate(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Translation]:
         """The best translation of each pair's source, by the search of `regard translate`."""

@@ -22,7 +22,8 @@ from regard.train.distributed.ranks import Ranks
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 VERSION = 2  # of the folder's layout
-PARTIAL_PREFIX = ".writing-"  # of a folder while a checkpoint is written into it
+PREFIX, PARTIAL_PREFIX = "step-", ".writing-"  # of a folder while a checkpoint is written into it
+BEST_PREFIX = "best-"  # of the weights at an evaluation that was the best until then
 
 
 class Checkpoint(NamedTuple):
@@ -39,7 +40,7 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(
-    checkpoint: Checkpoint, folder: str | Path, *, keep: int = 3, every: int = 1
+    checkpoint: Checkpoint, folder: str | Path, *, keep: int = 3, every: int = 1, best: bool = False
 ) -> Path:
     """Write a checkpoint to `folder`/step-XXXXXXXX, atomically, and delete old ones.
 
@@ -48,18 +49,22 @@ def save_checkpoint(
         folder: the parent of all checkpoints of a run.
         keep: how many of the last checkpoints stay.
         every: save interval; earlier checkpoints off it were written by an interruption, and go.
+        best: write to best-XXXXXXXX instead, and delete nothing; see `find_best`.
 
     >>> import tempfile
     >>> save_checkpoint(Checkpoint(12, {"w": torch.ones(1)}, {}, {}), tempfile.mkdtemp()).name
     'step-00000012'
     """
-    with _atomic_checkpoint_folder(checkpoint.step, folder, keep, every) as partial:
+    path = _checkpoint_path(checkpoint.step, folder, BEST_PREFIX if best else PREFIX)
+    with _atomic_folder(path) as partial:
         metadata = {"regard": "checkpoint"}  # safetensors cannot read a file that has neither
         write_safetensors(checkpoint.model, metadata, partial / MODEL)
         write_safetensors(checkpoint.optimizer, metadata, partial / OPTIMIZER)
         files = {name: _sha256_of(partial / name) for name in (MODEL, OPTIMIZER)}
         _write_state(partial, checkpoint.step, checkpoint.state, files)
-    return _checkpoint_path(checkpoint.step, folder)
+    if not best:
+        _remove_old(Path(folder), checkpoint.step, keep, every)
+    return path
 
 
 def save_sharded_checkpoint(
@@ -77,7 +82,7 @@ def save_sharded_checkpoint(
     Every rank calls it, with its `tensors` named by `merge_tensors`; all of them see the folder.
     """
     with ExitStack() as stack:  # rank 0 renames or removes the temporary folder
-        pending = _atomic_checkpoint_folder(step, folder, keep, every)
+        pending = _atomic_folder(_checkpoint_path(step, folder))
         partial = Path(ranks.run_on_first(lambda: str(stack.enter_context(pending))))
         written = ranks.all_gather(_write_shard(tensors, partial))
         for shard in written:
@@ -88,6 +93,7 @@ def save_sharded_checkpoint(
         def finish() -> None:
             _write_state(partial, step, state, files)
             stack.close()
+            _remove_old(folder, step, keep, every)
 
         ranks.run_on_first(finish)
 
@@ -105,8 +111,8 @@ def _write_shard(tensors: dict[str, Tensor], folder: Path) -> dict[str, Any]:
         return {"error": " ".join(str(error).split())[:200]}
 
 
-def _checkpoint_path(step: int, folder: str | Path) -> Path:
-    return Path(folder) / f"step-{step:08}"
+def _checkpoint_path(step: int, folder: str | Path, prefix: str = PREFIX) -> Path:
+    return Path(folder) / f"{prefix}{step:08}"
 
 
 def checkpoint_step(path: Path) -> int:
@@ -115,12 +121,10 @@ def checkpoint_step(path: Path) -> int:
 
 
 @contextmanager
-def _atomic_checkpoint_folder(
-    step: int, folder: str | Path, keep: int, every: int
-) -> Iterator[Path]:
-    """A temporary folder, renamed to the checkpoint's own when the block ends without an error."""
-    folder = Path(folder)
-    path, partial = _checkpoint_path(step, folder), folder / f"{PARTIAL_PREFIX}{uuid4().hex}"
+def _atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder, renamed to `path` when the block ends without an error."""
+    folder = path.parent
+    partial = folder / f"{PARTIAL_PREFIX}{uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
@@ -136,12 +140,43 @@ def _atomic_checkpoint_folder(
             raise
     except OSError as error:
         raise _write_error(folder, error.strerror or error) from error
+
+
+def _remove_old(folder: Path, step: int, keep: int, every: int) -> None:
     # An uninterrupted run has no checkpoint off its schedule; the average of the last ones, taken
     # at the end, has to be the same for a resumed run.
     steps = {checkpoint_step(old): old for old in list_checkpoints(folder)}
     extra = [n for n in steps if n % every and n < step]
     for n in [*extra, *[n for n in steps if n not in extra][:-keep]]:
-        shutil.rmtree(steps[n], ignore_errors=True)
+        shutil.rmtree(steps.pop(n), ignore_errors=True)
+    # the oldest one that may be resumed from still needs the best weights of its time
+    oldest_best = find_best(folder, min(steps))
+    for path in _list_best(folder):
+        if oldest_best is not None and path < oldest_best:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _list_best(folder: str | Path) -> list[Path]:
+    return sorted(Path(folder).glob(f"{BEST_PREFIX}????????"))
+
+
+def find_best(folder: str | Path, step: int) -> Path | None:
+    """The weights of the best evaluation up to an update, or None.
+
+    Each was written when it was the best until then, so it is the last one.
+
+    >>> find_best("nowhere", 100) is None
+    True
+    """
+    paths = [path for path in _list_best(folder) if checkpoint_step(path) <= step]
+    return paths[-1] if paths else None
+
+
+def remove_best_after(folder: str | Path, step: int) -> None:
+    """Remove best weights that are newer than the checkpoint which a run is resumed from."""
+    for path in _list_best(folder):
+        if checkpoint_step(path) > step:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _write_error(folder: Path, problem: object) -> FileError:
@@ -222,7 +257,7 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
     >>> list_checkpoints("nowhere")
     []
     """
-    return sorted(Path(folder).glob("step-????????"))
+    return sorted(Path(folder).glob(f"{PREFIX}????????"))
 
 
 def load_last_valid(folder: str | Path) -> tuple[Checkpoint | None, list[str]]:

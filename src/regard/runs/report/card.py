@@ -1,0 +1,57 @@
+"""The model card of a run, in Markdown with the metadata that the Hugging Face Hub reads."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from regard.runs.report.facts import RunFacts
+from regard.runs.settings import iter_settings
+
+CARD_FILE = "CARD.md"
+TAGS = {
+    "translate": "translation",
+    "generate": "text-generation",
+    "classify": "image-classification",
+    "transcribe": "automatic-speech-recognition",
+    "label": "text-classification",
+    "tag": "token-classification",
+}
+
+
+def model_card(facts: RunFacts) -> str:
+    """What a model is, what it was trained and tested on, its limits and its use.
+
+    >>> card = model_card(rg.runs.collect_facts(rg.load("glyphs", device="cpu")))
+    >>> card.splitlines()[0], "## Limits" in card
+    ('---', True)
+    """
+    run, recipe = facts.run, facts.run.recipe
+    tag = TAGS.get(run.data.verb)
+    head = ["library_name: regard", *([f"pipeline_tag: {tag}"] if tag else [])]
+    command, code = facts.usage()
+    result = run.result
+    training = [f"- {facts.parameters:,} parameters, {type(run.model).__name__}"]
+    if result:
+        training.append(f"- {result['step']:,} updates in {result['seconds']:,.0f} s")
+    changed = dict(iter_settings(recipe.train))
+    names = ("lr", "schedule", "warmup", "weight_decay", "seed", "monitor", "final", "precision")
+    training += [f"- {name}: {json.dumps(changed[name])}" for name in names]
+    data = [f"Task `{run.data.name}`, recipe `{recipe.name}`."]
+    if facts.data is not None:
+        data += ["", "```text", facts.data.summary(), "```"]
+    scores = _table(("score", "test", "95% interval", "valid"), facts.score_rows())
+    examples = f" of {len(facts.answers):,} examples" if facts.answers else ""
+    sections = {
+        "Use": ["```sh", command, "```", "", "```python", code, "```"],
+        "Scores": [f"On the test split{examples}.", "", *scores],
+        "Data": data,
+        "Limits": [f"- {line}" for line in facts.limits()],
+        "Training": [*training, "", "All settings are in `recipe.json`."],
+    }
+    lines = ["---", *head, "---", "", f"# {facts.title}"]
+    for name, body in sections.items():
+        lines += ["", f"## {name}", "", *body]
+    return "\n".join(lines) + "\n"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
