@@ -33,14 +33,20 @@ from regard.data.text.annotated import (
     read_tagged_tokens,
 )
 from regard.data.text.documents import Document, TextFiles, stdlib_files
+from regard.data.text.engine_tokenizers import (
+    BPETokenizer,
+    HuggingFaceTokenizer,
+    UnigramTokenizer,
+)
 from regard.data.text.normalizers import normalize_text
 from regard.data.text.packed import PackedText, TokenWindow, pack_text
 from regard.data.text.pair import Pair, pair_preprocessor
 from regard.data.text.parallel_corpus import ParallelCorpus
 from regard.data.text.phrases.facts import Fact, count_facts, draw_fact, fact_split
 from regard.data.text.po_catalog import FillResult, PoCatalog, PoMessage, placeholders
+from regard.data.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from regard.data.text.tokenizer_types import TokenizerType, train_tokenizer
 from regard.data.text.tokenizers import (
-    BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
