@@ -186,6 +186,10 @@ class HuggingFaceTokenizer(EngineTokenizer):
         self._fixed = {token["id"] for token in added} | special.keys()
         self._is_byte_level = "ByteLevel" in json.dumps(content["decoder"])
 
+    def encode(self, text: str) -> list[int]:
+        # the names of special tokens can be pieces of a unigram model: in a text they are unknown
+        return [self.unk_id if i in self.special_tokens else i for i in super().encode(text)]
+
     def _token(self, index: int) -> str:
         if self._is_byte_level:
             return super()._token(index)

@@ -54,8 +54,8 @@ class SentencePieceModel:
             f"needs one of unigram, bpe, got {kind}": kind not in ("unigram", "bpe"),
             f"needs one unknown piece, got {types.count(UNKNOWN)}": types.count(UNKNOWN) != 1,
             "needs pieces that are all in use, got unused ones": UNUSED in types,
-            "needs symbols of the user without spaces, on which versions of sentencepiece differ, "
-            "got one with": kind == "unigram"
+            "needs user-defined symbols without spaces, as versions of sentencepiece differ on "
+            "them, got one with a space": kind == "unigram"
             and any(piece[2] == USER_DEFINED and SPACE in piece[0] for piece in pieces),
             "needs decoding without further rules, got a denormalizer": denormalizer.get(2),
         }

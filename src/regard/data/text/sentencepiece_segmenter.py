@@ -12,7 +12,7 @@ from regard.data.text.sentencepiece_model import NORMAL, SPACE, USER_DEFINED, Se
 from regard.data.text.sentencepiece_normalizer import symbol_matcher
 
 UNKNOWN_PENALTY = 10.0  # an unknown character scores this much below the worst piece
-FLOAT32_EPSILON = 2.0**-23
+FLOAT32, FLOAT32_EPSILON = struct.Struct("f"), 2.0**-23
 CACHED_WORDS = 1 << 16
 USER_SCORE = 0.5  # of symbols of the user, above all pieces; versions of sentencepiece differ
 
@@ -107,5 +107,5 @@ def _unigram(model: SentencePieceModel) -> Segmenter:
     return segment
 
 
-def _round_float32(value: float, layout: struct.Struct = struct.Struct("f")) -> float:
-    return layout.unpack(layout.pack(value))[0]
+def _round_float32(value: float) -> float:
+    return FLOAT32.unpack(FLOAT32.pack(value))[0]

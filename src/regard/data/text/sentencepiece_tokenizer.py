@@ -50,10 +50,10 @@ class SentencePieceTokenizer(Tokenizer):
         self.is_bpe = model.kind == "bpe"
 
     def encode(self, text: str) -> list[int]:
-        return [number for number, _ in self._pieces(self._normalize(text)[0])]
+        return [number for number, _ in self._pieces(self._normalize(text))]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        normalized, origins = self._normalize(text)
+        normalized, origins = self._normalize.align(text)
         spans, at = [], 0
         for _, length in self._pieces(normalized):
             spans.append((origins[at], origins[at + length]))

@@ -14,8 +14,8 @@ VERSION = 1
 
 
 def write_tokenizer(body: dict[str, Any], folder: str | Path) -> Path:
-    """Write tokenizer.json into a folder, atomically."""
-    file = Path(folder) / TOKENIZER_FILE
+    """Write a .json file, or tokenizer.json into a folder, atomically."""
+    file = Path(folder) if Path(folder).suffix == ".json" else Path(folder) / TOKENIZER_FILE
     text = json.dumps({"regard": VERSION, "checksum": _checksum(body), **body}, ensure_ascii=False)
     make_folder(file.parent)
     return write_text(file, text)

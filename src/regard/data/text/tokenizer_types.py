@@ -25,7 +25,7 @@ def train_tokenizer(
         languages: names of languages, each with a token.
 
     >>> train_tokenizer("words", ["two days"], 99).encode("two")
-    [11]
+    [13]
     """
     if kind == "bytes":
         return ByteTokenizer(languages)

@@ -11,6 +11,8 @@ from regard.models import LanguageModel
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
 
+CONTEXT = 8  # tokens that new ones are decoded with
+
 
 def generate_run(
     run: RunContents,
@@ -59,20 +61,25 @@ def _stream(
     with torch.no_grad():
         state = stepper.start(prompt)
     # of the special tokens only the end token may be generated
-    text_only = SuppressTokens(i for i in range(tokenizer.first_text_id) if i != tokenizer.eos_id)
+    text_only = SuppressTokens(i for i in tokenizer.special_tokens if i != tokenizer.eos_id)
     steps = stream(
         stepper, state, last_tokens(prompt), end=tokenizer.eos_id, max_new_tokens=max_new_tokens,
         sampling=sampling, constraints=[text_only],
     )  # fmt: skip
-    pending: list[int] = []
+    # decoded after tokens before them: a token may begin with a space that the first one loses
+    context, pending = ids[-CONTEXT:], list[int]()
     for step in steps:
         pending += step.tokens.tolist()
-        text = tokenizer.decode(pending)
+        text = _continuation(tokenizer, context, pending)
         if not text.endswith("�"):  # a character may be spread over several byte tokens
-            pending = []
+            context, pending = (context + pending)[-CONTEXT:], []
             yield text
     if pending:
-        yield tokenizer.decode(pending)
+        yield _continuation(tokenizer, context, pending)
+
+
+def _continuation(tokenizer: Tokenizer, context: list[int], ids: list[int]) -> str:
+    return tokenizer.decode(context + ids)[len(tokenizer.decode(context)) :]
 
 
 def _prompt_ids(run: RunContents, prompt: str) -> list[int]:

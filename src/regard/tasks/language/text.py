@@ -13,9 +13,6 @@ import torch
 from torch import Tensor
 
 from regard.data import (
-    BPETokenizer,
-    ByteTokenizer,
-    CharTokenizer,
     Document,
     Split,
     TextFiles,
@@ -23,10 +20,11 @@ from regard.data import (
 )
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig
-from regard.models.config import check_choices, check_positive
+from regard.models.config import check_positive
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
 from regard.tasks.recipe import DataContents, EvalSplit, Shard, Task
 from regard.tasks.registry import task
+from regard.tasks.text_tokenizer import TextTokenizer
 from regard.train.config import TrainConfig
 
 
@@ -51,15 +49,13 @@ class LanguageTask(Task):
 
 @task("text")
 @dataclass(frozen=True, kw_only=True)
-class TextTask(LanguageTask):
+class TextTask(TextTokenizer, LanguageTask):
     """Text files, or Python's standard library.
 
     Args:
         folder: a file or a folder of files; "" is the standard library.
         split_by: "files" assigns each file to train, valid or test by a hash of its text; "tail"
             makes the last tenth of all text both valid and test.
-        tokenizer_type: characters, bytes or byte-pair encoding.
-        vocab_size: of byte-pair encoding.
         length: tokens per window.
         valid_windows: windows of the valid split to evaluate, evenly spaced; None is all.
         overlap: tokens of context that every prediction on the test split has at least.
@@ -68,19 +64,22 @@ class TextTask(LanguageTask):
     'next_token'
     """
 
-    paths: ClassVar[tuple[str, ...]] = ("folder",)
+    paths: ClassVar[tuple[str, ...]] = ("folder", "tokenizer_file")
 
     folder: str = ""
     split_by: Literal["files", "tail"] = "files"
-    tokenizer_type: Literal["characters", "bytes", "bpe"] = "bpe"
     vocab_size: int = 4096
     length: int = 256
     valid_windows: int | None = None
     overlap: int = 0
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_positive(self, "vocab_size", "length", "valid_windows")
+        super().__post_init__()
+        check_positive(self, "length", "valid_windows")
+        if self.bpe_dropout:
+            raise ConfigError(
+                f"bpe_dropout: needs 0 for text, which is encoded once, got {self.bpe_dropout}"
+            )
         if not 0 <= self.overlap < self.length:
             raise ConfigError(
                 f"overlap: needs 0 to {self.length - 1}, less than length, got {self.overlap}"
@@ -126,13 +125,8 @@ class TextTask(LanguageTask):
         return TextFiles([self.folder]) if self.folder else TextFiles()
 
     def tokenizer(self, seed: int) -> Tokenizer:
-        """Characters or byte pairs of the train split, or bytes."""
-        if self.tokenizer_type == "bytes":
-            return ByteTokenizer()
-        texts = self.texts("train")
-        if self.tokenizer_type == "characters":
-            return CharTokenizer.train(texts)
-        return BPETokenizer.train(texts, self.vocab_size)
+        """Trained on the train split, or that of the file."""
+        return self.make_tokenizer(lambda: self.texts("train"))
 
     def document_edges(self, tokenizer: Tokenizer) -> list[int]:
         """The end token around each file; none with "tail", which is cut anywhere."""

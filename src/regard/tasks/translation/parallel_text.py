@@ -1,31 +1,28 @@
 """Sentence pairs of own files, in every format of `data.ParallelCorpus`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Unpack
 
-import torch
 from torch import nn
 
 from regard.data import (
     Batches,
-    BPETokenizer,
     InMemorySource,
     Pair,
     ParallelCorpus,
     Split,
     Tokenizer,
-    WordTokenizer,
     iter_texts,
     pair_preprocessor,
 )
 from regard.data.split import SPLITS
 from regard.data.text.parallel_corpus import CorpusPath
 from regard.errors import ConfigError, FileError
-from regard.models.config import check_choices, check_positive
 from regard.tasks.recipe import DataContents, EvalSplit, Shard
 from regard.tasks.registry import task
+from regard.tasks.text_tokenizer import TextTokenizer
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
@@ -38,11 +35,11 @@ SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all a
 
 @task("pairs")
 @dataclass(frozen=True, kw_only=True)
-class PairsTask(TranslationTask):
+class PairsTask(TextTokenizer, TranslationTask):
     """Sentence pairs of own files: aligned files, .tsv, .csv, .jsonl, .po, .mo or .tmx.
 
-    All pairs are held in memory, encoded once. Where a file is missing and NAME.gz exists, that is
-    read.
+    All pairs are held in memory, encoded once (with `bpe_dropout` each time). Where a file is
+    missing and NAME.gz exists, that is read.
 
     Args:
         folder: that the files are relative to.
@@ -51,8 +48,6 @@ class PairsTask(TranslationTask):
         source_language, target_language: their names, such as "de" and "en".
         columns: of source and target in a table, by number, or by name with `header` or in .jsonl.
         header: whether the first line of a .tsv or .csv names its columns.
-        tokenizer_type: byte-pair encoding or words.
-        vocab_size: of the vocabulary that both sides share.
         lowercase: lower-case both sides.
         bidirectional: also train in the other direction; the first target token is the language.
         search: on the test split; the valid split is searched greedily.
@@ -63,7 +58,7 @@ class PairsTask(TranslationTask):
     regard.errors.FileError: train: needs files in folder='.', got no pairs.tsv; try --set folder=…
     """
 
-    paths: ClassVar[tuple[str, ...]] = ("folder",)
+    paths: ClassVar[tuple[str, ...]] = ("folder", "tokenizer_file")
 
     folder: str = "."
     train: tuple[str, ...] = ()
@@ -73,15 +68,13 @@ class PairsTask(TranslationTask):
     target_language: str = "target"
     columns: tuple[str, str] = ("1", "2")
     header: bool = False
-    tokenizer_type: Literal["bpe", "words"] = "bpe"
     vocab_size: int = 8000
     lowercase: bool = False
     bidirectional: bool = False
     search: SearchConfig = SearchConfig(length_penalty=1.0, max_new_tokens=80)
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_positive(self, "vocab_size")
+        super().__post_init__()
         for name in SPLITS:
             files = getattr(self, name)
             if len(files) > 2 or not files and (name == "train" or self.valid or self.test):
@@ -125,20 +118,19 @@ class PairsTask(TranslationTask):
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """One vocabulary for both sides, trained on the train split."""
-        texts = iter_texts(self.pairs("train"))
         languages = (self.source_language, self.target_language)
-        if self.tokenizer_type == "words":
-            tokenizer = WordTokenizer.train(texts, languages=languages, vocab_size=self.vocab_size)
-        else:
-            tokenizer = BPETokenizer.train(texts, self.vocab_size, languages=languages)
-        tokenizer.normalizers = ("lower",) if self.lowercase else ()
+        tokenizer = self.make_tokenizer(lambda: iter_texts(self.pairs("train")), languages)
+        if self.lowercase and "lower" not in tokenizer.normalizers:
+            tokenizer.normalizers = (*tokenizer.normalizers, "lower")
         return tokenizer
 
     def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
         """Pairs of similar length, in a new order each epoch."""
-        encoded = InMemorySource(train=list(_encode(self.pairs("train"), tokenizer)))
+        source, encode = self.encoded_source(
+            self.pairs("train"), pair_preprocessor, tokenizer, train.seed
+        )
         return Batches(
-            encoded, None, split="train", batch_tokens=self.batch_limit(train),
+            source, encode, split="train", batch_tokens=self.batch_limit(train),
             sort_window=SORT_WINDOW, pad_id=tokenizer.pad_id, seed=train.seed, **shard,
         )  # fmt: skip
 
@@ -182,9 +174,3 @@ class ParallelTextEvaluator(TranslationEvaluator):
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF().sentence_score(answer, [reference]).score >= CORRECT_CHRF
-
-
-def _encode(pairs: list[Pair], tokenizer: Tokenizer) -> Iterator[dict[str, torch.Tensor]]:
-    encode = pair_preprocessor(tokenizer)
-    for pair in pairs:
-        yield {name: torch.tensor(ids) for name, ids in encode(pair).items()}
