@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable, Sequence, Set
-from functools import cached_property
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from regard.data.text.pair_merges import merge_pairs
@@ -21,6 +21,7 @@ class EngineTokenizer(Tokenizer):
     True
     """
 
+    _merges: tuple[dict[tuple[str, ...], int], dict[str, int]] | None = None  # and the vocabulary
     _fixed: Set[int] = frozenset()  # ids that are not merged from characters
 
     def __init__(self, state: str, languages: Sequence[str] = ()):
@@ -49,26 +50,25 @@ class EngineTokenizer(Tokenizer):
     def _state(self) -> Any:
         return self._engine.to_str()
 
-    @cached_property
-    def _ranks(self) -> dict[tuple[str, str], int]:
-        merges = json.loads(self._engine.to_str())["model"]["merges"]
-        return {tuple(merge): number for number, merge in enumerate(merges)}
+    def with_dropout(self, rate: float, key: str) -> Tokenizer:
+        if self.is_bpe and self._merges is None:  # before a copy is made: it takes long
+            merges = json.loads(self._engine.to_str())["model"]["merges"]
+            ranks = {tuple(merge): number for number, merge in enumerate(merges)}
+            self._merges = ranks, self._engine.get_vocab()
+        return super().with_dropout(rate, key)
 
     def _merge_again(self, encoding: Any) -> list[int]:
-        """Ids with BPE dropout: the library's own has no seed. Words with other tokens stay."""
-        ids, ranks, vocab = list[int](), self._ranks, self._vocab
+        """Ids with BPE dropout: that of the library has no seed."""
+        assert self._merges is not None
+        ids, (ranks, vocab) = list[int](), self._merges
         words = zip(encoding.word_ids, encoding.ids, encoding.tokens, strict=True)
-        for _, word in groupby(words, key=lambda token: token[0]):
+        for _, word in groupby(words, key=itemgetter(0)):
             _, numbers, tokens = zip(*word, strict=True)
             if self._fixed.isdisjoint(numbers):
-                pieces = merge_pairs("".join(tokens), lambda *pair: ranks.get(pair), self._drop)
-                numbers = [vocab.get(piece, -1) for piece in pieces]
+                pieces = merge_pairs("".join(tokens), ranks.get, self._drop)
+                numbers = [vocab.get(piece, self.unk_id) for piece in pieces]
             ids += numbers
         return ids
-
-    @cached_property
-    def _vocab(self) -> dict[str, int]:
-        return self._engine.get_vocab()
 
 
 class BPETokenizer(EngineTokenizer):

@@ -41,8 +41,8 @@ def _bpe(model: SentencePieceModel) -> Segmenter:
     scores = {text: -score for text, score, kind in model.pieces if kind == NORMAL}
     frozen = {text for text, _, kind in model.pieces if kind == USER_DEFINED}
 
-    def rank(left: str, right: str) -> float | None:
-        return None if left in frozen or right in frozen else scores.get(left + right)
+    def rank(pair: tuple[str, str]) -> float | None:
+        return scores.get("".join(pair)) if frozen.isdisjoint(pair) else None
 
     def merge(word: str, drop: Drop = None) -> list[str]:
         symbols, at = [], 0

@@ -30,6 +30,7 @@ from regard.train.config import TrainConfig
 from regard.train.evaluation import score_texts
 
 CORRECT_CHRF = 50.0  # chrF from which an answer is graded as correct
+DROPOUT_WINDOW = 1024  # encoded before the first step
 SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all are in memory anyway
 
 
@@ -131,7 +132,8 @@ class PairsTask(TextTokenizer, TranslationTask):
         )
         return Batches(
             source, encode, split="train", batch_tokens=self.batch_limit(train),
-            sort_window=SORT_WINDOW, pad_id=tokenizer.pad_id, seed=train.seed, **shard,
+            sort_window=SORT_WINDOW if encode is None else DROPOUT_WINDOW,
+            pad_id=tokenizer.pad_id, seed=train.seed, **shard,
         )  # fmt: skip
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> TranslationEvaluator:
