@@ -17,10 +17,10 @@ from regard.errors import FileError, RegardError
 
 __all__ = ["app", "main"]
 
-# each is the function of that name in the module of that name
+# each is the function, or group of functions, of that name in the module of that name
 COMMANDS = """
     apply classify cost data demo evaluate export generate label look new quantize recipes report
-    resume runs serve tag tour train transcribe translate verify version work
+    resume runs serve tag tokenizer tour train transcribe translate verify version work
 """
 
 
@@ -71,7 +71,11 @@ def import_files(
 
 
 for name in COMMANDS.split():
-    app.command()(getattr(import_module(f"regard.cli.{name}"), name))
+    command = getattr(import_module(f"regard.cli.{name}"), name)
+    if isinstance(command, typer.Typer):  # with commands of its own
+        app.add_typer(command, name=name)
+    else:
+        app.command()(command)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from regard.data.image.example import ImageExample
 from regard.data.image.idx import read_idx
 from regard.data.image.image_batches import ImageBatches
 from regard.data.load_report import LoadReport
-from regard.data.source import InMemorySource, Source
+from regard.data.source import InMemorySource, NumberedSource, Source
 from regard.data.split import Split, hash_split
 from regard.data.table import read_table
 from regard.data.text.annotated import (
@@ -33,14 +33,21 @@ from regard.data.text.annotated import (
     read_tagged_tokens,
 )
 from regard.data.text.documents import Document, TextFiles, stdlib_files
+from regard.data.text.engine_tokenizers import (
+    BPETokenizer,
+    HuggingFaceTokenizer,
+    UnigramTokenizer,
+)
 from regard.data.text.normalizers import normalize_text
 from regard.data.text.packed import PackedText, TokenWindow, pack_text
 from regard.data.text.pair import Pair, pair_preprocessor
 from regard.data.text.parallel_corpus import ParallelCorpus
 from regard.data.text.phrases.facts import Fact, count_facts, draw_fact, fact_split
 from regard.data.text.po_catalog import FillResult, PoCatalog, PoMessage, placeholders
+from regard.data.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from regard.data.text.tokenizer_stats import TokenizerStats, measure_tokenizer
+from regard.data.text.tokenizer_types import TokenizerType, train_tokenizer
 from regard.data.text.tokenizers import (
-    BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
@@ -83,6 +90,7 @@ __all__ = [
     "FillResult",
     "GeneratedBatches",
     "Glyphs",
+    "HuggingFaceTokenizer",
     "ImageBatches",
     "ImageCollection",
     "ImageExample",
@@ -90,6 +98,7 @@ __all__ = [
     "LabeledText",
     "LoadReport",
     "Morse",
+    "NumberedSource",
     "PackedText",
     "Pair",
     "ParallelCorpus",
@@ -99,6 +108,7 @@ __all__ = [
     "PoMessage",
     "RenderedGlyphs",
     "Resampler",
+    "SentencePieceTokenizer",
     "Source",
     "SpeechAugmentation",
     "SpeechManifest",
@@ -108,6 +118,9 @@ __all__ = [
     "TokenCache",
     "TokenWindow",
     "Tokenizer",
+    "TokenizerStats",
+    "TokenizerType",
+    "UnigramTokenizer",
     "WordTokenizer",
     "augment",
     "augment_log_mel",
@@ -123,6 +136,7 @@ __all__ = [
     "key_text",
     "keyed_tone",
     "load_images",
+    "measure_tokenizer",
     "morse_batches",
     "normalize_recording",
     "normalize_text",
@@ -138,6 +152,7 @@ __all__ = [
     "seeded_generator",
     "speech_preprocessor",
     "stdlib_files",
+    "train_tokenizer",
     "write_token_cache",
 ]
 

@@ -56,6 +56,21 @@ class InMemorySource:
             epoch, first = epoch + 1, 0
 
 
+class NumberedSource:
+    """The examples of a source, each with its number: `(number, example)`.
+
+    >>> list(NumberedSource(InMemorySource(test=["a", "b"])).examples("test", seed=0, start=1))
+    [(1, 'b')]
+    """
+
+    def __init__(self, source: Source):
+        self.source = source
+
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[tuple[int, Any]]:
+        """Iterate over a split from example number `start`."""
+        return enumerate(self.source.examples(split, seed, start), start)
+
+
 def example_keys(split: Split, seed: int, start: int, eval_size: int) -> Iterator[str]:
     """Keys of generated examples from number `start`: endless for train, else `eval_size`.
 

@@ -106,9 +106,8 @@ def alignment_head(sight: Sight) -> Any:
 
 def _words(tokenizer: Tokenizer, ids: list[int]) -> list[tuple[str, list[int]]]:
     """Words with the positions of their tokens; in text without spaces every token is a word."""
-    tokens = [
-        (at, tokenizer.id_to_token(i)) for at, i in enumerate(ids) if i >= tokenizer.first_text_id
-    ]
+    texts = [(at, i) for at, i in enumerate(ids) if i not in tokenizer.special_tokens]
+    tokens = [(at, tokenizer.id_to_token(i)) for at, i in texts]
     has_spaces = any(token[:1].isspace() or token[-1:].isspace() for _, token in tokens)
     words: list[tuple[str, list[int]]] = []
     after_space = True

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from regard import models
 from regard.data import Pair, Tokenizer
-from regard.data.text.tokenizers import SPECIAL_TOKENS
 from regard.errors import FileError, LookError, ShapeError
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
@@ -79,8 +78,10 @@ class TextModel:
     @property
     def separators(self) -> frozenset[str]:
         """Tokens that end a part of a text: punctuation and special tokens."""
-        special = SPECIAL_TOKENS if self.tokenizer is not None else ()
-        special = special if self.hf_tokenizer is None else self.hf_tokenizer.all_special_tokens
+        if (own := self.tokenizer) is not None:
+            ids = (own.pad_id, own.bos_id, own.eos_id, own.unk_id)
+            return PUNCTUATION | {own.special_tokens[i] for i in ids}
+        special = () if self.hf_tokenizer is None else self.hf_tokenizer.all_special_tokens
         return PUNCTUATION | set(special)
 
     @property

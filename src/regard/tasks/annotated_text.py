@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from regard.data import (
     Batches,
-    BPETokenizer,
-    CharTokenizer,
-    InMemorySource,
     LoadReport,
     Split,
     Tokenizer,
@@ -26,9 +23,9 @@ from regard.data.batches import Encoded, batch_by_length
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
-from regard.models.config import check_choices, check_positive
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
 from regard.tasks.recipe import DataContents, Shard, Task
+from regard.tasks.text_tokenizer import TextTokenizer
 from regard.train.config import TrainConfig
 
 BATCH_SIZE = 64  # texts that are evaluated together
@@ -43,32 +40,24 @@ class AnnotatedSplits(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnnotatedTextTask(Task):
+class AnnotatedTextTask(TextTokenizer, Task):
     """Own texts with labels, in one file or one per split.
 
     Args:
         train: file of the train split.
         valid, test: files of these splits; "" takes a twentieth of `train`, by a hash of the text.
         names: of the classes; () takes the labels of the data. A run keeps them.
-        tokenizer_type: byte-pair encoding or characters, of the train split.
-        vocab_size: of byte-pair encoding.
 
     >>> AnnotatedTextTask.paths
-    ('train', 'valid', 'test')
+    ('train', 'valid', 'test', 'tokenizer_file')
     """
 
-    paths: ClassVar[tuple[str, ...]] = SPLITS
+    paths: ClassVar[tuple[str, ...]] = (*SPLITS, "tokenizer_file")
 
     train: str
     valid: str = ""
     test: str = ""
     names: tuple[str, ...] = ()
-    tokenizer_type: Literal["bpe", "characters"] = "bpe"
-    vocab_size: int = 4000
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        check_positive(self, "vocab_size")
 
     @abstractmethod
     def read(self, path: str, report: LoadReport) -> Iterator[Any]:
@@ -117,11 +106,8 @@ class AnnotatedTextTask(Task):
         return skipped + class_warnings(self.fit(0).names, splits.counts)
 
     def tokenizer(self, seed: int) -> Tokenizer:
-        """Byte pairs or characters of the train split."""
-        texts = (self.text(example) for example in self.load().examples["train"])
-        if self.tokenizer_type == "characters":
-            return CharTokenizer.train(texts)
-        return BPETokenizer.train(texts, self.vocab_size)
+        """Trained on the texts of the train split, or that of the file."""
+        return self.make_tokenizer(lambda: map(self.text, self.load().examples["train"]))
 
     def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
         """The model's config with the vocabulary size and the number of classes."""
@@ -138,9 +124,12 @@ class AnnotatedTextTask(Task):
 
     def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
         """Examples of similar length, in a new order each epoch."""
-        source = InMemorySource(train=self.encoded(tokenizer, "train"))
+        fitted = self.fit(0)
+        source, encode = self.encoded_source(
+            fitted.load().examples["train"], fitted.encoder, tokenizer, train.seed
+        )
         return Batches(
-            source, None, split="train", batch_tokens=self.batch_limit(train),
+            source, encode, split="train", batch_tokens=self.batch_limit(train),
             pad_id=tokenizer.pad_id, seed=train.seed, **shard,
         )  # fmt: skip
 

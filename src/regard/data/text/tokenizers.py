@@ -1,48 +1,71 @@
-"""Tokenizers: bytes, characters, words and byte-pair encoding."""
+"""Tokenizers: what all have in common, and bytes, characters and words."""
 
 import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 from regard.data.text.normalizers import check_normalizers, normalize_text
 from regard.data.text.tokenizer_file import read_tokenizer, write_tokenizer
 from regard.errors import ConfigError, FileError, suggestion
 
-# Words with the white space before them, or white space at the end. To Unicode, and so to the
-# pre-tokenizer, the separators U+001C to U+001F are no white space.
-_spaced_words = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+").findall
-MAX_WORDS = 200_000  # whose ids `BPETokenizer.encode_batch` keeps
-SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
+SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<start>", "eos": "<end>", "unk": "<unknown>"}
 
 
 class Tokenizer(ABC):
     """Base class of tokenizers: PAD 0, BOS 1, EOS 2, UNK 3, then one token per language.
 
-    Text never encodes to a special token: "<pad>" in a text is five ordinary characters.
-    `normalizers` are the steps of `data.normalize_text` that inputs pass (`encode_input`); `vocab`
-    is the vocabulary size, special tokens included.
+    Imported vocabularies keep their ids: what they lack of these comes after them. Text never
+    encodes to a special token: "<pad>" in a text is five ordinary characters. `normalizers` are the
+    steps of `data.normalize_text` that inputs pass (`encode_input`); `vocab` is the vocabulary
+    size, special tokens included; `special_tokens` are their names by id.
 
     >>> tokenizer = ByteTokenizer(languages=("de", "fr"))
     >>> tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.language_id("fr")
     (0, 1, 2, 5)
     """
 
-    pad_id, bos_id, eos_id, unk_id = range(4)
+    pad_id, bos_id, eos_id, unk_id = range(4)  # unless an imported vocabulary has its own
     registry: ClassVar[dict[str, type["Tokenizer"]]] = {}
     normalizers: tuple[str, ...] = ()
+    is_bpe = False  # whether it merges pairs, so that it can be used with dropout
+    _drop: Callable[[], bool] | None = None
 
-    def __init__(self, languages: Sequence[str], text_vocab: int):
+    def __init__(
+        self,
+        languages: Sequence[str],
+        text_vocab: int,
+        special_tokens: Mapping[int, str] | None = None,
+        roles: Mapping[str, int] | None = None,
+    ):
+        """Number the tokens.
+
+        Args:
+            languages: names of languages, each with a token.
+            text_vocab: number of text tokens; of all tokens of an imported vocabulary.
+            special_tokens: of an imported vocabulary, by id; None puts ours before the text tokens.
+            roles: which of them are "pad", "bos", "eos" and "unk".
+        """
         self.languages = tuple(languages)
         if len(set(self.languages)) < len(self.languages):
             raise ConfigError(f"languages: need to differ, got {' '.join(self.languages)}")
-        self._special = (*SPECIAL_TOKENS, *(f"<{language}>" for language in self.languages))
-        self.first_text_id = len(self._special)
-        self.vocab = self.first_text_id + text_vocab
+        ids, names = dict(roles or {}), [f"<{name}>" for name in self.languages]
+        own = [role for role in SPECIAL_TOKENS if role not in ids]
+        names = [*(SPECIAL_TOKENS[role] for role in own), *names]
+        self.first_text_id, first = (len(names), 0) if special_tokens is None else (0, text_vocab)
+        self.vocab = text_vocab + len(names)
+        numbers = range(first, first + len(names))
+        self.special_tokens = {**(special_tokens or {}), **dict(zip(numbers, names, strict=True))}
+        ids |= zip(own, numbers, strict=False)
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = (ids[role] for role in SPECIAL_TOKENS)
+        self._language_ids = dict(zip(self.languages, numbers[len(own) :], strict=True))
 
     def __init_subclass__(cls) -> None:
         Tokenizer.registry[cls.__name__] = cls
@@ -65,20 +88,19 @@ class Tokenizer(ABC):
 
     def id_to_token(self, token_id: int) -> str:
         """Display text of one id; the name of a special token."""
-        if token_id < self.first_text_id:
-            return self._special[token_id]
-        return self._token(token_id - self.first_text_id)
+        name = self.special_tokens.get(token_id)
+        return self._token(token_id - self.first_text_id) if name is None else name
 
     def language_id(self, name: str) -> int:
         """Id of a target-language token."""
-        if name in self.languages:
-            return len(SPECIAL_TOKENS) + self.languages.index(name)
+        if name in self._language_ids:
+            return self._language_ids[name]
         known = " ".join(self.languages) or "none, as the tokenizer has no languages"
         hint = suggestion(name, self.languages)
         raise ConfigError(f"language: needs one of {known}, got {name!r}{hint}")
 
     def save(self, folder: str | Path) -> Path:
-        """Write tokenizer.json into a folder; returns the path of the file."""
+        """Write a .json file, or tokenizer.json into a folder; returns the path of the file."""
         return write_tokenizer(self._body(), folder)
 
     def _body(self) -> dict[str, Any]:
@@ -93,18 +115,61 @@ class Tokenizer(ABC):
         """A hash that is equal for tokenizers that encode alike."""
         return blake2b(json.dumps(self._body()).encode(), digest_size=16).hexdigest()
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Where each token of `encode(text)` begins and ends in the text.
+
+        >>> ByteTokenizer().offsets("aé")  # the last byte of a character covers it
+        [(0, 1), (1, 1), (1, 2)]
+        """
+        ids = self.encode(text)
+        prefixes = (self.decode(ids[:count]) for count in range(len(ids) + 1))
+        ends = [
+            len(prefix.rstrip("�")) if text[: len(prefix)] != prefix else len(prefix)
+            for prefix in prefixes
+        ]
+        return list(pairwise(ends))
+
+    def with_dropout(self, rate: float, key: str) -> "Tokenizer":
+        """This tokenizer with BPE dropout (Provilkov et al. 2020), for training only.
+
+        Each merge is skipped with probability `rate`. The same key gives the same tokens.
+
+        >>> from regard.data import BPETokenizer
+        >>> tokenizer = BPETokenizer.train(["low lower lowest"] * 9, vocab_size=270)
+        >>> tokenizer.decode(tokenizer.with_dropout(0.5, "seed 0, example 7").encode("lowest"))
+        'lowest'
+        """
+        if not self.is_bpe:
+            raise ConfigError(
+                f"bpe_dropout: needs byte pairs, which merge, got {type(self).__name__}; "
+                "try tokenizer_type=bpe"
+            )
+        if not 0 <= rate < 1:
+            raise ConfigError(f"bpe_dropout: needs to be from 0 to below 1, got {rate}")
+        tokenizer, random = copy(self), Random(key).random
+        tokenizer._drop = lambda: random() < rate
+        return tokenizer
+
     @staticmethod
-    def load(path: str | Path) -> "Tokenizer":
-        """Load a saved tokenizer as the class that saved it."""
+    def load(path: str | Path, languages: Sequence[str] | None = None) -> "Tokenizer":
+        """Load a tokenizer: a saved one, tokenizer.json of Hugging Face, or a SentencePiece .model.
+
+        Args:
+            path: the file, or a folder with it, such as that of a run.
+            languages: names of languages, instead of those it was saved with.
+        """
         body, file = read_tokenizer(path)
+        languages = body["languages"] if languages is None else languages
         kind = body["kind"]
         if not isinstance(kind, str) or kind not in Tokenizer.registry:
             known = ", ".join(sorted(Tokenizer.registry))
             raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r:.40}")
         try:
-            tokenizer = Tokenizer.registry[kind]._from(body["state"], body["languages"])
+            tokenizer = Tokenizer.registry[kind]._from(body["state"], languages)
             tokenizer.normalizers = check_normalizers(body.get("normalizers", []))
             return tokenizer
+        except FileError as error:  # of an imported file
+            raise FileError(f"{file}: {error}") from error
         except Exception as error:  # a foreign state can raise anything
             raise FileError(f"{file}: needs the state of {kind}, got {error}") from error
 
@@ -124,7 +189,7 @@ class Tokenizer(ABC):
         ids = [int(token_id) for token_id in ids]
         if unknown := [i for i in ids if not 0 <= i < self.vocab]:
             raise ConfigError(f"ids: need to be from 0 to {self.vocab - 1}, got {unknown[0]}")
-        return [i - self.first_text_id for i in ids if i >= self.first_text_id]
+        return [i - self.first_text_id for i in ids if i not in self.special_tokens]
 
 
 class ByteTokenizer(Tokenizer):
@@ -248,72 +313,6 @@ class WordTokenizer(CharTokenizer):
     @classmethod
     def _from(cls, state: Any, languages: Sequence[str]) -> "WordTokenizer":
         return cls(state["tokens"], languages, max_digits=state["max_digits"])
-
-
-class BPETokenizer(Tokenizer):
-    """Byte-level byte-pair encoding (Sennrich et al. 2016): lossless, no unknown tokens.
-
-    >>> tokenizer = BPETokenizer.train(["low lower lowest"] * 9, vocab_size=270)
-    >>> [tokenizer.id_to_token(i) for i in tokenizer.encode("low slow")]
-    ['low', ' ', 's', 'low']
-    """
-
-    def __init__(self, state: str, languages: Sequence[str] = ()):
-        from tokenizers import Tokenizer as Engine  # imported on first use: slow to load
-
-        self._engine = Engine.from_str(state)
-        super().__init__(languages, self._engine.get_vocab_size())
-        self._words: dict[str, list[int]] = {}  # encoded by `encode_batch`
-
-    @classmethod
-    def train(
-        cls, texts: Iterable[str], vocab_size: int, *, languages: Sequence[str] = ()
-    ) -> "BPETokenizer":
-        """Learn merges from texts, up to `vocab_size` ids in all."""
-        from tokenizers import Tokenizer as Engine
-        from tokenizers import decoders, models, pre_tokenizers, trainers
-
-        room = vocab_size - len(SPECIAL_TOKENS) - len(languages)
-        if room < 256:
-            raise ConfigError(
-                f"vocab_size: needs {vocab_size - room + 256} for the bytes alone, got {vocab_size}"
-            )
-        engine = Engine(models.BPE())
-        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        engine.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=room, initial_alphabet=alphabet, show_progress=False
-        )
-        engine.train_from_iterator(texts, trainer)
-        return cls(engine.to_str(), languages)
-
-    def encode(self, text: str) -> list[int]:
-        return [self.first_text_id + number for number in self._engine.encode(text).ids]
-
-    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        # Merges stay within what the pre-tokenizer splits off, and it always splits before white
-        # space that follows a word: each word is encoded once, with the white space before it.
-        words, rows = self._words, []
-        for text in texts:
-            if len(words) > MAX_WORDS:
-                words.clear()
-            ids: list[int] = []
-            for word in _spaced_words(text):
-                if (found := words.get(word)) is None:
-                    found = words[word] = self.encode(word)
-                ids += found
-            rows.append(ids)
-        return rows
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._engine.decode(self._texts(ids), skip_special_tokens=False)
-
-    def _token(self, index: int) -> str:
-        return self._engine.decode([index])
-
-    def _state(self) -> Any:
-        return self._engine.to_str()
 
 
 def _word_splitter(max_digits: int):

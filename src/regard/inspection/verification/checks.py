@@ -185,8 +185,10 @@ def _logit_attribution(subject: Subject) -> float:
 def _split_score(subject: Subject) -> float:
     names = [n for n in find_activations(subject.model) if n.endswith(".self.in")]
     length = subject.sight.sites[-1].queries
-    where = {"head": 0, "query": length - 1, "key": length // 2}
-    split = split_score(subject.model, subject.inputs, names[-1].removesuffix(".in"), **where)
+    at = names[-1].removesuffix(".in")
+    split = split_score(
+        subject.model, subject.inputs, at, head=0, query=length - 1, key=length // 2
+    )
     return abs(split.error) / max(1e-6, float(split.pairs.abs().max()))
 
 

@@ -22,6 +22,7 @@ from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
 
 MAX_ROWS = 32  # texts that are generated together
+CONTEXT = 8  # tokens that new ones are decoded with
 
 
 def generate_run(
@@ -60,14 +61,16 @@ class TextStream:
 
     def __init__(self, row: GeneratedRow):
         self.row, self.text, self.ended = row, "", False
-        self._pending: list[int] = []
+        # decoded after tokens before them: a token may begin with a space that the first one loses
+        self._context, self._pending = list(row.prompt[-CONTEXT:]), list[int]()
 
     def push(self, token: int, ended: bool, tokenizer: Tokenizer) -> str:
         """Add a token; returns the text that it completes."""
         self._pending.append(token)
-        self.ended, text = ended, tokenizer.decode(self._pending)
+        self.ended, text = ended, _continuation(tokenizer, self._context, self._pending)
         if text.endswith("�") and not ended:  # a character may be spread over several byte tokens
             return ""
+        self._context = (self._context + self._pending)[-CONTEXT:]
         self._pending, self.text = [], self.text + text
         return text
 
@@ -171,7 +174,7 @@ def _model(run: RunContents, device: Device | None) -> LanguageModel:
 
 def _text_only(tokenizer: Tokenizer) -> SuppressTokens:
     """Of the special tokens only the end token may be generated."""
-    return SuppressTokens(i for i in range(tokenizer.first_text_id) if i != tokenizer.eos_id)
+    return SuppressTokens(i for i in tokenizer.special_tokens if i != tokenizer.eos_id)
 
 
 def _stream(
@@ -189,15 +192,20 @@ def _stream(
         stepper, state, last_tokens(prompt), end=tokenizer.eos_id, max_new_tokens=max_new_tokens,
         sampling=sampling, constraints=[_text_only(tokenizer)],
     )  # fmt: skip
-    pending: list[int] = []
+    # decoded after tokens before them: a token may begin with a space that the first one loses
+    context, pending = ids[-CONTEXT:], list[int]()
     for step in steps:
         pending += step.tokens.tolist()
-        text = tokenizer.decode(pending)
+        text = _continuation(tokenizer, context, pending)
         if not text.endswith("�"):  # a character may be spread over several byte tokens
-            pending = []
+            context, pending = (context + pending)[-CONTEXT:], []
             yield text
     if pending:
-        yield tokenizer.decode(pending)
+        yield _continuation(tokenizer, context, pending)
+
+
+def _continuation(tokenizer: Tokenizer, context: list[int], ids: list[int]) -> str:
+    return tokenizer.decode(context + ids)[len(tokenizer.decode(context)) :]
 
 
 def _prompt_ids(run: RunContents, prompt: str, max_new_tokens: int) -> list[int]:

@@ -15,9 +15,6 @@ from typing import ClassVar, Literal, NoReturn, Unpack
 import torch
 
 from regard.data import (
-    BPETokenizer,
-    ByteTokenizer,
-    CharTokenizer,
     Document,
     Split,
     TextFiles,
@@ -27,11 +24,12 @@ from regard.data import (
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig
-from regard.models.config import check_choices, check_positive
+from regard.models.config import check_positive
 from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
 from regard.tasks.recipe import DataContents, EvalSplit, Shard, Task
 from regard.tasks.registry import task
+from regard.tasks.text_tokenizer import TextTokenizer
 from regard.train.config import TrainConfig
 
 PIECE_CHARS = 10_000  # of texts that a tokenizer's sample consists of
@@ -62,7 +60,7 @@ class LanguageTask(Task):
 
 @task("text")
 @dataclass(frozen=True, kw_only=True)
-class TextTask(LanguageTask):
+class TextTask(TextTokenizer, LanguageTask):
     """Text files, or Python's standard library.
 
     Texts are streamed: the train split is encoded once into a token cache, so that it may be larger
@@ -72,8 +70,6 @@ class TextTask(LanguageTask):
         folder: a file or a folder of files; "" is the standard library.
         split_by: "files" assigns each file to train, valid or test by a hash of its text; "tail"
             makes the last tenth of all text both valid and test.
-        tokenizer_type: characters, bytes or byte-pair encoding.
-        vocab_size: of byte-pair encoding.
         tokenizer_chars: characters of the train split that the tokenizer is trained on, at most;
             of a longer one evenly spaced pieces.
         eval_chars: characters of valid and of test to evaluate, at most, of files in random order;
@@ -86,11 +82,10 @@ class TextTask(LanguageTask):
     'next_token'
     """
 
-    paths: ClassVar[tuple[str, ...]] = ("folder",)
+    paths: ClassVar[tuple[str, ...]] = ("folder", "tokenizer_file")
 
     folder: str = ""
     split_by: Literal["files", "tail"] = "files"
-    tokenizer_type: Literal["characters", "bytes", "bpe"] = "bpe"
     vocab_size: int = 4096
     tokenizer_chars: int = 50_000_000
     eval_chars: int | None = None
@@ -99,9 +94,12 @@ class TextTask(LanguageTask):
     overlap: int = 0
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_positive(self, "vocab_size", "tokenizer_chars", "length", "valid_windows")
-        check_positive(self, "eval_chars")
+        super().__post_init__()
+        check_positive(self, "tokenizer_chars", "eval_chars", "length", "valid_windows")
+        if self.bpe_dropout:
+            raise ConfigError(
+                f"bpe_dropout: needs 0 for text, which is encoded once, got {self.bpe_dropout}"
+            )
         if not 0 <= self.overlap < self.length:
             raise ConfigError(
                 f"overlap: needs 0 to {self.length - 1}, less than length, got {self.overlap}"
@@ -162,13 +160,8 @@ class TextTask(LanguageTask):
         return TextFiles([self.folder]) if self.folder else TextFiles()
 
     def tokenizer(self, seed: int) -> Tokenizer:
-        """Characters or byte pairs of the train split, or bytes."""
-        if self.tokenizer_type == "bytes":
-            return ByteTokenizer()
-        texts = self._sample_texts()
-        if self.tokenizer_type == "characters":
-            return CharTokenizer.train(texts)
-        return BPETokenizer.train(texts, self.vocab_size)
+        """Trained on a sample of the train split, or that of the file."""
+        return self.make_tokenizer(self._sample_texts)
 
     def document_edges(self, tokenizer: Tokenizer) -> list[int]:
         """The end token around each file; none with "tail", which is cut anywhere."""

@@ -4,17 +4,16 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Unpack, get_args
+from typing import ClassVar, NamedTuple, Unpack, get_args
 
 from regard.data import (
     AudioBatches,
-    BPETokenizer,
-    CharTokenizer,
     SpeechAugmentation,
     SpeechManifest,
     Split,
     Tokenizer,
-    WordTokenizer,
+    TokenizerType,
+    train_tokenizer,
 )
 from regard.data.audio.peak_normalization import DITHER
 from regard.data.audio.speech_batches import speech_batches
@@ -49,7 +48,7 @@ class SpeechTask(AudioTask):
         n_mels: log-mel bands.
         max_seconds: longest recording.
         tokenizer_type: units of the transcripts.
-        vocab_size: largest vocabulary of words or BPE.
+        vocab_size: largest vocabulary of words, byte pairs or unigram.
         speeds: speed factors of training recordings (speed perturbation).
         min_snr: lowest signal-to-noise ratio of added noise in dB; None adds none.
         online_cmvn: whether the model normalises its features online (its `cmvn_depth`); if not,
@@ -70,7 +69,7 @@ class SpeechTask(AudioTask):
     sample_rate: int = 16000
     n_mels: int = 80
     max_seconds: float = 30.0
-    tokenizer_type: Literal["characters", "words", "bpe"] = "characters"
+    tokenizer_type: TokenizerType = "characters"
     vocab_size: int = 1000
     speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
     min_snr: float | None = 10.0
@@ -114,11 +113,7 @@ class SpeechTask(AudioTask):
         if not texts:
             reasons = ", ".join(self.source().report.reasons) or "empty manifest"
             raise FileError(f"{self.folder}: needs recordings to train on, got none: {reasons}")
-        if self.tokenizer_type == "characters":
-            return CharTokenizer.train(texts)
-        if self.tokenizer_type == "words":
-            return WordTokenizer.train(texts, vocab_size=self.vocab_size)
-        return BPETokenizer.train(texts, self.vocab_size)
+        return train_tokenizer(self.tokenizer_type, texts, self.vocab_size)
 
     def resolve(self, model: RecogniserConfig, tokenizer: Tokenizer) -> RecogniserConfig:
         """The model's config with the vocabulary and features of the data."""

@@ -1,21 +1,19 @@
 """Sentence pairs of own files, in every format of `data.ParallelCorpus`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Unpack
 
 from torch import nn
 
 from regard.data import (
     Batches,
-    BPETokenizer,
     InMemorySource,
     Pair,
     ParallelCorpus,
     Split,
     Tokenizer,
-    WordTokenizer,
     iter_texts,
     pair_preprocessor,
 )
@@ -24,10 +22,11 @@ from regard.data.split import SPLITS
 from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError
 from regard.files import iter_chunks, open_binary
-from regard.models.config import check_choices, check_positive
+from regard.models.config import check_positive
 from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.recipe import DataContents, EvalSplit, Shard
 from regard.tasks.registry import task
+from regard.tasks.text_tokenizer import TextTokenizer
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
@@ -35,16 +34,18 @@ from regard.train.config import TrainConfig
 from regard.train.evaluation import score_texts
 
 CORRECT_CHRF = 50.0  # chrF from which an answer is graded as correct
+DROPOUT_WINDOW = 1024  # encoded before the first step
 SORT_WINDOW = 8192  # pairs sorted by length together: little padding
 
 
 @task("pairs")
 @dataclass(frozen=True, kw_only=True)
-class PairsTask(TranslationTask):
+class PairsTask(TextTokenizer, TranslationTask):
     """Sentence pairs of own files: aligned files, .tsv, .csv, .jsonl, .po, .mo or .tmx.
 
     Pairs are streamed: the train split is encoded once into a token cache, so that it may be larger
-    than memory. Where a file is missing and NAME.gz exists, that is read.
+    than memory; with `bpe_dropout` it is held in memory and encoded each time. Where a file is
+    missing and NAME.gz exists, that is read.
 
     Args:
         folder: that the files are relative to.
@@ -53,8 +54,6 @@ class PairsTask(TranslationTask):
         source_language, target_language: their names, such as "de" and "en".
         columns: of source and target in a table, by number, or by name with `header` or in .jsonl.
         header: whether the first line of a .tsv or .csv names its columns.
-        tokenizer_type: byte-pair encoding or words.
-        vocab_size: of the vocabulary that both sides share.
         tokenizer_pairs: train pairs that the tokenizer is trained on, at most; a uniform sample.
         eval_pairs: pairs of valid and of test to evaluate, at most, a uniform sample; None is all.
         lowercase: lower-case both sides.
@@ -67,7 +66,7 @@ class PairsTask(TranslationTask):
     regard.errors.FileError: train: needs files in folder='.', got no pairs.tsv; try --set folder=…
     """
 
-    paths: ClassVar[tuple[str, ...]] = ("folder",)
+    paths: ClassVar[tuple[str, ...]] = ("folder", "tokenizer_file")
 
     folder: str = "."
     train: tuple[str, ...] = ()
@@ -77,7 +76,6 @@ class PairsTask(TranslationTask):
     target_language: str = "target"
     columns: tuple[str, str] = ("1", "2")
     header: bool = False
-    tokenizer_type: Literal["bpe", "words"] = "bpe"
     vocab_size: int = 8000
     tokenizer_pairs: int = 500_000
     eval_pairs: int | None = None
@@ -86,8 +84,8 @@ class PairsTask(TranslationTask):
     search: SearchConfig = SearchConfig(length_penalty=1.0, max_new_tokens=80)
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_positive(self, "vocab_size", "tokenizer_pairs", "eval_pairs")
+        super().__post_init__()
+        check_positive(self, "tokenizer_pairs", "eval_pairs")
         for name in SPLITS:
             files = getattr(self, name)
             if len(files) > 2 or not files and (name == "train" or self.valid or self.test):
@@ -145,15 +143,16 @@ class PairsTask(TranslationTask):
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """One vocabulary for both sides, trained on a sample of the train split."""
-        sample = Reservoir[Pair](self.tokenizer_pairs, seed)
-        sample.extend(self.stream_pairs("train"))
-        texts = iter_texts(sample.items)
         languages = (self.source_language, self.target_language)
-        if self.tokenizer_type == "words":
-            tokenizer = WordTokenizer.train(texts, languages=languages, vocab_size=self.vocab_size)
-        else:
-            tokenizer = BPETokenizer.train(texts, self.vocab_size, languages=languages)
-        tokenizer.normalizers = ("lower",) if self.lowercase else ()
+
+        def sample_texts() -> Iterable[str]:
+            sample = Reservoir[Pair](self.tokenizer_pairs, seed)
+            sample.extend(self.stream_pairs("train"))
+            return iter_texts(sample.items)
+
+        tokenizer = self.make_tokenizer(sample_texts, languages)
+        if self.lowercase and "lower" not in tokenizer.normalizers:
+            tokenizer.normalizers = (*tokenizer.normalizers, "lower")
         return tokenizer
 
     def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
@@ -170,14 +169,19 @@ class PairsTask(TranslationTask):
         **shard: Unpack[Shard],
     ) -> Batches:
         """`batches` from a token cache; without a folder it is a temporary one."""
+        options: dict[str, Any] = {
+            "split": "train", "pad_id": tokenizer.pad_id, "seed": train.seed,
+            "batch_tokens": self.batch_limit(train), **shard,
+        }  # fmt: skip
+        if self.bpe_dropout:
+            pairs = list(self._train_pairs())
+            source, encode = self.encoded_source(pairs, pair_preprocessor, tokenizer, train.seed)
+            return Batches(source, encode, sort_window=DROPOUT_WINDOW, **options)
         encoded = encode_train_split(
             self, tokenizer, map(pair_preprocessor(tokenizer), self._train_pairs()),
             self.corpus().files, cache=cache, show=show, count=self._count_lines,
         )  # fmt: skip
-        return Batches(
-            InMemorySource(train=encoded), None, split="train", pad_id=tokenizer.pad_id,
-            batch_tokens=self.batch_limit(train), sort_window=SORT_WINDOW, seed=train.seed, **shard,
-        )  # fmt: skip
+        return Batches(InMemorySource(train=encoded), None, sort_window=SORT_WINDOW, **options)
 
     def _count_lines(self) -> int | None:
         """About the number of train pairs, where a line is a pair."""

@@ -1,0 +1,82 @@
+"""What tasks on text share: the tokenizer, and how training examples are encoded with it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.data import InMemorySource, NumberedSource, Source, Tokenizer, train_tokenizer
+from regard.data.batches import Encoded
+from regard.data.text.tokenizer_types import TokenizerType
+from regard.errors import ConfigError
+from regard.models.config import check_choices, check_positive
+
+Encode = Callable[[Any], Encoded]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTokenizer:
+    """The tokenizer of a task on text.
+
+    Args:
+        tokenizer_type: byte pairs, unigram, words, characters or bytes, of the train split.
+        tokenizer_file: an existing one instead: of `regard tokenizer`, a run, tokenizer.json of
+            Hugging Face, or a SentencePiece .model.
+        vocab_size: of byte pairs, unigram and words.
+        bpe_dropout: probability that a merge of byte pairs is skipped, in training only.
+
+    >>> TextTokenizer(tokenizer_type="bytes").make_tokenizer(lambda: []).vocab
+    260
+    """
+
+    tokenizer_type: TokenizerType = "bpe"
+    tokenizer_file: str = ""
+    vocab_size: int = 4000
+    bpe_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "vocab_size")
+        if not 0 <= self.bpe_dropout < 1:
+            raise ConfigError(f"bpe_dropout: needs 0 or more, below 1, got {self.bpe_dropout}")
+        if self.bpe_dropout and self.tokenizer_type != "bpe" and not self.tokenizer_file:
+            raise ConfigError(
+                f"bpe_dropout: needs tokenizer_type=bpe, got {self.tokenizer_type}; try 0"
+            )
+
+    def make_tokenizer(
+        self, texts: Callable[[], Iterable[str]], languages: Sequence[str] = ()
+    ) -> Tokenizer:
+        """The tokenizer of the file, or one that is trained on the texts."""
+        if not self.tokenizer_file:
+            return train_tokenizer(
+                self.tokenizer_type, texts(), self.vocab_size, languages=languages
+            )
+        tokenizer = Tokenizer.load(self.tokenizer_file, languages)
+        if self.bpe_dropout:
+            tokenizer.with_dropout(self.bpe_dropout, "")  # raises where nothing is merged
+        return tokenizer
+
+    def encoded_source(
+        self,
+        examples: Sequence[Any],
+        encoder: Callable[[Tokenizer], Encode],
+        tokenizer: Tokenizer,
+        seed: int,
+    ) -> tuple[Source, Encode | None]:
+        """Source and encoder of `Batches`: examples encoded once, or each time with dropout.
+
+        With dropout, the seed and the number of an example determine its tokens, so that a resumed
+        training goes on with the same ones.
+        """
+        if not self.bpe_dropout:
+            encode = encoder(tokenizer)
+            rows = ({k: torch.tensor(x) for k, x in encode(row).items()} for row in examples)
+            return InMemorySource(train=list(rows)), None
+
+        def encode_numbered(numbered: tuple[int, Any]) -> Encoded:
+            number, example = numbered
+            return encoder(tokenizer.with_dropout(self.bpe_dropout, f"{seed}/{number}"))(example)
+
+        return NumberedSource(InMemorySource(train=examples)), encode_numbered
