@@ -90,7 +90,9 @@ def inspect_or_raise(
     raise FileError(f"{names}: needs {what} to train on, got {got}")
 
 
-def choose_steps(epoch_steps: float, epochs: int, min_steps: int = MIN_STEPS) -> tuple[int, str]:
+def choose_steps(
+    epoch_steps: float, epochs: int, min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS
+) -> tuple[int, str]:
     """Updates for so many epochs, within limits that take minutes, and the reason.
 
     >>> choose_steps(50, 20)
@@ -99,12 +101,12 @@ def choose_steps(epoch_steps: float, epochs: int, min_steps: int = MIN_STEPS) ->
     (3000, '3.0 epochs: at most 3,000 steps, to take minutes on two cores')
     """
     wanted = max(1, round(epoch_steps * epochs / 100)) * 100
-    steps = min(max(wanted, min_steps), MAX_STEPS)
+    steps = min(max(wanted, min_steps), max_steps)
     if steps == wanted:
         return steps, f"{epochs} epochs"
     passes = f"{steps / epoch_steps:,.1f} epochs"
-    if steps == MAX_STEPS:
-        return steps, f"{passes}: at most {MAX_STEPS:,} steps, to take minutes on two cores"
+    if steps == max_steps:
+        return steps, f"{passes}: at most {max_steps:,} steps, to take minutes on two cores"
     return steps, f"{passes}: at least {min_steps} steps"
 
 
