@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-MINUTES = 10  # limit of a training; `tutorial` stops there with the epochs it has done
+MINUTES = 10  # limit of a training on two cores: 20 CPU minutes, then it stops where it is
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -181,15 +181,6 @@ def images_boosting(folder):
     return {"accuracy": float(np.mean(model.predict(test.reshape(len(test), -1)) == labels))}
 
 
-def images_mlp(folder):
-    """scikit-learn: MLPClassifier on pixels from 0 to 1; 20 of its 200 epochs."""
-    from sklearn.neural_network import MLPClassifier
-
-    (x, y), (test, labels) = _images(folder)
-    model = MLPClassifier(max_iter=20).fit(x.reshape(len(x), -1) / 255, y)
-    return {"accuracy": float(np.mean(model.predict(test.reshape(len(test), -1) / 255) == labels))}
-
-
 def images_cnn(folder):
     """The network and settings of pytorch/examples/mnist: Adadelta, lr 1, γ 0.7, batches of 64."""
     (x, y), (test, labels) = (map(torch.from_numpy, part) for part in _images(folder))
@@ -223,9 +214,9 @@ def _images(folder):
 def _fit(model, x, y, test, labels, optimizer, schedule, epochs, batch=64):
     """Train a classifier for so many epochs, or as many as begin within the time limit."""
     model.to(DEVICE)
-    start = time.monotonic()
+    start = time.process_time()
     for epoch in range(epochs):
-        if time.monotonic() - start > 60 * MINUTES:
+        if time.process_time() - start > 120 * MINUTES:
             epochs = epoch
             break
         model.train()
@@ -360,7 +351,7 @@ def pairs_tutorial(folder):
 
     model = _Translator(*(len(words) for words in vocabularies)).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-4)
-    start, done = time.monotonic(), 0
+    start, done = time.process_time(), 0
     by_length = sorted(range(len(train[0])), key=lambda n: len(train[0][n]))
     batches = [by_length[n : n + 128] for n in range(0, len(by_length), 128)]
     for _ in range(10):
@@ -378,10 +369,11 @@ def pairs_tutorial(folder):
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             done += 1
-            if time.process_time() > 2 * 60 * MINUTES and DEVICE == "cpu":
+            if time.process_time() - start > 120 * MINUTES:
                 break
-        if time.process_time() > 2 * 60 * MINUTES and DEVICE == "cpu":
-            break
+        else:
+            continue
+        break
     model.eval()
     answers = []
     with torch.no_grad():
@@ -396,7 +388,7 @@ def pairs_tutorial(folder):
                 answers.append(" ".join(vocabularies[1][i] for i in row[:end]))
     references = [" ".join(line) for line in test[1]]
     bleu = sacrebleu.corpus_bleu(answers, [references], tokenize="none", force=True).score
-    return {"bleu_lower": bleu, "epochs": done / len(batches), "wall": time.monotonic() - start}
+    return {"bleu_lower": bleu, "epochs": done / len(batches)}
 
 
 class _Translator(nn.Module):

@@ -99,6 +99,8 @@ def choose_steps(
     (1000, '20 epochs')
     >>> choose_steps(1000, 20)
     (3000, '3.0 epochs: at most 3,000 steps, to take minutes on two cores')
+    >>> choose_steps(10, 20, 1000, 2000)
+    (1000, '100.0 epochs: at least 1000 steps')
     """
     wanted = max(1, round(epoch_steps * epochs / 100)) * 100
     steps = min(max(wanted, min_steps), max_steps)
