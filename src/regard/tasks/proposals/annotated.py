@@ -27,9 +27,11 @@ TAG_SUFFIXES = (".conll", ".conllu", ".tsv", ".txt", ".jsonl", ".iob", ".bio", "
 CONLLU_COLUMNS = 10  # word 2, universal part of speech 4
 BATCH_TOKENS = 2048
 EPOCHS = 20
+MIN_STEPS = 1000
+VOCAB_SIZE = 8000  # words in one piece; an embedding costs no time
 SAMPLE_ROWS = 200  # that decide which of two unnamed columns is the label
-# (train examples below which it applies, vocabulary, layers, dim)
-SIZES = [(2_000, 1000, 2, 64), (20_000, 2000, 2, 128), (float("inf"), 4000, 3, 192)]
+# (train examples below which it applies, layers, dim)
+SIZES = [(2_000, 2, 64), (20_000, 2, 128), (float("inf"), 3, 192)]
 
 
 def propose_labels(paths: Sequence[Path], name: str) -> Proposal:
@@ -57,12 +59,12 @@ def _propose(
 ) -> Proposal:
     report = inspect_or_raise(task, what, [Path(task.train)])
     train = report.sizes["train"]
-    vocab, layers, dim = next(row[1:] for row in SIZES if train < row[0])
+    layers, dim = next(row[1:] for row in SIZES if train < row[0])
     tokens = report.length(field).total / (3.5 if field == "text" else 0.7)
-    steps, reason = choose_steps(max(1.0, tokens / BATCH_TOKENS), EPOCHS)
+    steps, reason = choose_steps(max(1.0, tokens / BATCH_TOKENS), EPOCHS, MIN_STEPS)
     rule = f"for {train:,} train examples"
     comments |= {
-        "data.vocab_size": rule,
+        "data.vocab_size": "at most: frequent words are one token each",
         "model.layers": f"{layers} layers of {dim} {rule}",
         "train.steps": reason,
         "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
@@ -72,12 +74,14 @@ def _propose(
         comments["data.train"] = f"5% each become {missing}, by a hash of the text"
     recipe = Recipe(
         name=name,
-        data=replace(task, vocab_size=vocab),
+        data=replace(task, vocab_size=VOCAB_SIZE),
         model=ClassifierConfig(
             vocab=1, classes=1, layers=layers, dim=dim, heads=dim // 32, ffn_dim=2 * dim,
             dropout=0.2, pooling="mean" if field == "text" else "first",
         ),
-        train=train_config(steps, lr=1e-3, monitor=monitor, batch_tokens=BATCH_TOKENS),
+        train=train_config(
+            steps, lr=2e-3, monitor=monitor, batch_tokens=BATCH_TOKENS, label_smoothing=0.1
+        ),
     )  # fmt: skip
     return Proposal(recipe, comments, report)
 

@@ -35,13 +35,14 @@ BATCH_TOKENS = 2048
 CHARS_PER_TOKEN = 3.5  # of byte pairs, in European languages
 EPOCHS = 30
 MAX_EVAL_PAIRS = 2000  # of valid and of test: more would take longer than the training
+MAX_STEPS = 2000
 TMX_HEAD_LINES = 2000  # searched for languages
 # (train pairs below which it applies, vocabulary, layers per side, dim, dropout)
 SIZES = [
     (5_000, 2000, 2, 128, 0.3),
-    (20_000, 4000, 2, 128, 0.3),
-    (100_000, 8000, 3, 192, 0.2),
-    (float("inf"), 8000, 3, 256, 0.1),
+    (20_000, 4000, 2, 128, 0.2),
+    (100_000, 4000, 2, 192, 0.1),
+    (float("inf"), 8000, 3, 192, 0.1),
 ]
 
 
@@ -67,12 +68,12 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
     vocab, layers, dim, dropout = next(row[1:] for row in SIZES if train < row[0])
     characters = max(report.length("source").total, report.length("target").total)
     tokens = characters / CHARS_PER_TOKEN
-    steps, reason = choose_steps(max(1, tokens / BATCH_TOKENS), EPOCHS)
+    steps, reason = choose_steps(max(1, tokens / BATCH_TOKENS), EPOCHS, max_steps=MAX_STEPS)
     comments |= {
         "data.folder": "the files are relative to it, and it to this file",
         "data.vocab_size": f"byte pairs of both sides, for {train:,} pairs",
         "model.layers": f"{layers}+{layers} layers of {dim} for {train:,} train pairs",
-        "model.dropout": "less for more data",
+        "model.dropout": "less for more data, which is seen fewer times",
         "train.steps": reason,
         "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
     }

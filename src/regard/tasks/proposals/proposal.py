@@ -90,22 +90,26 @@ def inspect_or_raise(
     raise FileError(f"{names}: needs {what} to train on, got {got}")
 
 
-def choose_steps(epoch_steps: float, epochs: int, min_steps: int = MIN_STEPS) -> tuple[int, str]:
+def choose_steps(
+    epoch_steps: float, epochs: int, min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS
+) -> tuple[int, str]:
     """Updates for so many epochs, within limits that take minutes, and the reason.
 
     >>> choose_steps(50, 20)
     (1000, '20 epochs')
     >>> choose_steps(1000, 20)
     (3000, '3.0 epochs: at most 3,000 steps, to take minutes on two cores')
+    >>> choose_steps(10, 20, 1000, 2000)
+    (1000, '100.0 epochs: at least 1000 steps')
     """
     wanted = max(1, round(epoch_steps * epochs / 100)) * 100
-    steps = min(max(wanted, min_steps), MAX_STEPS)
+    steps = min(max(wanted, min_steps), max_steps)
     if steps == wanted:
         return steps, f"{epochs} epochs"
     epochs_done = steps / epoch_steps
     passes = f"{epochs_done:,.1f} epochs" if epochs_done >= 0.1 else f"{epochs_done:.1g} epochs"
-    if steps == MAX_STEPS:
-        return steps, f"{passes}: at most {MAX_STEPS:,} steps, to take minutes on two cores"
+    if steps == max_steps:
+        return steps, f"{passes}: at most {max_steps:,} steps, to take minutes on two cores"
     return steps, f"{passes}: at least {min_steps} steps"
 
 

@@ -28,7 +28,7 @@ from regard.tasks.recognition.speech import SpeechTask
 
 AUDIO_FOLDERS = ("clips", "wavs", "wav", "audio", "recordings")
 EPOCHS = 40
-BATCH_SIZE = 8
+MIN_BATCH, MAX_BATCH, BATCH_SECONDS = 8, 32, 16  # short recordings in larger batches
 MIN_STEPS = 800  # CTC predicts only blanks for the first hundreds of steps
 # (hours below which it applies, layers, dim)
 SIZES = [(1, 3, 128), (10, 6, 144), (float("inf"), 8, 192)]
@@ -48,7 +48,8 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
     comments["data.sample_rate"] = f"the most frequent of {found}, at most 16,000; resampled to it"
     hours, train = seconds.total / 3600, report.sizes["train"]
     layers, dim = next(row[1:] for row in SIZES if hours < row[0])
-    steps, reason = choose_steps(max(1.0, train / BATCH_SIZE), EPOCHS, MIN_STEPS)
+    batch = min(max(MIN_BATCH, round(BATCH_SECONDS * train / seconds.total)), MAX_BATCH)
+    steps, reason = choose_steps(max(1.0, train / batch), EPOCHS, MIN_STEPS)
     mels = 40 if rate < 16000 else 80
     comments |= {
         "data.n_mels": "40 below 16,000 Hz, else 80",
@@ -57,6 +58,7 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
         "model.vocab": "replaced by the number of characters in the data",
         "model.chunk": "outputs of 40 ms that are computed together: a latency of 0.64 s",
         "train.steps": reason,
+        "train.batch_size": f"recordings of {seconds.total / train:.1f} s on average",
     }
     augmentation = task.augmentation
     if hours < 1:
@@ -72,7 +74,7 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
             vocab=2, layers=layers, dim=dim, heads=4, dropout=0.1, chunk=16, left_chunks=8,
             cmvn_depth=12.0,
         ),
-        train=train_config(steps, lr=2e-3, monitor="loss", batch_size=BATCH_SIZE),
+        train=train_config(steps, lr=2e-3, monitor="loss", batch_size=batch),
     )  # fmt: skip
     return Proposal(recipe, comments, report)
 

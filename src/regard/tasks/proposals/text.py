@@ -23,7 +23,9 @@ MIN_FILES = 40  # from which whole files are held out
 # (characters below which it applies, units, vocabulary, layers, dim, characters per token)
 SIZES = [
     (300_000, "characters", 256, 2, 128, 1.0),
-    (5_000_000, "bpe", 2000, 3, 128, 3.0),
+    (500_000, "bpe", 1000, 3, 128, 2.5),
+    (1_000_000, "bpe", 2000, 3, 128, 3.0),
+    (5_000_000, "bpe", 4000, 3, 128, 3.5),
     (float("inf"), "bpe", 4000, 4, 192, 3.5),
 ]
 
