@@ -188,18 +188,37 @@ class TextModel:
         return list(self.hf_tokenizer.convert_ids_to_tokens(ids[0].tolist()))
 
 
-def load_hub_text_model(path: Path) -> TextModel:
-    """The model and tokenizer of a Hugging Face folder; nothing is downloaded."""
+def build_hub_model(path: Path) -> nn.Module:
+    """The model of a Hugging Face folder on the meta device, from its config.json alone."""
+    transformers, config = _hub_config(path)
+    name = next(iter(config.architectures or ()), "")
+    kind = getattr(transformers, name, None)
+    with torch.device("meta"):
+        if kind is None:
+            return transformers.AutoModel.from_config(config, dtype=config.dtype).eval()
+        return kind._from_config(config, dtype=config.dtype).eval()
+
+
+def _hub_config(path: Path) -> tuple[Any, Any]:
+    """The transformers package, and the config of a folder."""
     try:
-        from transformers import AutoConfig, AutoModel
+        import transformers
     except ImportError:
         raise LookError(
             "model: needs transformers for a Hugging Face folder, got no such package; "
             "try pip install transformers"
         ) from None
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-        model = AutoModel.from_pretrained(path, config=config, local_files_only=True)
+        return transformers, transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
+
+
+def load_hub_text_model(path: Path) -> TextModel:
+    """The model and tokenizer of a Hugging Face folder; nothing is downloaded."""
+    transformers, config = _hub_config(path)
+    try:
+        model = transformers.AutoModel.from_pretrained(path, config=config, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
     if getattr(model, "main_input_name", "input_ids") != "input_ids":
