@@ -144,7 +144,7 @@ def test_a_survey_made_while_looking_comes_back_without_being_named_again(model)
 def test_refusals_are_grouped_one_line_per_reason():
     class OwnAttention(nn.Module):
         def forward(self, x):
-            return (x @ x.mT).softmax(-1) @ x
+            return (x @ x.mT).tanh() @ x
 
     deep = nn.Sequential(*(OwnAttention() for _ in range(24)))
     said = "0, 1, 2 and 21 more: OwnAttention"

@@ -9,6 +9,7 @@ from torch import nn
 from regard import models
 from regard.costs.layer_costs import CostCounter, CostPart
 from regard.costs.model_parts import iter_cost_parts
+from regard.costs.traced_cost import input_size, is_transformers_model, trace_cost_parts
 from regard.errors import ConfigError
 from regard.nn import Decoder, DecoderBlock
 from regard.tables import format_table
@@ -91,16 +92,18 @@ class Cost:
 def cost(
     model: nn.Module, source: int | None = None, target: int = DEFAULT_TARGET, batch: int = 1
 ) -> Cost:
-    """Cost of one forward pass by part, from the sizes of the model; nothing is run.
+    """Cost of one forward pass by part, from the sizes of the model; nothing is computed.
 
     attention 4nd² + 2n²d,   from N queries to M keys 2Nd² + 2Md² + 2NMd,   feed-forward 8nd²,   …
 
     Multiply-adds are those of matrix products, including masked entries, as the kernels compute
-    them.
+    them. A transformers model runs once without numbers, on the meta device: its matrix products
+    are counted by shape, and what autograd saves are its activations.
 
     Args:
-        model: A model or layer of regard.
-        source: Tokens (512 by default), log-mel frames, or the side of an image in pixels.
+        model: A model or layer of regard, or a model of transformers.
+        source: Tokens (512 by default), log-mel frames, audio samples, or the side of an image in
+            pixels.
         target: Target tokens of an encoder-decoder.
         batch: Batch size.
 
@@ -112,6 +115,8 @@ def cost(
     for name, size in (("source", source), ("target", target), ("batch", batch)):
         if size is not None and size < 1:
             raise ConfigError(f"{name}: needs 1 or more, got {size}")
+    if is_transformers_model(model):
+        return _traced_cost(model, source, target, batch)
     weight = next(model.parameters(), None)
     element_size = 4 if weight is None else weight.element_size()
     if isinstance(model, models.VisionTransformer):
@@ -128,6 +133,16 @@ def cost(
         inputs += ", " + shape.format(source)
     counter = CostCounter(batch, element_size, source, target, letter)
     return Cost(type(model).__name__, inputs, tuple(iter_cost_parts(model, counter)))
+
+
+def _traced_cost(model: Any, source: int | None, target: int, batch: int) -> Cost:
+    shape, default = input_size(model)
+    source = source or default or DEFAULT_SOURCE
+    if model.config.is_encoder_decoder:
+        shape = f"source M = {{}}, target N = {target}"
+    parts = trace_cost_parts(model, source, target, batch)
+    sizes = f"batch B = {batch}, {shape.format(source)}"
+    return Cost(type(model).__name__, sizes, tuple(parts))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from regard.errors import ConfigError, FileError, suggestion
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs.contents import RECIPE_FILE, Device, default_device
 from regard.runs.run import Run, load_run
-from regard.runs.text_model import load_hub_text_model
+from regard.runs.text_model import build_hub_model, load_hub_text_model
 from regard.train.loop import CHECKPOINTS
 
 # runs without checkpoints, in half precision
@@ -100,7 +100,8 @@ def _known() -> str:
 def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.Module:
     """A model by the name of a preset or pretrained model, or by its path.
 
-    A preset is built on the meta device: it has all shapes, and its weights take no memory.
+    A preset, or the model of a Hugging Face folder, is built on the meta device: it has all shapes,
+    and its weights take no memory.
 
     >>> model = build_or_load_model("translator_base")
     >>> model.readout.weight, next(model.parameters()).device
@@ -111,6 +112,8 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
         config = preset(**{key: sizes[key] for key in _required_arguments(preset)})
         with torch.device("meta"):
             return models.build(config)
+    if (Path(name) / "config.json").is_file() and not _holds_model(Path(name)):
+        return build_hub_model(Path(name))
     if Path(name).exists() or name in pretrained_names():
         return models.load(find_run(name)).float()
     known = [*preset_names(), *pretrained_names()]

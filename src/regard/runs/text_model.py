@@ -190,18 +190,38 @@ class TextModel:
         return list(self.hf_tokenizer.convert_ids_to_tokens(ids[0].tolist()))
 
 
-def load_hub_text_model(path: Path) -> TextModel:
-    """The model and tokenizer of a Hugging Face folder; nothing is downloaded."""
+def build_hub_model(path: Path) -> nn.Module:
+    """The model of a Hugging Face folder on the meta device, from its config.json alone."""
+    transformers, config = _hub_config(path)
+    name = next(iter(config.architectures or ()), "")
+    kind = getattr(transformers, name, None)
+    with torch.device("meta"):
+        if kind is None:
+            return transformers.AutoModel.from_config(config, dtype=config.dtype).eval()
+        return kind._from_config(config, dtype=config.dtype).eval()
+
+
+def _hub_config(path: Path) -> tuple[Any, Any]:
+    """The transformers package, and the config of a folder."""
     try:
-        from transformers import AutoConfig, AutoModel
+        import transformers
     except ImportError:
         raise LookError(
             "model: needs transformers for a Hugging Face folder, got no such package; "
             "try pip install transformers"
         ) from None
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-        kind = _model_class(config) or AutoModel  # with its head, as its weights were saved
+        return transformers, transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
+
+
+def load_hub_text_model(path: Path) -> TextModel:
+    """The model and tokenizer of a Hugging Face folder; nothing is downloaded."""
+    transformers, config = _hub_config(path)
+    try:
+        # with its head, as its weights were saved
+        kind = _model_class(transformers, config) or transformers.AutoModel
         model = kind.from_pretrained(path, config=config, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
@@ -222,10 +242,8 @@ def load_hub_text_model(path: Path) -> TextModel:
     )
 
 
-def _model_class(config: Any) -> Any:
+def _model_class(transformers: Any, config: Any) -> Any:
     """The class of transformers that a folder was saved from."""
-    import transformers
-
     return getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
 
 

@@ -9,6 +9,7 @@ from regard.ops import biases, masks
 from regard.ops.grid import Grid
 from regard.ops.masks import Causal, Local, Mask, Padding
 
+HIDDEN_SCORE = -9999.0  # models add -10000, -1e30 or the lowest float: in float32 the weight is 0
 MAX_PARSED_NUMBERS = 1 << 28  # a larger mask stays a tensor: comparing it would take too long
 
 

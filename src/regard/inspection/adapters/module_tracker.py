@@ -123,6 +123,12 @@ class ModuleTracker:
         self.exit_stack.callback(last.remove)
         self.exit_stack.callback(first.remove)  # called before: no frame is left behind
 
+    def add_output_hook(self, module: nn.Module, hook: Callable[..., Any]) -> None:
+        """Call a hook with module, args, kwargs and output, while the module is the caller."""
+        with _registering:
+            handle = module.register_forward_hook(hook, with_kwargs=True, prepend=True)
+        self.exit_stack.callback(handle.remove)
+
     def _begin(self) -> _Run:
         run = self._run
         if run is None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
+from regard.inspection.adapters.eager_attention import EagerTracer
 from regard.inspection.adapters.mask_parser import parse_attention_mask, trim_unused_keys
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.ops import attend
@@ -53,6 +54,7 @@ class _AttentionMode(TorchFunctionMode):
     def __init__(self, tracker: ModuleTracker):
         super().__init__()
         self.tracker = tracker
+        self.eager = EagerTracer(tracker)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -64,7 +66,7 @@ class _AttentionMode(TorchFunctionMode):
             return self._attend(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return self._multi_head_attention(args, kwargs)
-        return func(*args, **kwargs)
+        return self.eager.run(func, args, kwargs)
 
     def _attend(
         self,

@@ -1,9 +1,11 @@
 """Routes Hugging Face transformers models through `ops.attend`, by their AttentionInterface."""
 
+import inspect
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.errors import LookError
 from regard.inspection.adapters.mask_parser import (
+    HIDDEN_SCORE,
     ParsedMask,
     parse_attention_mask,
     trim_unused_keys,
@@ -29,14 +32,23 @@ def intercept_transformers(tracker: ModuleTracker) -> None:
     if "transformers" not in sys.modules:  # then the model has none of its modules
         return
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(INTERFACE_NAME, regard_attention_forward)
     # without a mask function every mask is silently None, and padding is attended to
-    AttentionMaskInterface.register(INTERFACE_NAME, sdpa_mask)
-    for config in _configs(tracker.modules.values()):
-        _redirect(config)
+    AttentionMaskInterface.register(INTERFACE_NAME, _make_mask)
+    for config, needs_eager_mask in _configs(tracker.modules.values()):
+        _redirect(config, needs_eager_mask)
         tracker.exit_stack.callback(_restore, config)
+
+
+def _make_mask(*args: Any, config: Any = None, **kwargs: Any) -> Tensor | None:
+    """The mask of a redirected model: boolean, or None if causal, unless it needs an eager one."""
+    from transformers.masking_utils import eager_mask, sdpa_mask
+
+    entry = _redirected.get(id(config))
+    make = eager_mask if entry is not None and entry.needs_eager_mask else sdpa_mask
+    return make(*args, config=config, **kwargs)
 
 
 @dataclass
@@ -45,6 +57,7 @@ class _Redirected:
 
     config: Any
     previous: str | None
+    needs_eager_mask: bool
     count: int = 0
 
 
@@ -52,10 +65,11 @@ _redirected: dict[int, _Redirected] = {}  # by id of the config, which stays ref
 _redirecting = threading.RLock()
 
 
-def _redirect(config: Any) -> None:
+def _redirect(config: Any, needs_eager_mask: bool) -> None:
     with _redirecting:
         current = config._attn_implementation_internal
-        entry = _redirected.setdefault(id(config), _Redirected(config, current))
+        new = _Redirected(config, current, needs_eager_mask)
+        entry = _redirected.setdefault(id(config), new)
         entry.count += 1
         if current != INTERFACE_NAME:
             entry.previous = current  # the caller may have changed it since the first look
@@ -74,22 +88,38 @@ def _restore(config: Any) -> None:
             config._attn_implementation_internal = entry.previous
 
 
-def _configs(modules: Iterable[nn.Module]) -> list[Any]:
+def _configs(modules: Iterable[nn.Module]) -> list[tuple[Any, bool]]:
     """Every config that selects the attention of a model that uses the AttentionInterface.
 
     Models with their own softmax read the same setting for the mask format: their configs stay
-    unchanged, or they would get a mask that they cannot use.
+    unchanged. A model that has both kinds of attention needs masks that can be added to scores. So
+    does one that never runs SDPA: its `is_causal` may not say what its mask does.
     """
     from transformers import PreTrainedModel
 
-    configs: dict[int, Any] = {}
+    configs: dict[int, tuple[Any, bool]] = {}
     for part in modules:
         if isinstance(part, PreTrainedModel) and part._can_set_attn_implementation():
-            for module in _own_modules(part, PreTrainedModel):
+            own = [*_own_modules(part, PreTrainedModel)]
+            eager = any(_has_own_softmax(type(module)) for module in own) or (
+                not getattr(part, "_supports_sdpa", True)
+                and any(vars(module).get("is_causal") is False for module in own)
+            )
+            for module in own:
                 config = vars(module).get("config")  # getattr on a Module is slow when it fails
-                if id(config) not in configs and hasattr(config, "_attn_implementation_internal"):
-                    configs[id(config)] = config
+                if hasattr(config, "_attn_implementation_internal"):
+                    known = configs.get(id(config), (config, False))
+                    configs[id(config)] = config, known[1] or eager
     return list(configs.values())
+
+
+@cache
+def _has_own_softmax(kind: type) -> bool:
+    """Whether the source of an attention class has a softmax, and does not use the interface."""
+    if "ttention" not in kind.__name__ or not kind.__module__.startswith("transformers."):
+        return False
+    source = inspect.getsource(kind)
+    return "softmax" in source and "ALL_ATTENTION_FUNCTIONS" not in source
 
 
 def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
@@ -161,8 +191,10 @@ def _parse_cached(
     """Parse a mask once: all layers share it."""
     version = 0 if mask.is_inference() else mask._version
     key = (version, tuple(q.shape), tuple(k.shape), same_sequence, window)
-    entry = _parsed_masks.get(mask)
+    entry, given = _parsed_masks.get(mask), mask
     if entry is None or entry[0] != key:
+        if mask.is_floating_point():  # eager masks add the lowest float
+            mask = mask.masked_fill(mask <= HIDDEN_SCORE, -torch.inf)
         parsed = parse_attention_mask(mask, q, k, same_sequence=same_sequence, window=window)
-        entry = _parsed_masks[mask] = (key, parsed)
+        entry = _parsed_masks[given] = (key, parsed)
     return entry[1]

@@ -7,7 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.inspection.adapters import torch_attention, transformers_attention
+from regard.inspection.adapters import (
+    sparse_attention,
+    torch_attention,
+    transformers_attention,
+)
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.record.recorder import Recorder, RecordOptions
 from regard.inspection.record.sight import Sight
@@ -89,4 +93,5 @@ def patched(model: nn.Module) -> Iterator[ModuleTracker]:
     torch_attention.intercept_torch(tracker)
     with tracker.hooks():
         transformers_attention.intercept_transformers(tracker)
+        sparse_attention.intercept_sparse(tracker)
         yield tracker

@@ -279,12 +279,11 @@ def _find_uncalled(tracker: ModuleTracker, intercepted: Collection[str]) -> dict
         path
         for path, name in classes.items()
         if "attention" in name.lower()
+        and not name.endswith("Output")  # a projection
         and not any(_within(p, path) or _within(path, p) for p in intercepted)
     ]
     return {
-        tracker.names[
-            path
-        ]: f"{classes[path]} computes its own softmax, which cannot be intercepted"
+        tracker.names[path]: f"{classes[path]} computes something else than softmax(q kᵀ + bias) v"
         for path in silent
         if not any(other != path and _within(other, path) for other in silent)
     }

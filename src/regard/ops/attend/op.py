@@ -86,13 +86,14 @@ def attend(
         # cast once, as SDPA does, so that recording changes no bit of a model's output
         q, k, v = cast_to_autocast(q, k, v)
         with torch.autocast(q.device.type, enabled=False):
-            out, lse = dispatch(AttentionCall(q, k, v, checked, dropout, backend), _compute)
+            out, lse = dispatch(AttentionCall(q, k, v, checked, dropout, backend), compute_attention)
     else:
-        out, lse = dispatch(AttentionCall(q, k, v, checked, dropout, backend), _compute)
+        out, lse = dispatch(AttentionCall(q, k, v, checked, dropout, backend), compute_attention)
     return out, lse if need_lse else None
 
 
-def _compute(call: AttentionCall) -> AttentionResult:
+def compute_attention(call: AttentionCall) -> AttentionResult:
+    """Compute a call with its backend, without interceptors."""
     match call.backend:
         case "auto":
             return _choose(call)

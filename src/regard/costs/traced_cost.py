@@ -1,0 +1,458 @@
+"""Cost of a transformers model, from one forward pass of its shapes on the meta device."""
+
+import copy
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard.costs.layer_costs import CostPart, Side
+from regard.errors import ConfigError
+
+# of widths beside d and V, in order of appearance: as other tables of cost name them
+SPARE_LETTERS = {"self-attention": "egstuvw", "cross-attention": "egstuvw", "feed-forward": "hijkp"}
+READS = {"item": 0, "__bool__": False, "__int__": 0, "__float__": 0.0, "__contains__": False}
+aten = torch.ops.aten
+
+
+def is_transformers_model(model: nn.Module) -> bool:
+    """Whether a model is one of Hugging Face transformers."""
+    return any(
+        cls.__module__.startswith("transformers.") and cls.__name__ == "PreTrainedModel"
+        for cls in type(model).__mro__
+    )
+
+
+def trace_cost_parts(model: Any, source: int, target: int, batch: int) -> list[CostPart]:
+    """The parts of a transformers model in the order they run."""
+    shapes = _meta_copy(model)
+    tracer = _Tracer(shapes, {"source": source, "target": target}, batch)
+    try:
+        with tracer.tracing():
+            out = shapes(**_inputs(shapes, source, target, batch))
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        reason = (str(e) or type(e).__name__).strip().splitlines()[0]
+        raise ConfigError(
+            f"model: needs a forward pass from shapes and {shapes.main_input_name} alone, got "
+            f"{type(model).__name__}: {reason}; try a part of it, such as model.text_model"
+        ) from e
+    tracer.count_cache(getattr(out, "past_key_values", None))
+    if shapes.main_input_name != "input_ids":  # patches or frames
+        tracer.lengths["source"] = tracer.sequence_length() or source
+    return [tracer.cost_part(name) for name in tracer.parts]
+
+
+def input_size(model: Any) -> tuple[str, int | None]:
+    """What `source` counts for a model, as text with {}, and its default."""
+    name = getattr(model, "main_input_name", "input_ids")
+    if name == "pixel_values":
+        size = getattr(_main_config(model), "image_size", None) or 224
+        return "side {}", size if isinstance(size, int) else size[0]
+    if name == "input_features":  # Whisper takes 30 seconds, no less
+        positions = getattr(model.config, "max_source_positions", None)
+        return "frames {}", None if positions is None else 2 * positions
+    return ("samples {}", 16_000) if name == "input_values" else ("n = {}", None)
+
+
+def _main_config(model: Any) -> Any:
+    return getattr(model.config, "vision_config", None) or model.config
+
+
+def _inputs(model: Any, source: int, target: int, batch: int) -> dict[str, Tensor]:
+    """Inputs of the model on the meta device."""
+    name, config = model.main_input_name, _main_config(model)
+    if name == "pixel_values":
+        shape = (batch, getattr(config, "num_channels", 3), source, source)
+    elif name == "input_features":
+        shape = (batch, getattr(config, "num_mel_bins", 80), source)
+    else:
+        shape = (batch, source)
+    dtype = torch.long if name == "input_ids" else model.dtype
+    inputs = {name: torch.zeros(shape, dtype=dtype, device="meta")}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.zeros(batch, target, dtype=torch.long, device="meta")
+    return inputs
+
+
+def _meta_copy(model: Any) -> Any:
+    """The model without numbers and without hooks; nothing of its memory is copied."""
+    memo: dict[int, Any] = {}
+    for p in model.parameters():
+        memo[id(p)] = nn.Parameter(p.detach().to("meta"), requires_grad=p.is_floating_point())
+    for b in model.buffers():
+        memo[id(b)] = b.to("meta")
+    shapes = copy.deepcopy(model, memo)
+    for module in shapes.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    if getattr(shapes, "_supports_sdpa", False):
+        shapes.set_attn_implementation("sdpa")
+    can_set = getattr(shapes, "_can_set_experts_implementation", None)  # from version 5 on
+    if can_set is not None and can_set():  # a loop over experts reads which are chosen
+        shapes.set_experts_implementation("grouped_mm")
+    shapes.config.use_cache = True  # off in a few models
+    return shapes.eval()
+
+
+@dataclass(frozen=True)
+class _Product:
+    """`count` products of (rows, inner) and (inner, columns) matrices."""
+
+    count: int
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def multiply_adds(self) -> int:
+        return self.count * self.rows * self.inner * self.columns
+
+
+@dataclass
+class _Part:
+    """What the trace found of one part."""
+
+    side: Side
+    products: Counter[_Product] = field(default_factory=Counter)
+    layers: set[str] = field(default_factory=set)
+    parameters: int = 0
+    bytes_moved: int = 0
+    activation_bytes: int = 0
+    cache_bytes: int = 0
+
+
+class _Tracer:
+    """Attributes products, bytes and saved tensors to parts while the model runs."""
+
+    def __init__(self, model: Any, lengths: dict[str, int], batch: int):
+        self.model, self.lengths, self.batch = model, lengths, batch
+        self.modules = dict(model.named_modules())
+        self.paths: list[str] = [""]  # of the running modules
+        self.parts: dict[str, _Part] = {}
+        self.is_pair = bool(model.config.is_encoder_decoder)
+        readout = model.get_output_embeddings()
+        self.readout = next((p for p, m in self.modules.items() if m is readout), None)
+        try:
+            table = getattr(model.get_input_embeddings(), "weight", None)
+        except NotImplementedError:
+            table = None
+        self.vocab, self.dim = table.shape if table is not None and table.ndim == 2 else (0, 0)
+        self.dim = getattr(model.config, "hidden_size", None) or self.dim
+        self.own_storages = [p.untyped_storage() for p in model.parameters()]
+        self.known = {storage._cdata for storage in self.own_storages}
+
+    def tracing(self) -> ExitStack:
+        """The hooks and modes, as one context."""
+        stack = ExitStack()
+        for path, module in self.modules.items():
+            stack.callback(module.register_forward_pre_hook(self._enter(path)).remove)
+            hook = module.register_forward_hook(self._leave(path), always_call=True)
+            stack.callback(hook.remove)
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._save, lambda x: x))
+        stack.enter_context(_ShapesOnly(self))
+        stack.enter_context(_Products(self))
+        return stack
+
+    def _enter(self, path: str) -> Any:
+        return lambda module, args: self.paths.append(path)
+
+    def _leave(self, path: str) -> Any:
+        def leave(module: nn.Module, args: tuple, out: Any) -> None:
+            del self.paths[self.paths.index(path, 1) :]
+            name = self.part_name(path)
+            if isinstance(out, Tensor) and name.endswith(("norms", "embedding")):
+                own = sum(p.numel() for p in module.parameters(recurse=False))
+                read = out.numel() + min(own, out.numel())
+                self.part(path).bytes_moved += (out.numel() + read) * out.element_size()
+
+        return leave
+
+    def part(self, path: str) -> _Part:
+        """The part that a module belongs to."""
+        name = self.part_name(path)
+        if name not in self.parts:
+            in_decoder = name.startswith(("decoder", "cross", "readout")) and self.is_pair
+            self.parts[name] = _Part("target" if in_decoder else "source")
+            if not self.parts.keys() - {name}:  # parameters are counted once, before any product
+                self._count_parameters()
+        part = self.parts[name]
+        part.layers.add(_layer_of(path))
+        return part
+
+    def _count_parameters(self) -> None:
+        seen: set[int] = set()
+        for path, module in self.modules.items():
+            for p in module.parameters(recurse=False):
+                if id(p) not in seen:
+                    seen.add(id(p))
+                    self.part(path).parameters += p.numel()
+
+    def part_name(self, path: str) -> str:
+        """The part of a model that a module belongs to, from the names of it and its parents."""
+        pieces = path.split(".") if path else []
+        chain = [".".join(pieces[: i + 1]) for i in range(len(pieces))]
+        kinds = [type(self.modules[p]).__name__ for p in chain]
+        words = [f"{piece} {kind}".lower() for piece, kind in zip(pieces, kinds, strict=True)]
+        last, inside = (words or [""])[-1], any(piece.isdigit() for piece in pieces)
+        prefix = ""
+        if self.is_pair:
+            sides = [w for w in ("encoder", "decoder") if w in pieces]
+            prefix = f"{sides[0]} " if sides else ""
+        if path == self.readout:
+            return "readout"
+        if "embedding" in last or (not inside and "embed" in " ".join(words)):
+            return "embedding"
+        if "norm" in last or re.search(r"\bln_", last):
+            return f"{prefix}norms"
+        attention = [w for w in words if re.search(r"attention|attn", w)]
+        if attention:
+            is_cross = any(re.search(r"cross|encoder_att|encdec", w) for w in attention)
+            return "cross-attention" if is_cross else f"{prefix}self-attention"
+        if any(re.search(r"mixer|mamba|recurren|lstm|hyena", w) for w in words):
+            return f"{prefix}mixer"
+        if isinstance(self.modules[path], _ConvNd):
+            return "convolutions"
+        return f"{prefix}feed-forward" if inside else "head" if path else "other"
+
+    def add(self, products: list[_Product], tensors: list[Tensor]) -> None:
+        """Count matrix products of the running module, which read or write these tensors."""
+        part = self.part(self.paths[-1])
+        part.products.update(p for p in products if p.multiply_adds)
+        part.bytes_moved += sum(x.numel() * x.element_size() for x in tensors)
+
+    def _save(self, x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage._cdata not in self.known:  # kept alive: an address may be used again
+            self.known.add(storage._cdata)
+            self.own_storages.append(storage)
+            self.part(self.paths[-1]).activation_bytes += storage.nbytes()
+        return x
+
+    def sequence_length(self) -> int | None:
+        """The most frequent number of queries in attention over the source."""
+        products = [part.products for part in self.parts.values() if part.side == "source"]
+        rows = Counter(p.rows for found in products for p in found.elements() if p.count > 1)
+        return rows.most_common(1)[0][0] if rows else None
+
+    def count_cache(self, cache: Any) -> None:
+        """Attribute the cache that the model returns for the next token."""
+        cross = getattr(cache, "cross_attention_cache", None)
+        own = [name for name in self.parts if name.endswith("self-attention")]
+        mixers = [name for name in self.parts if name.endswith("mixer")]
+        for name, content in (
+            ((own or mixers or [""])[-1], getattr(cache, "self_attention_cache", cache)),
+            ("cross-attention", cross),
+        ):
+            if name in self.parts:
+                self.parts[name].cache_bytes += sum(x.nbytes for x in _tensors(content, set()))
+
+    def cost_part(self, name: str) -> CostPart:
+        """The traced part, with its formula."""
+        part = self.parts[name]
+        formula, sizes = _Letters(self, name, part).formula()
+        return CostPart(
+            name=name,
+            side=part.side,
+            formula=formula,
+            parameters=part.parameters,
+            multiply_adds=sum(p.multiply_adds * times for p, times in part.products.items()),
+            bytes_moved=part.bytes_moved,
+            activation_bytes=part.activation_bytes,
+            cache_bytes=part.cache_bytes,
+            sizes=tuple(sizes.items()),
+        )
+
+
+class _Products(TorchDispatchMode):
+    """Counts every matrix product and convolution."""
+
+    def __init__(self, tracer: _Tracer):
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **kwargs or {})
+        packet = getattr(func, "overloadpacket", None)
+        if packet in (aten.mm, aten.addmm):
+            a, b = args[-2:]
+            self.tracer.add([_Product(1, *a.shape, b.shape[1])], [*args, out])
+        elif packet in (aten.bmm, aten.baddbmm):
+            a, b = args[-2:]
+            self.tracer.add([_Product(*a.shape, b.shape[2])], [*args, out])
+        elif packet in (aten.convolution, aten._convolution):
+            x, weight = args[:2]
+            places = (x if args[6] else out).shape  # a transposed one reads each place
+            inner = weight[0].numel()
+            columns = weight.shape[0]
+            self.tracer.add(
+                [_Product(places[0], math.prod(places[2:]), inner, columns)], [x, weight, out]
+            )
+        return out
+
+
+class _ShapesOnly(TorchFunctionMode):
+    """Functions that the meta device lacks: fused attention, experts, and reading a number.
+
+    Every number is 0: checks for padding, global attention or a full mask answer no.
+    """
+
+    def __init__(self, tracer: _Tracer):
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in READS and args[0].is_meta:
+            return READS[name]
+        if name.endswith("grouped_mm"):  # the rows of all experts, each times one of the matrices
+            self.tracer.add([], [args[1][1:]])
+            return args[0] @ args[1][0]
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **kwargs or {})
+        q, k, v = args[:3]
+        out = _SaveForBackward.apply(q, k, v)
+        count = math.prod(q.shape[:-2])
+        queries, keys, head_dim, value = q.shape[-2], *k.shape[-2:], v.shape[-1]
+        products = [_Product(count, queries, head_dim, keys), _Product(count, queries, keys, value)]
+        self.tracer.add(products[:1], [q, k, v, out])
+        self.tracer.add(products[1:], [])
+        return out
+
+
+class _SaveForBackward(torch.autograd.Function):
+    """Shapes of fused attention, which saves q, k, v, the output and its log-sum-exp."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = q.new_empty(*q.shape[:-1], v.shape[-1])
+        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1]))
+        return out
+
+
+class _Letters:
+    """Writes the products of a part as a formula of sizes."""
+
+    def __init__(self, tracer: _Tracer, name: str, part: _Part):
+        self.part, self.batch = part, tracer.batch
+        lengths = tracer.lengths
+        names = {"M": lengths["source"], "N": lengths["target"]}
+        if not tracer.is_pair:
+            names = {"n": lengths["source"]}
+        if part.side == "target":
+            names = dict(reversed(names.items()))  # where both are equal, the target's
+        self.lengths = names
+        self.widths = {letter: x for letter, x in (("d", tracer.dim), ("V", tracer.vocab)) if x}
+        self.spare = iter(SPARE_LETTERS.get(name.split()[-1], "io"))
+
+    def formula(self) -> tuple[str, dict[str, int]]:
+        """The formula, and the value of each letter; empty without products."""
+        if not self.part.products:
+            return "", {}
+        terms: Counter[tuple[str, ...]] = Counter()
+        for product, times in self.part.products.items():
+            number, letters = self._term(product)
+            terms[letters] += number * times
+        layers = len(self.part.layers)
+        front = "B" if all("B" in letters for letters in terms) else ""
+        shared = layers if layers > 1 and not any(x % layers for x in terms.values()) else 1
+        front += "L" if shared > 1 else ""
+        texts = []
+        for letters, number in sorted(terms.items(), key=lambda term: len(term[0]) == 0):
+            rest = [x for x in letters if x not in front]
+            texts.append(_format_term(number // shared, rest))
+        text = " + ".join(texts)
+        sizes = {"B": self.batch, "L": shared, **self.lengths, **self.widths}
+        text = f"{front}({text})" if front else text
+        return text, {letter: size for letter, size in sizes.items() if letter in text}
+
+    def _term(self, product: _Product) -> tuple[int, tuple[str, ...]]:
+        """A number and the letters that it is multiplied by."""
+        count, (rows, inner, columns) = (
+            product.count,
+            (product.rows, product.inner, product.columns),
+        )
+        if count == 1 and rows % self.batch == 0:  # a linear layer over all tokens
+            number, letters = self._length(rows // self.batch)
+            return self._times(number, ("B", *letters), (inner, columns))
+        if count % self.batch:
+            return product.multiply_adds, ()
+        per_sequence = count // self.batch
+        sizes = [rows, inner, columns]
+        wide = self._width_axis(per_sequence, sizes)
+        width = per_sequence * sizes.pop(wide)
+        number, letters = 1, ("B",)
+        for size in sizes:
+            factor, found = self._length(size)
+            number, letters = number * factor, (*letters, *found)
+        return self._times(number, letters, (width,))
+
+    def _width_axis(self, heads: int, sizes: list[int]) -> int:
+        """The axis that is the width of a head; the others are lengths."""
+        known = [i for i, size in enumerate(sizes) if heads * size in self.widths.values()]
+        free = [i for i, size in enumerate(sizes) if size not in self.lengths.values()]
+        return next((i for i in known if i in free), (free or known or [1])[0])
+
+    def _length(self, size: int) -> tuple[int, tuple[str, ...]]:
+        letter = next((name for name, x in self.lengths.items() if x == size), None)
+        return (size, ()) if letter is None else (1, (letter,))
+
+    def _times(
+        self, number: int, letters: tuple[str, ...], widths: tuple[int, ...]
+    ) -> tuple[int, tuple[str, ...]]:
+        for width in widths:
+            letter = next((name for name, x in self.widths.items() if x == width), None)
+            if letter is None and width > 1:
+                letter = next(self.spare, None)
+                if letter is not None:
+                    self.widths[letter] = width
+            number, letters = (
+                (number * width, letters) if letter is None else (number, (*letters, letter))
+            )
+        order = ["B", *self.lengths, *self.widths]
+        return number, tuple(sorted(letters, key=order.index))
+
+
+def _format_term(number: int, letters: list[str]) -> str:
+    powers = {1: "", 2: "²", 3: "³"}
+    order = dict.fromkeys(letters)
+    text = "".join(f"{x}{powers[letters.count(x)]}" for x in order)
+    return text if number == 1 and text else f"{number}{text}"
+
+
+def _layer_of(path: str) -> str:
+    """The path up to its last number, the layer."""
+    found = re.match(r"(.*\.\d+)(\.|$)", path)
+    return found[1] if found else ""
+
+
+def _tensors(x: Any, seen: set[int]) -> Iterator[Tensor]:
+    """The tensors of a cache, each once."""
+    if id(x) in seen or isinstance(x, str | int | float | type | torch.dtype | torch.device):
+        return
+    seen.add(id(x))
+    if isinstance(x, Tensor):
+        yield x
+        return
+    if isinstance(x, dict):
+        inner = list(x.values())
+    elif isinstance(x, list | tuple):
+        inner = list(x)
+    else:
+        inner = list(getattr(x, "__dict__", {}).values())
+    for value in inner:
+        yield from _tensors(value, seen)

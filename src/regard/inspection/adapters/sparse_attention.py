@@ -1,0 +1,90 @@
+"""Blocked attention of Longformer and BigBird, as dense attention with the mask of its pattern.
+
+These models compute a band or blocks of the map. The same queries, keys and values with a mask give
+the same weights, so each module is one call at `ops.intercept`. The model's own output is used
+unless an edit changed the call.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.ops.attend.op import compute_attention
+from regard.ops.intercept import AttentionCall, AttentionResult, dispatch
+from regard.ops.masks import DenseMask, Local
+from regard.ops.terms import make_terms
+
+TermsOf = Callable[..., dict[str, Any]]  # mask and bias, from a module, its arguments and output
+
+_intercepted = WeakIdKeyDictionary()  # outputs of modules: several looks may hook the same module
+
+
+def intercept_sparse(tracker: ModuleTracker) -> None:
+    """Make an attention call of each forward pass of a known module until the tracker closes."""
+    for module in tracker.modules.values():
+        if terms_of := PATTERNS.get(type(module).__name__):
+            tracker.add_output_hook(module, partial(_attend, terms_of))
+
+
+def _attend(terms_of: TermsOf, module: Any, args: tuple, kwargs: dict[str, Any], out: tuple) -> Any:
+    if out[0] in _intercepted:
+        return None
+    with torch._C.DisableTorchFunction():
+        names = ("hidden_states", "band_mask", "from_mask")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        heads = getattr(module, "num_heads", None) or module.num_attention_heads
+        layers = (module.query, module.key, module.value)
+        q, k, v = (_split_heads(layer(given["hidden_states"]), heads) for layer in layers)
+        own = _split_heads(out[0], heads)
+        call = AttentionCall(q, k, v, make_terms(q, k, **terms_of(module, given, out)))
+
+        def compute(edited: AttentionCall) -> AttentionResult:
+            computed, lse = compute_attention(edited)
+            rows = lse > -torch.inf  # others: padding, or tokens with global attention
+            return (own * rows[..., None] if edited is call else computed), lse
+
+        result, lse = dispatch(call, compute)
+        # tokens with global attention have projections of their own
+        result = torch.where((lse > -torch.inf)[..., None], result.to(own.dtype), own)
+        merged = result.transpose(1, 2).flatten(2)
+        _intercepted[merged] = True
+        return (merged, *out[1:])
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _window(module: Any, given: dict[str, Any], out: tuple) -> dict[str, Any]:
+    """A window and the keys with global attention, for the queries without; no padding."""
+    padded, has_global = given["is_index_masked"], given["is_index_global_attn"]
+    rows = DenseMask(~(padded | has_global)[:, None, :, None])
+    local = Local(module.one_sided_attn_window_size) & DenseMask(~padded[:, None, None])
+    return {"mask": rows & (local | DenseMask(has_global[:, None, None]))}
+
+
+def _blocks(module: Any, given: dict[str, Any], out: tuple) -> dict[str, Any]:
+    """The pattern of the map that the module returns, part of which is random.
+
+    Outside of training every random block is block 0, which the softmax then counts again. The
+    weights of the returned map do not: its rows sum to less than 1.
+    """
+    mask = DenseMask((out[1] > 0) & (given["from_mask"] > 0))
+    if module.training:
+        return {"mask": mask}
+    size, counts = module.block_size, torch.ones(out[1].shape[-2:], device=out[1].device)
+    counts[size:-size, :size] += module.num_random_blocks
+    return {"mask": mask, "bias": counts.log()}
+
+
+PATTERNS: dict[str, TermsOf] = {
+    "LongformerSelfAttention": _window,
+    "LEDEncoderSelfAttention": _window,
+    "BigBirdBlockSparseAttention": _blocks,
+    "BigBirdPegasusBlockSparseAttention": _blocks,
+}
