@@ -333,10 +333,13 @@ def test_every_file_is_written_by_atomic_write():
         for function in ast.walk(ast.parse(module.read_text())):
             if not isinstance(function, ast.FunctionDef):
                 continue
+            if (module.name, function.name) == ("partial.py", "_open"):
+                continue  # NAME.partial, which `complete` moves by atomic_write
             text = ast.unparse(function)
             if "os.umask(" in text:
                 alone.append(f"{module.name}: umask")
-            if any(way in text for way in ("atomic_write(", "atomic_path(", "os.fdopen(os.dup(")):
+            ways = ("atomic_write(", "atomic_path(", "os.fdopen(os.dup(", "is_stream(")
+            if any(way in text for way in ways):  # a stream is written to, not replaced
                 continue
             for call in ast.walk(function):
                 if isinstance(call, ast.Call) and _writes(call):

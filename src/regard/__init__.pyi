@@ -26,6 +26,7 @@ from regard.inspection import head_importance as head_importance
 from regard.inspection import load_sight as load_sight
 from regard.inspection import look as look
 from regard.inspection import make_site as make_site
+from regard.inspection import patching as patching
 from regard.inspection import record_gates as record_gates
 from regard.inspection import what_if as what_if
 from regard.inspection import write_report as write_report

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from regard import runs
 from regard.cli.output import TerminalReporter
 from regard.runs import (
-    TranslationJob,
+    FileJob,
+    TranslationAnswers,
     TranslationPipeline,
     override_settings,
     start_run,
@@ -116,7 +117,9 @@ def test_bytes_in_other_columns_stay_and_zero_bytes_are_no_text(folder, shouting
     file.write_bytes(b"one\t\xff\xfe\ntwo\x00\tnote\n")
     done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
     assert done.exit_code == 1
-    assert done.stderr == "regard: line 2: it needs text, got a zero byte\n"
+    assert done.stderr.startswith("regard: line 2: it needs text, got a zero byte\n")
+    assert f"{file}: 2 inputs in " in done.stderr
+    assert ", 1 with a problem" in done.stderr
     assert file.read_bytes() == b"one\t\xff\xfe\tde ONE\ntwo\x00\tnote\t\n"
 
 
@@ -163,7 +166,7 @@ def test_the_best_come_with_number_language_and_score(folder, shouting):
 def test_an_answer_that_was_cut_is_given_and_reported(folder, shouting):
     done = regard("translate", folder, "--to", "de", "cut")
     assert (done.exit_code, done.stdout) == (1, "de CUT\n")
-    assert "text 1: the translation into de was cut at 5 tokens" in done.stderr
+    assert "'cut': the translation into de was cut at 5 tokens" in done.stderr
 
 
 def test_the_saving_is_reported_next_to_the_formula(folder, shouting):
@@ -263,18 +266,39 @@ def stopping(monkeypatch):
         return [[[Translation(text.upper(), 0.0, True)] for _ in self.languages] for text in texts]
 
     monkeypatch.setattr(TranslationPipeline, "translate", translate)
-    monkeypatch.setattr("regard.runs.apply.translate_files.BATCH_LINES", 1)
+    monkeypatch.setattr(TranslationAnswers, "batch_size", 1)
 
 
-def test_an_interrupt_keeps_what_is_done_beside_the_old_file(folder, tmp_path, stopping):
-    out = tmp_path / "out.txt"
+def test_an_interrupted_file_is_kept_and_continued_by_the_same_command(
+    folder, tmp_path, monkeypatch, stopping
+):
+    file, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    file.write_text("one\n\xff\nstop\ntwo\n")
     out.write_text("old")
-    done = regard("translate", folder, "--to", "de", "-", "--out", f"{out}", input="one\nstop\n")
-    assert done.exit_code == 130
-    assert out.read_text() == "old"
-    assert (tmp_path / "out.txt.partial").read_text() == "ONE\n"
-    assert f"the finished part is in {out}.partial" in done.stderr
-    assert len(list(tmp_path.iterdir())) == 2
+    command = ["translate", folder, str(file), "--to", "de", "--out", str(out)]
+    done = regard(*command)
+    assert (done.exit_code, out.read_text()) == (130, "old")
+    assert (tmp_path / "out.txt.partial").read_text() == "ONE\nÿ\n".upper()
+    assert f"after 2 inputs; the finished part is in {out}.partial, and the same" in done.stderr
+    other = regard(*[x.replace("de", "fr") if x == "de" else x for x in command])
+    assert other.exit_code == 2
+    assert "needs the same job to be continued, got another to; try deleting it" in other.stderr
+    changed = file.read_text()
+    file.write_text("won" + changed[3:])
+    assert "needs the same inputs to be continued, got others" in regard(*command).stderr
+    file.write_text(changed)
+    seen = []
+
+    def translate(self, texts):
+        seen.extend(texts)
+        return [[[Translation(text.upper(), 0.0, True)]] for text in texts]
+
+    monkeypatch.setattr(TranslationPipeline, "translate", translate)
+    done = regard(*command)
+    assert (done.exit_code, seen) == (0, ["stop", "two"])
+    assert "continued after 2 inputs" in done.stderr
+    assert out.read_text() == "ONE\nŸ\nSTOP\nTWO\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
 def test_an_interrupt_before_anything_is_done_leaves_nothing(folder, tmp_path, stopping):
@@ -284,7 +308,7 @@ def test_an_interrupt_before_anything_is_done_leaves_nothing(folder, tmp_path, s
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_catalog_is_kept_with_fewer_translations(folder, tmp_path, monkeypatch):
+def test_an_interrupted_catalog_is_continued(folder, tmp_path, monkeypatch):
     file = tmp_path / "a.po"
     file.write_text("".join(f'msgid "{n}"\nmsgstr ""\n\n' for n in range(65)))
 
@@ -295,10 +319,21 @@ def test_an_interrupted_catalog_is_kept_with_fewer_translations(folder, tmp_path
 
     monkeypatch.setattr(TranslationPipeline, "translate", translate)
     before = file.read_text()
-    done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
+    command = ["translate", folder, "--to", "de", str(file), "--out", str(file)]
+    done = regard(*command)
     assert (done.exit_code, file.read_text()) == (130, before)
-    kept = (tmp_path / "a.po.partial").read_text()
-    assert (kept.count('msgstr "'), kept.count("fuzzy"), kept.count('msgstr ""')) == (65, 64, 1)
+    seen = []
+
+    def translate_rest(self, texts):
+        seen.extend(texts)
+        return [[[Translation(text + "!", 0.0, True)]] for text in texts]
+
+    monkeypatch.setattr(TranslationPipeline, "translate", translate_rest)
+    assert regard(*command).exit_code == 0
+    filled = file.read_text()
+    assert (seen, filled.count("fuzzy"), filled.count('msgstr ""')) == (["64"], 65, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.po"]
+    monkeypatch.setattr(TranslationPipeline, "translate", translate)
     done = regard("translate", folder, "--to", "de", "--format", "po", "-", input=before)
     assert (done.exit_code, done.stdout) == (130, "")
 
@@ -325,8 +360,8 @@ def test_a_signal_keeps_what_is_done_and_says_where(folder, tmp_path):
     with subprocess.Popen([*command, "--out", str(out)], **given) as process:
         process.stdin.write(b"3 days\n")
         process.stdin.flush()
-        scratch = tmp_path / ".out.txt.writing/out.txt"
-        while not (scratch.exists() and scratch.stat().st_size):
+        partial = tmp_path / "out.txt.partial"
+        while not (partial.exists() and partial.stat().st_size):
             assert process.poll() is None
             time.sleep(0.02)
         process.terminate()
@@ -334,7 +369,8 @@ def test_a_signal_keeps_what_is_done_and_says_where(folder, tmp_path):
     assert process.returncode == 128 + signal.SIGTERM
     assert f"the finished part is in {out}.partial" in said
     assert "Traceback" not in said
-    assert [path.name for path in tmp_path.iterdir()] == ["out.txt.partial"]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"out.txt.partial", "out.txt.partial.json"}
 
 
 def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
@@ -342,7 +378,7 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
 ):
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("3 days\n" * 20)
-    pipeline = TranslationPipeline(runs.load_run(folder), ["de"])
+    answers = TranslationAnswers(TranslationPipeline(runs.load_run(folder), ["de"]))
 
     def shown(to: Path | None, stdout: bool) -> str:
         ours, theirs = pty.openpty()
@@ -350,8 +386,8 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
             patched.setattr(sys, "stderr", terminal)
             if stdout:
                 patched.setattr(sys, "stdout", terminal)
-            job = TranslationJob(file=file, out=to or sys.stdout, reporter=TerminalReporter())
-            job.run(pipeline)
+            where = {"file": file, "out": to or sys.stdout, "verb": "translating"}
+            FileJob(answers=answers, **where, reporter=TerminalReporter()).run()
         with os.fdopen(ours, "rb", buffering=0) as screen:
             return screen.read(1 << 16).decode()
 

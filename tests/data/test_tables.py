@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data import LoadReport
+from regard.data import LoadReport, collate
 from regard.data.table import detect_table, read_table
 from regard.data.text.annotated import read_labeled_texts, read_tagged_tokens
 from regard.data.token_cache import TokenCache, read_cache_header, write_token_cache
@@ -147,7 +147,10 @@ def test_a_token_cache_is_what_was_written(tmp_path, vocab):
     cache = write_token_cache(tmp_path, iter(rows), vocab=vocab, key="mine")
     assert [{name: x.tolist() for name, x in row.items()} for row in cache] == rows
     assert cache.lengths("source").tolist() == [len(row["source"]) for row in rows]
-    assert cache[3]["source"].dtype == torch.int64
+    batch = collate(cache[:3], pad_id=7)
+    assert batch["source"].dtype == torch.int64
+    for row, ids, length in zip(batch["source"], rows, batch["source_lengths"], strict=False):
+        assert row.tolist() == ids["source"] + [7] * (len(row) - length)
     assert read_cache_header(tmp_path)["key"] == "mine"
 
 

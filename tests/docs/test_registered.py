@@ -17,7 +17,7 @@ TERM_NAMES = [cls.__name__ for cls in TERMS if cls.__name__ in ops.__all__]
 PAGES: dict[str, tuple[str, Iterable[str]]] = {
     "masks and biases": ("start/attention.md", TERM_NAMES),
     "statistics": ("look/statistics.md", STATISTICS),
-    "edits": ("look/what-if.md", set(edit.__all__) - {"Edit"}),
+    "edits": ("look/what-if.md", set(edit.__all__) - {"Edit", "ActivationEdit"}),
     "figures": ("look/maps.md", draw.__all__),
     "models": ("start/models.md", models.MODELS),
     "Hugging Face families": ("start/models.md", FAMILIES),

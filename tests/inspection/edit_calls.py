@@ -21,3 +21,10 @@ EDITS = {
         "site": "*", "source": "SIGHT", "component": "values", "heads": 0, "positions": 0,
     },
 }  # fmt: skip
+ACTIVATION_EDITS = {
+    "zero_activation": {"name": "*.heads", "positions": 0, "heads": 0, "units": 0},
+    "mean_activation": {"name": "*.heads", "positions": 0, "heads": 0, "units": 0},
+    "set_activation": {"name": "*.heads", "value": torch.zeros(1), "positions": 0, "heads": 0},
+    "add_to_activation": {"name": "*.heads", "vector": torch.ones(1), "factor": 2.0, "heads": 0},
+    "scale_activation": {"name": "*.heads", "factor": 2.0, "positions": 0, "heads": 0, "units": 0},
+}

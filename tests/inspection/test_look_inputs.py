@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from edit_calls import EDITS
+from edit_calls import ACTIVATION_EDITS, EDITS
 from torch import nn
 from torch.testing import assert_close
 
@@ -188,7 +188,7 @@ def test_a_number_is_one_row_and_numbers_may_be_numpys(sight):
 
 WRONG = ["3", 1.5, -99, 99, None, slice(0, 1), ["x"], True, object(), torch.zeros(2, 2)]
 VALID = {  # how each is called rightly; every argument is then replaced by every wrong thing
-    **{f"edit.{name}": call for name, call in EDITS.items()},
+    **{f"edit.{name}": call for name, call in (EDITS | ACTIVATION_EDITS).items()},
     "draw.map": {"site": "SITE", "head": 0, "batch": 0, "rows": slice(0, 2), "keys": slice(0, 2)},
     "draw.token": {"sites": "SITE", "query": 0, "batch": 0},
     "draw.alignment": {"site": "SITE", "head": 0, "batch": 0},
@@ -218,6 +218,7 @@ VALID = {  # how each is called rightly; every argument is then replaced by ever
     "Sight.__getitem__": {"name": "decoder.0.self"},
     "look": {
         "model": "MODEL", "at": "*", "max_bytes": 1 << 30, "tokens": WORDS, "survey": ["entropy"],
+        "activations": "*.mlp.out",
     },
     "what_if": {"model": "MODEL"},
     "record_gates": {"model": "MODEL", "at": "*"},
@@ -225,13 +226,15 @@ VALID = {  # how each is called rightly; every argument is then replaced by ever
     "gradient_norms": {"model": "MODEL", "loss": "LOSS"},
     "head_importance": {"model": "MODEL", "loss": "LOSS", "at": "*"},
     "relevance": {"model": "MODEL", "score": "LOSS", "token": 0, "at": "*"},
+    "activation_names": {"model": "MODEL"},
+    "activation_gradients": {"model": "MODEL", "score": "LOSS", "activations": "*.heads"},
     "hidden_states": {"model": "MODEL", "inputs": IDS, "depth": 0},
 }  # fmt: skip
 FREE = {"inputs", "loss", "score"}  # a caller's own code or data: errors there are the caller's
 
 
 def test_every_edit_and_figure_is_tried():
-    edits = {f"edit.{name}" for name in rg.edit.__all__} - {"edit.Edit"}
+    edits = {f"edit.{name}" for name in rg.edit.__all__} - {"edit.Edit", "edit.ActivationEdit"}
     figures = {f"draw.{name}" for name in rg.draw.__all__} - {"draw.head_types", "draw.gates"}
     assert len(edits) > 10
     assert (edits | figures) <= set(VALID)
@@ -263,7 +266,9 @@ def test_no_wrong_argument_ends_in_a_raw_error(name, model, sight):
 
 def _use(function, kwargs, model):
     found = function(**kwargs)
-    if isinstance(found, rg.edit.Edit):  # what is wrong with an edit may show when it acts
+    if isinstance(
+        found, rg.edit.Edit | rg.edit.ActivationEdit
+    ):  # what is wrong with an edit may show when it acts
         with rg.what_if(model, found):
             model(IDS)
     elif hasattr(found, "__enter__"):

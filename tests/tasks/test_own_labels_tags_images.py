@@ -339,7 +339,7 @@ def test_own_images_are_learned_and_served(shapes):
     ]
     assert [row[0][0] for row in run.classify(files)] == ["cross", "disc", "square"]
     assert run_cli("classify", shapes, files[1], "--top", 1).stdout.split("\t")[1] == "disc"
-    assert run_cli("apply", shapes, files[2]).stdout.startswith("square 0.")
+    assert run_cli("apply", shapes, files[2]).stdout.startswith(f"{files[2]}\tsquare\t0.")
     assert "accuracy" in run_cli("evaluate", shapes).stdout
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import models
-from regard.data import ByteTokenizer, InMemorySource, Pair
+from regard.data import ByteTokenizer, InMemorySource, Pair, token_cache
 from regard.errors import ConfigError, FileError
 from regard.runs import load_run, override_settings, resume_run, start_run
 from regard.runs import training as module
@@ -247,7 +247,11 @@ def test_an_interrupted_and_resumed_run_is_bit_identical(pairs, files, tmp_path,
     with monkeypatch.context() as patched:
         patched.setattr(module.Trainer, "_update", update)
         assert start_run(small, tmp_path / "half").reason == "interrupted"
+    cache = tmp_path / "half" / "cache"
+    assert (cache / "cache.json").exists()
+    monkeypatch.setattr(token_cache, "write_token_cache", None)  # it is there: not written again
     resume_run(tmp_path / "half")
+    assert not cache.exists()
     whole, half = (copy_weights(load_run(tmp_path / name).model) for name in ("whole", "half"))
     assert all(torch.equal(whole[name], half[name]) for name in whole)
 

@@ -1,7 +1,14 @@
 """The API returns what the library returns, batches what waits, and refuses what is not for it."""
 
+import asyncio
 import json
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +19,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 import regard as rg
+from regard.tasks.registry import TASKS
 from regard.web.api import create_app
 from regard.web.worker import END, Busy, Worker
 
@@ -23,11 +31,49 @@ def text_run():
     return rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reverse(TASKS["text"]):
+    """A task of the user's own, with an option."""
+
+    verb: ClassVar[str] = "reverse"
+
+    def apply(self, run, inputs, *, upper: bool = False):
+        self.calls.append(len(inputs))
+        return [Pair(x, (x.upper() if upper else x)[::-1]) for x in inputs]
+
+    calls: ClassVar[list[int]] = []
+
+
+@dataclass
+class Pair:
+    before: str
+    after: str
+
+
+def own_runs():
+    tokenizer = rg.data.ByteTokenizer()
+    runs = {}
+    for name, pooling in (("labels", "mean"), ("tags", "none")):
+        config = rg.models.classifier_tiny(vocab=tokenizer.vocab, classes=3, pooling=pooling)
+        kind = rg.tasks.find_task("labels" if name == "labels" else "tagging")
+        data = kind(train="none.csv", names=("O", "B-A", "I-A"))
+        recipe = rg.tasks.Recipe(
+            name=name, data=data, model=config, train=rg.train.TrainConfig(steps=1)
+        )
+        runs[name] = rg.Run(None, recipe, rg.models.Classifier(config).eval(), tokenizer)
+    recipe = rg.tasks.recipe("stdlib")
+    data = Reverse(folder="nowhere")
+    return runs | {"own": rg.Run(None, replace(recipe, data=data), None, tokenizer)}
+
+
 @pytest.fixture(scope="module")
 def client():
+    torch.set_num_threads(1)
     names = ("phrases", "glyphs", "morse")
     runs = {name: rg.load(name, device="cpu") for name in names} | {"text": text_run()}
-    with TestClient(create_app(runs), base_url="http://127.0.0.1") as client:
+    runs |= own_runs()
+    options = {"base_url": "http://127.0.0.1", "raise_server_exceptions": False}
+    with TestClient(create_app(runs), **options) as client:
         client.runs = runs
         yield client
 
@@ -41,32 +87,55 @@ def test_translations_are_those_of_the_library(client):
     assert 0 < answer["translations"][0]["de"]["confidence"] <= 1
 
 
-def test_requests_that_wait_are_batched(client):
-    worker = client.app.app.state.server.worker
-    release, before = threading.Event(), worker.batch_sizes.copy()
-    worker.submit("block", [0], lambda inputs: [release.wait(30)])
-    answers = []
-    threads = [
-        threading.Thread(
-            target=lambda n=n: answers.append(
-                client.post("/translate", json={"texts": [f"{n} days"], "to": ["de"]}).json()
-            )
-        )
-        for n in range(2, 10)
-    ]
-    for thread in threads:
-        thread.start()
-    for _ in range(300):
-        if worker.waiting == 8:
-            break
-        threading.Event().wait(0.05)
+@contextmanager
+def worker_blocked(client):
+    """Requests wait until the block ends, or `wait_together` lets them go."""
+    worker, release = client.app.app.state.server.worker, threading.Event()
+    taken = threading.Event()
+    worker.submit("block", [0], lambda inputs: (taken.set(), [release.wait(30)])[1])
+    assert taken.wait(30)
+    client.release = release
+    yield worker
     release.set()
-    for thread in threads:
-        thread.join()
-    sizes = worker.batch_sizes - before
-    assert sizes[8] == 1
+
+
+def wait_together(client, send, values):
+    worker = client.app.app.state.server.worker
+    with ThreadPoolExecutor(len(values)) as pool:
+        answers = [pool.submit(send, value) for value in values]
+        for _ in range(600):
+            if worker.waiting == len(values):
+                break
+            time.sleep(0.05)
+        client.release.set()
+        return [answer.result() for answer in answers]
+
+
+def test_requests_that_wait_are_batched(client):
+    with worker_blocked(client) as worker:
+        before = worker.batch_sizes.copy()
+
+        def send(n):
+            return client.post("/translate", json={"texts": [f"{n} days"], "to": ["de"]}).json()
+
+        answers = wait_together(client, send, range(2, 10))
+    assert (worker.batch_sizes - before)[8] == 1
     texts = sorted(answer["translations"][0]["de"]["text"] for answer in answers)
     assert texts == sorted(f"{n} Tage" for n in range(2, 10))
+
+
+def test_texts_are_generated_together(client):
+    prompts = ["import ", "x", "def f(x):"]
+    with worker_blocked(client):
+        generator, sizes = client.app.app.state.server.generator("text"), []
+        step = generator.step
+        generator.step = lambda: (sizes.append(len(generator)), step())[1]
+        send = lambda p: client.post("/generate", json={"prompt": p, "max_new_tokens": 9})  # noqa: E731
+        answers = wait_together(client, send, prompts)
+        generator.step = step
+    assert sizes == [3] * 9
+    expected = [client.runs["text"].generate(prompt, max_new_tokens=9) for prompt in prompts]
+    assert [answer.json()["text"] for answer in answers] == expected
 
 
 def test_an_image_is_classified(client, tmp_path):
@@ -117,6 +186,36 @@ def test_text_is_generated_whole_and_in_pieces(client):
     assert again[0] == again[1] != whole
 
 
+def test_every_task_has_a_path(client):
+    paths = {name: model["paths"] for name, model in client.get("/models").json().items()}
+    assert paths["phrases"] == ["/translate"]
+    assert paths["text"] == ["/generate", "/v1/completions"]
+    assert paths["tags"] == ["/tag", "/apply"]
+    texts = ["a good day", "b"]
+    labels = client.post("/label", json={"inputs": texts, "top": 2}).json()["outputs"]
+    expected = client.runs["labels"].apply(texts, top=2)
+    for row, other in zip(labels, expected, strict=True):
+        assert [name for name, _ in row] == [name for name, _ in other]
+        assert [p for _, p in row] == pytest.approx([p for _, p in other], abs=1e-5)
+    for path, model in (("/tag", None), ("/apply", "tags")):
+        tags = client.post(path, json={"inputs": texts, "model": model}).json()["outputs"]
+        assert tags == [[list(pair) for pair in row] for row in client.runs["tags"].apply(texts)]
+    assert client.get("/openapi.json").json()["paths"]["/label"]["post"]["requestBody"]
+
+
+def test_a_task_of_your_own_is_served_and_batched(client):
+    body = {"inputs": ["abc"], "upper": True}
+    answer = client.post("/reverse", json=body).json()
+    assert answer == {"model": "own", "outputs": [{"before": "abc", "after": "CBA"}]}
+    assert client.post("/apply", json={"inputs": ["ab"], "model": "own"}).status_code == 200
+    Reverse.calls.clear()
+    with worker_blocked(client):
+        send = lambda n: client.post("/reverse", json={"inputs": [f"{n}"] * n})  # noqa: E731
+        answers = wait_together(client, send, [1, 2, 3])
+    assert Reverse.calls == [6]
+    assert sorted(len(x.json()["outputs"]) for x in answers) == [1, 2, 3]
+
+
 def test_completions_as_openai_clients_ask_for_them(client):
     assert [m["id"] for m in client.get("/v1/models").json()["data"]] == ["text"]
     body = {"model": "text", "prompt": ["a", "b"], "max_tokens": 5, "temperature": 0, "user": "me"}
@@ -130,6 +229,8 @@ def test_completions_as_openai_clients_ask_for_them(client):
     with client.stream("POST", "/v1/completions", json=body) as answer:
         *events, last = [line[6:] for line in answer.iter_lines() if line]
     assert last == "[DONE]"
+    refused = client.post("/v1/completions", json={"model": "no"}).json()["error"]
+    assert refused["message"].startswith("model: needs one for /v1/completions: text, got 'no'")
     assert "".join(json.loads(e)["choices"][0]["text"] for e in events) == expected
 
 
@@ -141,14 +242,27 @@ def test_completions_as_openai_clients_ask_for_them(client):
         ("/translate", {"texts": []}, 422, "texts: "),
         ("/translate", {"texts": ["x"], "too": ["de"]}, 422, "too: "),
         ("/translate", {"texts": [" "], "to": ["de"]}, 400, "it needs words"),
-        ("/translate", {"texts": ["x"], "model": "morse"}, 400, "model: needs one that can transl"),
+        ("/translate", {"texts": ["x"], "model": "morse"}, 400, "model: needs one for /translate"),
+        ("/translate", {"texts": ["\ud800"], "to": ["de"]}, 422, "half of a surrogate pair"),
+        ("/generate", {"seed": -1}, 422, "seed: "),
+        ("/nowhere", {}, 404, "Not Found"),
+        ("/label", {"inputs": "good"}, 422, "inputs: "),
+        ("/label", {"inputs": ["good"], "top": 0}, 400, "top: needs 1 or more, got 0"),
+        ("/label", {"inputs": ["good"], "topp": 1}, 422, "topp: "),
+        ("/label", {"inputs": ["x" * 20_001]}, 400, "inputs: need at most 20000 characters"),
+        ("/label", {"inputs": ["x"], "model": "tags"}, 400, "model: needs one for /label: labels"),
+        ("/label", [1], 400, "body: needs a JSON object, got [1]"),
+        ("/reverse", {"inputs": [3]}, 500, "server: failed with TypeError"),
         ("/generate", {"max_new_tokens": 10**9}, 422, "max_new_tokens: "),
         ("/classify", None, 400, "an empty file"),
         ("/transcribe", None, 400, "an empty one of 0 bytes"),
     ],
 )
 def test_bad_requests_are_answered_in_one_sentence(client, path, body, status, message):
-    answer = client.post(path, json=body) if body is not None else client.post(path)
+    # with escapes, as a browser sends half of a pair
+    content = None if body is None else json.dumps(body)
+    header = {"Content-Type": "application/json"}
+    answer = client.post(path, content=content, headers=header)
     assert answer.status_code == status
     assert message in answer.json()["error"]
 
@@ -198,24 +312,110 @@ def test_a_full_queue_is_refused_and_one_bad_input_fails_alone():
     worker.close()
 
 
-def test_streams_take_turns_and_can_be_cancelled():
+def test_a_shutdown_ends_streams_with_an_error_and_one_that_leaves_is_removed():
+    app = create_app({"text": text_run()})
+    server = app.app.state.server
+
+    async def leave():
+        pieces = server.generate("text", "import ", max_new_tokens=4000, sampling=None)
+        await anext(pieces)
+        assert server.worker.streams == 1
+        await pieces.aclose()
+
+    asyncio.run(leave())
+    for _ in range(500):
+        if not server.worker.streams:
+            break
+        time.sleep(0.01)
+    assert len(server.generator("text")) == 0
+    body = {"prompt": "import ", "max_new_tokens": 4000, "stream": True}
+    with TestClient(app, base_url="http://localhost") as client:
+        step = server.generator("text").step
+
+        def step_and_stop():
+            server.worker.stop()
+            return step()
+
+        server.generator("text").step = step_and_stop
+        events = client.post("/generate", json=body).text.strip().split("\n\n")
+        assert json.loads(events[-1][6:])["error"].endswith("got a shutdown")
+        assert client.post("/generate", json={"prompt": "a"}).status_code == 503
+
+
+def test_clients_of_a_batch_meet_again_in_the_next(monkeypatch):
+    monkeypatch.setattr("regard.web.worker.MAX_WINDOW", 20.0)
+    monkeypatch.setattr("regard.web.worker.WINDOW_SHARE", 1e6)
+    worker, release, taken = Worker(), threading.Event(), threading.Event()
+    worker.submit("x", [0], lambda inputs: (taken.set(), [release.wait(30)])[1])
+    assert taken.wait(30)
+    futures = [worker.submit("y", [n], list) for n in (1, 2)]
+    release.set()
+    time.sleep(0.1)
+    assert not futures[0].done()  # the first client is expected again
+    futures.append(worker.submit("y", [3], list))
+    assert [future.result(10) for future in futures] == [[1], [2], [3]]
+    assert worker.batch_sizes == {1: 1, 3: 1}
+    worker.close()
+
+
+class Counting:
+    """A source of streams that count: up to a limit, or without end."""
+
+    def __init__(self):
+        self.streams = []
+
+    def begin(self, limit):
+        self.streams.append(Handle(limit=limit, count=0, ended=False))
+        return self.streams[-1]
+
+    def step(self):
+        for stream in self.streams:
+            stream.count += 1
+            stream.ended = stream.count == stream.limit
+        pieces = [(stream, stream.count) for stream in self.streams]
+        self.streams = [stream for stream in self.streams if not stream.ended]
+        return pieces
+
+    def remove(self, stream):
+        self.streams.remove(stream)
+
+
+class Handle(SimpleNamespace):
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+def test_streams_advance_together_and_can_be_cancelled():
     worker, order, ended = Worker(), [], threading.Event()
+    source, release = Counting(), threading.Event()
 
     def emit(name):
         def keep(piece):
             order.append((name, piece))
-            if piece is END and name == "b":
+            if piece is END:
                 ended.set()
 
         return keep
 
-    release = threading.Event()
     worker.submit("x", [0], lambda inputs: [release.wait(30)])
-    endless = worker.stream(iter(int, 1), emit("a"))
-    worker.stream(iter("123"), emit("b"))
+    endless = worker.stream(source, lambda: source.begin(None), emit("a"))
+    worker.stream(source, lambda: source.begin(3), emit("b"))
     release.set()
     assert ended.wait(10)
     endless.cancel()
+    for _ in range(200):
+        if not worker.streams:
+            break
+        time.sleep(0.01)
+    assert source.streams == []
+    assert order[:7] == [(x, n) for n in (1, 2, 3) for x in "ab"] + [("b", END)]
+    bad = []
+    worker.stream(source, lambda: 1 / 0, bad.append)
+    for _ in range(200):
+        if bad:
+            break
+        time.sleep(0.01)
+    assert isinstance(bad[0], ZeroDivisionError)
     worker.close()
-    names = [name for name, _ in order]
-    assert names[: 2 * 3] == ["a", "b"] * 3
+    with pytest.raises(Busy, match="got a shutdown"):
+        worker.submit("x", [0], list)

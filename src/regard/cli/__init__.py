@@ -20,7 +20,7 @@ __all__ = ["app", "main"]
 # each is the function of that name in the module of that name
 COMMANDS = """
     apply classify cost data demo evaluate export generate label look new quantize recipes report
-    resume runs serve tag tour train transcribe translate version work
+    resume runs serve tag tour train transcribe translate verify version work
 """
 
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.jobs import Confidence, Jobs, Out, run_job
+
 
 def classify(
     run: Annotated[
@@ -26,6 +28,9 @@ def classify(
         Path | None,
         typer.Option(help="Draw the attention, such as out.png; out-NAME.png for several images."),
     ] = None,
+    out: Out = None,
+    jobs: Jobs = 1,
+    confidence: Confidence = False,
 ) -> None:
     """Classify images. Prints one line per prediction: file, class, probability.
 
@@ -33,20 +38,10 @@ def classify(
     be read.
     """
     from regard import runs
-    from regard.cli.output import exit_code, print_message, progress_bar
 
-    results = runs.classify_files(
-        runs.load(run, device="cpu"), images, top=top, size=size, own_size=own_size, invert=invert,
-        overlay=overlay,
-    )  # fmt: skip
-    failed = warnings = 0
-    with progress_bar("classifying", len(images), prints_results=True) as advance:
-        for result in results:
-            for name, probability in result.prediction:
-                print(f"{result.path}\t{name}\t{probability:.4f}", flush=True)
-            if message := str(result.error or result.warning):
-                print_message(message)
-            failed += result.error is not None
-            warnings += bool(result.warning)
-            advance(1)
-    raise typer.Exit(exit_code(len(images), failed, warnings))
+    opened = runs.load(run, device="cpu")
+    options = {"top": top, "size": size, "own_size": own_size, "invert": invert}
+    answers = runs.ImageAnswers(opened, confidence=confidence, overlay=overlay, **options)
+    raise typer.Exit(
+        run_job(opened, answers, images, out=out, jobs=jobs, verb="classifying", **options)
+    )

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.jobs import Jobs, Out, run_job
+
 
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder or pretrained model.")],
@@ -24,20 +26,35 @@ def generate(
         typer.Option(help="Drop tokens below this fraction of the highest probability."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    prompts: Annotated[
+        str | None,
+        typer.Option(help="File with one prompt per line, or -: writes one JSON string per line."),
+    ] = None,
+    out: Out = None,
+    jobs: Jobs = 1,
 ) -> None:
     """Continue a text with a language model, printed as it is generated."""
     import sys
 
     from regard import runs
     from regard.decode import Sampling
+    from regard.errors import ConfigError
     from regard.files import read_text
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    options = {"max_new_tokens": max_new_tokens, "sampling": sampling}
+    opened = runs.load(run, device="cpu")
+    if prompts is not None:
+        if prompt:
+            raise ConfigError("prompt: needs to be unset with --prompts, got a text")
+        answers = runs.make_answers(opened, **options)
+        names = {"verb": "generating", "sampling": str(sampling), "max_new_tokens": max_new_tokens}
+        raise typer.Exit(run_job(opened, answers, [prompts], out=out, jobs=jobs, **names))
+    if out is not None:
+        raise ConfigError("out: needs --prompts FILE, got a prompt alone; try > FILE")
     if prompt == "-":
         prompt = read_text("standard input", sys.stdin.buffer.read())
-    pieces = runs.generate_run(
-        runs.load(run, device="cpu"), prompt, max_new_tokens=max_new_tokens, sampling=sampling
-    )
+    pieces = runs.generate_run(opened, prompt, **options)
     print(prompt, end="", flush=True)
     try:
         for piece in pieces:

@@ -51,7 +51,7 @@ def look(
     from regard.runs.apply.look import parse_cell
 
     position = None if cell is None else parse_cell(cell)
-    with _silence_transformers(), progress_bar("looking"):
+    with silence_transformers(), progress_bar("looking"):
         report = runs.look_report(
             runs.load(model, device="cpu").text_model, text, target=target, to=to, at=at, out=out,
             cell=position, describe=describe, query=query, probe=probe,
@@ -62,7 +62,7 @@ def look(
 
 
 @contextmanager
-def _silence_transformers() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Hide the progress bars and warnings of transformers; errors still appear."""
     try:
         from transformers.utils import logging

@@ -21,19 +21,22 @@ def serve(
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda where available.")] = None,
+    threads: Annotated[
+        int, typer.Option(help="Threads of the models on a CPU; small models need one.", min=1)
+    ] = 1,
 ) -> None:
-    """Serve runs over HTTP: /translate /generate /classify /transcribe, /v1/completions, /health.
+    """Serve runs over HTTP, each at the path of its verb, such as /translate; see /models.
 
     Waiting requests are computed as one batch. Example: curl -d '{"texts": ["3 days"],
     "to": ["de"]}' -H 'Content-Type: application/json' http://127.0.0.1:8000/translate
     """
     from pathlib import Path
 
-    import uvicorn
+    import torch
 
     from regard.errors import ConfigError
     from regard.runs import load
-    from regard.web.api import create_app
+    from regard.web.api import create_app, serve_app
     from regard.web.gate import LOOPBACK
 
     is_loopback = host in ("127.0.0.1", "localhost", "::1")
@@ -43,11 +46,7 @@ def serve(
     if len(runs) < len(names):
         raise ConfigError(f"runs: need different names, got {' '.join(names)}")
     hosts = LOOPBACK if is_loopback else (*LOOPBACK, host)
-    verbs = {verb for run in runs.values() for verb in run.verbs}
-    served = sorted(verbs & {"translate", "generate", "classify", "transcribe"})
-    if not served:
-        raise ConfigError(f"runs: need one with a task, got {' '.join(names)}")
-    print(f"http://{host}:{port}: {', '.join(f'/{verb}' for verb in served)}; Ctrl-C stops")
-    uvicorn.run(
-        create_app(runs, hosts=hosts, token=token), host=host, port=port, log_level="warning"
-    )
+    torch.set_num_threads(threads)
+    app = create_app(runs, hosts=hosts, token=token)
+    print(f"http://{host}:{port}: {', '.join(app.paths)}; Ctrl-C stops", flush=True)
+    serve_app(app, host=host, port=port)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.jobs import Confidence, Jobs, Out, run_job
+
 if TYPE_CHECKING:
     from regard.runs import TranscribeJob, TranscriptChunk
 
@@ -29,6 +31,9 @@ def transcribe(
         bool, typer.Option(help="Normalise level and noise floor to those of training.")
     ] = True,
     chunk: Annotated[float, typer.Option(help="Seconds of live audio per chunk.")] = 0.1,
+    out: Out = None,
+    jobs: Jobs = 1,
+    confidence: Confidence = False,
 ) -> None:
     """Transcribe audio files or a live stream.
 
@@ -44,33 +49,32 @@ def transcribe(
     from regard import runs
 
     torch.set_num_threads(1)  # the work per chunk is too small to share
-    job = runs.TranscribeJob(
-        runs.load(run, device="cpu"), beam_width=beam, normalize_peak=normalize
-    )
-    raise typer.Exit(_stream(job, paths, rate, chunk) if "-" in paths else _files(job, paths))
+    opened = runs.load(run, device="cpu")
+    job = runs.TranscribeJob(opened, beam_width=beam, normalize_peak=normalize)
+    if "-" in paths:
+        raise typer.Exit(_stream(job, paths, rate, chunk))
+    if len(paths) == 1 and out is None and not confidence:
+        raise typer.Exit(_file(job, paths[0]))
+    answers = runs.AudioAnswers(job, confidence=confidence)
+    options = {"beam": beam, "normalize": normalize, "verb": "transcribing"}
+    code = run_job(opened, answers, paths, out=out, jobs=jobs, **options)
+    _print_timing(job)
+    raise typer.Exit(code)
 
 
-def _files(job: "TranscribeJob", paths: list[str]) -> int:
-    from regard.cli.output import exit_code, print_message, progress_bar
+def _file(job: "TranscribeJob", path: str) -> int:
+    """Print the text of one file as it is recognised, without its name."""
+    from regard.cli.output import print_message
 
-    failed = warnings = 0
-    is_start = True
-    with progress_bar("transcribing", len(paths), prints_results=True) as advance:
-        for chunk in job.files(paths):
-            if chunk.error is not None:
-                print_message(str(chunk.error))
-                failed += 1
-            else:
-                name = f"{chunk.path}\t" if is_start and len(paths) > 1 else ""
-                end = "\n" if chunk.is_last else ""
-                if line := f"{name}{chunk.text}{end}":
-                    print(line, end="", flush=True)
-                warnings += _print_notes(chunk)
-            is_start = chunk.is_last
-            advance(int(chunk.is_last))
-    if failed < len(paths):
-        _print_timing(job)
-    return exit_code(len(paths), failed, warnings)
+    warnings = 0
+    for chunk in job.files([path]):
+        if chunk.error is not None:
+            print_message(str(chunk.error))
+            return 2
+        print(chunk.text, end="\n" if chunk.is_last else "", flush=True)
+        warnings = _print_notes(chunk)
+    _print_timing(job)
+    return warnings
 
 
 def _stream(job: "TranscribeJob", paths: list[str], rate: int | None, chunk_seconds: float) -> int:
@@ -128,7 +132,9 @@ def _print_timing(job: "TranscribeJob", chunk_seconds: float | None = None) -> N
 
     from regard.cli.output import print_message
 
-    factor = job.compute_seconds / job.audio_seconds if job.audio_seconds else 0.0
+    if not job.audio_seconds:  # nothing could be read, or other processes did it
+        return
+    factor = job.compute_seconds / job.audio_seconds
     text = f"{job.audio_seconds:.1f} s of audio, real-time factor {factor:.3f}; "
     text += f"latency: the model waits {1000 * job.delay:.0f} ms"
     if chunk_seconds is not None:

@@ -5,6 +5,7 @@ from itertools import islice
 from random import Random
 from typing import Any, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,8 @@ from regard.data.split import Split
 from regard.errors import ConfigError, FileError, ShapeError
 
 Batch = dict[str, Tensor]
-Encoded = Mapping[str, Any]  # name -> list of ids, number, or tensor whose first axis is time
+# name -> list or array of ids, number, or tensor whose first axis is time
+Encoded = Mapping[str, Any]
 
 
 class Shard(TypedDict, total=False):
@@ -161,10 +163,17 @@ def collate(examples: Sequence[Encoded], pad_id: int = 0) -> Batch:
             is_tensor = all(isinstance(value, Tensor) for value in values)
             batch[name] = torch.stack(values) if is_tensor else torch.tensor(values)
             continue
-        rows = [torch.as_tensor(value) for value in values]
-        fill = 0.0 if rows[0].is_floating_point() else pad_id
-        batch[name] = torch.nn.utils.rnn.pad_sequence(rows, True, fill)
-        batch[f"{name}_lengths"] = torch.tensor([len(row) for row in rows])
+        lengths = [len(value) for value in values]
+        if isinstance(first, np.ndarray):
+            padded = np.full((len(values), max(lengths)), pad_id, dtype=np.int64)
+            for row, value, length in zip(padded, values, lengths, strict=True):
+                row[:length] = value
+            batch[name] = torch.from_numpy(padded)
+        else:
+            rows = [torch.as_tensor(value) for value in values]
+            fill = 0.0 if rows[0].is_floating_point() else pad_id
+            batch[name] = torch.nn.utils.rnn.pad_sequence(rows, True, fill)
+        batch[f"{name}_lengths"] = torch.tensor(lengths)
     return batch
 
 
@@ -173,5 +182,7 @@ def _identity(example: Encoded) -> Encoded:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Lists of ids and (time, feature) tensors are sequences; an image, of three axes, is not."""
-    return isinstance(value, list) or (isinstance(value, Tensor) and 0 < value.ndim < 3)
+    """Lists and arrays of ids and (time, feature) tensors are; an image, of three axes, is not."""
+    return isinstance(value, list | np.ndarray) or (
+        isinstance(value, Tensor) and 0 < value.ndim < 3
+    )

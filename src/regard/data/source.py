@@ -1,6 +1,7 @@
 """The interface of a data source, and a source over in-memory examples."""
 
 import zlib
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import count
 from random import Random
@@ -25,7 +26,9 @@ class Source(Protocol):
 
 
 class InMemorySource:
-    """Examples in memory; train repeats forever, reshuffled every epoch.
+    """Examples of sequences, such as lists; train repeats forever, reshuffled every epoch.
+
+    A `TokenCache` is a sequence too: then only the order is in memory, four bytes per example.
 
     >>> from itertools import islice
     >>> sorted(islice(InMemorySource(train=[1, 2, 3]).examples("train", seed=0), 6))
@@ -47,7 +50,7 @@ class InMemorySource:
             return
         epoch, first = divmod(start, len(examples))
         while True:
-            order = list(range(len(examples)))
+            order = array("I", range(len(examples)))
             Random(f"{seed}/{epoch}").shuffle(order)
             yield from (examples[i] for i in order[first:])
             epoch, first = epoch + 1, 0

@@ -1,29 +1,64 @@
-"""Encoded examples on disk, memory-mapped: corpora larger than memory."""
+"""Encoded examples on disk: corpora larger than memory."""
 
 import json
+import os
+import tempfile
+import weakref
+from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from regard.data.batches import Encoded
 from regard.errors import FileError
 from regard.files import atomic_write, make_folder, parse_json, write_text
 
 CACHE_FILE = "cache.json"
-OFFSET_DTYPE = "int64"
 ENDINGS = ("tokens", "offsets")  # of the two files per field
+BUFFER_SIZE = 1 << 18  # tokens and offsets of a field that are written together
 
 
-class TokenCache(Sequence[dict[str, Tensor]]):
-    """Examples written by `write_token_cache`, each a dict of token sequences.
+class TokenRow:
+    """All tokens of one field of a cache, read from the file slice by slice.
 
-    Every field is one memory-mapped array of tokens, with the offset of each example in another:
-    opening takes no time and no memory, and the tokens of neighbouring examples are contiguous.
+    Not memory-mapped: every page that a random read touches would count as memory of the process.
+
+    >>> import tempfile
+    >>> cache = write_token_cache(tempfile.mkdtemp(), [{"x": [1, 2]}, {"x": [3]}], vocab=4)
+    >>> len(cache.tokens["x"]), cache.tokens["x"][1:].tolist()
+    (3, [2, 3])
+    """
+
+    def __init__(self, file: Path, dtype: str, size: int):
+        self.file, self.dtype, self.size = file, np.dtype(dtype), size
+        self._width = self.dtype.itemsize
+        self._handle = os.open(file, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._handle)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: slice) -> np.ndarray:
+        first, last, _ = index.indices(self.size)
+        return self.read(first, max(first, last))
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        """The tokens from `first` to before `last`."""
+        size = (last - first) * self._width
+        data = os.pread(self._handle, size, first * self._width)
+        if len(data) < size:
+            raise FileError(f"{self.file}: needs {self.size} tokens, got a file cut short")
+        return np.frombuffer(data, self.dtype)
+
+
+class TokenCache(Sequence[dict[str, np.ndarray]]):
+    """Examples written by `write_token_cache`, each a dict of arrays of token ids.
+
+    Every field is one file of tokens, with the offset of each example in another, which is
+    memory-mapped: opening takes no time and no memory.
 
     >>> TokenCache("nowhere")
     Traceback (most recent call last):
@@ -38,13 +73,15 @@ class TokenCache(Sequence[dict[str, Tensor]]):
             raise FileError(f"{self.folder / CACHE_FILE}: needs a token cache, got no such file")
         try:
             self.size, fields, dtype = header["size"], header["fields"], header["dtype"]
-            self.tokens = {
-                name: _mapped(self.folder / f"{name}.tokens", dtype, count)
-                for name, count in fields.items()
-            }
             self.offsets = {
-                name: _mapped(self.folder / f"{name}.offsets", OFFSET_DTYPE, self.size + 1)
+                name: _mapped(_check_size(self.folder / f"{name}.offsets", "int64", self.size + 1))
                 for name in fields
+            }
+            self.tokens = {
+                name: TokenRow(
+                    _check_size(self.folder / f"{name}.tokens", dtype, count), dtype, count
+                )
+                for name, count in fields.items()
             }
         except (KeyError, TypeError, AttributeError) as error:
             raise FileError(
@@ -59,11 +96,11 @@ class TokenCache(Sequence[dict[str, Tensor]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not 0 <= index < self.size:
             raise IndexError(index)
-        return {name: self._row(name, index) for name in self.tokens}
+        return {name: self._example(name, index) for name in self.tokens}
 
-    def _row(self, field: str, index: int) -> Tensor:
-        first, last = self.offsets[field][index : index + 2]
-        return torch.from_numpy(self.tokens[field][first:last].astype("int64"))
+    def _example(self, field: str, index: int) -> np.ndarray:
+        offset = self.offsets[field].item
+        return self.tokens[field].read(offset(index), offset(index + 1))
 
     def lengths(self, field: str) -> np.ndarray:
         """Number of tokens of each example in a field."""
@@ -82,36 +119,74 @@ def write_token_cache(
         key: says what the cache was made of, for `read_cache_header`.
 
     >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> cache = write_token_cache(folder, [{"x": [1, 2]}, {"x": [3]}], vocab=4)
-    >>> len(cache), cache[1], cache.tokens["x"].tolist()
-    (2, {'x': tensor([3])}, [1, 2, 3])
+    >>> cache = write_token_cache(tempfile.mkdtemp(), [{"x": [1, 2]}, {"x": [3]}], vocab=4)
+    >>> len(cache), cache[1]["x"].tolist()
+    (2, [3])
     """
     folder = make_folder(folder)
     (folder / CACHE_FILE).unlink(missing_ok=True)  # the old data is about to be overwritten
     dtype = "uint16" if vocab <= 1 << 16 else "uint32"
     size, counts = 0, dict[str, int]()
     with ExitStack() as stack:
-        files: dict[str, tuple[Any, Any]] = {}
+        fields: dict[str, tuple[BinaryIO, array, BinaryIO, array]] = {}
 
         def open_field(name: str) -> None:
             paths = (stack.enter_context(atomic_write(folder / f"{name}.{end}")) for end in ENDINGS)
             tokens, offsets = (stack.enter_context(path.open("wb")) for path in paths)
-            offsets.write(np.zeros(1, OFFSET_DTYPE).tobytes())
-            files[name], counts[name] = (tokens, offsets), 0
+            fields[name] = tokens, array(np.dtype(dtype).char), offsets, array("q", [0])
+            counts[name] = 0
+
+        def flush() -> None:
+            for tokens, ids, offsets, ends in fields.values():
+                for file, values in ((tokens, ids), (offsets, ends)):
+                    file.write(values.tobytes())
+                    del values[:]
 
         for example in examples:
             for name, ids in example.items():
-                if name not in files:
+                if name not in fields:
                     open_field(name)
-                tokens, offsets = files[name]
+                _, pending, _, ends = fields[name]
+                pending.extend(ids)
                 counts[name] += len(ids)
-                tokens.write(np.asarray(ids, dtype).tobytes())
-                offsets.write(np.array([counts[name]], OFFSET_DTYPE).tobytes())
+                ends.append(counts[name])
             size += 1
+            if any(len(ids) + len(ends) >= BUFFER_SIZE for _, ids, _, ends in fields.values()):
+                flush()
+        flush()
     header = {"key": key, "size": size, "dtype": dtype, "fields": counts}
     write_text(folder / CACHE_FILE, json.dumps(header) + "\n")  # last: marks it as complete
     return TokenCache(folder)
+
+
+def cached_examples(
+    folder: str | Path | None, examples: Iterable[Encoded], *, vocab: int, key: str
+) -> TokenCache:
+    """The token cache of a folder if its key is this one, else a new one of the examples.
+
+    Args:
+        folder: of the cache; None is a temporary one, removed with the object.
+        examples: consumed only if the cache has to be written.
+        vocab: number of ids.
+        key: says what the examples depend on.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = cached_examples(folder, [{"x": [1, 2]}], vocab=4, key="a")
+    >>> cached_examples(folder, [], vocab=4, key="a")[0]["x"].tolist()
+    [1, 2]
+    """
+    if folder is None:
+        temporary = tempfile.TemporaryDirectory(prefix="regard-")
+        cache = write_token_cache(temporary.name, examples, vocab=vocab, key=key)
+        weakref.finalize(cache, temporary.cleanup)
+        return cache
+    try:
+        if (read_cache_header(folder) or {}).get("key") == key:
+            return TokenCache(folder)
+    except FileError:  # damaged: written again
+        pass
+    return write_token_cache(folder, examples, vocab=vocab, key=key)
 
 
 def read_cache_header(folder: str | Path) -> dict[str, Any] | None:
@@ -130,10 +205,13 @@ def read_cache_header(folder: str | Path) -> dict[str, Any] | None:
     return header if isinstance(header, dict) else {}
 
 
-def _mapped(file: Path, dtype: str, count: int) -> np.ndarray:
+def _check_size(file: Path, dtype: str, count: int) -> Path:
     size = count * np.dtype(dtype).itemsize
     if not file.is_file() or file.stat().st_size != size:
         raise FileError(f"{file}: needs {count} numbers of {dtype}, got a file cut short or none")
-    if not size:
-        return np.zeros(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(file, dtype=dtype, mode="r")
+    return file
+
+
+def _mapped(file: Path) -> np.ndarray:
+    # a plain view: indexing a np.memmap takes several times as long
+    return np.asarray(np.memmap(file, dtype="int64", mode="r"))

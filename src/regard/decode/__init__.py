@@ -11,6 +11,7 @@ from regard.decode.constraints import (
 )
 from regard.decode.sampling import Sampling, sampling_distribution
 from regard.decode.search.beam import beam
+from regard.decode.search.continuous import ContinuousBatch, GeneratedRow
 from regard.decode.search.ctc import (
     BestPath,
     CtcHypothesis,
@@ -31,9 +32,11 @@ __all__ = [
     "AudioStream",
     "AudioStreamState",
     "BestPath",
+    "ContinuousBatch",
     "CtcHypothesis",
     "DecodeResult",
     "ForcedPrefix",
+    "GeneratedRow",
     "GenerationStep",
     "KVCache",
     "MinNewTokens",

@@ -109,6 +109,36 @@ class LanguageStepper:
         cache_rows = torch.where(past, cache_rows, _own_rows(b))
         return GpuState(state.lease, state.length, skip, cache_rows)
 
+    def concatenate(
+        self, states: "Sequence[LanguageState | GpuState]", rows: Sequence[int]
+    ) -> LanguageState:
+        """The rows of several states, so many of each, as one state, padded to the longest."""
+        parts = [self._to_model_state(x) if isinstance(x, GpuState) else x for x in states]
+        device = next(self.model.parameters()).device
+        paddings = [
+            torch.zeros(n, dtype=torch.long, device=device) if x.left_padding is None
+            else x.left_padding for x, n in zip(parts, rows, strict=True)
+        ]  # fmt: skip
+        # steps that are padding in every row of a part are dropped: a batch that never empties
+        # would grow without end
+        spare = [int(padding.min()) for padding in paddings]
+        sizes = [x.cache.length - cut for x, cut in zip(parts, spare, strict=True)]
+        length = max(sizes)
+        left = [p + (length - x.cache.length) for p, x in zip(paddings, parts, strict=True)]
+        template = next((x.cache.storage.layers for x in parts if x.cache.length), [])
+        layers = [
+            torch.cat([
+                torch.nn.functional.pad(
+                    x.cache.storage.layers[n][:, :, cut : x.cache.length], (0, 0, length - size, 0)
+                ) if x.cache.length else old.new_zeros(count, old.shape[1], length, old.shape[3])
+                for x, cut, size, count in zip(parts, spare, sizes, rows, strict=True)
+            ])
+            for n, old in enumerate(template)
+        ]  # fmt: skip
+        padding = torch.cat(left)
+        state = LanguageState(KVCache(KVStorage(layers, length), length), padding)
+        return state if padding.any() else replace(state, left_padding=None)
+
     def generate(
         self,
         first: Tensor,

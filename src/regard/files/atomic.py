@@ -77,27 +77,14 @@ def atomic_path(file: str | Path) -> Iterator[Path]:
             _copy_into(temporary, file)
 
 
-def keep_partial(temporary: Path, file: str | Path) -> Path | None:
-    """Keep what an interrupted `atomic_write(file)` wrote so far, as NAME.partial.
+def partial_path(file: str | Path) -> Path:
+    """Where the finished part of a file is kept until it is complete: NAME.partial.
 
-    Returns its path, or None if there is nothing to keep or it cannot be moved.
-
-    >>> file = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> with suppress(KeyboardInterrupt), atomic_write(file) as temporary:
-    ...     _ = temporary.write_text("half of"), keep_partial(temporary, file)
-    ...     raise KeyboardInterrupt
-    >>> [path.name for path in file.parent.iterdir()]
-    ['a.txt.partial']
+    >>> partial_path("/nowhere/a.txt")
+    PosixPath('/nowhere/a.txt.partial')
     """
     target = Path(os.path.realpath(file))
-    partial = target.with_name(_fit_name(target.parent, target.name, PARTIAL_SUFFIX))
-    try:
-        if not temporary.stat().st_size:
-            return None
-        shutil.move(temporary, partial)
-    except OSError:
-        return None
-    return partial
+    return target.with_name(_fit_name(target.parent, target.name, PARTIAL_SUFFIX))
 
 
 @contextmanager

@@ -1,14 +1,22 @@
 """Inspection of models: what each attention, gate and gradient does, with fused kernels on.
 
-`draw` is imported on first use: looking at a model loads no matplotlib.
+`draw` and `patching` are imported on first use: looking at a model loads no matplotlib.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from regard.inspection import edit
+from regard.inspection.adapters.activation_points import activation_names
+from regard.inspection.attribution.composition import Composition, composition_scores
 from regard.inspection.attribution.importance import HeadImportance, head_importance
 from regard.inspection.attribution.induction import probe_induction
+from regard.inspection.attribution.logits import (
+    LogitAttribution,
+    LogitLens,
+    logit_attribution,
+    logit_lens,
+)
 from regard.inspection.attribution.propagation import Attribution
 from regard.inspection.attribution.relevance import (
     output_projection,
@@ -16,7 +24,9 @@ from regard.inspection.attribution.relevance import (
     value_norms,
     weighted_value_norms,
 )
+from regard.inspection.attribution.residual_parts import ResidualStream, record_stream
 from regard.inspection.attribution.rollout import attention_flow, attention_rollout
+from regard.inspection.attribution.score_split import ScoreSplit, split_score
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.closed_forms import (
     NoiseEffect,
@@ -29,6 +39,7 @@ from regard.inspection.edits.closed_forms import (
 )
 from regard.inspection.edits.comparison import Comparison
 from regard.inspection.edits.what_if import EditLog, compare_edits, what_if
+from regard.inspection.gradients.activations import ActivationGradients, activation_gradients
 from regard.inspection.gradients.norms import (
     GradientFlag,
     GradientNorms,
@@ -38,6 +49,7 @@ from regard.inspection.gradients.norms import (
 from regard.inspection.heads.descriptions import describe_head
 from regard.inspection.heads.head_table import HeadTable
 from regard.inspection.heads.head_types import HeadRow, Thresholds
+from regard.inspection.record.activations import Activations
 from regard.inspection.record.gates import Gates, memory_retention, record_gates
 from regard.inspection.record.hidden_states import (
     ContextSimilarity,
@@ -56,12 +68,16 @@ from regard.inspection.sites.from_tensors import make_site
 from regard.inspection.sites.site import Site
 
 if TYPE_CHECKING:
-    from regard.inspection import draw
+    from regard.inspection import draw, patching
+    from regard.inspection.verification.verify import Verification, verify
 
 __all__ = [
+    "ActivationGradients",
+    "Activations",
     "AttentionMonitor",
     "Attribution",
     "Comparison",
+    "Composition",
     "ContextSimilarity",
     "Edit",
     "EditLog",
@@ -71,18 +87,26 @@ __all__ = [
     "HeadImportance",
     "HeadRow",
     "HeadTable",
+    "LogitAttribution",
+    "LogitLens",
     "NoiseEffect",
     "OutputChange",
+    "ResidualStream",
+    "ScoreSplit",
     "Sight",
     "Site",
     "Thresholds",
     "TimeGradients",
+    "Verification",
     "WeightBreakdown",
+    "activation_gradients",
+    "activation_names",
     "all_hidden_states",
     "attention_flow",
     "attention_rollout",
     "compare_contexts",
     "compare_edits",
+    "composition_scores",
     "describe_head",
     "draw",
     "drop_key_effect",
@@ -93,17 +117,23 @@ __all__ = [
     "jitter_key_effect",
     "jitter_query_effect",
     "load_sight",
+    "logit_attribution",
+    "logit_lens",
     "look",
     "make_site",
     "memory_retention",
     "nearest_neighbours",
     "output_projection",
+    "patching",
     "probe_induction",
     "record_gates",
+    "record_stream",
     "relevance",
     "scale_key_effect",
     "scale_scores_effect",
+    "split_score",
     "value_norms",
+    "verify",
     "weighted_value_norms",
     "what_if",
     "write_report",
@@ -111,8 +141,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "draw":
-        return import_module("regard.inspection.draw")
+    if name in ("draw", "patching"):
+        return import_module(f"regard.inspection.{name}")
+    if name in ("Verification", "verify"):
+        return getattr(import_module("regard.inspection.verification.verify"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,5 +1,13 @@
-"""Every edit of attention, for `rg.what_if(model, rg.edit.drop_head("encoder.1.self", 4))`."""
+"""Every edit of attention and activations: `rg.what_if(model, rg.edit.drop_head("*.1.*", 4))`."""
 
+from regard.inspection.edits.activations import (
+    ActivationEdit,
+    add_to_activation,
+    mean_activation,
+    scale_activation,
+    set_activation,
+    zero_activation,
+)
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.keys import drop_key, jitter_key, jitter_query, scale_key
 from regard.inspection.edits.patch import patch
@@ -14,17 +22,23 @@ from regard.inspection.edits.weights import (
 )
 
 __all__ = [
+    "ActivationEdit",
     "Edit",
+    "add_to_activation",
     "drop_head",
     "drop_key",
     "hardmax",
     "jitter_key",
     "jitter_query",
     "keep_heads",
+    "mean_activation",
     "patch",
     "replace_window",
+    "scale_activation",
     "scale_head",
     "scale_key",
     "scale_scores",
+    "set_activation",
     "uniform",
+    "zero_activation",
 ]

@@ -8,18 +8,34 @@ from regard.runs.alignment import (
     record_translation,
     with_output_tokens,
 )
+from regard.runs.apply.answers import (
+    Answer,
+    Answerer,
+    AudioAnswers,
+    ImageAnswers,
+    JobInput,
+    TaskAnswers,
+    TranslationAnswers,
+    make_answers,
+)
 from regard.runs.apply.classify import (
     ClassifiedFile,
     ClassPrediction,
     classify_files,
     classify_run,
 )
-from regard.runs.apply.generate import generate_run
+from regard.runs.apply.file_job import FileJob, JobReport, apply_file, run_identity
+from regard.runs.apply.generate import (
+    TextGenerator,
+    TextStream,
+    generate_run,
+    generate_texts,
+)
 from regard.runs.apply.look import LookReport, look_report
 from regard.runs.apply.report import Reporter
 from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcribe_run_detailed
 from regard.runs.apply.translate import TranslationPipeline, translate_run
-from regard.runs.apply.translate_files import TranslationJob, TranslationReport, translate_file
+from regard.runs.apply.verify import verify_text
 from regard.runs.contents import new_run_folder, read_recipe
 from regard.runs.evaluate import Answer, AnswerEvaluator, Evaluation, evaluate_run
 from regard.runs.export import export_run
@@ -51,23 +67,32 @@ __all__ = [
     "Alignment",
     "Answer",
     "AnswerEvaluator",
+    "Answerer",
+    "AudioAnswers",
     "ClassPrediction",
     "ClassifiedFile",
     "Evaluation",
+    "FileJob",
+    "ImageAnswers",
+    "JobInput",
+    "JobReport",
     "Link",
     "LookReport",
     "QuantizationResult",
     "Reporter",
     "Run",
+    "TaskAnswers",
+    "TextGenerator",
     "RunFacts",
     "TextModel",
+    "TextStream",
     "TranscribeJob",
     "TranscriptChunk",
-    "TranslationJob",
+    "TranslationAnswers",
     "TranslationPipeline",
-    "TranslationReport",
     "align",
     "alignment_head",
+    "apply_file",
     "build_or_load_model",
     "classify_files",
     "classify_run",
@@ -78,12 +103,14 @@ __all__ = [
     "export_run",
     "find_run",
     "generate_run",
+    "generate_texts",
     "iter_settings",
     "list_runs",
     "load",
     "load_pretrained",
     "load_run",
     "look_report",
+    "make_answers",
     "model_card",
     "new_run_folder",
     "override_settings",
@@ -94,10 +121,11 @@ __all__ = [
     "record_translation",
     "report_run",
     "resume_run",
+    "run_identity",
     "save_run_pretrained",
     "start_run",
     "transcribe_run_detailed",
-    "translate_file",
     "translate_run",
+    "verify_text",
     "with_output_tokens",
 ]

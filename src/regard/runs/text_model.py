@@ -120,11 +120,11 @@ class TextModel:
                 f"target: needs the decoder input of {kind} beside its source, got none; "
                 "try --target"
             )
-        ids = self._ids("text", text)
+        ids = self.encode("text", text)
         inputs, tokens = [ids], {"source": self._tokens(ids)}
         if self.is_encoder_decoder:
             assert target is not None
-            decoder_ids = self._ids("target", target, is_decoder=True)
+            decoder_ids = self.encode("target", target, is_decoder=True)
             inputs, tokens["target"] = [ids, decoder_ids], self._tokens(decoder_ids)
         with look(self.model, at, tokens=tokens) as sight:
             if self.decoder_start_token_id is not None:
@@ -151,7 +151,8 @@ class TextModel:
 
         return translate_texts(self.model, self.tokenizer, [text], [to])[0]
 
-    def _ids(self, name: str, text: str, is_decoder: bool = False) -> Tensor:
+    def encode(self, name: str, text: str, is_decoder: bool = False) -> Tensor:
+        """The token ids of a text, (1, time); `name` is the argument that errors name."""
         if self.tokenizer is not None:
             ids = self.tokenizer.encode_input(text)
         elif self.hf_tokenizer is None:
@@ -199,7 +200,8 @@ def load_hub_text_model(path: Path) -> TextModel:
         ) from None
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
-        model = AutoModel.from_pretrained(path, config=config, local_files_only=True)
+        kind = _model_class(config) or AutoModel  # with its head, as its weights were saved
+        model = kind.from_pretrained(path, config=config, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
     if getattr(model, "main_input_name", "input_ids") != "input_ids":
@@ -217,6 +219,13 @@ def load_hub_text_model(path: Path) -> TextModel:
         max_length=getattr(config, "max_position_embeddings", None),
         decoder_start_token_id=(0 if start is None else start) if is_encoder_decoder else None,
     )
+
+
+def _model_class(config: Any) -> Any:
+    """The class of transformers that a folder was saved from."""
+    import transformers
+
+    return getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
 
 
 def _tokenizer(path: Path) -> Any:

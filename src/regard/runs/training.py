@@ -1,6 +1,7 @@
 """Training by a recipe in a run folder: start and resume."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -44,8 +45,10 @@ from regard.train.checkpoint.store import remove_partial_checkpoints
 from regard.train.evaluation import run_evaluation
 from regard.train.logger import tensorboard_logger
 from regard.train.loop import CHECKPOINTS
+from regard.train.prefetch import BatchSource
 from regard.train.weights import load_matching_weights
 
+TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
 RESUMABLE = tuple(
     f"train.{name}"
     for name in (
@@ -95,10 +98,11 @@ def start_run(
                 copied = load_matching_weights(trainer.model, models.load(init_from))
                 if show and ranks.is_first:
                     print(f"{folder}: {copied} tensors from {init_from}, the others are new")
-        except RegardError:
+        except (RegardError, KeyboardInterrupt):
             if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
                 for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
                     (folder / name).unlink(missing_ok=True)
+                shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)
             raise
         return _train(trainer, recipe, tokenizer, folder, report)
 
@@ -210,7 +214,7 @@ def _trainer(
     return Trainer(
         build_model(recipe, tokenizer),
         objective(recipe.data.objective),
-        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world_size=ranks.world_size),
+        _batches(recipe, tokenizer, folder, show, ranks),
         recipe.train,
         folder=folder,
         evaluate=recipe.data.evaluator(tokenizer, "valid"),
@@ -218,6 +222,24 @@ def _trainer(
         ranks=ranks,
         loggers=[tensorboard_logger(folder)] if tensorboard and ranks.is_first else [],
     )
+
+
+def _batches(
+    recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, show: bool, ranks: Ranks
+) -> BatchSource:
+    made: list[BatchSource] = []
+
+    def make() -> None:
+        batches = recipe.data.cached_batches(
+            tokenizer, recipe.train, folder / TOKEN_CACHE, show=show,
+            rank=ranks.rank, world_size=ranks.world_size,
+        )  # fmt: skip
+        made.append(batches)
+
+    ranks.run_on_first(make)  # writes the cache, which the other ranks open
+    if not ranks.is_first:
+        make()
+    return made[0]
 
 
 def _train(
@@ -242,6 +264,7 @@ def _train(
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": seconds}
         result |= {"weights_step": outcome.weights_step, "valid": outcome.scores, "test": scores}
         write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+        shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)  # only training reads it
         if evaluation is not None:
             run = load_run(folder, device=trainer.device)
             report_run(run, evaluation=evaluation, evaluator=evaluator)

@@ -1,16 +1,16 @@
 """What the data of a task holds: counts, lengths, classes, skipped lines, copies and overlap."""
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from regard.data import LoadReport, Split, Tokenizer
+from regard.data.reservoir import Reservoir
 from regard.data.split import SPLITS
 from regard.errors import FileError
 from regard.files import DETECTION_BYTES, detect_encoding, open_binary
@@ -172,27 +172,33 @@ def inspect_data(task: Task, *, tokenize: bool = False, seed: int = 0) -> DataRe
     """
     contents = task.contents()
     report = DataReport([describe_file(file) for file in contents.files], skipped=contents.report)
-    lengths: dict[str, dict[Split, Counter]] = {}
-    keys = {split: (array("q"), array("q")) for split in SPLITS}  # hashes: of inputs, of examples
-    rng = Random(0)
+    lengths = defaultdict[str, dict[Split, Counter]](lambda: {s: Counter() for s in SPLITS})
+    counts = defaultdict[str, dict[Split, Counter]](lambda: {s: Counter() for s in SPLITS})
+    # hashes: of inputs, of examples
+    keys: dict[Split, tuple[array, array]] = {s: (array("q"), array("q")) for s in SPLITS}
+    sample = Reservoir[Any](SAMPLE_SIZE)
+    fields: list[tuple[int, str]] = []
     for split, example in contents.examples:
-        values = {k: x for k, x in example._asdict().items() if k not in IGNORED}
+        if not fields:  # of all examples
+            fields = [(n, x) for n, x in enumerate(example._fields) if x not in IGNORED]
+            report.units = {name: _unit(name, example[n]) for n, name in fields}
+        values = [example[n] for n, _ in fields]
         inputs, examples = keys[split]
         inputs.append(hash(example[0]))
-        examples.append(hash(tuple(values.values())))
-        report.sizes[split] += 1
+        examples.append(hash(tuple(values)))
         if split == "train":
-            _sample(report, example, rng)
-        for name, value in values.items():
-            if name in COUNTED:
-                counter = report.counts.setdefault(name, {s: Counter() for s in SPLITS})[split]
-                counter.update(value if isinstance(value, tuple) else (value,))
+            sample.add(example)
+        for (_, name), value in zip(fields, values, strict=True):
+            if isinstance(value, str) and name not in COUNTED:
+                lengths[name][split][len(value)] += 1
+            elif name in COUNTED:
+                counts[name][split].update(value if isinstance(value, tuple) else (value,))
             elif not isinstance(value, bytes):  # a fingerprint
-                report.units[name] = _unit(name, value)
                 size = value if isinstance(value, int | float) else len(value)
-                lengths.setdefault(name, {s: Counter() for s in SPLITS})[split][round(size, 1)] += 1
-        texts = [x for x in list(values.values())[:2] if isinstance(x, str)]
-        report.untranslated += len(texts) == 2 and "label" not in values and texts[0] == texts[1]
+                lengths[name][split][round(size, 1)] += 1
+        report.untranslated += values[0] == values[-1] and len(values) == 2 == len(lengths)
+    report.sizes = {split: len(inputs) for split, (inputs, _) in keys.items()}
+    report.samples, report.counts = sample.items, dict(counts)
     for name, by_split in lengths.items():
         report.lengths[name] = {s: Distribution.of(x) for s, x in by_split.items() if x}
     _compare(report, keys)
@@ -222,27 +228,27 @@ def describe_file(file: Path) -> str:
     return f"{file.name} ({size:,.{0 if unit == 'bytes' else 1}f} {unit}, {encoding})"
 
 
-def _sample(report: DataReport, example: Any, rng: Random) -> None:
-    """Reservoir sampling: each train example is kept with the same probability."""
-    if len(report.samples) < SAMPLE_SIZE:
-        report.samples.append(example)
-    elif (index := rng.randrange(report.sizes["train"])) < SAMPLE_SIZE:
-        report.samples[index] = example
-
-
 def _unit(name: str, value: Any) -> str:
     if isinstance(value, str):
         return "characters"
     return name if isinstance(value, int | float) else "tokens"
 
 
-def _compare(report: DataReport, keys: Mapping[str, tuple[array, array]]) -> None:
-    inputs, examples = map(np.array, keys["train"])
-    distinct = len(np.unique(examples))
+def _compare(report: DataReport, keys: Mapping[Split, tuple[array, array]]) -> None:
+    inputs, examples = (np.asarray(x) for x in keys["train"])  # views, sorted in place
+    distinct = _sort_distinct(examples)
     report.duplicates = len(examples) - distinct
-    report.conflicts = distinct - len(np.unique(inputs))
+    report.conflicts = distinct - _sort_distinct(inputs)
     for split in SPLITS[1:]:
-        report.overlap[split] = int(np.isin(np.array(keys[split][0]), inputs).sum())
+        held_out = np.asarray(keys[split][0])
+        found = np.searchsorted(inputs, held_out, "right") - np.searchsorted(inputs, held_out)
+        report.overlap[split] = int(np.count_nonzero(found))
+
+
+def _sort_distinct(hashes: np.ndarray) -> int:
+    """Sort them and return how many differ."""
+    hashes.sort()
+    return int(np.count_nonzero(hashes[1:] != hashes[:-1])) + min(1, len(hashes))
 
 
 def _measure_tokens(samples: Sequence[Any], tokenizer: Tokenizer | None) -> dict[str, Distribution]:

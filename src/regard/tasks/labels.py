@@ -89,6 +89,10 @@ class LabelsTask(AnnotatedTextTask):
         """The classes in one line."""
         return format_classes(output)
 
+    def confidence(self, output: Classes) -> float:
+        """The probability of the first class."""
+        return output[0][1]
+
 
 def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
     """The start token, whose vector `pooling="first"` takes, and the tokens of a text.

@@ -76,6 +76,21 @@ class Task(ABC):
     def batches(self, tokenizer: Any, train: TrainConfig, **shard: Unpack[Shard]) -> BatchSource:
         """Endless batches of the train split, in an order fixed by the seed."""
 
+    def cached_batches(
+        self,
+        tokenizer: Any,
+        train: TrainConfig,
+        cache: Path | None,
+        *,
+        show: bool = False,
+        **shard: Unpack[Shard],
+    ) -> BatchSource:
+        """`batches` of a run, with a folder for the encoded train split, to be found by a resume.
+
+        The first rank makes its batches before the others; `show` prints progress.
+        """
+        return self.batches(tokenizer, train, **shard)
+
     @abstractmethod
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
         """The evaluation on a held-out split."""
@@ -95,6 +110,10 @@ class Task(ABC):
     def format_output(self, output: Any) -> str:
         """One output as a line of text."""
         return str(output)
+
+    def confidence(self, output: Any) -> float | None:
+        """The probability that an output is correct, as the model has it; None without one."""
+        return getattr(output, "confidence", None)
 
     def prepare_model(self, model: Any, tokenizer: Any, train: TrainConfig) -> None:
         """Fit what a new model has to know of the data before training, such as feature scales."""

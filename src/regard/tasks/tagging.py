@@ -47,6 +47,8 @@ class TaggedText(list[tuple[str, str]]):
     in New/B-CITY York/I-CITY
     """
 
+    confidence: float = 1.0  # the lowest probability of a tag
+
     @property
     def spans(self) -> list[Span]:
         """BIO tags joined to spans; a word with a plain tag other than O is a span of its own."""
@@ -130,7 +132,8 @@ class TaggingTask(AnnotatedTextTask):
         logits = compute_logits(model, [[token for word in row for token in word] for row in words])
         for n, row, scores in zip(full, words, logits, strict=True):
             starts = [0, *accumulate(map(len, row[:-1]))]
-            best = scores[starts].argmax(-1).tolist()
+            probabilities, best = (x.tolist() for x in scores[starts].softmax(-1).max(-1))
+            tagged[n].confidence = min(probabilities)
             tagged[n].extend(zip(sentences[n], (names[i] for i in best), strict=True))
         return tagged
 

@@ -1,11 +1,15 @@
 """Progress of a training: a live line on a terminal, plain lines elsewhere."""
 
 import time
-from typing import TextIO
+from collections.abc import Iterable, Iterator
+from typing import TextIO, TypeVar
 
+from rich import progress as bars
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+
+T = TypeVar("T")
 
 
 class Progress:
@@ -66,6 +70,30 @@ class Progress:
     def print_line(self, text: str) -> None:
         """Print a permanent line."""
         self.console.print(Text(text))
+
+
+def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:
+    """Yield the items and print how far they are: a bar, or a plain line every five seconds.
+
+    >>> list(track([1, 2], "encoding", total=2))
+    [1, 2]
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    columns = (bars.TextColumn("{task.description}: {task.completed:,}"), bars.BarColumn())
+    every = 0.2 if console.is_terminal else 5.0
+    with bars.Progress(
+        *columns, bars.TimeRemainingColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    ) as bar:  # fmt: skip
+        task, shown_at = bar.add_task(label, total=total), time.monotonic()
+        for number, item in enumerate(items, 1):
+            yield item
+            if (now := time.monotonic()) - shown_at >= every:
+                shown_at = now
+                bar.update(task, completed=number)
+                if not console.is_terminal:
+                    share = f" of about {total:,}" if total else ""
+                    console.print(Text(f"{label}: {number:,}{share}"))
 
 
 def format_duration(seconds: float) -> str:

@@ -1,38 +1,35 @@
-"""The HTTP API of trained runs: translate, generate, classify, transcribe."""
+"""The HTTP API of trained runs: one path per verb."""
 
 import asyncio
 import json
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+import uvicorn
 from fastapi import FastAPI, Query, Request, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+from starlette.exceptions import HTTPException
 
 from regard.data import Resampler
 from regard.decode import Sampling, Transcriber
 from regard.errors import ConfigError, RegardError
-from regard.runs import Run, generate_run
+from regard.runs import Run
 from regard.web.gate import LOOPBACK, BodyTooLarge, Gate
+from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, add_own_tasks
 from regard.web.server import Server
 from regard.web.worker import Busy, Worker
 
-MAX_TEXTS, MAX_CHARS, MAX_NEW_TOKENS = 64, 20_000, 4096
+MAX_NEW_TOKENS = 4096
+Seed = Annotated[int | None, Field(ge=0, lt=1 << 62)]
 RETRY_SECONDS = "1"
-
-
-class ApiRequest(BaseModel):
-    """What every request may name: the model, if several are served."""
-
-    model_config = ConfigDict(extra="forbid")
-    model: str | None = None
 
 
 class TranslateRequest(ApiRequest):
@@ -53,7 +50,7 @@ class GenerateRequest(ApiRequest):
     max_new_tokens: int = Field(200, ge=1, le=MAX_NEW_TOKENS)
     temperature: float = Field(0.0, ge=0, le=10)
     top_p: float = Field(1.0, gt=0, le=1)
-    seed: int | None = None
+    seed: Seed = None
     stream: bool = False
 
 
@@ -65,7 +62,7 @@ class CompletionRequest(ApiRequest):
     max_tokens: int = Field(16, ge=1, le=MAX_NEW_TOKENS)
     temperature: float = Field(1.0, ge=0, le=10)
     top_p: float = Field(1.0, gt=0, le=1)
-    seed: int | None = None
+    seed: Seed = None
     stream: bool = False
 
 
@@ -103,34 +100,67 @@ def create_app(
     _add_text(app, server)
     _add_files(app, server)
     _add_completions(app, server)
+    add_own_tasks(app, server)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
         return {"status": "ok", "models": list(server.runs), "waiting": server.worker.waiting}
 
     @app.get("/models")
-    def models() -> dict[str, list[str]]:
-        return {name: run.verbs for name, run in server.runs.items()}
+    def models() -> dict[str, dict[str, Any]]:
+        tasks = {x: None if run.recipe is None else run.data.name for x, run in server.runs.items()}
+        return {x: {"task": tasks[x], "paths": server.paths[x]} for x in server.runs}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> str:
         return server.metrics()
 
-    return Gate(app, hosts=hosts, token=token)
+    paths = dict.fromkeys(path for paths in server.paths.values() for path in paths)
+    return Gate(app, paths=list(paths), hosts=hosts, token=token)
+
+
+def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serve an application of `create_app` until Ctrl-C, which answers what waits with 503.
+
+    >>> serve_app(create_app({}))
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: runs: need one or more with a task, got none
+    """
+
+    class StoppingServer(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            app.app.state.server.worker.stop()  # streams would hold their connections open
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5
+    )
+    with suppress(KeyboardInterrupt):  # raised again by uvicorn, after the shutdown
+        StoppingServer(config).run()
 
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Busy)
     async def busy(request: Request, error: Busy) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 503, {"Retry-After": RETRY_SECONDS})
+        return _error(request, error, 503, {"Retry-After": RETRY_SECONDS})
 
     @app.exception_handler(RegardError)
     async def refused(request: Request, error: RegardError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 400)
+        return _error(request, error, 400)
 
     @app.exception_handler(BodyTooLarge)
     async def too_large(request: Request, error: BodyTooLarge) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 413)
+        return _error(request, error, 413)
+
+    @app.exception_handler(HTTPException)  # no such path, a body that is no JSON
+    async def refused_by_framework(request: Request, error: HTTPException) -> JSONResponse:
+        return _error(request, error.detail, error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        text = f"server: failed with {type(error).__name__}; its log has the traceback"
+        return _error(request, text, 500)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -138,7 +168,17 @@ def _add_errors(app: FastAPI) -> None:
             f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'body'}: {problem['msg']}"
             for problem in error.errors()
         ]
-        return JSONResponse({"error": "; ".join(problems)}, 422)
+        return _error(request, "; ".join(problems), 422)
+
+
+def _error(
+    request: Request, message: object, status: int, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    # a message may repeat half of a surrogate pair
+    text = str(message).encode(errors="backslashreplace").decode()
+    if request.url.path.startswith("/v1/"):  # as OpenAI's clients read it
+        return JSONResponse({"error": {"message": text, "code": status}}, status, headers)
+    return JSONResponse({"error": text}, status, headers)
 
 
 def _add_counters(app: FastAPI, server: Server) -> None:
@@ -172,7 +212,7 @@ def _add_counters(app: FastAPI, server: Server) -> None:
 def _add_text(app: FastAPI, server: Server) -> None:
     @app.post("/translate")
     async def translate(body: TranslateRequest) -> dict[str, Any]:
-        name, _ = server.select("translate", body.model)
+        name, _ = server.select("/translate", body.model)
         options = (name, tuple(body.to), body.beam_width, body.max_new_tokens)
         pipeline = server.pipeline(*options)
         for text in body.texts:
@@ -189,23 +229,77 @@ def _add_text(app: FastAPI, server: Server) -> None:
         return {"model": name, "translations": translations}
 
     @app.post("/generate")
-    async def generate(body: GenerateRequest) -> Any:
-        name, run = server.select("generate", body.model)
-        pieces = _generate(run, body.prompt, body.max_new_tokens, body)
+    async def generate(request: Request, body: GenerateRequest) -> Any:
+        name, _ = server.select("/generate", body.model)
+        pieces = _generate(server, name, body.prompt, body.max_new_tokens, body)
         if body.stream:
-            events = (_event({"text": piece}) async for piece in server.pieces(pieces))
+            events = _events(await _begun(pieces), lambda piece: {"text": piece})
             return StreamingResponse(events, media_type="text/event-stream")
-        return {"model": name, "text": "".join([x async for x in server.pieces(pieces)])}
+        (text,) = await _joined(request, [pieces])
+        return {"model": name, "text": text}
 
 
 def _generate(
-    run: Run, prompt: str, max_new_tokens: int, options: GenerateRequest | CompletionRequest
-) -> Iterator[str]:
+    server: Server,
+    name: str,
+    prompt: str,
+    max_new_tokens: int,
+    options: GenerateRequest | CompletionRequest,
+) -> AsyncIterator[str]:
     sampling = None
     if options.temperature > 0:
         seed = options.seed if options.seed is not None else time.monotonic_ns() % (1 << 31)
         sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=seed)
-    return generate_run(run, prompt, max_new_tokens=max_new_tokens, sampling=sampling)
+    return server.generate(name, prompt, max_new_tokens=max_new_tokens, sampling=sampling)
+
+
+async def _begun(pieces: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The same pieces, once the first is there: an error before it has a status of its own."""
+    first = await anext(pieces, None)
+
+    async def all_pieces() -> AsyncIterator[str]:
+        try:
+            if first is not None:
+                yield first
+            async for piece in pieces:
+                yield piece
+        finally:
+            await pieces.aclose()  # type: ignore[attr-defined]  # cancels the stream
+
+    return all_pieces()
+
+
+async def _joined(request: Request, sources: Sequence[AsyncIterator[str]]) -> list[str]:
+    """The whole texts; a client that leaves ends them."""
+
+    async def join(pieces: AsyncIterator[str]) -> str:
+        return "".join([piece async for piece in pieces])
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    texts = asyncio.gather(*(join(source) for source in sources))
+    left = asyncio.ensure_future(leave())
+    try:
+        await asyncio.wait([texts, left], return_when=asyncio.FIRST_COMPLETED)
+        if not texts.done():
+            raise HTTPException(499, "request: needs a client that waits, got a disconnect")
+        return await texts
+    finally:
+        left.cancel()
+        texts.cancel()
+
+
+async def _events(
+    pieces: AsyncIterator[str], wrap: Callable[[str], dict[str, Any]]
+) -> AsyncIterator[str]:
+    """Server-sent events; an error after the first piece, such as a shutdown, is the last one."""
+    try:
+        async for piece in pieces:
+            yield _event(wrap(piece))
+    except RegardError as error:
+        yield _event({"error": str(error)})
 
 
 def _event(data: Any) -> str:
@@ -221,7 +315,7 @@ def _add_files(app: FastAPI, server: Server) -> None:
         invert: bool = False,
     ) -> dict[str, Any]:
         """The classes of the image in the body."""
-        name, run = server.select("classify", model)
+        name, run = server.select("/classify", model)
 
         def compute(paths: list[Any]) -> Sequence[Any]:
             return run.classify(paths, top=top, invert=invert)
@@ -239,7 +333,7 @@ def _add_files(app: FastAPI, server: Server) -> None:
         beam_width: Annotated[int, Query(ge=1, le=64)] = 1,
     ) -> dict[str, Any]:
         """The text of the audio file in the body."""
-        name, run = server.select("transcribe", model)
+        name, run = server.select("/transcribe", model)
 
         def compute(paths: list[Any]) -> Sequence[Any]:
             return run.transcribe(paths, beam_width=beam_width)
@@ -253,7 +347,7 @@ def _add_files(app: FastAPI, server: Server) -> None:
         """16-bit little-endian samples in binary messages; a text message ends the stream."""
         await socket.accept()
         try:
-            name, run = server.select("transcribe", model)
+            name, run = server.select("/transcribe", model)
             transcriber = Transcriber(run.model, run.tokenizer)
             resample = None
             if rate is not None and rate != transcriber.sample_rate:
@@ -288,49 +382,56 @@ async def _body_file(request: Request) -> AsyncIterator[Path]:
         with path.open("wb") as file:
             async for chunk in request.stream():
                 file.write(chunk)
-        yield path
+        try:
+            yield path
+        except RegardError as error:
+            raise type(error)(str(error).replace(str(path), "body")) from error
 
 
 def _add_completions(app: FastAPI, server: Server) -> None:
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
-        names = [name for name, run in server.runs.items() if "generate" in run.verbs]
+        names = [name for name, paths in server.paths.items() if "/v1/completions" in paths]
         data = [{"id": name, "object": "model", "owned_by": "regard"} for name in names]
         return {"object": "list", "data": data}
 
     @app.post("/v1/completions")
-    async def completions(body: CompletionRequest) -> Any:
-        name, run = server.select("generate", body.model)
+    async def completions(request: Request, body: CompletionRequest) -> Any:
+        name, run = server.select("/v1/completions", body.model)
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
         if not 1 <= len(prompts) <= MAX_TEXTS or (body.stream and len(prompts) > 1):
             most = 1 if body.stream else MAX_TEXTS
             raise ConfigError(f"prompt: needs 1 to {most} texts, got {len(prompts)}")
         head = {"id": f"cmpl-{time.time_ns():x}", "object": "text_completion"}
         head |= {"created": int(time.time()), "model": name}
+        sources = [_generate(server, name, p, body.max_tokens, body) for p in prompts]
 
         def choice(text: str, index: int, reason: str | None) -> dict[str, Any]:
             return {"text": text, "index": index, "logprobs": None, "finish_reason": reason}
 
+        def reason(text: str) -> str:
+            return "length" if len(run.tokenizer.encode(text)) >= body.max_tokens else "stop"
+
         if body.stream:
+            pieces = await _begun(sources[0])
 
             async def events() -> AsyncIterator[str]:
-                pieces = server.pieces(_generate(run, prompts[0], body.max_tokens, body))
-                async for piece in pieces:
-                    yield _event(head | {"choices": [choice(piece, 0, None)]})
-                yield _event(head | {"choices": [choice("", 0, "stop")]})
+                text = ""
+
+                def wrap(piece: str) -> dict[str, Any]:
+                    nonlocal text
+                    text += piece
+                    return head | {"choices": [choice(piece, 0, None)]}
+
+                async for event in _events(pieces, wrap):
+                    yield event
+                yield _event(head | {"choices": [choice("", 0, reason(text))]})
                 yield _event("[DONE]")
 
             return StreamingResponse(events(), media_type="text/event-stream")
-        sources = [server.pieces(_generate(run, p, body.max_tokens, body)) for p in prompts]
-        texts = await asyncio.gather(*(_joined(source) for source in sources))
-        lengths = [len(run.tokenizer.encode(text)) for text in texts]
-        reasons = ["length" if n >= body.max_tokens else "stop" for n in lengths]
-        rows = zip(texts, range(len(texts)), reasons, strict=True)
+        texts = await _joined(request, sources)
+        rows = [choice(text, n, reason(text)) for n, text in enumerate(texts)]
         read = sum(len(run.tokenizer.encode_input(prompt)) for prompt in prompts)
-        usage = {"prompt_tokens": read, "completion_tokens": sum(lengths)}
-        usage["total_tokens"] = read + sum(lengths)
-        return head | {"choices": [choice(*row) for row in rows], "usage": usage}
-
-
-async def _joined(pieces: AsyncIterator[str]) -> str:
-    return "".join([piece async for piece in pieces])
+        written = sum(len(run.tokenizer.encode(text)) for text in texts)
+        usage = {"prompt_tokens": read, "completion_tokens": written}
+        return head | {"choices": rows, "usage": usage | {"total_tokens": read + written}}

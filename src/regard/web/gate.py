@@ -3,9 +3,11 @@
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-MAX_BODY = 64 << 20  # bytes
+MAX_BODY, MAX_JSON = 64 << 20, 8 << 20  # bytes of a file and of any other body
+FILE_PATHS = ("/classify", "/transcribe")  # their bodies are files
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -21,20 +23,23 @@ class Gate:
 
     Args:
         app: the application behind it.
+        paths: that it serves runs at.
         hosts: allowed Host headers, without port.
         token: required as `Authorization: Bearer …`; None requires none.
-        max_body: bytes of a request.
+        max_body: bytes of a body that is a file; of others at most MAX_JSON.
     """
 
     def __init__(
         self,
         app: Any,
         *,
+        paths: Sequence[str] = (),
         hosts: Sequence[str] = LOOPBACK,
         token: str | None = None,
         max_body: int = MAX_BODY,
     ):
-        self.app, self.hosts, self.token, self.max_body = app, tuple(hosts), token, max_body
+        self.app, self.paths = app, tuple(paths)
+        self.hosts, self.token, self.max_body = tuple(hosts), token, max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -42,9 +47,15 @@ class Gate:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        body = _Body(receive, self._limit(scope))
+        if scope["type"] == "http":
+            send = _after(body.drain, send)
         if refusal := self._refusal(scope, headers):
             return await _refuse(scope, send, *refusal)
-        return await self.app(scope, _bounded(receive, self.max_body), send)
+        return await self.app(scope, body, send)
+
+    def _limit(self, scope: Scope) -> int:
+        return self.max_body if scope["path"] in FILE_PATHS else min(self.max_body, MAX_JSON)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """Status and reason, or None if the request may pass."""
@@ -59,9 +70,9 @@ class Gate:
             given = headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self.token.encode()):
                 return 401, "authorization: needs the server's token, got another or none"
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self.max_body:
-            return 413, f"body: needs at most {self.max_body} bytes, got {length[:20]}"
+        length, limit = headers.get("content-length", "0"), self._limit(scope)
+        if not length.isdecimal() or int(length[:20]) > limit:
+            return 413, f"body: needs at most {limit} bytes, got {length[:20]}"
         return None
 
 
@@ -69,18 +80,37 @@ class BodyTooLarge(Exception):  # noqa: N818
     """A body without a declared length grew beyond the limit."""
 
 
-def _bounded(receive: Receive, max_body: int) -> Receive:
-    size = 0
+class _Body:
+    """The messages of a request, up to a number of bytes."""
 
-    async def bounded() -> dict[str, Any]:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > max_body:
-            raise BodyTooLarge(f"body: needs at most {max_body} bytes, got more")
+    def __init__(self, receive: Receive, limit: int):
+        self.receive, self.limit, self.size, self.is_complete = receive, limit, 0, False
+
+    async def __call__(self) -> dict[str, Any]:
+        message = await self.receive()
+        self.size += len(message.get("body", b""))
+        self.is_complete = not message.get("more_body", False)
+        if self.size > self.limit:
+            raise BodyTooLarge(f"body: needs at most {self.limit} bytes, got more")
         return message
 
-    return bounded
+    async def drain(self) -> None:
+        """Read what the application left: closing a connection with unread data resets it."""
+        end = self.size + MAX_BODY
+        while not self.is_complete and self.size < end:
+            with suppress(BodyTooLarge):
+                await self()
+
+
+def _after(action: Callable[[], Awaitable[None]], send: Send) -> Send:
+    """Send, the response's start after an action."""
+
+    async def sent(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            await action()
+        await send(message)
+
+    return sent
 
 
 async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:

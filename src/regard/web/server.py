@@ -3,31 +3,52 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from regard.errors import ConfigError, suggestion
-from regard.runs import Run, TranslationPipeline
+from regard.runs import Run, TextGenerator, TranslationPipeline
+from regard.runs.apply.any_task import BY_VERB, has_own_apply
 from regard.web.worker import END, Worker
 
+# of these paths a task with an `apply` of its own gets none
+RESERVED = {*BY_VERB, "apply", "health", "models", "metrics", "v1", "openapi.json"}
+# beside the path of its verb
+MORE_PATHS = {"generate": ["/v1/completions"], "transcribe": ["/transcribe/stream"]}
 MAX_PIPELINES = 32  # translation pipelines that are kept ready, one per combination of options
+
+
+def paths(run: Run) -> list[str]:
+    """The paths that serve a run: that of its task's verb, and `/apply` for a task of your own.
+
+    >>> paths(rg.load("phrases", device="cpu"))
+    ['/translate']
+    """
+    if run.recipe is None:
+        return []
+    verb = run.data.verb
+    if has_own_apply(run):
+        return ["/apply"] if verb in RESERVED else [f"/{verb}", "/apply"]
+    return [f"/{verb}", *MORE_PATHS.get(verb, [])]
 
 
 class Server:
     """The served runs, their worker, and counts of what was done."""
 
     def __init__(self, runs: Mapping[str, Run], worker: Worker | None = None):
-        if not runs:
-            raise ConfigError("runs: needs one or more to serve, got none")
+        if not any(paths(run) for run in runs.values()):
+            raise ConfigError(f"runs: need one or more with a task, got {' '.join(runs) or 'none'}")
         self.runs, self.worker, self.started = dict(runs), worker or Worker(), time.monotonic()
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: dict[str, float] = defaultdict(float)
         self.pipeline = lru_cache(MAX_PIPELINES)(self._pipeline)
+        self.generator = lru_cache(None)(lambda name: TextGenerator(self.runs[name]))
+        self.paths = {name: paths(run) for name, run in self.runs.items()}
 
-    def select(self, verb: str, name: str | None) -> tuple[str, Run]:
-        """The run of a name, or the first that has the verb."""
-        able = {key: run for key, run in self.runs.items() if verb in run.verbs}
+    def select(self, path: str, name: str | None) -> tuple[str, Run]:
+        """The run of a name, or the first that is served at the path."""
+        able = {key: run for key, run in self.runs.items() if path in self.paths[key]}
         if name is None and able:
             return next(iter(able.items()))
         if name in able:
@@ -35,7 +56,7 @@ class Server:
         known = ", ".join(able) or f"none of this server's, {', '.join(self.runs)}"
         got = "none" if name is None else repr(name)
         hint = "" if name is None else suggestion(name, able)
-        raise ConfigError(f"model: needs one that can {verb}: {known}, got {got}{hint}")
+        raise ConfigError(f"model: needs one for {path}: {known}, got {got}{hint}")
 
     def _pipeline(
         self, name: str, to: tuple[str, ...], beam_width: int | None, limit: int | None
@@ -49,19 +70,21 @@ class Server:
         """The results of inputs, computed by the worker together with waiting equal requests."""
         return await asyncio.wrap_future(self.worker.submit(key, inputs, compute))
 
-    async def pieces(self, source: Iterator[str]) -> AsyncIterator[str]:
-        """The pieces of a stream as the worker makes them; closing it cancels the stream."""
+    async def generate(self, name: str, prompt: str, **options: Any) -> AsyncIterator[str]:
+        """The pieces of a text as the worker makes them; closing it cancels the stream."""
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
         def emit(piece: Any) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, piece)
 
-        stream = self.worker.stream(source, emit)
+        generator = self.generator(name)
+        stream = self.worker.stream(generator, lambda: generator.add(prompt, **options), emit)
         try:
             while (piece := await queue.get()) is not END:
                 if isinstance(piece, Exception):
                     raise piece
-                yield piece
+                if piece:
+                    yield piece
         finally:
             stream.cancel()
 

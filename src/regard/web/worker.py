@@ -1,22 +1,36 @@
-"""One thread that runs the models: waiting requests are batched, streams take turns."""
+"""One thread that runs the models: waiting requests are batched, streams advance together."""
 
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from regard.errors import RegardError
 
 MAX_WAITING = 256  # requests; more are refused with 503
 MAX_BATCH = 32  # inputs that are computed together
-MAX_STREAMS = 16  # at once, each in turn
+MAX_STREAMS = 32  # that advance together; others wait
+MAX_WINDOW, WINDOW_SHARE = 0.05, 0.2  # seconds to wait for a batch; at most, and of the last batch
 
 
 class Busy(RegardError):
     """The queue is full; the caller should try again later."""
+
+
+@runtime_checkable
+class StreamSource(Protocol):
+    """What streams are made of, such as a `regard.runs.TextGenerator`."""
+
+    def step(self) -> list[tuple[Any, Any]]:
+        """The next piece of each stream; a stream has `ended` after its last."""
+        ...
+
+    def remove(self, stream: Any, /) -> None:
+        """End a stream early."""
+        ...
 
 
 @dataclass
@@ -28,15 +42,18 @@ class _Request:
     arrived: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False)
 class Stream:
-    """A stream that the worker advances in turn with others; `cancel` ends it early.
+    """A stream of pieces; `cancel` ends it early.
 
-    >>> Stream(iter("ab"), print).is_cancelled
+    >>> Stream(None, lambda: None, print).is_cancelled
     False
     """
 
-    def __init__(self, pieces: Iterator[Any], emit: Callable[[Any], None]):
-        self.pieces, self.emit, self.is_cancelled = pieces, emit, False
+    source: Any
+    begin: Callable[[], Any]  # adds it to the source
+    emit: Callable[[Any], None]  # gets the pieces, an exception if there is one, then END
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         """Stop before the next piece."""
@@ -49,8 +66,8 @@ END = object()  # emitted after the last piece of a stream
 class Worker:
     """Runs models in one thread, since torch uses all cores for one call.
 
-    Waiting requests with the same key are computed as one batch; between two batches each open
-    stream advances by one piece, so that a long generation does not block short requests.
+    Waiting requests with the same key are computed as one batch; between two batches all open
+    streams advance by one piece, so that a long generation does not block short requests.
 
     >>> worker = Worker()
     >>> futures = [worker.submit("double", [n], lambda inputs: [2 * x for x in inputs])
@@ -64,67 +81,98 @@ class Worker:
         self.max_waiting, self.max_batch = max_waiting, max_batch
         self.batch_sizes: Counter[int] = Counter()
         self._waiting: deque[_Request] = deque()
-        self._streams: deque[Stream] = deque()
+        self._joining: deque[Stream] = deque()
+        self._open: dict[Any, Stream] = {}
+        self._expected, self._window = 0, 0.0
         self._changed, self._is_closed = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="regard-worker", daemon=True)
         self._thread.start()
 
     @property
     def waiting(self) -> int:
-        """Requests that have not begun."""
-        return len(self._waiting)
+        """Requests and streams that have not begun."""
+        return len(self._waiting) + len(self._joining)
 
     @property
     def streams(self) -> int:
-        """Open streams."""
-        return len(self._streams)
+        """Streams that have begun."""
+        return len(self._open)
 
     def submit(
         self, key: Hashable, inputs: Sequence[Any], compute: Callable[[list[Any]], Sequence[Any]]
     ) -> Future:
         """The future of `compute(inputs)`, possibly computed in one call with equal requests."""
         request = _Request(key, inputs, compute)
+        self._enqueue(self._waiting, request)
+        return request.future
+
+    def stream(
+        self, source: StreamSource, begin: Callable[[], Any], emit: Callable[[Any], None]
+    ) -> Stream:
+        """Emit the pieces of the stream that `begin()` adds to a source, then `END`.
+
+        `emit` is called in the worker's thread; it gets an exception in place of a piece too.
+        """
+        stream = Stream(source, begin, emit)
+        self._enqueue(self._joining, stream)
+        return stream
+
+    def _enqueue(self, queue: deque[Any], item: Any) -> None:
         with self._changed:
-            if self._is_closed or len(self._waiting) >= self.max_waiting:
+            if self._is_closed:
+                raise Busy("server: needs to be running, got a shutdown")
+            if self.waiting >= self.max_waiting:
                 raise Busy(
                     f"server: needs fewer than {self.max_waiting} waiting requests, got more"
                 )
-            self._waiting.append(request)
+            queue.append(item)
             self._changed.notify()
-        return request.future
 
-    def stream(self, pieces: Iterator[Any], emit: Callable[[Any], None]) -> Stream:
-        """Emit the pieces one by one, then `END`; an exception of the iterator is emitted too."""
-        stream = Stream(pieces, emit)
-        with self._changed:
-            if self._is_closed or len(self._streams) >= MAX_STREAMS:
-                raise Busy(f"server: needs at most {MAX_STREAMS} open streams, got more")
-            self._streams.append(stream)
-            self._changed.notify()
-        return stream
-
-    def close(self) -> None:
-        """Stop after the call in progress; waiting requests fail with `Busy`."""
+    def stop(self) -> None:
+        """End after the call in progress; what waits or streams fails with `Busy`."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
+
+    def close(self) -> None:
+        """Stop, and wait for the end."""
+        self.stop()
         self._thread.join()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._streams or self._is_closed)
+                self._changed.wait_for(
+                    lambda: self._waiting or self._joining or self._open or self._is_closed
+                )
+                self._wait_for_batch()
                 if self._is_closed:
                     break
-                batch = self._take_batch()
-                stream = self._streams.popleft() if self._streams else None
+                batch, joining = self._take_batch(), list[Stream]()
+                while self._joining and len(self._open) + len(joining) < MAX_STREAMS:
+                    joining.append(self._joining.popleft())
             if batch:
+                started = time.monotonic()
                 self._compute(batch)
-            if stream is not None and self._advance(stream):
-                with self._changed:
-                    self._streams.append(stream)
+                self._window = min(MAX_WINDOW, WINDOW_SHARE * (time.monotonic() - started))
+                self._expected = len(batch) + len(self._waiting)
+            self._advance(joining)
+        error = Busy("server: needs to be running, got a shutdown")
         for request in self._waiting:
-            request.future.set_exception(Busy("server: needs to be running, got a shutdown"))
+            request.future.set_exception(error)
+        for stream in (*self._joining, *self._open.values()):
+            stream.emit(error)
+
+    def _wait_for_batch(self) -> None:
+        """Let the clients of the last batch, which now send their next requests, join this one.
+
+        A single client never waits, nor does anyone while there are streams.
+        """
+        if self._expected > 1 and not self._open and not self._joining:
+            count = min(self._expected, self.max_batch)
+            ready = lambda: len(self._waiting) >= count or self._joining or self._is_closed  # noqa: E731
+            self._changed.wait_for(ready, self._window)
+        self._expected = 0
 
     def _take_batch(self) -> list[_Request]:
         """The first waiting request, and those of the same key that fit into one batch."""
@@ -165,14 +213,31 @@ class Worker:
         except Exception as error:
             request.future.set_exception(error)
 
-    def _advance(self, stream: Stream) -> bool:
-        """Emit one piece; False at the end."""
-        if stream.is_cancelled:
-            return False
-        try:
-            piece = next(stream.pieces, END)
-        except Exception as error:
-            stream.emit(error)
-            piece = END
-        stream.emit(piece)
-        return piece is not END
+    def _advance(self, joining: list[Stream]) -> None:
+        """Begin streams, end cancelled ones, and emit one piece of each."""
+        for stream in joining:
+            try:
+                if not stream.is_cancelled:
+                    self._open[stream.begin()] = stream
+            except Exception as error:
+                stream.emit(error)
+        for handle, stream in list(self._open.items()):
+            if stream.is_cancelled:
+                stream.source.remove(handle)
+                del self._open[handle]
+        for source in {id(x.source): x.source for x in self._open.values()}.values():
+            try:
+                pieces = source.step()
+            except Exception as error:
+                self._fail(source, error)
+                continue
+            for handle, piece in pieces:
+                self._open[handle].emit(piece)
+                if handle.ended:
+                    self._open.pop(handle).emit(END)
+
+    def _fail(self, source: Any, error: Exception) -> None:
+        for handle, stream in list(self._open.items()):
+            if stream.source is source:
+                source.remove(handle)
+                self._open.pop(handle).emit(error)

@@ -56,20 +56,20 @@ class AudioFile:
         """Duration of the readable part."""
         return self.file.frames / self.file.samplerate
 
-    def chunks(self) -> Iterator[Float[Tensor, " sample"]]:
-        """The waveform, 0.1 s at a time."""
+    def chunks(self, seconds: float = CHUNK_SECONDS) -> Iterator[Float[Tensor, " sample"]]:
+        """The waveform, so many seconds at a time."""
         rate = self.file.samplerate
         resample = None if rate == self.rate else Resampler(rate, self.rate)
         with self.file:
-            for wave in self._read():
+            for wave in self._read(seconds):
                 yield wave if resample is None else resample(wave)
         if resample is not None:
             yield resample.finish()
 
-    def _read(self) -> Iterator[Tensor]:
+    def _read(self, seconds: float) -> Iterator[Tensor]:
         import soundfile
 
-        read, invalid, peak, size = 0, 0, 0.0, int(CHUNK_SECONDS * self.file.samplerate)
+        read, invalid, peak, size = 0, 0, 0.0, int(seconds * self.file.samplerate)
         while True:
             try:
                 samples = self.file.read(size, dtype="float32", always_2d=True)

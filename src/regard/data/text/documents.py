@@ -99,6 +99,14 @@ class TextFiles:
                     self.report.loaded += 1
                     yield document
 
+    def all_documents(self) -> Iterator[Document]:
+        """One pass over the documents of the train files, whatever their split."""
+        self.report.clear()
+        for path in self.files["train"]:
+            for document in self._read(path):
+                self.report.loaded += 1
+                yield document
+
     def _read(self, path: Path) -> Iterator[Document]:
         try:
             with open_binary(path) as opened:

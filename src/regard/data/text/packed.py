@@ -1,4 +1,4 @@
-"""Tokenized text as one memory-mapped array per split, read in fixed windows."""
+"""Tokenized text as one file of tokens per split, read in fixed windows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from regard.data.source import permute_index
 from regard.data.split import SPLITS, Split
 from regard.data.text.documents import TextFiles
 from regard.data.text.tokenizers import Tokenizer
-from regard.data.token_cache import TokenCache, write_token_cache
+from regard.data.token_cache import TokenCache, TokenRow, write_token_cache
 from regard.errors import ConfigError
 
 
@@ -76,7 +76,7 @@ class PackedText:
         """Number of tokens of a split."""
         return len(self._row(split))
 
-    def _row(self, split: Split) -> np.ndarray:
+    def _row(self, split: Split) -> TokenRow | np.ndarray:
         return self._caches[split].tokens.get("text", np.zeros(0))
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[TokenWindow]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from regard.data.batches import Encoded
+from regard.data.text.normalizers import normalize_text
 from regard.data.text.tokenizers import Tokenizer
 
 
@@ -32,7 +33,8 @@ def pair_preprocessor(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
 
     def encode(pair: Pair) -> Encoded:
         first = tokenizer.bos_id if pair.language is None else tokenizer.language_id(pair.language)
-        source, target = tokenizer.encode_input(pair.source), tokenizer.encode(pair.target)
+        texts = normalize_text(pair.source, tokenizer.normalizers), pair.target
+        source, target = tokenizer.encode_batch(texts)
         return {"source": [*source, tokenizer.eos_id], "target": [first, *target, tokenizer.eos_id]}
 
     return encode

@@ -67,6 +67,12 @@ class ParallelCorpus:
         self.max_chars, self.max_length_ratio = max_chars, max_length_ratio
         self.report = LoadReport(on_error)
 
+    @property
+    def files(self) -> list[Path]:
+        """The files of all splits."""
+        groups = (path if isinstance(path, tuple) else (path,) for path in self.paths.values())
+        return [file for group in groups for file in group]
+
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
         """Pairs from number `start`; train repeats forever."""
         if split != "train":
@@ -106,13 +112,14 @@ class ParallelCorpus:
     def _read(self, split: Split) -> Iterator[tuple[Split, Pair]]:
         """The usable pairs of the files of a split; with one file only, each with its own split."""
         name, language = self._name(split), self.languages[1] if self.languages else None
-        for row in self._rows(split):
-            if reason := row.error or self._reject_reason(row):
-                self.report.skip(name, row.line, reason)
+        is_hashed = len(self.paths) == 1
+        for line, source, target, error in self._rows(split):
+            source, target = source.strip(), target.strip()
+            if reason := error or self._reject_reason(len(source), len(target)):
+                self.report.skip(name, line, reason)
                 continue
-            source = row.source.strip()
-            found = split if len(self.paths) > 1 else hash_split(source.encode(errors="replace"))
-            yield found, Pair(source, row.target.strip(), language)
+            found = hash_split(source.encode(errors="replace")) if is_hashed else split
+            yield found, Pair(source, target, language)
 
     def _rows(self, split: Split) -> Iterator[CorpusRow]:
         path = self._path(split)
@@ -130,14 +137,14 @@ class ParallelCorpus:
             case _:
                 return read_pairs(path, self.columns, header=self.header)
 
-    def _reject_reason(self, row: CorpusRow) -> str:
-        lengths = len(row.source.strip()), len(row.target.strip())
-        if not min(lengths):
+    def _reject_reason(self, source: int, target: int) -> str:
+        shorter, longer = (source, target) if source < target else (target, source)
+        if not shorter:
             return "an empty side"
-        if max(lengths) > self.max_chars:
+        if longer > self.max_chars:
             return f"longer than {self.max_chars} characters"
         # short pairs may differ more: 'ok' and 'einverstanden'
-        if max(lengths) > self.max_length_ratio * min(lengths) and max(lengths) > 40:
+        if longer > self.max_length_ratio * shorter and longer > 40:
             return f"one side {self.max_length_ratio:g} times longer than the other"
         return ""
 

@@ -35,8 +35,9 @@ def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
 
 def read_pairs(path: Path, columns: Sequence[str], *, header: bool) -> Iterator[CorpusRow]:
     """Two columns of a table; see `regard.data.table.read_table`."""
-    for row in read_table(path, columns, header=header):
-        yield CorpusRow(row.line, *row.values, error=row.error)
+    for line, values, error in read_table(path, columns, header=header):
+        source, target = values or ("", "")
+        yield CorpusRow(line, source, target, error)
 
 
 def _row(number: int, source: bytes, target: bytes) -> CorpusRow:

@@ -1,9 +1,11 @@
 """Tokenizers: bytes, characters, words and byte-pair encoding."""
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +13,10 @@ from regard.data.text.normalizers import check_normalizers, normalize_text
 from regard.data.text.tokenizer_file import read_tokenizer, write_tokenizer
 from regard.errors import ConfigError, FileError, suggestion
 
+# Words with the white space before them, or white space at the end. To Unicode, and so to the
+# pre-tokenizer, the separators U+001C to U+001F are no white space.
+_spaced_words = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|\s+").findall
+MAX_WORDS = 200_000  # whose ids `BPETokenizer.encode_batch` keeps
 SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 
 
@@ -49,6 +55,10 @@ class Tokenizer(ABC):
         """Token ids of an input, normalised as the training inputs were."""
         return self.encode(normalize_text(text, self.normalizers))
 
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """`encode` of each text; byte pairs are encoded several times as fast by it."""
+        return [self.encode(text) for text in texts]
+
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids; special tokens are skipped."""
@@ -69,11 +79,19 @@ class Tokenizer(ABC):
 
     def save(self, folder: str | Path) -> Path:
         """Write tokenizer.json into a folder; returns the path of the file."""
+        return write_tokenizer(self._body(), folder)
+
+    def _body(self) -> dict[str, Any]:
         kind, languages = type(self).__name__, list(self.languages)
         body = {"kind": kind, "languages": languages, "state": self._state()}
         if self.normalizers:
             body["normalizers"] = list(check_normalizers(self.normalizers))
-        return write_tokenizer(body, folder)
+        return body
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that is equal for tokenizers that encode alike."""
+        return blake2b(json.dumps(self._body()).encode(), digest_size=16).hexdigest()
 
     @staticmethod
     def load(path: str | Path) -> "Tokenizer":
@@ -245,6 +263,7 @@ class BPETokenizer(Tokenizer):
 
         self._engine = Engine.from_str(state)
         super().__init__(languages, self._engine.get_vocab_size())
+        self._words: dict[str, list[int]] = {}  # encoded by `encode_batch`
 
     @classmethod
     def train(
@@ -271,6 +290,21 @@ class BPETokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         return [self.first_text_id + number for number in self._engine.encode(text).ids]
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        # Merges stay within what the pre-tokenizer splits off, and it always splits before white
+        # space that follows a word: each word is encoded once, with the white space before it.
+        words, rows = self._words, []
+        for text in texts:
+            if len(words) > MAX_WORDS:
+                words.clear()
+            ids: list[int] = []
+            for word in _spaced_words(text):
+                if (found := words.get(word)) is None:
+                    found = words[word] = self.encode(word)
+                ids += found
+            rows.append(ids)
+        return rows
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._engine.decode(self._texts(ids), skip_special_tokens=False)

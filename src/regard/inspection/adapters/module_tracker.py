@@ -68,7 +68,7 @@ class ModuleTracker:
         """The innermost running module; the model itself when none runs."""
         run = self._run
         path, module, crosses = run.frames[-1] if run and run.frames else ("", self.model, None)
-        crosses = _is_cross_attention(path, module) if crosses is None else crosses
+        crosses = is_cross_attention(path, module) if crosses is None else crosses
         return Caller(self.names[path], path, "cross" if crosses else "self", module)
 
     def includes_call(self, call: Any) -> bool:
@@ -217,7 +217,7 @@ def _names(modules: dict[str, nn.Module]) -> dict[str, str]:
     return names
 
 
-def _is_cross_attention(path: str, module: nn.Module) -> bool:
+def is_cross_attention(path: str, module: nn.Module) -> bool:
     """Whether a module attends to another sequence, guessed from its path and class name."""
     *_, parent, last = ("", "", *path.lower().split("."))
     words = f"{last} {type(module).__name__.lower()}"

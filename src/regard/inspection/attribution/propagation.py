@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
+from regard.inspection.adapters.model_calls import Scalar, check_scalar
 from regard.inspection.adapters.module_tracker import Caller, check_glob, matches
 from regard.inspection.edits.base import Indices
 from regard.inspection.record.look import patched
@@ -22,7 +23,6 @@ from regard.ops.maybe_none import MaybeNone
 TILE_NUMBERS = 1 << 22  # weights per tile: 16 MB of float32
 MAX_RESULT_NUMBERS = 1 << 26  # of a result for every token
 
-Scalar = Callable[[nn.Module], Tensor]  # runs the model it gets
 ReplaceOutput = Callable[[AttentionCall, AttentionResult, Caller], Tensor]
 RowWeights = Callable[[Site, range, range], Tensor]  # a tile of the map, heads merged
 
@@ -66,13 +66,7 @@ def run_with_gradient(
         value = function(model)
     if not matched:
         raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ShapeError(f"{name}: needs to return a scalar, got {got}; try .sum()")
-    if not value.requires_grad:
-        raise ShapeError(
-            f"{name}: needs to require a gradient, got a detached one; try without no_grad"
-        )
+    check_scalar(name, value)
     return value
 
 

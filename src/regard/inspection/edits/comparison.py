@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import upcast
@@ -37,7 +38,7 @@ class Comparison:
 
     before: Float[Tensor, "*batch vocab"]
     after: Float[Tensor, "*batch vocab"]
-    edits: Sequence[Edit] = ()
+    edits: Sequence[Edit | ActivationEdit] = ()
     labels: Int[Tensor, "*batch"] | None = None
     id_to_token: Callable[[int], str] | None = None
 

@@ -3,9 +3,10 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, LookError, ShapeError
+from regard.inspection.adapters.activation_points import find_activations, match_activations
+from regard.inspection.adapters.model_calls import get_logits, run_model
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_model, matches
+from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.comparison import Comparison
 from regard.inspection.record.look import patched
@@ -32,7 +36,7 @@ class EditLog:
     uniform('*'): MultiHeadAttention
     """
 
-    def __init__(self, edits: Sequence[Edit]):
+    def __init__(self, edits: Sequence[Edit | ActivationEdit]):
         self.edits = tuple(edits)
         self.applied_calls: list[Counter[str]] = [Counter() for _ in edits]
         self.names: list[str] = []  # of every attention that ran
@@ -44,12 +48,12 @@ class EditLog:
 
 
 @contextmanager
-def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
-    """Run a model with edited attention inside a `with` block.
+def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog]:
+    """Run a model with edited attention and activations inside a `with` block.
 
     Edits apply in the given order, each to the call that the previous one made. An edit that
-    matches no attention that ran raises at the end of the block. A `look` around it records the
-    edited queries, keys and masks.
+    matches nothing that ran raises at the end of the block. A `look` around it records the edited
+    queries, keys, masks and activations. Edits of activations apply in this thread.
 
     >>> layer, x = rg.nn.MultiHeadAttention(2, 1, qkv_bias=False), torch.ones(1, 4, 2)
     >>> with rg.what_if(layer, rg.edit.drop_head("*", 0)):
@@ -57,18 +61,28 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
     tensor(True)
     """
     for edit in edits:
-        if not isinstance(edit, Edit):
+        if not isinstance(edit, Edit | ActivationEdit):
             raise LookError(
                 f"edits: need edits of rg.edit, got a {type(edit).__name__}; try "
                 "rg.edit.drop_head('*', 0)"
             )
     log = EditLog(edits)
-    with patched(model) as tracker, intercepting(_Editor(tracker, log), tracker):
+    with (
+        patched(model) as tracker,
+        _edited_activations(model, log),
+        intercepting(_Editor(tracker, log), tracker),
+    ):
         yield log
     names = list(dict.fromkeys(log.names))
-    if log.edits and not names:
+    if any(isinstance(edit, Edit) for edit in edits) and not names:
         raise LookError("model: needs to run inside what_if, got no attention that ran")
     for edit, counts in zip(log.edits, log.applied_calls, strict=True):
+        if isinstance(edit, ActivationEdit):
+            if not counts:
+                raise LookError(
+                    f"name: needs an activation that was computed inside what_if, got {edit.name!r}"
+                )
+            continue
         if not counts:
             close = get_close_matches(edit.site, names, 1, 0)
             raise LookError(
@@ -80,10 +94,31 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
             )
 
 
+@contextmanager
+def _edited_activations(model: nn.Module, log: EditLog) -> Iterator[None]:
+    edits = [(i, edit) for i, edit in enumerate(log.edits) if isinstance(edit, ActivationEdit)]
+    points = find_activations(model) if edits else {}
+    thread = threading.get_ident()
+
+    def apply(i: int, edit: ActivationEdit, name: str, x: Tensor) -> Tensor | None:
+        if threading.get_ident() != thread:
+            return None
+        log.applied_calls[i][name] += 1
+        return edit(x)
+
+    with ExitStack() as hooks:
+        # each goes before the hooks that exist, recording ones included: the last edit first
+        for i, edit in reversed(edits):
+            for point in match_activations(points, edit.name, "name"):
+                for hook in point.hook(partial(apply, i, edit, point.name), first=True):
+                    hooks.callback(hook.remove)
+        yield
+
+
 def compare_edits(
     model: nn.Module,
     inputs: Tensor | Sequence[Any] | Mapping[str, Any],
-    *edits: Edit,
+    *edits: Edit | ActivationEdit,
     labels: Int[Tensor, "*batch"] | None = None,
     id_to_token: Callable[[int], str] | None = None,
 ) -> Comparison:
@@ -109,28 +144,11 @@ def compare_edits(
             "try model.eval()"
         )
 
-    def run(*edits: Edit) -> Tensor:
+    def run(*edits: Edit | ActivationEdit) -> Tensor:
         with torch.no_grad(), what_if(model, *edits):  # without edits of other threads
-            if isinstance(inputs, Mapping):
-                return _get_logits(model(**inputs))
-            return _get_logits(model(inputs) if isinstance(inputs, Tensor) else model(*inputs))
+            return get_logits(run_model(model, inputs))
 
     return Comparison(run(), run(*edits), edits, labels, id_to_token)
-
-
-def _get_logits(output: Any) -> Tensor:
-    """The logits in the output of a model: a tensor, `.logits`, or the first entry."""
-    if isinstance(output, Tensor):
-        return output
-    logits = getattr(output, "logits", None)
-    if logits is None and isinstance(output, Sequence) and output:
-        logits = output[0]
-    if not isinstance(logits, Tensor):
-        raise ShapeError(
-            f"model: needs to return logits, got {type(output).__name__}; "
-            "try a model with a head, or what_if around your own call"
-        )
-    return logits
 
 
 class _Editor:
@@ -149,7 +167,7 @@ class _Editor:
             self.calls[key] += 1
             log.names.append(caller.name)
             for edit, counts in reversed([*zip(log.edits, log.applied_calls, strict=True)]):
-                if matches(edit.site, caller.name, caller.path):
+                if isinstance(edit, Edit) and matches(edit.site, caller.name, caller.path):
                     counts[caller.name] += 1
                     log.max_keys = max(log.max_keys, call.k.shape[-2])
                     proceed = _prepend(edit, proceed, caller)

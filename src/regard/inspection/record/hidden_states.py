@@ -1,6 +1,6 @@
 """Hidden states at any depth, their nearest neighbours, and one token in two contexts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
 from regard.inspection.adapters.block_stacks import BlockStack, record_stacks
+from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
 from regard.models import nearest_by_cosine
 from regard.ops.indices import as_int
@@ -53,10 +54,7 @@ def all_hidden_states(
     """
     uncompiled_modules(model)  # raises if one is compiled
     with torch.no_grad(), record_stacks(model) as stacks:
-        if isinstance(inputs, Mapping):
-            model(**inputs)
-        else:
-            model(*(inputs if isinstance(inputs, tuple) else (inputs,)))
+        run_model(model, inputs)
     states = _select_stack(stacks, stack, model).hidden_states()
     if states[0].ndim != 3:
         raise LookError(

@@ -1,7 +1,7 @@
 """`look`: records every attention of a model inside a `with` block."""
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ def look(
     device: str | torch.device | None = None,
     grad: bool = False,
     survey: Collection[str] | Mapping[str, Any] | None = None,
+    activations: str | Sequence[str] | None = None,
 ) -> Iterator[Sight]:
     """Record every attention of a model while it runs with its fused kernels.
 
@@ -43,8 +44,10 @@ def look(
             target, or a tokenizer that decodes the model's input ids.
         device: Device to move the recorded tensors to.
         grad: Keep the autograd graph.
-        survey: Statistics, or arguments of `Site.survey`, to compute at once; nothing else is
-            recorded.
+        survey: Statistics, or arguments of `Site.survey`, to compute at once; no other tensor of
+            an attention is recorded.
+        activations: Globs over the names of `activation_names(model)`, such as "*.residual_out":
+            recorded in `sight.activations`, in this thread. With `at=""` nothing else is.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> with rg.look(model, "*.0.self") as sight:
@@ -55,9 +58,18 @@ def look(
     sight = Sight()
     if survey is not None and not isinstance(survey, Mapping):
         survey = {"statistics": survey}
-    options = RecordOptions(at=at, max_bytes=max_bytes, device=device, grad=grad, survey=survey)
-    with patched(model) as tracker:
+    options = RecordOptions(
+        at=at,
+        max_bytes=max_bytes,
+        device=device,
+        grad=grad,
+        survey=survey,
+        activations=activations,
+    )
+    with patched(model) as tracker, ExitStack() as hooks:
         recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
+        for hook in recorder.hook_activations():
+            hooks.callback(hook.remove)
         try:
             with intercepting(recorder, tracker):
                 yield sight

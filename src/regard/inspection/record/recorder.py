@@ -3,15 +3,22 @@
 import itertools
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from regard.errors import LookError
+from regard.inspection.adapters.activation_points import (
+    ActivationPoint,
+    find_activations,
+    match_activations,
+)
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
 from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
@@ -34,6 +41,7 @@ class RecordOptions:
     device: str | torch.device | None
     grad: bool
     survey: Mapping[str, Any] | None  # arguments of `Site.survey`, if nothing else is recorded
+    activations: str | Sequence[str] | None = None  # globs over their names
 
     def __post_init__(self) -> None:
         check_glob("at", self.at)
@@ -113,6 +121,30 @@ class Recorder:
         self._origins[site] = thread, self.labeler.token_history()
         self.sight.sites.append(site)
 
+    def hook_activations(self) -> Iterator[RemovableHandle]:
+        """Record the activations that match `options.activations` in this thread."""
+        if self.options.activations is None:
+            return
+        points, thread = find_activations(self.tracker.model), threading.get_ident()
+
+        def record(point: ActivationPoint, x: Tensor) -> None:
+            is_backward = torch._C._current_graph_task_id() != -1  # checkpointing reruns the block
+            if threading.get_ident() != thread or is_backward or self._is_closed:
+                return
+            with self._lock:
+                if x.nbytes > self.bytes_left:
+                    self.bytes_left = -1
+                    limit = f"over max_bytes={self.options.max_bytes}; try activations= or device="
+                    self.sight.skipped.setdefault(point.name, limit)
+                    return
+                self.bytes_left -= x.nbytes
+                copies = point.overwritten and not self.options.grad
+                x = self._store(x.clone() if copies else x)
+                self.sight.activations.append(point.name, x)
+
+        for point in match_activations(points, self.options.activations, "activations"):
+            yield from point.hook(partial(record, point))
+
     def _store(self, x: Tensor) -> Tensor:
         x = x if self.options.grad else x.detach()
         return x if self.options.device is None else x.to(self.options.device)
@@ -147,7 +179,7 @@ class Recorder:
         recorded = {site.path for site in self.sight.sites}
         others = [name for path, name in self.site_names.items() if path not in recorded]
         self.sight.unmatched += [name for name in others if name not in self.sight.skipped]
-        if self.sight.sites:
+        if self.sight.sites or self.sight.activations:
             self.labeler.label_all()
             return
         if self.site_names and not self.calls:

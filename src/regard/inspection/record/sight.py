@@ -8,6 +8,7 @@ from pathlib import Path
 from regard.errors import LookError
 from regard.inspection.heads.head_table import HeadTable, classify_heads
 from regard.inspection.heads.head_types import Thresholds
+from regard.inspection.record.activations import Activations
 from regard.inspection.sites.site import Site
 from regard.inspection.sites.splice import join_calls
 from regard.inspection.sites.tokens import label_sites, parse_tokens
@@ -34,6 +35,7 @@ class Sight:
         self.sites: list[Site] = [] if sites is None else sites
         self.skipped: dict[str, str] = {} if skipped is None else skipped
         self.unmatched: list[str] = [] if unmatched is None else unmatched  # not matched by at=
+        self.activations = Activations()  # by name, those that look(activations=…) recorded
 
     @property
     def names(self) -> list[str]:
@@ -142,6 +144,7 @@ class Sight:
         lines = [f"Sight of {len(self)} attentions", *(f"  {site!r}" for site in self.sites[:40])]
         if len(self) > 40:
             lines.append(f"  … and {len(self) - 40} more")
+        lines += [f"  {len(self.activations)} activations"] if self.activations else []
         lines += [f"  skipped: {line}" for line in format_skipped(self.skipped)]
         return "\n".join(lines)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.runs.apply.classify import classify_run
-from regard.runs.apply.generate import generate_run
+from regard.runs.apply.generate import generate_texts
 from regard.runs.apply.transcribe import transcribe_run_detailed
 from regard.runs.apply.translate import translate_run
 from regard.runs.contents import RunContents
@@ -26,9 +26,14 @@ def apply_run(run: RunContents, inputs: Any, **options: Any) -> list[Any]:
             "run: needs a recipe to be applied, got a model alone; try rg.look(model)"
         )
     items: Sequence[Any] = [inputs] if isinstance(inputs, str) else list(inputs)
-    if type(run.data).apply is not Task.apply:
+    if has_own_apply(run):
         return run.data.apply(run, items, **options)
     return BY_VERB[run.data.verb](run, items, **options)
+
+
+def has_own_apply(run: RunContents) -> bool:
+    """Whether the task of a run computes outputs itself; others have a verb of the library."""
+    return type(run.data).apply is not Task.apply
 
 
 def _translate(run: RunContents, texts: Sequence[str], **options: Any) -> list[dict[str, str]]:
@@ -36,13 +41,9 @@ def _translate(run: RunContents, texts: Sequence[str], **options: Any) -> list[d
     return [{to: by_language[to][n] for to in by_language} for n in range(len(texts))]
 
 
-def _generate(run: RunContents, prompts: Sequence[str], **options: Any) -> list[str]:
-    return ["".join(generate_run(run, prompt, **options)) for prompt in prompts]
-
-
 BY_VERB: dict[str, Callable[..., list[Any]]] = {
     "translate": _translate,
-    "generate": _generate,
+    "generate": generate_texts,
     "classify": classify_run,
     "transcribe": transcribe_run_detailed,
 }

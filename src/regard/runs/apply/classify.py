@@ -1,6 +1,8 @@
 """Classification of image files by the vision model of a run, with attention overlays."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,8 @@ from regard.runs.apply.report import confidence_warning
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
 from regard.tasks.classification.evaluator import top_log_odds
+
+BATCH_SIZE = 32  # images that are read and classified at a time
 
 
 class ClassPrediction(list[tuple[str, float]]):
@@ -107,7 +111,7 @@ def classify_files(
     overlay: Path | None = None,
     device: Device | None = None,
 ) -> Iterator[ClassifiedFile]:
-    """Classify image files one by one; all options are checked before the first.
+    """Classify image files, a batch at a time; all options are checked before the first.
 
     Args:
         run: a run of a vision model.
@@ -139,17 +143,25 @@ def classify_files(
             raise FileError(f"overlay: needs a folder that exists, got {overlay.parent}")
     model, side = model_on(run.model, device), None if own_size else size or run.data.input_size
 
-    def classify(path: str | Path) -> ClassifiedFile:
-        try:
-            image = read_run_image(run, path, size=side, invert=invert)
-        except FileError as error:
-            return ClassifiedFile(path, ClassPrediction(), error)
-        figure = overlay
-        if figure is not None and len(images) > 1:
-            figure = figure.with_name(f"{figure.stem}-{Path(path).stem}{figure.suffix}")
-        return ClassifiedFile(path, _prediction(run, _logits(model, image, figure), top))
+    def classify(paths: Sequence[str | Path]) -> list[ClassifiedFile]:
+        files, read = (
+            [ClassifiedFile(path, ClassPrediction()) for path in paths],
+            dict[int, Tensor](),
+        )
+        for n, path in enumerate(paths):
+            try:
+                read[n] = read_run_image(run, path, size=side, invert=invert)
+            except FileError as error:
+                files[n] = ClassifiedFile(path, ClassPrediction(), error)
+        for n, logits in zip(read, _logits(model, list(read.values())), strict=True):
+            files[n] = ClassifiedFile(paths[n], _prediction(run, logits, top))
+            if overlay is not None:
+                name = f"{overlay.stem}-{Path(paths[n]).stem}{overlay.suffix}"
+                _draw(model, read[n], overlay.with_name(name) if len(images) > 1 else overlay)
+        return files
 
-    return map(classify, images)
+    blocks = (images[n : n + BATCH_SIZE] for n in range(0, len(images), BATCH_SIZE))
+    return chain.from_iterable(map(classify, blocks))
 
 
 def read_run_image(
@@ -168,17 +180,24 @@ def read_run_image(
 
 
 @torch.no_grad()
-def _logits(model: nn.Module, image: Tensor, overlay: Path | None) -> Tensor:
-    batch = image[None].to(next(model.parameters()).device)
-    if overlay is None:
-        return model(batch)[0].cpu()
+def _logits(model: nn.Module, images: Sequence[Tensor]) -> list[Tensor]:
+    """The logits of each image; those of one size are one batch."""
+    logits, by_size = dict[int, Tensor](), defaultdict[torch.Size, list[int]](list)
+    for n, image in enumerate(images):
+        by_size[image.shape].append(n)
+    for rows in by_size.values():
+        batch = torch.stack([images[n] for n in rows]).to(next(model.parameters()).device)
+        logits |= zip(rows, model(batch).cpu(), strict=True)
+    return [logits[n] for n in range(len(images))]
+
+
+def _draw(model: nn.Module, image: Tensor, path: Path) -> None:
     from regard.inspection.figures.maps import draw_overlay  # imports matplotlib
 
-    with look(model) as sight:
-        logits = model(batch)[0].cpu()
+    with torch.no_grad(), look(model) as sight:
+        model(image[None].to(next(model.parameters()).device))
     # the class token of the last layer: the classification head reads nothing else
-    draw_overlay(sight[sight.names[-1]], image, path=overlay)
-    return logits
+    draw_overlay(sight[sight.names[-1]], image, path=path)
 
 
 def _prediction(run: RunContents, logits: Tensor, top: int) -> ClassPrediction:

@@ -1,15 +1,27 @@
 """Text generation by the language model of a run."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from regard.data import Tokenizer
-from regard.decode import Sampling, SuppressTokens, last_tokens, make_stepper, stream
+from regard.decode import (
+    ContinuousBatch,
+    GeneratedRow,
+    Sampling,
+    SuppressTokens,
+    last_tokens,
+    make_stepper,
+    stream,
+)
+from regard.decode.language_stepper import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
+
+MAX_ROWS = 32  # texts that are generated together
 
 
 def generate_run(
@@ -34,17 +46,132 @@ def generate_run(
     >>> run = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
     >>> text = "".join(generate_run(run, "import ", max_new_tokens=5))
     """
+    model = _model(run, device)
+    ids = _prompt_ids(run, prompt, max_new_tokens)
+    return _stream(model, run.tokenizer, ids, max_new_tokens, sampling)
+
+
+class TextStream:
+    """A text that a `TextGenerator` is generating; `text` is what it has so far.
+
+    >>> TextStream(rg.decode.GeneratedRow([3], max_new_tokens=1)).text
+    ''
+    """
+
+    def __init__(self, row: GeneratedRow):
+        self.row, self.text, self.ended = row, "", False
+        self._pending: list[int] = []
+
+    def push(self, token: int, ended: bool, tokenizer: Tokenizer) -> str:
+        """Add a token; returns the text that it completes."""
+        self._pending.append(token)
+        self.ended, text = ended, tokenizer.decode(self._pending)
+        if text.endswith("�") and not ended:  # a character may be spread over several byte tokens
+            return ""
+        self._pending, self.text = [], self.text + text
+        return text
+
+
+class TextGenerator:
+    """Continues several prompts together; each may begin and end at any step.
+
+    >>> tokenizer = rg.data.ByteTokenizer()
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=tokenizer.vocab)).eval()
+    >>> run = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
+    >>> generator = TextGenerator(run)
+    >>> streams = [generator.add(prompt, max_new_tokens=3) for prompt in ("import ", "def ")]
+    >>> while len(generator):
+    ...     pieces = generator.step()
+    >>> streams[0].text == run.generate("import ", max_new_tokens=3)
+    True
+    """
+
+    def __init__(self, run: RunContents, *, device: Device | None = None):
+        self.run, self.stepper = run, LanguageStepper(_model(run, device))
+        # several only where one prompt is so long that padding the others to it would not pay
+        self.batches: list[ContinuousBatch] = []
+        self.streams: dict[GeneratedRow, TextStream] = {}
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def add(
+        self, prompt: str, *, max_new_tokens: int = 200, sampling: Sampling | None = None
+    ) -> TextStream:
+        """Begin a text, with the options of `generate_run`."""
+        prompt_ids = _prompt_ids(self.run, prompt, max_new_tokens)
+        row = GeneratedRow(prompt_ids, max_new_tokens, sampling)
+        if not any(batch.add(row) for batch in self.batches):
+            tokenizer = self.run.tokenizer
+            rules = [_text_only(tokenizer)]
+            batch = ContinuousBatch(self.stepper, end=tokenizer.eos_id, constraints=rules)
+            batch.add(row)
+            self.batches.append(batch)
+        self.streams[row] = TextStream(row)
+        return self.streams[row]
+
+    def step(self) -> list[tuple[TextStream, str]]:
+        """One more token of each text: the new text, often empty."""
+        pieces = []
+        for batch in self.batches:
+            for row, token, ended in batch.step():
+                stream = self.streams[row]
+                pieces.append((stream, stream.push(token, ended, self.run.tokenizer)))
+                if ended:
+                    del self.streams[row]
+        self.batches = [batch for batch in self.batches if batch.rows]
+        return pieces
+
+    def remove(self, stream: TextStream) -> None:
+        """End a text early."""
+        if self.streams.pop(stream.row, None) is not None:
+            for batch in self.batches:
+                batch.remove(stream.row)
+
+
+def generate_texts(
+    run: RunContents,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int = 200,
+    sampling: Sampling | None = None,
+    device: Device | None = None,
+) -> list[str]:
+    """The continuations of several prompts, generated together.
+
+    Args:
+        run: a run of a language model.
+        prompts: texts to continue.
+        max_new_tokens: the most tokens per text.
+        sampling: see `generate_run`; each text is the same as alone.
+        device: where to decode, on a copy of the model; None is where the model is.
+
+    >>> tokenizer = rg.data.ByteTokenizer()
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=tokenizer.vocab)).eval()
+    >>> run = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
+    >>> len(generate_texts(run, ["import ", "def "], max_new_tokens=3))
+    2
+    """
+    generator, streams = TextGenerator(run, device=device), list[TextStream]()
+    waiting = deque(prompts)
+    while waiting or len(generator):
+        while waiting and len(generator) < MAX_ROWS:
+            options = {"max_new_tokens": max_new_tokens, "sampling": sampling}
+            streams.append(generator.add(waiting.popleft(), **options))
+        generator.step()
+    return [stream.text for stream in streams]
+
+
+def _model(run: RunContents, device: Device | None) -> LanguageModel:
     require_verb(run, "generate")
-    ids = _prompt_ids(run, prompt)
     model = model_on(run.model, device).eval()
     assert isinstance(model, LanguageModel)
-    config = model.config
-    if config.positions == "learned" and len(ids) + max_new_tokens > config.max_positions:
-        raise ConfigError(
-            f"max_new_tokens: needs at most {config.max_positions - len(ids)} after this prompt, "
-            f"the end of the learned positions, got {max_new_tokens}; try a shorter prompt"
-        )
-    return _stream(model, run.tokenizer, ids, max_new_tokens, sampling)
+    return model
+
+
+def _text_only(tokenizer: Tokenizer) -> SuppressTokens:
+    """Of the special tokens only the end token may be generated."""
+    return SuppressTokens(i for i in range(tokenizer.first_text_id) if i != tokenizer.eos_id)
 
 
 def _stream(
@@ -58,11 +185,9 @@ def _stream(
     prompt = torch.tensor([ids], device=next(model.parameters()).device)
     with torch.no_grad():
         state = stepper.start(prompt)
-    # of the special tokens only the end token may be generated
-    text_only = SuppressTokens(i for i in range(tokenizer.first_text_id) if i != tokenizer.eos_id)
     steps = stream(
         stepper, state, last_tokens(prompt), end=tokenizer.eos_id, max_new_tokens=max_new_tokens,
-        sampling=sampling, constraints=[text_only],
+        sampling=sampling, constraints=[_text_only(tokenizer)],
     )  # fmt: skip
     pending: list[int] = []
     for step in steps:
@@ -75,9 +200,15 @@ def _stream(
         yield tokenizer.decode(pending)
 
 
-def _prompt_ids(run: RunContents, prompt: str) -> list[int]:
+def _prompt_ids(run: RunContents, prompt: str, max_new_tokens: int) -> list[int]:
     """Token ids of the prompt, after the edge of a document where the data has such edges."""
     ids = run.data.document_edges(run.tokenizer) + run.tokenizer.encode_input(prompt)
     if not ids:
         raise ConfigError("prompt: needs a text for this model to continue, got none")
+    config = run.model.config
+    if config.positions == "learned" and len(ids) + max_new_tokens > config.max_positions:
+        raise ConfigError(
+            f"max_new_tokens: needs at most {config.max_positions - len(ids)} after this prompt, "
+            f"the end of the learned positions, got {max_new_tokens}; try a shorter prompt"
+        )
     return ids

@@ -9,15 +9,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data import AudioFile, Resampler
+from regard.data import AudioExample, AudioFile, Resampler
 from regard.decode import PrefixBeam, Transcriber
 from regard.errors import ConfigError, FileError
+from regard.ops.maybe_none import MaybeNone
 from regard.runs.apply.report import Reporter, confidence_warning
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
 from regard.tasks import Transcript
+from regard.tasks.recognition.transcripts import transcribe_batch_detailed
 
 MAGIC = {b"RIFF": "a WAV file", b"fLaC": "a FLAC file", b"OggS": "an OGG file"}
+
+BATCH_FILES, BATCH_SECONDS = 16, 30.0  # short files are transcribed together, others as streams
 
 
 def transcribe_run_detailed(
@@ -29,8 +33,8 @@ def transcribe_run_detailed(
 ) -> list[Transcript]:
     """Text, score and calibrated confidence of each audio file.
 
-    Files are decoded chunk by chunk, as a live stream is; other sample rates are resampled and the
-    peak level is normalised.
+    Short files are decoded in batches, long ones chunk by chunk, as a live stream is; other sample
+    rates are resampled and the peak level is normalised.
 
     Args:
         run: a run of a recogniser.
@@ -43,18 +47,14 @@ def transcribe_run_detailed(
         ...
     regard.errors.FileError: none.wav: needs to be a sound file, got no such file
     """
-    job = TranscribeJob(run, beam_width=beam_width, device=device)
-    transcripts = list[Transcript]()
-    for path in [paths] if isinstance(paths, str | Path) else paths:
-        text = ""
-        for chunk in job.files([path]):
-            if chunk.error is not None:
-                raise chunk.error
-            text += chunk.text
-        text, score = text.strip(), job.transcriber.score
-        calibration = run.calibration
-        sure = None if calibration is None else calibration.confidence(score if text else -math.inf)
-        transcripts.append(Transcript(text, score, sure))
+    job, transcripts, text = TranscribeJob(run, beam_width=beam_width, device=device), [], ""
+    for chunk in job.files([paths] if isinstance(paths, str | Path) else paths):
+        if chunk.error is not None:
+            raise chunk.error
+        text += chunk.text
+        if chunk.is_last:
+            transcripts.append(Transcript(text.strip(), chunk.score, chunk.confidence))
+            text = ""
     return transcripts
 
 
@@ -75,6 +75,8 @@ class TranscriptChunk(NamedTuple):
     is_complete: bool = True  # False if the file is damaged or truncated
     notes: tuple[str, ...] = ()  # such as "resampled from …"
     warning: str = ""  # about low confidence
+    score: float = 0.0  # of the whole text, in the last chunk
+    confidence: float | MaybeNone = None  # calibrated; None for a run without a calibration
     error: FileError | None = None
 
 
@@ -109,6 +111,8 @@ class TranscribeJob:
         self.audio_seconds = self.compute_seconds = 0.0
         self.chunk_times: list[float] = []  # to compute each chunk of a stream
         self._has_text = self._is_live = False
+        # the same texts as from the stream, where no option needs it
+        self._in_batches = beam_width == 1 and normalize_peak
         self._resampler: Resampler | None = None
         self._name, self._notes = "stream", tuple[str, ...]()
 
@@ -119,23 +123,50 @@ class TranscribeJob:
 
     def files(self, paths: Sequence[str | Path]) -> Iterator[TranscriptChunk]:
         """Transcribe files one after the other; a file that cannot be read stops no other."""
-        for path in paths:
-            try:  # a first pass over the file prepares the transcriber
-                self.transcriber.prepare(AudioFile(path, self.sample_rate).chunks())
-                audio = AudioFile(path, self.sample_rate)
-            except FileError as error:
-                yield TranscriptChunk(path, is_last=True, error=error)
-                continue
-            spaces = ""  # trailing spaces wait for the next word
-            for chunk in rechunk(audio.chunks(), self.sample_rate):
-                text = spaces + self._push(chunk)
-                spaces = text[len(text.rstrip()) :]
-                yield TranscriptChunk(path, text.rstrip())
-            text = (spaces + self._compute(self.transcriber.finish)).rstrip()
-            yield TranscriptChunk(
-                path, text, is_last=True, is_complete=audio.is_complete,
-                notes=tuple(audio.notes), warning=self._warning(str(path)),
-            )  # fmt: skip
+        for n in range(0, len(paths), BATCH_FILES):
+            block = [(path, self._open(path)) for path in paths[n : n + BATCH_FILES]]
+            files = [audio for _, audio in block if isinstance(audio, AudioFile)]
+            short = [x for x in files if self._in_batches and x.seconds <= BATCH_SECONDS]
+            found = dict(zip(short, self._batch(short), strict=True))
+            for path, audio in block:
+                if isinstance(audio, FileError):
+                    yield TranscriptChunk(path, is_last=True, error=audio)
+                elif audio in found:
+                    text, score, _ = found[audio]
+                    last = self._last(path, text, score, bool(text))
+                    yield last._replace(is_complete=audio.is_complete, notes=tuple(audio.notes))
+                else:
+                    yield from self._stream_file(path, audio)
+
+    def _open(self, path: str | Path) -> AudioFile | FileError:
+        try:
+            return AudioFile(path, self.sample_rate)
+        except FileError as error:
+            return error
+
+    def _batch(self, files: Sequence[AudioFile]) -> list[Transcript]:
+        waves, started = (
+            [torch.cat(list(file.chunks(BATCH_SECONDS))) for file in files],
+            time.monotonic(),
+        )
+        sounds = [AudioExample(wave, "", self.sample_rate) for wave in waves]
+        model, tokenizer = self.transcriber.stream.model, self.transcriber.tokenizer
+        transcripts = transcribe_batch_detailed(model, tokenizer, sounds)
+        self.compute_seconds += time.monotonic() - started
+        self.audio_seconds += sum(map(len, waves)) / self.sample_rate
+        return transcripts
+
+    def _stream_file(self, path: str | Path, audio: AudioFile) -> Iterator[TranscriptChunk]:
+        # a first pass over the file prepares the transcriber
+        self.transcriber.prepare(AudioFile(path, self.sample_rate).chunks())
+        spaces, has_text = "", False  # trailing spaces wait for the next word
+        for chunk in rechunk(audio.chunks(), self.sample_rate):
+            text = spaces + self._push(chunk)
+            spaces, has_text = text[len(text.rstrip()) :], has_text or bool(text.strip())
+            yield TranscriptChunk(path, text.rstrip())
+        text = (spaces + self._compute(self.transcriber.finish)).rstrip()
+        last = self._last(path, text, self.transcriber.score, has_text or bool(text))
+        yield last._replace(is_complete=audio.is_complete, notes=tuple(audio.notes))
 
     def stream(
         self, waves: Iterable[Tensor], *, rate: int | None = None, name: str = "stream"
@@ -164,13 +195,14 @@ class TranscribeJob:
         if self._resampler is not None:
             yield self._live(self._resampler.finish())
         text = self._compute(self.transcriber.finish)
-        yield TranscriptChunk(
-            self._name, text, is_last=True, notes=self._notes, warning=self._warning(self._name)
-        )
+        self._has_text = self._has_text or bool(text.strip())
+        score, has_text = self.transcriber.score, self._has_text
+        yield self._last(self._name, text, score, has_text)._replace(notes=self._notes)
 
     def _live(self, wave: Tensor) -> TranscriptChunk:
         before = self.compute_seconds
         text = self._push(wave)
+        self._has_text = self._has_text or bool(text.strip())
         self.chunk_times.append(self.compute_seconds - before)
         seconds = len(wave) / self.sample_rate
         return TranscriptChunk(self._name, text, self.transcriber.partial_text, seconds)
@@ -183,20 +215,18 @@ class TranscribeJob:
         started = time.monotonic()
         text = decode()
         self.compute_seconds += time.monotonic() - started
-        self._has_text = self._has_text or bool(text.strip())
         return text
 
-    def _warning(self, name: str) -> str:
-        has_text, self._has_text = self._has_text, False
+    def _last(self, path: str | Path, text: str, score: float, has_text: bool) -> TranscriptChunk:
+        chunk = TranscriptChunk(path, text, is_last=True, score=score)
         if self.calibration is None:
-            return ""
-        if not has_text:
-            return f"warning: {name}: nothing recognised"
-        score, threshold = self.transcriber.score, self.calibration.threshold
-        if not self.calibration.is_unsure(score):
-            return ""
-        confidence = self.calibration.confidence(score)
-        return confidence_warning(name, confidence, threshold, "the text may be wrong")
+            return chunk
+        threshold = self.calibration.threshold
+        confidence = self.calibration.confidence(score if has_text else -math.inf)
+        warning = f"warning: {path}: nothing recognised" if not has_text else ""
+        if has_text and self.calibration.is_unsure(score):
+            warning = confidence_warning(path, confidence, threshold, "the text may be wrong")
+        return chunk._replace(warning=warning, confidence=confidence)
 
 
 def read_samples(

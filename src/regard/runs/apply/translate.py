@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from regard.costs import shared_encoding_cost
 from regard.data import normalize_text
 from regard.errors import ConfigError, suggestion
 from regard.models import TokenConfig
@@ -150,6 +151,20 @@ def translate_run(
     )  # fmt: skip
     rows = pipeline.translate([texts] if isinstance(texts, str) else texts)
     return {name: [row[n][0].text for row in rows] for n, name in enumerate(pipeline.languages)}
+
+
+def format_shared_cost(pipeline: TranslationPipeline) -> str:
+    """What encoding once for all languages has saved, by formula, at the mean lengths so far."""
+    texts, read, written = pipeline.counts
+    if not texts:
+        return ""
+    count = len(pipeline.languages)
+    source, target = -(-read // texts), -(-written // (texts * count))
+    cost = shared_encoding_cost(pipeline.model, source, target, count)
+    return (
+        f"per text: M = {source} source tokens, N = {target} target tokens per language (means)\n"
+        f"{cost}"
+    )
 
 
 def _check_languages(to: str | Sequence[str], known: list[str]) -> list[str]:

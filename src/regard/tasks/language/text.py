@@ -2,15 +2,17 @@
 
 import bz2
 import gzip
+import json
 import lzma
+import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal, Unpack, get_args
+from typing import ClassVar, Literal, NoReturn, Unpack
 
 import torch
-from torch import Tensor
 
 from regard.data import (
     BPETokenizer,
@@ -20,14 +22,19 @@ from regard.data import (
     Split,
     TextFiles,
     Tokenizer,
+    normalize_text,
 )
+from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig
 from regard.models.config import check_choices, check_positive
+from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
 from regard.tasks.recipe import DataContents, EvalSplit, Shard, Task
 from regard.tasks.registry import task
 from regard.train.config import TrainConfig
+
+PIECE_CHARS = 10_000  # of texts that a tokenizer's sample consists of
 
 
 class LanguageTask(Task):
@@ -48,11 +55,18 @@ class LanguageTask(Task):
         """The model's config with the vocabulary size."""
         return replace(model, vocab=tokenizer.vocab)
 
+    def format_output(self, output: str) -> str:
+        """The text as a JSON string, in one line."""
+        return json.dumps(output, ensure_ascii=False)
+
 
 @task("text")
 @dataclass(frozen=True, kw_only=True)
 class TextTask(LanguageTask):
     """Text files, or Python's standard library.
+
+    Texts are streamed: the train split is encoded once into a token cache, so that it may be larger
+    than memory.
 
     Args:
         folder: a file or a folder of files; "" is the standard library.
@@ -60,6 +74,10 @@ class TextTask(LanguageTask):
             makes the last tenth of all text both valid and test.
         tokenizer_type: characters, bytes or byte-pair encoding.
         vocab_size: of byte-pair encoding.
+        tokenizer_chars: characters of the train split that the tokenizer is trained on, at most;
+            of a longer one evenly spaced pieces.
+        eval_chars: characters of valid and of test to evaluate, at most, of files in random order;
+            None is all.
         length: tokens per window.
         valid_windows: windows of the valid split to evaluate, evenly spaced; None is all.
         overlap: tokens of context that every prediction on the test split has at least.
@@ -74,46 +92,64 @@ class TextTask(LanguageTask):
     split_by: Literal["files", "tail"] = "files"
     tokenizer_type: Literal["characters", "bytes", "bpe"] = "bpe"
     vocab_size: int = 4096
+    tokenizer_chars: int = 50_000_000
+    eval_chars: int | None = None
     length: int = 256
     valid_windows: int | None = None
     overlap: int = 0
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "vocab_size", "length", "valid_windows")
+        check_positive(self, "vocab_size", "tokenizer_chars", "length", "valid_windows")
+        check_positive(self, "eval_chars")
         if not 0 <= self.overlap < self.length:
             raise ConfigError(
                 f"overlap: needs 0 to {self.length - 1}, less than length, got {self.overlap}"
             )
 
-    def texts(self, split: Literal["train", "valid", "test"]) -> list[str]:
-        """The texts of a split: its files, or with "tail" one text."""
-        source = self._source()
+    def documents(self, split: Split) -> Iterator[Document]:
+        """One pass over the documents of a split; with "tail" one of them is cut in two."""
+        yield from self._documents(self._source(), split)
+
+    def _documents(
+        self, source: TextFiles, split: Split, shuffle_key: str | None = None
+    ) -> Iterator[Document]:
         if self.split_by == "files":
-            texts = [document.text for document in source.documents(split)]
-        else:
-            files = source.files["train"]
-            documents = TextFiles(files, files, files).documents("train")  # all, whatever the hash
-            text = "".join(document.text for document in documents)
-            cut = int(0.9 * len(text))
-            texts = [text[:cut] if split == "train" else text[cut:]]
-        if not any(texts):
-            raise FileError(
-                f"folder: needs text for the {split} split, got none; try split_by=tail"
-            )
-        return texts
+            yield from source.documents(split, shuffle_key)
+            return
+        cut = int(0.9 * self.size[0])
+        for document in source.all_documents():
+            head, tail = document.text[: max(0, cut)], document.text[max(0, cut) :]
+            cut -= len(document.text)
+            if text := head if split == "train" else tail:
+                yield Document(text, document.name)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Characters and documents of all splits; one pass, repeated only when a file changes."""
+        files = self._source().files["train"]
+        return _count(tuple(files), tuple(file.stat().st_mtime_ns for file in files))
+
+    def texts(self, split: Split) -> list[str]:
+        """The texts of a split, of valid and test those to evaluate; with "tail" one text."""
+        limit = None if split == "train" else self.eval_chars
+        texts, key = list[str](), None if limit is None else "eval"
+        for document in self._documents(self._source(), split, key):
+            texts.append(document.text[:limit])
+            if limit is not None and (limit := limit - len(texts[-1])) <= 0:
+                break
+        if not texts:
+            self._raise_empty(split)
+        return texts if self.split_by == "files" else ["".join(texts)]
+
+    def _raise_empty(self, split: Split) -> NoReturn:
+        raise FileError(f"folder: needs text for the {split} split, got none; try split_by=tail")
 
     def contents(self) -> DataContents:
         """Every document with its split, for `regard data`."""
-        source, splits = self._source(), get_args(Split)
-        documents = (
-            (split, document)
-            for split in splits
-            for document in (
-                source.documents(split)
-                if self.split_by == "files"
-                else [Document(self.texts(split)[0], "all files")]
-            )
+        source = self._source()
+        documents: Iterator[tuple[Split, Document]] = (
+            (split, x) for split in SPLITS for x in self._documents(source, split)
         )
         return DataContents(documents, source.report, source.files["train"])
 
@@ -129,7 +165,7 @@ class TextTask(LanguageTask):
         """Characters or byte pairs of the train split, or bytes."""
         if self.tokenizer_type == "bytes":
             return ByteTokenizer()
-        texts = self.texts("train")
+        texts = self._sample_texts()
         if self.tokenizer_type == "characters":
             return CharTokenizer.train(texts)
         return BPETokenizer.train(texts, self.vocab_size)
@@ -138,18 +174,54 @@ class TextTask(LanguageTask):
         """The end token around each file; none with "tail", which is cut anywhere."""
         return [tokenizer.eos_id] if self.split_by == "files" else []
 
+    def _sample_texts(self) -> Iterator[str]:
+        """The train split, or one piece of every so many."""
+        every, number = math.ceil(0.9 * self.size[0] / self.tokenizer_chars), 0
+        document = None
+        for document in self.documents("train"):
+            if every <= 1:
+                yield document.text
+                continue
+            for at in range(0, len(document.text), PIECE_CHARS):
+                if not number % every:
+                    yield document.text[at : at + PIECE_CHARS]
+                number += 1
+        if document is None:
+            self._raise_empty("train")
+
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]
     ) -> WindowBatches:
         """Windows of the train split, cut at another offset each epoch."""
-        row = torch.cat(self._encode(tokenizer, self.texts("train")))
-        rows = max(1, self.batch_limit(train) // self.length)
-        return WindowBatches(row, length=self.length, rows=rows, seed=train.seed, **shard)
+        return self.cached_batches(tokenizer, train, None, **shard)
+
+    def cached_batches(
+        self,
+        tokenizer: Tokenizer,
+        train: TrainConfig,
+        cache: Path | None,
+        *,
+        show: bool = False,
+        **shard: Unpack[Shard],
+    ) -> WindowBatches:
+        """`batches` from a token cache; without a folder it is a temporary one."""
+        rows = ({"text": self._encode(tokenizer, x.text)} for x in self.documents("train"))
+        encoded = encode_train_split(
+            self, tokenizer, rows, self._source().files["train"], cache=cache, show=show,
+            count=lambda: round(0.9 * self.size[1]),
+        )  # fmt: skip
+        if not len(encoded):
+            self._raise_empty("train")
+        windows = max(1, self.batch_limit(train) // self.length)
+        return WindowBatches(
+            encoded.tokens["text"], length=self.length, rows=windows, seed=train.seed, **shard
+        )
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> LanguageEvaluator:
         """Loss and bits per byte; on the test split of files also those of compressors."""
         texts = self.texts(split)
-        rows, size = self._encode(tokenizer, texts), sum(len(text.encode()) for text in texts)
+        rows = [torch.tensor(self._encode(tokenizer, text), dtype=torch.int32) for text in texts]
+        size = sum(len(text.encode()) for text in texts)
         if split == "valid":
             return LanguageEvaluator(rows, size, length=self.length, max_windows=self.valid_windows)
         baselines = compression_baselines(texts) if self.split_by == "files" else None
@@ -157,10 +229,16 @@ class TextTask(LanguageTask):
             rows, size, length=self.length, overlap=self.overlap, baselines=baselines
         )
 
-    def _encode(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Tensor]:
+    def _encode(self, tokenizer: Tokenizer, text: str) -> list[int]:
         edges = self.document_edges(tokenizer)
-        encoded = (tokenizer.encode_input(text) for text in texts)
-        return [torch.tensor([*edges, *ids, *edges], dtype=torch.int32) for ids in encoded]
+        (ids,) = tokenizer.encode_batch([normalize_text(text, tokenizer.normalizers)])
+        return [*edges, *ids, *edges]
+
+
+@lru_cache(2)
+def _count(files: tuple[Path, ...], stamps: tuple[int, ...]) -> tuple[int, int]:
+    sizes = [len(document.text) for document in TextFiles(files).all_documents()]
+    return sum(sizes), len(sizes)
 
 
 def compression_baselines(texts: Sequence[str]) -> dict[str, float]:

@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.data.source import permute_index
+from regard.data.token_cache import TokenRow
 from regard.errors import ConfigError, FileError
 from regard.train.losses import label_smoothed_cross_entropy
 
@@ -31,7 +33,7 @@ class WindowBatches:
 
     def __init__(
         self,
-        row: Int[Tensor, " time"],
+        row: Int[Tensor, " time"] | TokenRow,
         *,
         length: int,
         rows: int,
@@ -71,9 +73,10 @@ class WindowBatches:
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         while True:
             first = (self.position + self.rank) * self.rows
-            starts = torch.tensor([self._start(n) for n in range(first, first + self.rows)])
+            starts = [self._start(n) for n in range(first, first + self.rows)]
+            windows = [np.asarray(self.row[at : at + self.length + 1]) for at in starts]
             self.position += self.world_size
-            yield {"tokens": _take_windows(self.row, starts, self.length)}
+            yield {"tokens": torch.from_numpy(np.stack(windows).astype("int64"))}
 
     def _start(self, number: int) -> int:
         epoch, index = divmod(number, self.windows_per_epoch)

@@ -34,6 +34,7 @@ CODES = """
 BATCH_TOKENS = 2048
 CHARS_PER_TOKEN = 3.5  # of byte pairs, in European languages
 EPOCHS = 30
+MAX_EVAL_PAIRS = 2000  # of valid and of test: more would take longer than the training
 TMX_HEAD_LINES = 2000  # searched for languages
 # (train pairs below which it applies, vocabulary, layers per side, dim, dropout)
 SIZES = [
@@ -75,11 +76,17 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
         "train.steps": reason,
         "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
     }
+    held_out, eval_pairs = max(report.sizes["valid"], report.sizes["test"]), None
+    if held_out > MAX_EVAL_PAIRS:
+        eval_pairs = MAX_EVAL_PAIRS
+        comments["data.eval_pairs"] = f"a sample of up to {held_out:,} held-out pairs, to be quick"
+    if train > task.tokenizer_pairs:
+        comments["data.vocab_size"] += f", trained on a sample of {task.tokenizer_pairs:,}"
     if "valid" not in names:
         comments["data.train"] = "5% each become valid and test, by a hash of the source"
     recipe = Recipe(
         name=name,
-        data=replace(task, vocab_size=vocab),
+        data=replace(task, vocab_size=vocab, eval_pairs=eval_pairs),
         model=TranslatorConfig(
             source_vocab=1, target_vocab=1, layers=layers, decoder_layers=layers, dim=dim,
             heads=dim // 32, ffn_dim=2 * dim, dropout=dropout,

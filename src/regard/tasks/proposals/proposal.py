@@ -102,7 +102,8 @@ def choose_steps(epoch_steps: float, epochs: int, min_steps: int = MIN_STEPS) ->
     steps = min(max(wanted, min_steps), MAX_STEPS)
     if steps == wanted:
         return steps, f"{epochs} epochs"
-    passes = f"{steps / epoch_steps:,.1f} epochs"
+    epochs_done = steps / epoch_steps
+    passes = f"{epochs_done:,.1f} epochs" if epochs_done >= 0.1 else f"{epochs_done:.1g} epochs"
     if steps == MAX_STEPS:
         return steps, f"{passes}: at most {MAX_STEPS:,} steps, to take minutes on two cores"
     return steps, f"{passes}: at least {min_steps} steps"

@@ -18,6 +18,7 @@ from regard.tasks.recipe import Recipe
 
 BATCH_TOKENS = 1024
 EPOCHS = 20
+MAX_EVAL_CHARS = 2_000_000  # of valid and of test: more would take longer than the training
 MIN_FILES = 40  # from which whole files are held out
 # (characters below which it applies, units, vocabulary, layers, dim, characters per token)
 SIZES = [
@@ -62,10 +63,16 @@ def propose_text(paths: Sequence[Path], name: str) -> Proposal:
     }
     if units == "bpe":
         comments["data.vocab_size"] = rule
+        if characters > task.tokenizer_chars:
+            comments["data.vocab_size"] += f", trained on {task.tokenizer_chars:,} of them"
+    held_out = max(report.lengths["text"][split].total for split in ("valid", "test"))
+    if held_out > MAX_EVAL_CHARS:
+        comments["data.eval_chars"] = f"of up to {held_out:,.0f} held-out characters, to be quick"
     recipe = Recipe(
         name=name,
         data=replace(
             task, tokenizer_type=units, vocab_size=vocab if units == "bpe" else task.vocab_size,
+            eval_chars=MAX_EVAL_CHARS if held_out > MAX_EVAL_CHARS else None,
             length=length, valid_windows=64, overlap=length // 4,
         ),
         model=LanguageConfig(

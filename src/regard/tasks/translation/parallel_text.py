@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack
 
-import torch
 from torch import nn
 
 from regard.data import (
@@ -20,10 +19,13 @@ from regard.data import (
     iter_texts,
     pair_preprocessor,
 )
+from regard.data.reservoir import Reservoir
 from regard.data.split import SPLITS
-from regard.data.text.parallel_corpus import CorpusPath
+from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError
+from regard.files import iter_chunks, open_binary
 from regard.models.config import check_choices, check_positive
+from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.recipe import DataContents, EvalSplit, Shard
 from regard.tasks.registry import task
 from regard.tasks.translation.data import TranslationTask
@@ -33,7 +35,7 @@ from regard.train.config import TrainConfig
 from regard.train.evaluation import score_texts
 
 CORRECT_CHRF = 50.0  # chrF from which an answer is graded as correct
-SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all are in memory anyway
+SORT_WINDOW = 8192  # pairs sorted by length together: little padding
 
 
 @task("pairs")
@@ -41,8 +43,8 @@ SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all a
 class PairsTask(TranslationTask):
     """Sentence pairs of own files: aligned files, .tsv, .csv, .jsonl, .po, .mo or .tmx.
 
-    All pairs are held in memory, encoded once. Where a file is missing and NAME.gz exists, that is
-    read.
+    Pairs are streamed: the train split is encoded once into a token cache, so that it may be larger
+    than memory. Where a file is missing and NAME.gz exists, that is read.
 
     Args:
         folder: that the files are relative to.
@@ -53,6 +55,8 @@ class PairsTask(TranslationTask):
         header: whether the first line of a .tsv or .csv names its columns.
         tokenizer_type: byte-pair encoding or words.
         vocab_size: of the vocabulary that both sides share.
+        tokenizer_pairs: train pairs that the tokenizer is trained on, at most; a uniform sample.
+        eval_pairs: pairs of valid and of test to evaluate, at most, a uniform sample; None is all.
         lowercase: lower-case both sides.
         bidirectional: also train in the other direction; the first target token is the language.
         search: on the test split; the valid split is searched greedily.
@@ -75,13 +79,15 @@ class PairsTask(TranslationTask):
     header: bool = False
     tokenizer_type: Literal["bpe", "words"] = "bpe"
     vocab_size: int = 8000
+    tokenizer_pairs: int = 500_000
+    eval_pairs: int | None = None
     lowercase: bool = False
     bidirectional: bool = False
     search: SearchConfig = SearchConfig(length_penalty=1.0, max_new_tokens=80)
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "vocab_size")
+        check_positive(self, "vocab_size", "tokenizer_pairs", "eval_pairs")
         for name in SPLITS:
             files = getattr(self, name)
             if len(files) > 2 or not files and (name == "train" or self.valid or self.test):
@@ -97,35 +103,51 @@ class PairsTask(TranslationTask):
             columns=self.columns, header=self.header,
         )  # fmt: skip
 
-    def pairs(self, split: Split) -> list[Pair]:
-        """All pairs of a split, lower-cased and in both directions if configured."""
-        pairs = list(self.corpus().pairs(split))
-        if not pairs:
+    def stream_pairs(self, split: Split) -> Iterator[Pair]:
+        """One pass over the pairs of a split, lower-cased if configured."""
+        pair = None
+        for pair in self.corpus().pairs(split):
+            if self.lowercase:
+                pair = pair._replace(source=pair.source.lower(), target=pair.target.lower())
+            yield pair
+        if pair is None:
             raise FileError(
                 f"{split if self.valid else 'train'}: needs pairs for the {split} split, got none "
                 f"in {', '.join(self.valid and getattr(self, split) or self.train)}"
                 f"{'' if self.valid else '; try more pairs, or files for valid and test'}"
             )
-        if self.lowercase:
-            pairs = [p._replace(source=p.source.lower(), target=p.target.lower()) for p in pairs]
-        if self.bidirectional and split == "train":
-            pairs += [Pair(p.target, p.source, self.source_language) for p in pairs]
-        return pairs
+
+    def pairs(self, split: Split) -> list[Pair]:
+        """The pairs of a split: all of train, of the others those to evaluate."""
+        if split == "train":
+            return list(self._train_pairs())
+        if self.eval_pairs is None:
+            return list(self.stream_pairs(split))
+        sample = Reservoir[Pair](self.eval_pairs)
+        sample.extend(self.stream_pairs(split))
+        return sample.items
+
+    def _train_pairs(self) -> Iterator[Pair]:
+        """The train split, if configured followed by its other direction."""
+        yield from self.stream_pairs("train")
+        if self.bidirectional:
+            for pair in self.stream_pairs("train"):
+                yield Pair(pair.target, pair.source, self.source_language)
 
     def contents(self) -> DataContents:
         """Every pair with its split, for `regard data`."""
         corpus = self.corpus()
-        paths = corpus.paths.values()
-        files = [file for path in paths for file in (path if isinstance(path, tuple) else (path,))]
-        return DataContents(corpus.assigned_pairs(), corpus.report, files)
+        return DataContents(corpus.assigned_pairs(), corpus.report, corpus.files)
 
     def target_languages(self, tokenizer: Tokenizer) -> list[str]:
         """The target language and, if bidirectional, the source language."""
         return [self.target_language, *([self.source_language] if self.bidirectional else [])]
 
     def tokenizer(self, seed: int) -> Tokenizer:
-        """One vocabulary for both sides, trained on the train split."""
-        texts = iter_texts(self.pairs("train"))
+        """One vocabulary for both sides, trained on a sample of the train split."""
+        sample = Reservoir[Pair](self.tokenizer_pairs, seed)
+        sample.extend(self.stream_pairs("train"))
+        texts = iter_texts(sample.items)
         languages = (self.source_language, self.target_language)
         if self.tokenizer_type == "words":
             tokenizer = WordTokenizer.train(texts, languages=languages, vocab_size=self.vocab_size)
@@ -136,11 +158,36 @@ class PairsTask(TranslationTask):
 
     def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
         """Pairs of similar length, in a new order each epoch."""
-        encoded = InMemorySource(train=list(_encode(self.pairs("train"), tokenizer)))
-        return Batches(
-            encoded, None, split="train", batch_tokens=self.batch_limit(train),
-            sort_window=SORT_WINDOW, pad_id=tokenizer.pad_id, seed=train.seed, **shard,
+        return self.cached_batches(tokenizer, train, None, **shard)
+
+    def cached_batches(
+        self,
+        tokenizer: Tokenizer,
+        train: TrainConfig,
+        cache: Path | None,
+        *,
+        show: bool = False,
+        **shard: Unpack[Shard],
+    ) -> Batches:
+        """`batches` from a token cache; without a folder it is a temporary one."""
+        encoded = encode_train_split(
+            self, tokenizer, map(pair_preprocessor(tokenizer), self._train_pairs()),
+            self.corpus().files, cache=cache, show=show, count=self._count_lines,
         )  # fmt: skip
+        return Batches(
+            InMemorySource(train=encoded), None, split="train", pad_id=tokenizer.pad_id,
+            batch_tokens=self.batch_limit(train), sort_window=SORT_WINDOW, seed=train.seed, **shard,
+        )  # fmt: skip
+
+    def _count_lines(self) -> int | None:
+        """About the number of train pairs, where a line is a pair."""
+        path = self.corpus().paths["train"]
+        file = path[0] if isinstance(path, tuple) else path
+        if corpus_suffix(file) in (".po", ".mo", ".tmx"):
+            return None
+        with open_binary(file) as opened:
+            lines = sum(chunk.count(b"\n") for chunk in iter_chunks(opened))
+        return round(lines * (1.0 if self.valid else 0.9) * (2 if self.bidirectional else 1))
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> TranslationEvaluator:
         """Loss, exact match and BLEU, cased and lower-cased."""
@@ -182,9 +229,3 @@ class ParallelTextEvaluator(TranslationEvaluator):
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF().sentence_score(answer, [reference]).score >= CORRECT_CHRF
-
-
-def _encode(pairs: list[Pair], tokenizer: Tokenizer) -> Iterator[dict[str, torch.Tensor]]:
-    encode = pair_preprocessor(tokenizer)
-    for pair in pairs:
-        yield {name: torch.tensor(ids) for name, ids in encode(pair).items()}

@@ -1,0 +1,365 @@
+"""Names of the activations of any Transformer, and the modules where each is read and replaced.
+
+One scheme for models of regard and of transformers. `S` is the stack, encoder or decoder, and `i`
+the block:
+
+    S.embedding               output of the token embedding
+    S.i.residual_in, _out     the residual stream before and after a block
+    S.i.self.in, cross.in     input of an attention (after a pre-norm)
+    S.i.self.heads            output of each head, before W_O
+    S.i.self.out              what attention adds to the residual stream, after W_O
+    S.i.mlp.in, .hidden, .out input, neurons and output of the feed-forward layer
+    S.final_norm              output of the norm after the last block
+    logits                    output of the model; `output` where it has no head
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from regard.errors import LookError
+from regard.inspection.adapters.block_stacks import BlockStack, find_stacks, first_tensor
+from regard.inspection.adapters.module_tracker import (
+    is_cross_attention,
+    matches,
+    uncompiled_modules,
+)
+from regard.nn import Norm
+
+ATTENTION = re.compile(r"att(n|ention)", re.IGNORECASE)
+MLP_CHILD = re.compile(r"mlp|moe|ffn?|feed_?forward", re.IGNORECASE)
+MIXTURE = re.compile(r"expert|router|moe", re.IGNORECASE)
+POST_ATTENTION = re.compile(r"post_(self_)?att(n|ention)_(layer_?)?norm")
+POST_MLP = re.compile(r"post_(feed_?forward|mlp|ffn?)_(layer_?)?norm")
+HEAD_COUNTS = ("heads", "num_heads", "n_heads", "num_attention_heads", "n_head")
+
+Read = Callable[[Tensor], Tensor | None]
+
+
+@dataclass(frozen=True)
+class ActivationPoint:
+    """An activation: the first tensor among the inputs or outputs of a module.
+
+    `heads` splits the last axis, (batch, time, heads · value), into (batch, time, head, value).
+    """
+
+    name: str
+    path: str
+    module: nn.Module
+    side: Literal["in", "out"]
+    heads: int | None = None
+    block: nn.Module | None = None  # set where the module may get (batch · time, dim), as OPT's
+    overwritten: bool = False  # whether the model may change the tensor in place later
+
+    def hook(self, function: Read, *, first: bool = False) -> list[RemovableHandle]:
+        """Call a function with the activation on every run; what it returns replaces it.
+
+        With `first` it is called before the functions of earlier hooks.
+        """
+        batch: list[tuple[int, ...]] = [()]  # (batch, time) of the block that runs
+
+        def change(value: Any) -> Any:
+            # an output with a loss has that before the logits
+            x = first_tensor(value["logits"] if "logits" in _keys(value) else value)
+            if x is None:
+                return None
+            shaped = x.view(*batch[0], -1) if batch[0] and x.ndim == 2 else x
+            y = function(shaped if self.heads is None else shaped.unflatten(-1, (self.heads, -1)))
+            return None if y is None else _replace_first(value, x, y.reshape(x.shape))
+
+        def enter_block(block: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
+            x = first_tensor(args or kwargs)
+            batch[0] = () if x is None or x.ndim != 3 else tuple(x.shape[:2])
+
+        handles = []
+        if self.block is not None:
+            handles.append(self.block.register_forward_pre_hook(enter_block, with_kwargs=True))
+        if self.side == "out":
+            handles.append(
+                self.module.register_forward_hook(
+                    lambda module, args, out: change(out), prepend=first
+                )
+            )
+            return handles
+
+        def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> Any:
+            # a hook that is just being registered is called without kwargs
+            if args:
+                new = change(args)
+                return None if new is None else (new, kwargs or {})
+            new = change(kwargs)
+            return None if new is None else (args, new)
+
+        handles.append(
+            self.module.register_forward_pre_hook(enter, with_kwargs=True, prepend=first)
+        )
+        return handles
+
+
+def find_activations(model: nn.Module) -> dict[str, ActivationPoint]:
+    """Every activation of a model by name, in the order of computation.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
+    >>> list(find_activations(model))[:4]
+    ['decoder.embedding', 'decoder.0.residual_in', 'decoder.0.self.in', 'decoder.0.self.heads']
+    """
+    modules = dict(model.named_modules())
+    stacks = [stack for stack in find_stacks(model) if _projections(stack.blocks[0])["self"]]
+    points: list[ActivationPoint] = []
+    embeddings = _token_embeddings(model, modules)
+    for name, stack in zip(_stack_names(model, stacks), stacks, strict=True):
+        if (path := _embedding_of(stack.path, embeddings, len(stacks))) is not None:
+            points.append(ActivationPoint(f"{name}.embedding", path, modules[path], "out"))
+        for i, block in enumerate(stack.blocks):
+            points += _block_points(f"{name}.{i}", f"{stack.path}.{i}", block)
+        if (norm := _final_norm(stack.path, modules)) is not None:
+            points.append(ActivationPoint(f"{name}.final_norm", norm, modules[norm], "out"))
+    points.append(ActivationPoint(_output_name(model), "", model, "out"))
+    return {point.name: point for point in points}
+
+
+def activation_names(model: nn.Module) -> list[str]:
+    """Names of the activations of a model, in the order of computation.
+
+    The same for models of regard and of transformers: for each stack S `S.embedding`; per block
+    `S.i.residual_in`, `S.i.self.in`, `.heads`, `.out` (and `cross`), `S.i.mlp.in`, `.hidden`,
+    `.out`, `S.i.residual_out`; `S.final_norm`; `logits` (`output` of a model without head).
+
+    >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=9, classes=2))
+    >>> activation_names(model)[5:9]
+    ['encoder.0.mlp.in', 'encoder.0.mlp.hidden', 'encoder.0.mlp.out', 'encoder.0.residual_out']
+    """
+    uncompiled_modules(model)  # raises if one is compiled
+    return list(find_activations(model))
+
+
+def match_activations(
+    points: Mapping[str, ActivationPoint], globs: str | Sequence[str], argument: str
+) -> list[ActivationPoint]:
+    """The points whose names match a glob; each glob must match one."""
+    given: list[Any] = list(globs) if isinstance(globs, list | tuple) else [globs]
+    for glob in given:
+        if not isinstance(glob, str) or not any(matches(glob, name) for name in points):
+            from difflib import get_close_matches
+
+            close = get_close_matches(str(glob), points, 1, 0) or ["*"]
+            raise LookError(
+                f"{argument}: needs a glob over the names of activations, got {glob!r}; "
+                f"try {close[0]!r}, or one of regard.inspection.activation_names(model)"
+            )
+    return [p for name, p in points.items() if any(matches(glob, name) for glob in given)]
+
+
+def _block_points(name: str, path: str, block: nn.Module) -> Iterator[ActivationPoint]:
+    projections, modules = _projections(block), dict(block.named_modules())
+
+    def point(suffix: str, inside: str, side: Any, heads: int | None = None) -> ActivationPoint:
+        full = f"{path}.{inside}" if inside else path
+        flattens = block if inside and "." not in inside else None
+        return ActivationPoint(
+            f"{name}.{suffix}", full, modules[inside], side, heads, flattens, overwritten
+        )
+
+    overwritten = _writes_in_place(block)
+    norms = [inside for inside, module in modules.items() if is_norm(module)]
+    post_mlp = next((n for n in norms if POST_MLP.fullmatch(n)), None)
+    # GLM has post_self_attn_layernorm for it, and post_attention_layernorm before the MLP
+    after_attention = sorted(
+        (n for n in norms if POST_ATTENTION.fullmatch(n)), key=lambda n: "self" not in n
+    )
+    post_attention = next(iter(after_attention), None)
+    yield point("residual_in", "", "in")
+    for kind in ("self", "cross"):
+        if not (group := projections[kind]):
+            continue
+        writer = group[-1]
+        after = post_attention if post_mlp and kind == "self" else None
+        yield point(f"{kind}.in", _parent(group[0]), "in")
+        if (heads := _head_count(block, writer)) is not None:
+            yield point(f"{kind}.heads", writer, "in", heads)
+        yield point(f"{kind}.out", after or writer, "out")
+    mixture = next((n for n in modules if n and _is_mixture(n, modules)), None)
+    if mixture is not None:
+        yield point("mlp.in", mixture, "in")
+        yield point("mlp.out", post_mlp or mixture, "out")
+    elif group := projections["mlp"]:
+        yield point("mlp.in", _parent(group[0]), "in")
+        yield point("mlp.hidden", group[-1], "in")
+        yield point("mlp.out", post_mlp or group[-1], "out")
+    yield point("residual_out", "", "out")
+
+
+def _projections(block: nn.Module) -> dict[str, list[str]]:
+    """Paths of the linear layers of self-attention, cross-attention and feed-forward, in order."""
+    groups: dict[str, list[str]] = {"self": [], "cross": [], "mlp": []}
+    for path, module in block.named_modules():
+        weight = getattr(module, "weight", None)
+        is_linear = isinstance(weight, Tensor) and weight.ndim == 2
+        if not is_linear or isinstance(module, nn.Embedding) or is_norm(module):
+            continue
+        parents = path.rpartition(".")[0]
+        if not ATTENTION.search(parents):
+            groups["mlp"].append(path)
+        elif any(_crosses(part, block) for part in _prefixes(parents)):
+            groups["cross"].append(path)
+        else:
+            groups["self"].append(path)
+    return groups
+
+
+@cache
+def _source(kind: type) -> str:
+    try:
+        return inspect.getsource(kind.forward)  # pyright: ignore[reportAttributeAccessIssue]
+    except (OSError, TypeError):
+        return "+="  # unknown
+
+
+def _writes_in_place(block: nn.Module) -> bool:
+    """Whether the code of a block changes tensors in place, as Falcon's does."""
+    return bool(re.search(r"[-+*/]= |\.(add|sub|mul|div|copy)_\(", _source(type(block))))
+
+
+def _parent(path: str) -> str:
+    """The module around a linear layer, or the layer itself if that is the block."""
+    return path.rpartition(".")[0] or path
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _crosses(path: str, block: nn.Module) -> bool:
+    return is_cross_attention(path, block.get_submodule(path))
+
+
+def _is_mixture(path: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a child of a block is a feed-forward layer with several experts."""
+    inside = (name for name in modules if name.startswith(f"{path}."))
+    kinds = " ".join((type(modules[path]).__name__, *(n.removeprefix(path) for n in inside)))
+    return "." not in path and bool(MLP_CHILD.search(path) and MIXTURE.search(kinds))
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a layer norm or RMS norm, by its class.
+
+    >>> is_norm(torch.nn.LayerNorm(2)), is_norm(torch.nn.Linear(2, 2))
+    (True, False)
+    """
+    if isinstance(module, Norm):
+        return module.kind != "none"
+    return "norm" in type(module).__name__.lower() and not module._modules
+
+
+def _head_count(block: nn.Module, writer: str) -> int | None:
+    """The number of heads that the input of an output projection consists of."""
+    width = _input_width(block.get_submodule(writer))
+    parts = _prefixes(writer)[:-1]
+    # BERT has the attention beside its output projection
+    beside = [n for n, _ in block.named_modules() if n.rpartition(".")[0] in parts]
+    for path in (*reversed(parts), *beside):
+        module = block.get_submodule(path)
+        for source in (module, getattr(module, "config", None)):
+            for name in HEAD_COUNTS:
+                count = getattr(source, name, None)
+                if isinstance(count, int) and count > 0 and width % count == 0:
+                    return count
+    return None
+
+
+def _input_width(linear: nn.Module) -> int:
+    rows, columns = getattr(linear, "weight").shape  # noqa: B009
+    return rows if type(linear).__name__ == "Conv1D" else columns  # GPT-2 stores the transpose
+
+
+def _stack_names(model: nn.Module, stacks: list[BlockStack]) -> list[str]:
+    """Encoder or decoder; the path where two stacks would have the same name."""
+    names = [_stack_name(model, stack) for stack in stacks]
+    paths = [stack.path.rpartition(".")[0] or stack.path for stack in stacks]
+    return [p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True)]
+
+
+def _stack_name(model: nn.Module, stack: BlockStack) -> str:
+    words = re.findall(r"encoder|decoder", stack.path.lower())
+    if words:
+        return words[-1]
+    causal = any(getattr(m, "is_causal", False) is True for m in stack.blocks[0].modules())
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    return "decoder" if causal or kind and _is_causal_only(kind) else "encoder"
+
+
+def _is_causal_only(kind: str) -> bool:
+    """Whether transformers has a causal language model of a type and no masked one."""
+    from transformers.models.auto import modeling_auto as auto
+
+    causal, masked = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return kind in causal and kind not in masked
+
+
+def _output_name(model: nn.Module) -> str:
+    """A model of transformers without a head, such as BertModel, returns hidden states."""
+    is_headless = hasattr(model, "base_model_prefix") and model.base_model is model  # pyright: ignore
+    return "output" if is_headless else "logits"
+
+
+def _final_norm(stack: str, modules: Mapping[str, nn.Module]) -> str | None:
+    """The last norm beside a stack, or beside one of its parents."""
+    parent = stack
+    while parent:
+        parent = parent.rpartition(".")[0]
+        children = dict(modules[parent].named_children())
+        norms = [name for name, module in children.items() if is_norm(module)]
+        norms = [name for name in norms if not re.search(r"embed|pre_|vocab", name)]
+        if norms:
+            return f"{parent}.{norms[-1]}" if parent else norms[-1]
+    return None
+
+
+def _token_embeddings(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[str]:
+    """Paths of the modules that look up tokens; those that share the weight are listed too."""
+    named = [path for path in modules if re.fullmatch(r"(source_|target_)?embedding", path)]
+    try:
+        found = getattr(model, "get_input_embeddings", lambda: None)()
+    except NotImplementedError:  # models of images or sounds
+        return named
+    weight = getattr(found, "weight", None)
+    lookups = {path: m for path, m in modules.items() if isinstance(m, nn.Embedding)}
+    return named + [path for path, m in lookups.items() if m.weight is weight]
+
+
+def _embedding_of(stack: str, embeddings: list[str], stacks: int) -> str | None:
+    """The embedding below the nearest parent of a stack."""
+    if stacks == 1:
+        return embeddings[0] if embeddings else None
+    kind = {"encoder.blocks": "source_embedding", "decoder.blocks": "target_embedding"}.get(stack)
+    if kind in embeddings:
+        return kind
+    parent = stack.rpartition(".")[0]
+    return next((path for path in embeddings if parent and path.startswith(f"{parent}.")), None)
+
+
+def _keys(value: Any) -> Any:
+    return value.keys() if isinstance(value, dict) else ()
+
+
+def _replace_first(value: Any, old: Tensor, new: Tensor) -> Any:
+    """The inputs or outputs of a module with one tensor replaced; containers keep their type."""
+    if value is old:
+        return new
+    if isinstance(value, dict):  # a ModelOutput of transformers too
+        copy = type(value)(value)
+        for key, item in value.items():
+            if first_tensor(item) is old:
+                copy[key] = _replace_first(item, old, new)
+                return copy
+    items = list(value)
+    at = next(i for i, item in enumerate(items) if first_tensor(item) is old)
+    items[at] = _replace_first(items[at], old, new)
+    return type(value)(items) if type(value) in (tuple, list) else type(value)(*items)

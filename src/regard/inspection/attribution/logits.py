@@ -1,0 +1,288 @@
+"""Logit lens, and direct logit attribution: which parts of the model made a prediction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import LookError
+from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.inspection.attribution.residual_parts import (
+    By,
+    ResidualStream,
+    record_stream,
+)
+from regard.inspection.attribution.unembedding import Unembedding, find_unembedding
+from regard.inspection.edits.activations import ActivationEdit, set_activation
+from regard.inspection.edits.what_if import what_if
+from regard.ops.indices import resolve_index
+from regard.tables import format_table
+
+IdToToken = Callable[[int], str]
+MAX_SHOWN_PARTS = 16
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogitLens:
+    """What a model would predict if it stopped after each block.
+
+    `logits[l]` are those of the residual stream before block l, through the final norm and head;
+    the last ones are the model's own.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> tokens = torch.tensor([[1, 2, 3]])
+    >>> lens = rg.inspection.logit_lens(model, tokens)
+    >>> lens.logits.shape, torch.allclose(lens.logits[-1], model(tokens), atol=1e-5)
+    (torch.Size([3, 1, 3, 9]), True)
+    """
+
+    logits: Float[Tensor, "depth batch position vocab"]
+    id_to_token: IdToToken | None = None
+
+    def probability(self, token: int) -> Float[Tensor, "depth batch position"]:
+        """The probability of a token after each block."""
+        return self.logits.float().softmax(-1)[..., token]
+
+    def rank(self, token: int) -> Float[Tensor, "depth batch position"]:
+        """How many tokens are more likely, after each block."""
+        return (self.logits > self.logits[..., token, None]).sum(-1).float()
+
+    def kl(self) -> Float[Tensor, "depth batch position"]:
+        """KL divergence of the final prediction from that after each block, in nats."""
+        log_p = self.logits.float().log_softmax(-1)
+        return (log_p[-1].exp() * (log_p[-1] - log_p)).sum(-1)
+
+    def top(
+        self, count: int = 5, *, batch: int = 0, position: int = -1
+    ) -> list[list[tuple[Any, float]]]:
+        """The most likely tokens and their probabilities after each block."""
+        p, ids = self.logits[:, batch, position].float().softmax(-1).topk(count)
+        show = self.id_to_token or (lambda token: token)
+        return [
+            [(show(i), round(x, 4)) for i, x in zip(*row, strict=True)]
+            for row in zip(ids.tolist(), p.tolist(), strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        from rich.table import Table
+
+        table = Table("after", box=None, pad_edge=False)
+        for heading in ("most likely at the last position", "KL to the final prediction"):
+            table.add_column(heading)
+        for depth, (row, kl) in enumerate(
+            zip(self.top(3), self.kl()[:, 0, -1].tolist(), strict=True)
+        ):
+            name = f"block {depth - 1}" if depth else "embedding"
+            table.add_row(name, "  ".join(f"{t!r} {p:.3f}" for t, p in row), f"{kl:.3f}")
+        return format_table(table)
+
+
+def logit_lens(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    positions: Sequence[int] | None = None,
+    stack: str | None = None,
+    id_to_token: IdToToken | None = None,
+) -> LogitLens:
+    """The predictions of a model after each of its blocks (nostalgebraist 2020).
+
+    logits_l = W norm(x_l),   x_l the residual stream before block l, norm the model's final one
+
+    A head that is not W norm(x), such as BERT's, is run by the model itself, once per block.
+
+    Args:
+        model: A language model, ours or of transformers, in eval mode.
+        inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
+        positions: Positions whose logits are kept; all by default.
+        stack: "encoder" or "decoder"; the last stack by default.
+        id_to_token: Converts a token id to text, for printing.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> lens = logit_lens(model, torch.tensor([[1, 2, 3]]), positions=[-1])
+    >>> lens.kl()[-1]  # the last state gives the final prediction
+    tensor([[0.]])
+    """
+    stream = record_stream(model, inputs, stack=stack)
+    states = [stream.state(depth) for depth in range(stream.depth + 1)]
+    length = states[0].shape[1]
+    given = range(length) if positions is None else positions
+    kept = [resolve_index("positions", p, length) for p in given]
+    try:
+        head = find_unembedding(stream)
+    except LookError:  # the model's own head, from the replaced state of its last block
+        last = f"{stream.stack}.{stream.depth - 1}.residual_out"
+        logits = [_rerun(model, inputs, set_activation(last, x)) for x in states]
+        # a model with one prediction per input has one position
+        kept = kept if logits[0].shape[1] == length else [0]
+        return LogitLens(torch.stack(logits)[:, :, kept], id_to_token)
+    return LogitLens(torch.stack([head.logits(x[:, kept]) for x in states]), id_to_token)
+
+
+def _rerun(model: nn.Module, inputs: Any, edit: ActivationEdit) -> Tensor:
+    with torch.no_grad(), what_if(model, edit):
+        logits = get_logits(run_model(model, inputs))
+    return logits if logits.ndim == 3 else logits[:, None]  # one prediction per input
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogitAttribution:
+    """What each part of a model adds to a logit, or to a difference of two.
+
+    logit = Σ parts + constant (of the biases of final norm and head), exactly: `error` is the
+    difference by rounding
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> found = rg.inspection.logit_attribution(model, torch.tensor([[1, 2, 3]]), 4, by="head")
+    >>> abs(found.error) < 1e-4, [name for name in found.parts][:3]
+    (True, ['embedding', 'decoder.0.self head 0', 'decoder.0.self head 1'])
+    """
+
+    logit: float
+    parts: dict[str, float]
+    constant: float
+
+    @property
+    def error(self) -> float:
+        """The logit minus the sum of all parts."""
+        return self.logit - sum(self.parts.values()) - self.constant
+
+    def top(self, count: int = 10) -> list[tuple[str, float]]:
+        """The parts with the largest absolute value, in descending order."""
+        return sorted(self.parts.items(), key=lambda pair: -abs(pair[1]))[:count]
+
+    def __repr__(self) -> str:
+        from rich.table import Table
+
+        table = Table("part", box=None, pad_edge=False)
+        table.add_column("logit", justify="right")
+        for name, value in self.top(MAX_SHOWN_PARTS):
+            table.add_row(name, f"{value:+.4f}")
+        more = len(self.parts) - MAX_SHOWN_PARTS
+        if more > 0:
+            rest = sum(self.parts.values()) - sum(v for _, v in self.top(MAX_SHOWN_PARTS))
+            table.add_row(f"{more} others", f"{rest:+.4f}")
+        table.add_row("constant", f"{self.constant:+.4f}")
+        table.add_row("logit", f"{self.logit:+.4f}")
+        return format_table(table)
+
+
+@torch.no_grad()
+def logit_attribution(
+    model: nn.Module,
+    inputs: Any,
+    token: int,
+    *,
+    against: int | None = None,
+    position: int = -1,
+    batch: int = 0,
+    by: By | Literal["neuron", "source"] = "part",
+    stack: str | None = None,
+) -> LogitAttribution:
+    """Direct logit attribution: the logit of a token as a sum over the parts of the model.
+
+    x_L = embedding + Σ parts,   logit = u · norm(x_L) = Σ a · part + constant
+
+    a is the token's row of the unembedding, taken back through the final norm with its scale held
+    fixed. What a part does through later parts counts as theirs. Where the model bounds its logits
+    (softcap), the logit before the bound is split.
+
+    Args:
+        model: A language model, ours or of transformers, in eval mode.
+        inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
+        token: Id of the token whose logit is split.
+        against: Id of a second token: the difference of both logits is split.
+        position: Position of the prediction.
+        batch: Sequence of the batch.
+        by: "part" has one entry per attention and MLP, "head" one per head, "neuron" one per
+            neuron, "source" one per attended position of each head.
+        stack: "encoder" or "decoder"; the last stack by default.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> found = logit_attribution(model, torch.tensor([[1, 2, 3]]), token=4, against=5)
+    >>> list(found.parts)
+    ['embedding', 'decoder.0.self', 'decoder.0.mlp', 'decoder.1.self', 'decoder.1.mlp']
+    """
+    if by not in ("part", "head", "neuron", "source"):
+        raise LookError(f"by: needs part, head, neuron or source, got {by!r}")
+    stream = record_stream(model, inputs, stack=stack, at="*" if by == "source" else "")
+    end = stream.state(stream.depth)
+    batch = resolve_index("batch", batch, end.shape[0])
+    position = resolve_index("position", position, end.shape[1])
+    head = find_unembedding(stream)
+    target = _target(token, against, len(head.weight), end)
+    frozen = head.freeze(end[batch, position])
+    direction = frozen.direction(target)
+
+    def project(x: Tensor) -> float:
+        return float(x[batch, position].to(direction) @ direction)
+
+    parts = {"embedding": project(stream.state(0))}
+    for block in range(stream.depth):
+        if by == "source":
+            parts |= _by_source(stream, block, batch, position, direction)
+        elif by == "neuron":
+            parts |= _by_neuron(stream, block, batch, position, direction)
+        else:
+            parts |= {name: project(x) for name, x in stream.block_parts(block, by=by)}
+    constant, logits = float(frozen.constant(target)), _plain_logits(head, end[batch, position])
+    return LogitAttribution(float(target.to(logits) @ logits), parts, constant)
+
+
+def _plain_logits(head: Unembedding, x: Tensor) -> Tensor:
+    """The logits of a state before the bound."""
+    return replace(head, softcap=None).logits(x).float()
+
+
+def _target(token: int, against: int | None, vocab: int, like: Tensor) -> Tensor:
+    target = torch.zeros(vocab, device=like.device)
+    target[resolve_index("token", token, vocab)] += 1
+    if against is not None:
+        target[resolve_index("against", against, vocab)] -= 1
+    return target
+
+
+def _by_neuron(
+    stream: ResidualStream, block: int, batch: int, position: int, direction: Tensor
+) -> dict[str, float]:
+    """Parts of one block by neuron: hidden_n · (w_n · direction), in one product."""
+    parts: dict[str, float] = {}
+    for name, out in stream.block_parts(block):
+        value, hidden = float(out[batch, position].to(direction) @ direction), f"{name}.hidden"
+        if hidden not in stream.activations:
+            parts[name] = value
+            continue
+        post, factor = stream.post_norm(name), stream.factor(name)
+        back = direction if post is None else post.at(batch, position).pull_back(direction)
+        weights = stream.writer_weight(hidden).to(direction) @ back
+        values = factor * weights * stream.activations[hidden][batch, position].to(direction)
+        parts |= {f"{name} neuron {n}": x for n, x in enumerate(values.tolist())}
+        parts[f"{name} bias"] = value - float(values.sum())
+    return parts
+
+
+def _by_source(
+    stream: ResidualStream, block: int, batch: int, position: int, direction: Tensor
+) -> dict[str, float]:
+    """Parts of one block by head and attended position: w_ij (v_j W_O) · direction."""
+    parts: dict[str, float] = {}
+    for name, out in stream.block_parts(block):
+        value, heads = float(out[batch, position].to(direction) @ direction), f"{name}.heads"
+        site = stream.site(name)
+        if site is None or heads not in stream.activations:
+            parts[name] = value
+            continue
+        post, factor = stream.post_norm(name), stream.factor(name)
+        back = direction if post is None else post.at(batch, position).pull_back(direction)
+        shape = stream.activations[heads].shape[-2:]
+        by_head = (stream.writer_weight(heads).to(direction) @ back).unflatten(0, shape)
+        w = site.window(rows=slice(position, position + 1))[batch, :, 0].to(direction)
+        v = site.v[batch].to(direction).repeat_interleave(site.heads // site.v.shape[1], 0)
+        values = factor * w * torch.einsum("hjv,hv->hj", v, by_head)
+        for h, row in enumerate(values.tolist()):
+            parts |= {f"{name} head {h} from {j}": x for j, x in enumerate(row)}
+        parts[f"{name} bias"] = value - float(values.sum())
+    return parts

@@ -1,0 +1,197 @@
+"""The residual stream as a sum: embedding, and what each attention, head and MLP added."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import LookError
+from regard.inspection.adapters.activation_points import (
+    ActivationPoint,
+    find_activations,
+    is_norm,
+)
+from regard.inspection.adapters.model_calls import run_model
+from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
+from regard.inspection.record.activations import Activations
+from regard.inspection.record.look import look
+from regard.inspection.record.sight import Sight
+from regard.inspection.sites.site import Site
+from regard.ops.indices import as_int
+
+By = Literal["part", "head"]
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the sum, relative; half precision 3e-2
+MODULES = ("self", "cross", "mlp")
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualStream:
+    """One forward pass of a stack: what each of its blocks added to the residual stream.
+
+    x_l = embedding + Σ over earlier blocks of attention, cross-attention and MLP outputs
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> stream = record_stream(model, torch.tensor([[1, 2, 3]]))
+    >>> parts = dict(stream.parts(2, by="part"))
+    >>> list(parts)[:3]
+    ['embedding', 'decoder.0.self', 'decoder.0.mlp']
+    >>> torch.allclose(sum(parts.values()), stream.state(2), atol=1e-5)
+    True
+    """
+
+    model: nn.Module
+    stack: str
+    points: dict[str, ActivationPoint]
+    sight: Sight  # activations of the stack, and attentions that match `at`
+    _factors: dict[int, dict[str, float]] = field(default_factory=dict)
+    _post_norms: dict[str, FrozenNorm | None] = field(default_factory=dict)
+
+    @property
+    def activations(self) -> Activations:
+        """The recorded activations of the stack."""
+        return self.sight.activations
+
+    @property
+    def logits(self) -> Tensor:
+        """The output of the model."""
+        return self.activations[next(reversed(self.points))]
+
+    @property
+    def depth(self) -> int:
+        """The number of blocks."""
+        start, end = f"{self.stack}.", ".residual_out"
+        return sum(name.startswith(start) and name.endswith(end) for name in self.points)
+
+    def state(self, depth: int) -> Tensor:
+        """The residual stream before block `depth`; the number of blocks stands for the end."""
+        depth = as_int("depth", depth)
+        if depth == self.depth:
+            return self.activations[f"{self.stack}.{depth - 1}.residual_out"].detach()
+        return self.activations[f"{self.stack}.{depth}.residual_in"].detach()
+
+    def parts(self, depth: int, *, by: By = "part") -> Iterator[tuple[str, Tensor]]:
+        """The parts of the residual stream before block `depth`; their sum is `state(depth)`."""
+        yield "embedding", self.state(0)
+        for block in range(depth):
+            yield from self.block_parts(block, by=by)
+
+    def block_parts(self, block: int, *, by: By = "part") -> Iterator[tuple[str, Tensor]]:
+        """What each part of one block added."""
+        prefix = f"{self.stack}.{block}"
+        for module, factor in self._block_factors(block).items():
+            name = f"{prefix}.{module}"
+            out = factor * self.activations[f"{name}.out"].detach()
+            if by == "head" and f"{name}.heads" in self.activations:
+                pieces = self._head_outputs(name)
+                yield from ((f"{name} head {h}", factor * x) for h, x in enumerate(pieces))
+                yield f"{name} bias", out - factor * sum(pieces)
+            else:
+                yield name, out
+
+    def _block_factors(self, block: int) -> dict[str, float]:
+        """The factor of each part of a block, 1 in most models; found by least squares if not."""
+        if block in self._factors:
+            return self._factors[block]
+        prefix = f"{self.stack}.{block}"
+        names = [m for m in MODULES if f"{prefix}.{m}.out" in self.activations]
+        outs = [self.activations[f"{prefix}.{m}.out"].detach().float() for m in names]
+        before, after = (self.activations[f"{prefix}.residual_{s}"].detach() for s in ("in", "out"))
+        change = after.float() - before.float()
+        factors = [1.0] * len(names)
+        if not _is_close(sum(outs), change, after):
+            columns = torch.stack([x.flatten() for x in outs], 1).double()
+            solution = torch.linalg.lstsq(columns, change.flatten()[:, None].double()).solution
+            factors = solution[:, 0].tolist()
+            total = sum(f * x for f, x in zip(factors, outs, strict=True))
+            if not outs or not _is_close(total, change, after):
+                raise LookError(
+                    "model: needs blocks that add their parts to the residual stream, got "
+                    f"{prefix} whose parts do not sum up (a norm after the sum, as in BERT)"
+                )
+        self._factors[block] = dict(zip(names, factors, strict=True))
+        return self._factors[block]
+
+    def factor(self, name: str) -> float:
+        """The factor of a part, such as "decoder.3.mlp", in the sum; 1 in most models."""
+        block, module = name.removeprefix(f"{self.stack}.").split(".")
+        return self._block_factors(int(block))[module]
+
+    def site(self, name: str) -> Site | None:
+        """The recorded attention of a part, such as "decoder.3.self"."""
+        if f"{name}.out" not in self.points or f"{name}.in" not in self.points:
+            return None
+        path = self.points[f"{name}.in"].path
+        inside = [x for x in self.sight.sites if x.path == path or x.path.startswith(f"{path}.")]
+        return inside[0] if inside else None
+
+    def _head_outputs(self, name: str) -> list[Tensor]:
+        """The output of each head through W_O, and a norm behind it."""
+        heads = self.activations[f"{name}.heads"].detach()
+        weight = self.writer_weight(f"{name}.heads").unflatten(0, heads.shape[-2:])
+        outs = torch.einsum("bthv,hvd->hbtd", heads.float(), weight.float())
+        post = self.post_norm(name)
+        return list(outs if post is None else post.apply(outs))
+
+    def writer_weight(self, name: str) -> Tensor:
+        """The matrix after an activation, (input, dim): W_O, or the last one of an MLP."""
+        linear = self.points[name].module
+        weight = linear.weight
+        assert isinstance(weight, Tensor)
+        weight = weight.detach()
+        return weight if type(linear).__name__ == "Conv1D" else weight.mT
+
+    def post_norm(self, name: str) -> FrozenNorm | None:
+        """The norm between a part and the residual stream, frozen; None in most models."""
+        if name not in self._post_norms:
+            module = self.points[f"{name}.out"].module
+            inner = next(s for s in ("heads", "hidden", "in") if f"{name}.{s}" in self.points)
+            frozen = None
+            if is_norm(module):
+                linear = self.points[f"{name}.{inner}"].module
+                x = self.activations[f"{name}.{inner}"].detach()
+                with torch.no_grad():
+                    frozen = freeze_norm(module, linear(x.reshape(*x.shape[:2], -1)))
+            self._post_norms[name] = frozen
+        return self._post_norms[name]
+
+
+def record_stream(
+    model: nn.Module, inputs: Any, *, stack: str | None = None, at: str = ""
+) -> ResidualStream:
+    """Run a model once and record its residual stream with all parts.
+
+    Args:
+        model: The model, in eval mode; it must not be compiled.
+        inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
+        stack: "encoder" or "decoder"; the last stack by default.
+        at: Glob over attentions whose q, k and v are recorded too.
+
+    >>> record_stream(rg.nn.Recurrent(2, 2), torch.zeros(1, 3, 2))
+    Traceback (most recent call last):
+        ...
+    regard.errors.LookError: model: needs a stack of Transformer blocks, got none in Recurrent
+    """
+    uncompiled_modules(model)
+    points = find_activations(model)
+    stacks = [
+        name.removesuffix(".0.residual_in") for name in points if name.endswith(".0.residual_in")
+    ]
+    if not stacks:
+        raise LookError(
+            f"model: needs a stack of Transformer blocks, got none in {type(model).__name__}"
+        )
+    if stack is not None and stack not in stacks:
+        raise LookError(f"stack: needs one of {', '.join(stacks)}, got {stack!r}")
+    chosen = stacks[-1] if stack is None else stack
+    globs = [f"{chosen}.*", next(reversed(points))]
+    with torch.no_grad(), look(model, at, activations=globs, max_bytes=1 << 40) as sight:
+        run_model(model, inputs)
+    return ResidualStream(model, chosen, points, sight)
+
+
+def _is_close(total: Any, change: Tensor, after: Tensor) -> bool:
+    allowed = TOLERANCE.get(after.dtype, 3e-2)
+    return bool((total - change).abs().max() <= allowed * after.abs().max())

@@ -1,0 +1,265 @@
+"""Why a head attends: one score, split by the parts of the residual stream it comes from."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import LookError
+from regard.inspection.adapters.activation_points import find_activations, is_norm
+from regard.inspection.adapters.block_stacks import first_tensor
+from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
+from regard.inspection.attribution.residual_parts import By, ResidualStream, record_stream
+from regard.inspection.record.look import patched
+from regard.ops.indices import resolve_index
+from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
+from regard.tables import format_table
+
+MAX_SHOWN = 12
+PARTS_AT_ONCE = 16  # sequences per run of the attention
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreSplit:
+    """The score of a query and a key as a sum over pairs of parts of the residual stream.
+
+    scale · q_i · k_j = Σ_ab pairs[a, b],   pairs[a, b] = scale · q(part a at i) · k(part b at j)
+
+    `score` is the whole score before bias, mask and softcap; `error` is the difference by rounding.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> tokens = torch.tensor([[1, 2, 3]])
+    >>> split = rg.inspection.split_score(model, tokens, "decoder.1.self", head=0, query=2, key=1)
+    >>> split.names, abs(split.error) < 1e-4
+    (['embedding', 'decoder.0.self', 'decoder.0.mlp', 'bias'], True)
+    """
+
+    names: list[str]  # parts, for queries and keys; the last is the biases of norm and projection
+    pairs: Float[Tensor, "part part"]
+    score: float
+
+    @property
+    def by_query(self) -> dict[str, float]:
+        """The score by part of the query."""
+        return dict(zip(self.names, self.pairs.sum(1).tolist(), strict=True))
+
+    @property
+    def by_key(self) -> dict[str, float]:
+        """The score by part of the key."""
+        return dict(zip(self.names, self.pairs.sum(0).tolist(), strict=True))
+
+    @property
+    def error(self) -> float:
+        """The score minus the sum of all pairs."""
+        return self.score - float(self.pairs.sum())
+
+    def top(self, count: int = 10) -> list[tuple[str, str, float]]:
+        """Query part, key part and value of the largest pairs, by absolute value."""
+        flat = self.pairs.flatten()
+        order = flat.abs().topk(min(count, len(flat))).indices.tolist()
+        n = len(self.names)
+        return [(self.names[i // n], self.names[i % n], float(flat[i])) for i in order]
+
+    def __repr__(self) -> str:
+        from rich.table import Table
+
+        table = Table("query part", "key part", box=None, pad_edge=False)
+        table.add_column("score", justify="right")
+        for query, key, value in self.top(MAX_SHOWN):
+            table.add_row(query, key, f"{value:+.4f}")
+        table.add_row("all pairs", "", f"{self.score:+.4f}")
+        return format_table(table)
+
+
+@torch.no_grad()
+def split_score(
+    model: nn.Module,
+    inputs: Any,
+    at: str,
+    *,
+    head: int,
+    query: int,
+    key: int,
+    batch: int = 0,
+    by: By = "part",
+) -> ScoreSplit:
+    """Split one attention score by the parts of the residual stream at the query and the key.
+
+    x_i = Σ_a part_a,   q_i = Σ_a q(part_a) + q(0),   likewise k_j
+
+    Queries and keys of the parts are computed by the model's own attention (with its rotary
+    positions and norms of queries and keys), the scale of every norm held fixed.
+
+    Args:
+        model: A model with pre-norm blocks, ours or of transformers, in eval mode.
+        inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
+        at: The attention, such as "decoder.3.self".
+        head: Head whose score is split.
+        query: Position of the query.
+        key: Position of the key.
+        batch: Sequence of the batch.
+        by: "part" has one entry per attention and MLP of earlier blocks, "head" one per head.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> split_score(model, torch.tensor([[1, 2, 3]]), "decoder.7.self", head=0, query=2, key=1)
+    Traceback (most recent call last):
+        ...
+    regard.errors.LookError: at: needs a self-attention from 0 to 1, got 'decoder.7.self'
+    """
+    stack, _, rest = at.removesuffix(".self").rpartition(".")
+    with attention_inputs(model, at) as inputs_seen:
+        stream = record_stream(model, inputs, stack=stack or None, at="*")
+    if not (rest.isdecimal() and int(rest) < stream.depth and f"{at}.in" in stream.points):
+        raise LookError(f"at: needs a self-attention from 0 to {stream.depth - 1}, got {at!r}")
+    block, site = int(rest), stream.site(at)
+    if site is None:
+        raise LookError(f"at: needs an attention that is recorded, got {at!r} which is not")
+    batch = resolve_index("batch", batch, site.batch)
+    head = resolve_index("head", head, site.heads)
+    i, j = resolve_index("query", query, site.queries), resolve_index("key", key, site.keys)
+    replay = AttentionReplay(stream, at, batch, inputs_seen)
+    names, parts = zip(*stream.parts(block, by=by), strict=True)
+    kv_head = head // (site.heads // site.k.shape[1])
+    queries, keys = [], []
+    zero = torch.zeros_like(stream.state(block)[batch])
+    for chunk in _chunks([*(x[batch] for x in parts), zero], PARTS_AT_ONCE):
+        q, k, _ = replay.project(torch.stack(chunk))
+        queries.append(q[:, head, i])
+        keys.append(k[:, kv_head, j])
+    q, k = torch.cat(queries).float(), torch.cat(keys).float()
+    q, k = (torch.cat([x[:-1] - x[-1:], x[-1:]]) for x in (q, k))  # the last is the bias
+    scale = site.terms.scale
+    whole = scale * float(site.q[batch, head, i].float() @ site.k[batch, kv_head, j].float())
+    return ScoreSplit([*names, "bias"], scale * (q @ k.mT), whole)
+
+
+class _Stop(Exception):
+    """Ends a run of an attention once its queries and keys are known."""
+
+
+class AttentionReplay:
+    """Runs the norms and projections of one attention on parts of its residual stream."""
+
+    def __init__(self, stream: ResidualStream, at: str, batch: int, seen: dict[str, Any]):
+        self.stream, self.module = stream, seen["module"]
+        self.args, self.kwargs = seen["args"], dict(seen["kwargs"])
+        for name in ("past_key_values", "past_key_value", "layer_past", "cache"):
+            if name in self.kwargs:
+                self.kwargs[name] = None
+        self.batch = batch
+        self.whole = first_tensor(self.args or self.kwargs)
+        block = int(at.removesuffix(".self").rpartition(".")[2])
+        before = stream.state(block)
+        assert self.whole is not None
+        self.before = _norm_between(stream, block, before, self.whole)
+        self.inner: dict[nn.Module, FrozenNorm] = {}
+        norms = [m for m in self.module.modules() if is_norm(m)]
+        if norms:
+            seen_inputs: dict[nn.Module, Tensor] = {}
+            with ExitStack() as hooks:
+                for norm in norms:
+                    handle = norm.register_forward_pre_hook(
+                        lambda m, args: seen_inputs.__setitem__(m, args[0])
+                    )
+                    hooks.callback(handle.remove)
+                self._run(self.whole[batch : batch + 1])
+            self.inner = {m: freeze_norm(m, x) for m, x in seen_inputs.items()}
+
+    def project(self, parts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (part, head, time, dim), of parts (part, time, dim)."""
+        x = parts
+        if self.before is not None:
+            frozen = self.before.at(self.batch)
+            x = frozen.apply(parts.float()) + frozen.bias
+        with ExitStack() as hooks:
+            for norm, frozen in self.inner.items():
+                handle = norm.register_forward_hook(
+                    lambda m, args, out, f=frozen: (f.apply(args[0].float()) + f.bias).to(out)
+                )
+                hooks.callback(handle.remove)
+            return self._run(x)
+
+    def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def stop(call: AttentionCall, proceed: Proceed) -> AttentionResult:
+            found.append((call.q, call.k, call.v))
+            raise _Stop
+
+        assert self.whole is not None
+        x = x.to(self.whole.dtype)
+        args, kwargs = self._replaced(x)
+        with (
+            patched(self.stream.model) as tracker,
+            intercepting(stop, tracker, other_threads=False),
+        ):
+            try:
+                self.module(*args, **kwargs)
+            except _Stop:
+                return found[0]
+        raise LookError("at: needs an attention that calls attend, got one that does not")
+
+    def _replaced(self, x: Tensor) -> tuple[tuple, dict[str, Any]]:
+        """The arguments of the attention with another input; per-sequence ones are cut."""
+
+        def cut(value: Any) -> Any:
+            if value is self.whole:
+                return x
+            if isinstance(value, tuple):
+                return tuple(cut(item) for item in value)
+            size = 0 if self.whole is None else len(self.whole)
+            if isinstance(value, Tensor) and value.ndim > 1 and len(value) == size > 1:
+                return value[self.batch : self.batch + 1]
+            return value
+
+        return cut(self.args), {name: cut(value) for name, value in self.kwargs.items()}
+
+
+@contextmanager
+def attention_inputs(model: nn.Module, at: str) -> Iterator[dict[str, Any]]:
+    """The module and the arguments of one attention in the run inside the `with` block."""
+    point, seen = find_activations(model).get(f"{at}.in"), {}
+    if point is None:
+        yield seen
+        return
+
+    def keep(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
+        seen.update(module=module, args=args, kwargs=kwargs or {})
+
+    handle = point.module.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _norm_between(
+    stream: ResidualStream, block: int, before: Tensor, inside: Tensor
+) -> FrozenNorm | None:
+    """The norm between the residual stream and an attention, frozen; None if there is none."""
+    if torch.equal(before, inside):
+        return None
+    module = stream.points[f"{stream.stack}.{block}.residual_in"].module
+    for norm in module.modules():
+        if is_norm(norm) and _width(norm) in (None, before.shape[-1]):
+            with torch.no_grad():
+                if torch.allclose(norm(before).to(inside), inside, rtol=1e-3, atol=1e-4):
+                    return freeze_norm(norm, before)
+    raise LookError(
+        f"at: needs an attention whose input is a norm of the residual stream, got block {block} "
+        "of a model where it is not"
+    )
+
+
+def _width(norm: nn.Module) -> int | None:
+    weight = next(norm.parameters(), None)
+    return None if weight is None else weight.shape[-1]
+
+
+def _chunks(items: list[Tensor], size: int) -> Iterator[list[Tensor]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

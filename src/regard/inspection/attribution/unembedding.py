@@ -1,0 +1,113 @@
+"""From the residual stream to the logits: the final norm and the head of any model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import LookError
+from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
+from regard.inspection.attribution.residual_parts import ResidualStream
+from regard.nn import Readout
+
+TOLERANCE = 1e-3  # of the reproduced logits, relative; half precision 3e-2
+
+
+@dataclass(frozen=True, eq=False)
+class Unembedding:
+    """logits = softcap(factor · W norm(x) + bias) of one model.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=1)).eval()
+    >>> stream = rg.inspection.record_stream(model, torch.tensor([[1, 2, 3]]))
+    >>> head = find_unembedding(stream)
+    >>> torch.allclose(head.logits(stream.state(1)), stream.logits, atol=1e-5)
+    True
+    """
+
+    norm: nn.Module | None
+    weight: Tensor  # (vocab, dim)
+    bias: Tensor | None
+    factor: float = 1.0
+    softcap: float | None = None
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of a state of the residual stream (the logit lens)."""
+        y = x if self.norm is None else self.norm(x.to(self.weight.dtype))
+        out = self.factor * (y.to(self.weight.dtype) @ self.weight.mT)
+        out = out if self.bias is None else out + self.bias
+        return out if self.softcap is None else self.softcap * torch.tanh(out / self.softcap)
+
+    def freeze(self, x: Tensor) -> "FrozenUnembedding":
+        """The linear map from parts of x to logits, the norm's scale held fixed (no softcap)."""
+        return FrozenUnembedding(self, None if self.norm is None else freeze_norm(self.norm, x))
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenUnembedding:
+    """The linear map from parts of one state to logits."""
+
+    unembedding: Unembedding
+    norm: FrozenNorm | None
+
+    def direction(self, target: Tensor) -> Tensor:
+        """The direction a in the residual stream with a · part = target · logits of the part."""
+        u = self.unembedding.factor * (target.to(self._weight) @ self._weight)
+        return u if self.norm is None else self.norm.pull_back(u)
+
+    def constant(self, target: Tensor) -> Tensor:
+        """What the biases of norm and head add to target · logits."""
+        bias, target = self.unembedding.bias, target.to(self._weight)
+        total = target.new_zeros(()) if bias is None else target @ bias.to(target)
+        if self.norm is not None:
+            total = total + self.unembedding.factor * (target @ self._weight) @ self.norm.bias
+        return total
+
+    @property
+    def _weight(self) -> Tensor:
+        weight = self.unembedding.weight
+        return weight if weight.dtype == torch.float64 else weight.float()
+
+
+def find_unembedding(stream: ResidualStream) -> Unembedding:
+    """The final norm and head of the model, checked against the logits of the recorded run."""
+    model = stream.model
+    point = stream.points.get(f"{stream.stack}.final_norm")
+    norm = None if point is None or point.name not in stream.activations else point.module
+    weight, bias = _head(model)
+    softcap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
+    end, logits = stream.state(stream.depth), stream.logits.detach().float()
+    allowed = 3e-2 if weight.dtype in (torch.float16, torch.bfloat16) else TOLERANCE
+    for final in (norm, None):
+        head = Unembedding(final, weight, bias, 1.0, softcap)
+        lens = head.logits(end).float()
+        if lens.shape != logits.shape:
+            continue
+        if softcap is None and bias is None:  # Cohere, Granite and T5 scale their logits
+            factor = float((lens * logits).sum() / lens.square().sum())
+            head, lens = replace(head, factor=factor), factor * lens
+        if (lens - logits).abs().max() < allowed * logits.abs().max():
+            return head
+    raise LookError(
+        f"model: needs logits that are W norm(x) of its last state, got a {type(model).__name__} "
+        "whose head computes something else"
+    )
+
+
+def _head(model: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of the head."""
+    readout = getattr(model, "readout", None)
+    if isinstance(readout, Readout):
+        name = "embedding" if hasattr(model, "embedding") else "target_embedding"
+        tied = getattr(model, name).token_embeddings
+        return (tied if readout.weight is None else readout.weight), readout.bias
+    get: Callable[[], nn.Module | None] = getattr(model, "get_output_embeddings", lambda: None)
+    head = get() or getattr(model, "head", None) or getattr(model, "classifier", None)
+    weight = getattr(head, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        raise LookError(
+            f"model: needs a linear head over a vocabulary, got {type(model).__name__} without; "
+            "try the model class with a language-modelling head"
+        )
+    return weight, getattr(head, "bias", None)

@@ -1,0 +1,231 @@
+"""Edits of named activations: zero, mean, set, add and scale."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.errors import ShapeError
+from regard.inspection.adapters.module_tracker import check_glob
+from regard.inspection.edits.base import (
+    Indices,
+    as_optional_indices,
+    check_finite,
+    format_call,
+    index_mask,
+)
+
+
+@dataclass(frozen=True)
+class ActivationEdit:
+    """One change to every activation whose name matches the glob `name`.
+
+    `positions` are along time, `heads` of a `.heads` activation, `units` along the last axis; None
+    stands for all. Where they meet, the activation is replaced by `change(x)`.
+
+    >>> rg.edit.zero_activation("decoder.0.mlp.out", positions=3)
+    zero_activation('decoder.0.mlp.out', positions=3)
+    """
+
+    name: str
+    description: str
+    change: Callable[[Tensor], Tensor]
+    positions: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    units: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_glob("name", self.name)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The edited activation: (batch, time, dim), or (batch, time, head, value)."""
+        edited = torch.ones((), dtype=torch.bool, device=x.device)
+        axes = [("positions", self.positions, 1), ("units", self.units, x.ndim - 1)]
+        if self.heads is not None:
+            if x.ndim != 4:
+                raise ShapeError(
+                    f"heads: needs an activation by head, got {self.name!r} of shape "
+                    f"{tuple(x.shape)}; try one that ends in .heads"
+                )
+            axes.append(("heads", self.heads, 2))
+        for name, indices, axis in axes:
+            if indices is None:
+                continue
+            if max(indices) >= x.shape[axis]:
+                raise ShapeError(f"{name}: needs less than {x.shape[axis]}, got {max(indices)}")
+            mask = index_mask(indices, x.shape[axis], x)
+            edited = edited & mask.view(*(-1 if a == axis else 1 for a in range(x.ndim)))
+        return torch.where(edited, self.change(x).to(x.dtype), x)
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+def zero_activation(
+    name: str,
+    *,
+    positions: Indices | None = None,
+    heads: Indices | None = None,
+    units: Indices | None = None,
+) -> ActivationEdit:
+    """Replace an activation by zeros (zero ablation).
+
+    Args:
+        name: Glob over the names of `activation_names(model)`.
+        positions: Positions along time; all by default.
+        heads: Heads, for names that end in `.heads`; all by default.
+        units: Indices along the last axis, such as neurons of `.mlp.hidden`; all by default.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
+    >>> with rg.what_if(model, rg.edit.zero_activation("*.mlp.hidden", units=[0, 5])) as log:
+    ...     _ = model(torch.tensor([[1, 2, 3]]))
+    >>> log
+    zero_activation('*.mlp.hidden', units=[0, 5]): decoder.0.mlp.hidden, decoder.1.mlp.hidden
+    """
+    given = {"positions": positions, "heads": heads, "units": units}
+    return _edit("zero_activation", name, (), torch.zeros_like, given)
+
+
+def mean_activation(
+    name: str,
+    *,
+    positions: Indices | None = None,
+    heads: Indices | None = None,
+    units: Indices | None = None,
+) -> ActivationEdit:
+    """Replace an activation by its mean over the batch and time (mean ablation).
+
+    For the mean over other inputs, `set_activation` takes that mean. The arguments are those of
+    `zero_activation`.
+
+    >>> edit = rg.edit.mean_activation("decoder.0.mlp.out", positions=0)
+    >>> edit(torch.tensor([[[1.0], [3.0]]]))
+    tensor([[[2.],
+             [3.]]])
+    """
+
+    def mean(x: Tensor) -> Tensor:
+        return x.mean((0, 1), keepdim=True).expand_as(x)
+
+    given = {"positions": positions, "heads": heads, "units": units}
+    return _edit("mean_activation", name, (), mean, given)
+
+
+def set_activation(
+    name: str,
+    value: Tensor,
+    *,
+    positions: Indices | None = None,
+    heads: Indices | None = None,
+    units: Indices | None = None,
+) -> ActivationEdit:
+    """Replace an activation by a value, such as the one recorded in another run (patching).
+
+    `value` is broadcast to the shape of the activation; the other arguments are those of
+    `zero_activation`.
+
+    >>> edit = rg.edit.set_activation("decoder.0.mlp.out", torch.tensor([7.0]), positions=1)
+    >>> edit(torch.tensor([[[1.0], [3.0]]]))
+    tensor([[[1.],
+             [7.]]])
+    """
+    _check_tensor("value", value)
+
+    def replace(x: Tensor) -> Tensor:
+        try:
+            return value.to(x.device).expand(x.shape)
+        except RuntimeError:
+            raise ShapeError(
+                f"value: needs a shape that broadcasts to {tuple(x.shape)}, that of {name}, "
+                f"got {tuple(value.shape)}"
+            ) from None
+
+    given = {"positions": positions, "heads": heads, "units": units}
+    return _edit("set_activation", name, (_Shape(value),), replace, given)
+
+
+def add_to_activation(
+    name: str,
+    vector: Tensor,
+    *,
+    factor: float = 1.0,
+    positions: Indices | None = None,
+    heads: Indices | None = None,
+) -> ActivationEdit:
+    """Add a vector to an activation (steering).
+
+    x → x + factor · vector
+
+    Args:
+        name: Glob over the names of `activation_names(model)`.
+        vector: Broadcast to the shape of the activation.
+        factor: Of the vector.
+        positions: Positions along time; all by default.
+        heads: Heads, for names that end in `.heads`; all by default.
+
+    >>> edit = rg.edit.add_to_activation("decoder.0.residual_out", torch.ones(1), factor=2.0)
+    >>> edit(torch.zeros(1, 2, 1)).flatten()
+    tensor([2., 2.])
+    """
+    _check_tensor("vector", vector)
+    check_finite("factor", factor)
+    shown: tuple[object, ...] = (_Shape(vector),) if factor == 1 else (_Shape(vector), factor)
+
+    def add(x: Tensor) -> Tensor:
+        try:
+            return x + factor * vector.to(x).expand(x.shape)
+        except RuntimeError:
+            raise ShapeError(
+                f"vector: needs a shape that broadcasts to {tuple(x.shape)}, that of {name}, "
+                f"got {tuple(vector.shape)}"
+            ) from None
+
+    given = {"positions": positions, "heads": heads, "units": None}
+    return _edit("add_to_activation", name, shown, add, given)
+
+
+def scale_activation(
+    name: str,
+    factor: float,
+    *,
+    positions: Indices | None = None,
+    heads: Indices | None = None,
+    units: Indices | None = None,
+) -> ActivationEdit:
+    """Multiply an activation by a factor.
+
+    The other arguments are those of `zero_activation`.
+
+    >>> rg.edit.scale_activation("decoder.0.mlp.out", 3.0)(torch.ones(1, 1, 2))
+    tensor([[[3., 3.]]])
+    """
+    check_finite("factor", factor)
+    given = {"positions": positions, "heads": heads, "units": units}
+    return _edit("scale_activation", name, (factor,), lambda x: factor * x, given)
+
+
+class _Shape:
+    """Prints a tensor as its shape."""
+
+    def __init__(self, x: Tensor):
+        self.x = x
+
+    def __repr__(self) -> str:
+        return f"<{' × '.join(map(str, self.x.shape)) or 'number'}>"
+
+
+def _check_tensor(name: str, x: object) -> None:
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"{name}: needs a tensor, got a {type(x).__name__}; try torch.tensor(…)")
+
+
+def _edit(
+    function: str,
+    name: str,
+    shown: tuple[object, ...],
+    change: Callable[[Tensor], Tensor],
+    given: dict[str, Indices | None],
+) -> ActivationEdit:
+    indices = {key: as_optional_indices(key, value) for key, value in given.items()}
+    return ActivationEdit(name, format_call(function, name, *shown, **given), change, **indices)

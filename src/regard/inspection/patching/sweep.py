@@ -1,0 +1,292 @@
+"""A patching sweep: every layer, head or position in turn, exactly or by one gradient."""
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import FileError, LookError, ShapeError
+from regard.files import parse_json, write_text
+from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
+from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.inspection.gradients.activations import activation_gradients
+from regard.inspection.patching.result import PatchingResult
+from regard.inspection.record.activations import Activations
+from regard.inspection.record.look import look
+
+Metric = Callable[[Tensor], Tensor]  # of the logits, (batch, time, vocab)
+KINDS = {"residual": "residual_in", "attention": "self.out", "mlp": "mlp.out", "head": "self.heads"}
+OVER = "residual, attention, mlp or head, alone or with ×position"
+
+
+@torch.no_grad()
+def sweep(
+    model: nn.Module,
+    clean: Any,
+    corrupt: Any,
+    metric: Metric,
+    *,
+    over: str = "head×position",
+    method: Literal["exact", "gradient"] = "exact",
+    stack: str | None = None,
+    batch_size: int = 16,
+    labels: Sequence[str] | None = None,
+    progress: bool = False,
+    resume: str | Path | None = None,
+) -> PatchingResult:
+    """Patch every activation of a clean run into a corrupt run, one place at a time.
+
+    value[place] = metric(logits of the corrupt run with activation[place] of the clean run)
+    gradient: value ≈ metric(corrupt) + ∂metric/∂activation · (clean - corrupt), one backward pass
+
+    Args:
+        model: The model, ours or of transformers, in eval mode; it must not be compiled.
+        clean: Inputs of the clean run: a tensor, a tuple of arguments or a mapping.
+        corrupt: Inputs of the corrupt run, of the same shape.
+        metric: Scalar of the logits of one run, such as a difference of two logits.
+        over: What is patched: residual (the stream before each block), attention, mlp or head;
+            with "×position" (or "x position") each position separately, else all at once.
+        method: "exact" runs the model once per place, batched; "gradient" estimates all places
+            from one backward pass (attribution patching).
+        stack: "encoder" or "decoder"; the last stack by default.
+        batch_size: Places per forward pass.
+        labels: Names of the positions, such as tokens.
+        progress: Show a progress bar.
+        resume: A JSON file that keeps finished layers: an interrupted sweep continues there.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> clean, corrupt = torch.tensor([[1, 2, 3]]), torch.tensor([[1, 5, 3]])
+    >>> metric = lambda logits: logits[0, -1, 4] - logits[0, -1, 7]
+    >>> result = rg.patching.sweep(model, clean, corrupt, metric, over="residual×position")
+    >>> result.effect[0]  # the inputs differ at position 1 only
+    tensor([0., 1., 0.])
+    """
+    uncompiled_modules(model)
+    if any(module.training for module in model.modules()):
+        raise LookError("model: needs eval mode, got training; try model.eval()")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ShapeError(f"batch_size: needs 1 or more, got {batch_size!r}")
+    kind, by_position = _parse(over)
+    points = _points(model, kind, stack)
+    wanted = [point.name for point in points]
+    with look(model, "", activations=wanted, max_bytes=1 << 40) as sight:
+        clean_value = metric_value(metric, run_model(model, clean))
+    source = sight.activations
+    with look(model, "", activations=wanted[:1], max_bytes=1 << 40) as other:
+        corrupt_value = metric_value(metric, run_model(model, corrupt))
+    shape = source[points[0].name].shape
+    if other.activations[points[0].name].shape != shape:
+        raise ShapeError(
+            f"corrupt: needs the shape of clean, {tuple(shape)}, got "
+            f"{tuple(other.activations[points[0].name].shape)}; try inputs with as many tokens"
+        )
+    place = _Places(shape, by_head=kind == "head", by_position=by_position)
+    values = torch.full((len(points), *place.sizes), torch.nan)
+    if method == "gradient":
+        _estimate(model, corrupt, metric, points, source, place, values, corrupt_value)
+    elif method == "exact":
+        key = zlib.crc32(repr((over, wanted, clean_value, corrupt_value)).encode())
+        saved = None if resume is None else _Saved(Path(resume), key)
+        _run_all(model, corrupt, metric, points, source, place, values, batch_size, progress, saved)
+    else:
+        raise LookError(f"method: needs exact or gradient, got {method!r}")
+    axes, names = place.axes_and_labels(labels)
+    blocks = [point.name.removesuffix(f".{KINDS[kind]}") for point in points]
+    return PatchingResult(
+        axes=("layer", *axes), labels=(blocks, *names), values=values,
+        clean=clean_value, corrupt=corrupt_value, method=method,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The places inside an activation, (batch, time, …): heads, positions, both, or all at once."""
+
+    shape: torch.Size
+    by_head: bool
+    by_position: bool
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        heads = (self.shape[2],) if self.by_head else ()
+        return (*heads, self.shape[1]) if self.by_position else heads
+
+    def mask(self, places: range, device: torch.device) -> Tensor:
+        """(place, 1, time, head, 1), True where each place is patched."""
+        heads = self.shape[2] if self.by_head else 1
+        mask = torch.ones(len(places), 1, self.shape[1], heads, 1, dtype=torch.bool, device=device)
+        for row, place in enumerate(places):
+            time = self.shape[1] if self.by_position else 1
+            head, position = divmod(place, time)
+            if self.by_position:
+                mask[row, :, [t for t in range(time) if t != position]] = False
+            if self.by_head:
+                mask[row, :, :, [h for h in range(heads) if h != head]] = False
+        return mask if self.by_head else mask[..., 0]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of x, of an activation's shape, over each place."""
+        x = x.float().sum((0, -1))  # (time,) or (time, head)
+        x = x.mT if self.by_head else x
+        return x if self.by_position else x.sum(-1)
+
+    def axes_and_labels(self, labels: Sequence[str] | None) -> tuple[list[str], list[list[str]]]:
+        """The axes after the layer, and the label of each index."""
+        time = self.shape[1]
+        if labels is not None and len(labels) != time:
+            raise ShapeError(f"labels: needs one per position, {time}, got {len(labels)}")
+        positions = [str(i) for i in range(time)] if labels is None else [str(x) for x in labels]
+        heads = [f"head {h}" for h in range(self.shape[2])] if self.by_head else []
+        axes = [("head", heads)] * self.by_head + [("position", positions)] * self.by_position
+        return [name for name, _ in axes], [names for _, names in axes]
+
+
+def _run_all(
+    model: nn.Module,
+    corrupt: Any,
+    metric: Metric,
+    points: Sequence[ActivationPoint],
+    source: Activations,
+    place: _Places,
+    values: Tensor,
+    batch_size: int,
+    progress: bool,
+    saved: "_Saved | None",
+) -> None:
+    from rich.progress import Progress
+
+    count = max(1, torch.Size(place.sizes).numel())
+    done = saved.read() if saved else {}
+    with Progress(transient=True, disable=not progress) as bar:
+        task = bar.add_task("patching", total=count * len(points))
+        for row, point in enumerate(points):
+            if point.name in done:
+                values[row] = torch.tensor(done[point.name]).view(place.sizes)
+                bar.advance(task, count)
+                continue
+            found: list[float] = []
+            for start in range(0, count, batch_size):
+                chunk = range(start, min(start + batch_size, count))
+                found += _run_chunk(model, corrupt, metric, point, source[point.name], place, chunk)
+                bar.advance(task, len(chunk))
+            values[row] = torch.tensor(found).view(place.sizes)
+            done[point.name] = found
+            if saved:
+                saved.write(done)
+
+
+def _run_chunk(
+    model: nn.Module,
+    corrupt: Any,
+    metric: Metric,
+    point: ActivationPoint,
+    clean: Tensor,
+    place: _Places,
+    chunk: range,
+) -> list[float]:
+    """The metric of each place, from one forward pass of as many copies of the inputs."""
+    batch, mask = len(clean), place.mask(chunk, clean.device)
+
+    def patch(x: Tensor) -> Tensor:
+        copies = x.unflatten(0, (len(chunk), batch))
+        return torch.where(mask, clean.to(x), copies).flatten(0, 1)
+
+    hooks = point.hook(patch, first=True)
+    try:
+        logits = get_logits(run_model(model, _repeat(corrupt, batch, len(chunk))))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [metric_value(metric, part) for part in logits.split(batch)]
+
+
+def _estimate(
+    model: nn.Module,
+    corrupt: Any,
+    metric: Metric,
+    points: Sequence[ActivationPoint],
+    source: Activations,
+    place: _Places,
+    values: Tensor,
+    corrupt_value: float,
+) -> None:
+    names = [point.name for point in points]
+    found = activation_gradients(model, lambda m: metric(get_logits(run_model(m, corrupt))), names)
+    for row, name in enumerate(names):
+        change = source[name].float() - found.activations[name].float()
+        values[row] = corrupt_value + place.sum(found.gradients[name].float() * change).cpu()
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """Finished layers of a sweep on disk; `key` says of which sweep."""
+
+    file: Path
+    key: int
+
+    def read(self) -> dict[str, list[float]]:
+        if not self.file.exists():
+            return {}
+        try:
+            data = parse_json(self.file.read_text(encoding="utf-8"))
+            key, layers = data["sweep"], data["layers"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FileError(f"{self.file}: needs a saved sweep, got {error!r}") from error
+        if key != self.key:
+            raise FileError(
+                f"{self.file}: needs the layers of this sweep, got those of other inputs, metric "
+                "or over=; try another file"
+            )
+        return dict(layers)
+
+    def write(self, layers: Mapping[str, list[float]]) -> None:
+        write_text(self.file, json.dumps({"sweep": self.key, "layers": layers}) + "\n")
+
+
+def _parse(over: object) -> tuple[str, bool]:
+    parts = [p.strip() for p in str(over).replace("×", " x ").split(" x ")]
+    kind, *rest = parts
+    if kind not in KINDS or rest not in ([], ["position"]):
+        raise LookError(f"over: needs {OVER}, got {over!r}")
+    return kind, bool(rest)
+
+
+def _points(model: nn.Module, kind: str, stack: str | None) -> list[ActivationPoint]:
+    found = [p for name, p in find_activations(model).items() if name.endswith(f".{KINDS[kind]}")]
+    stacks = list(dict.fromkeys(_stack(point) for point in found))
+    if not stacks or stack is not None and stack not in stacks:
+        got = repr(stack) if stacks else f"none in {type(model).__name__}"
+        raise LookError(f"stack: needs one of {', '.join(stacks) or 'its blocks'}, got {got}")
+    return [point for point in found if _stack(point) == (stack or stacks[-1])]
+
+
+def _stack(point: ActivationPoint) -> str:
+    return point.name.rsplit(".", 3 if point.name.count(".") > 2 else 2)[0]
+
+
+def _repeat(inputs: Any, batch: int, count: int) -> Any:
+    """The inputs `count` times along the batch."""
+
+    def repeat(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.ndim and len(x) == batch:
+            return x.repeat(count, *(1,) * (x.ndim - 1))
+        return x
+
+    if isinstance(inputs, Mapping):
+        return {name: repeat(x) for name, x in inputs.items()}
+    return repeat(inputs) if isinstance(inputs, Tensor) else tuple(repeat(x) for x in inputs)
+
+
+def metric_value(metric: Metric, output: Any) -> float:
+    """The metric of one output of the model, as a number."""
+    value = metric(get_logits(output))
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ShapeError(f"metric: needs to return a scalar, got {got}; try .mean()")
+    return float(value.detach())

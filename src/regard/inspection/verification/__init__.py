@@ -1,0 +1,1 @@
+"""Checks of every look, edit and attribution on one model, against brute force."""
