@@ -115,7 +115,7 @@ def evaluate_model(
 ) -> Evaluation:
     """Scores, answers with their confidence, and intervals, in one pass over the examples.
 
-    >>> images, labels = torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.tensor([0, 1])
+    >>> images, labels = torch.zeros(2, 1, 1, 2, dtype=torch.uint8), torch.tensor([0, 1])
     >>> evaluator = rg.tasks.ClassificationEvaluator(images, labels, ["cat", "dog"])
     >>> evaluate_model(torch.nn.Flatten(), evaluator, "test").answers[1].prediction
     'cat'
