@@ -13,6 +13,7 @@ from regard.data.audio.resampler import Resampler
 from regard.errors import FileError
 
 CHUNK_SECONDS = 0.1  # at most this much is lost before a damaged part
+READ_SECONDS = 10.0  # read at once where the whole recording is wanted
 SILENCE_PEAK = 1e-3  # of full scale; a recording below is silence
 
 
@@ -66,14 +67,23 @@ class AudioFile:
         if resample is not None:
             yield resample.finish()
 
+    def wave(self) -> Float[Tensor, " sample"]:
+        """The whole waveform."""
+        return torch.cat(list(self.chunks(READ_SECONDS)))
+
     def _read(self, seconds: float) -> Iterator[Tensor]:
         import soundfile
 
+        least = int(CHUNK_SECONDS * self.file.samplerate)
         read, invalid, peak, size = 0, 0, 0.0, int(seconds * self.file.samplerate)
         while True:
             try:
                 samples = self.file.read(size, dtype="float32", always_2d=True)
             except (soundfile.LibsndfileError, OSError) as error:
+                if size > least:  # read what comes before the damaged part
+                    size = least
+                    self.file.seek(read)
+                    continue
                 self.is_complete = False
                 position = f"{self._at(read)} of {self._at(self.expected_samples)}"
                 self.notes.append(f"unreadable from {position} on: {_message(error)}")

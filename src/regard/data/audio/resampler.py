@@ -13,6 +13,7 @@ ZERO_CROSSINGS = 16  # of the sinc, on each side
 ROLLOFF = 0.94  # cutoff, as a fraction of the lower Nyquist frequency
 BLOCK_OUTPUTS = 8192  # outputs per block, fewer with a long filter
 MAX_PHASES = 1024  # filters per pair of rates
+MAX_STRIDED = 256  # phases up to which each is computed on its own
 MAX_PRODUCTS = 1 << 22  # products per block: 16 MiB
 
 
@@ -54,10 +55,15 @@ class Resampler:
         """Outputs up to index `stop`."""
         self.buffer = torch.cat([self.buffer.to(samples), samples])
         blocks = [samples.new_zeros(0)]
-        block = max(1, min(BLOCK_OUTPUTS, MAX_PRODUCTS // (2 * self.half_width)))
+        make, block = self._block, max(1, MAX_PRODUCTS // (2 * self.half_width))
+        if self.up <= MAX_STRIDED:
+            make = self._strided_block
+        else:
+            block = min(BLOCK_OUTPUTS, block)
         filters = self.filters.to(samples)
         for at in range(self.emitted, stop, block):
-            blocks.append(self._block(torch.arange(at, min(stop, at + block)), filters))
+            numbers = range(at, min(stop, at + block))
+            blocks.append(make(numbers, filters))
         self.emitted = max(self.emitted, stop)
         unneeded = self.emitted * self.down // self.up - self.half_width + 1 - self.buffer_start
         if unneeded > 0:
@@ -65,7 +71,19 @@ class Resampler:
             self.buffer_start += unneeded
         return torch.cat(blocks)
 
-    def _block(self, numbers: Tensor, filters: Tensor) -> Tensor:
+    def _strided_block(self, numbers: range, filters: Tensor) -> Tensor:
+        """Outputs of the same phase together: their inputs are a strided view."""
+        out = self.buffer.new_empty(len(numbers))
+        for first, n in enumerate(numbers[: self.up]):
+            rows = out[first :: self.up]
+            left = n * self.down // self.up - self.half_width + 1 - self.buffer_start
+            start = self.buffer.storage_offset() + left
+            inputs = self.buffer.as_strided((len(rows), 2 * self.half_width), (self.down, 1), start)
+            rows[:] = (inputs * filters[n * self.down % self.up]).sum(1)
+        return out
+
+    def _block(self, given: range, filters: Tensor) -> Tensor:
+        numbers = torch.arange(given.start, given.stop)
         left = numbers * self.down // self.up - self.half_width + 1 - self.buffer_start
         inputs = self.buffer[left[:, None] + torch.arange(2 * self.half_width)]
         phase = numbers * self.down % self.up

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from regard.data.audio.audio_file import AudioFile
 from regard.data.audio.example import AudioExample
 from regard.data.audio.peak_normalization import DITHER, normalize_recording
@@ -100,7 +98,7 @@ class SpeechManifest:
 
     def read(self, entry: ManifestEntry) -> AudioExample:
         """Read a recording as mono, at the rate of the source."""
-        wave = torch.cat(list(AudioFile(entry.path, self.rate).chunks()))
+        wave = AudioFile(entry.path, self.rate).wave()
         return AudioExample(wave, entry.text, self.rate)
 
     def _load(self, manifest: Path) -> Iterator[ManifestEntry]:

@@ -146,7 +146,7 @@ class TranscribeJob:
 
     def _batch(self, files: Sequence[AudioFile]) -> list[Transcript]:
         waves, started = (
-            [torch.cat(list(file.chunks(BATCH_SECONDS))) for file in files],
+            [file.wave() for file in files],
             time.monotonic(),
         )
         sounds = [AudioExample(wave, "", self.sample_rate) for wave in waves]
