@@ -127,6 +127,8 @@ def test_sentencepiece_models_encode_and_decode_as_sentencepiece_does(tmp_path, 
     ours = Tokenizer.load(tmp_path / "m.model")
     rng = random.Random(1)
     mixed = ["".join(rng.choices("".join(ODD) + "▁  low", k=40)) for _ in range(60)]
+    # segmentations of equal probability: the rounding of sentencepiece decides
+    mixed += ["".join(rng.choices("1(▁ a", k=60)) for _ in range(60)]
     for text in [*ODD, *sentences(100), *mixed]:
         ids = theirs.encode(text)
         assert ours.encode(text) == ids
@@ -196,6 +198,7 @@ def test_a_tokenizer_json_keeps_its_ids(tmp_path, name):
     assert len(set(roles)) == 4
     text = "</s><pad>[SEP]<|endoftext|>"
     assert not {i for i in ours.encode(text) if i in ours.special_tokens} - {ours.unk_id}
+    assert name != "bytes" or ours.decode(ours.encode(text)) == text
     back = Tokenizer.load(ours.save(tmp_path / "run").parent)
     assert back.special_tokens == ours.special_tokens
     assert all(back.encode(text) == ours.encode(text) for text in sentences(20))

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer as Engine
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from regard import load, runs
+from regard import Run, load, runs
 from regard.data import BPETokenizer, Tokenizer
 from regard.errors import ConfigError, FileError
+from regard.models import LanguageModel, language_tiny
 from regard.tasks import recipe
 from regard.tasks.labels import LabelsTask
 from regard.tasks.language.text import TextTask
@@ -55,6 +56,7 @@ def here(tmp_path, monkeypatch):
 def write_engine() -> Engine:
     engine = Engine(models.BPE(unk_token="[UNK]"))
     engine.pre_tokenizer = pre_tokenizers.Metaspace()
+    engine.decoder = decoders.Metaspace()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     trainer = trainers.BpeTrainer(vocab_size=90, special_tokens=special, show_progress=False)
     engine.train_from_iterator([*WORDS, *WORDS.values()] * 9, trainer)
@@ -155,3 +157,25 @@ def test_dropout_needs_byte_pairs():
     Tokenizer.registry["ByteTokenizer"]().save("bytes.json")
     with pytest.raises(ConfigError, match="bpe_dropout: needs byte pairs"):
         LabelsTask(train="labels.csv", tokenizer_file="bytes.json", bpe_dropout=0.1).tokenizer(0)
+
+
+def test_generated_text_keeps_the_spaces_between_its_tokens():
+    write_engine()
+    tokenizer = Tokenizer.load("given")
+    torch.manual_seed(0)
+    model = LanguageModel(language_tiny(vocab=tokenizer.vocab)).eval()
+    run = Run(None, recipe("stdlib"), model, tokenizer)
+    prompt = "house water"
+    parts = list(run.generate(prompt, max_new_tokens=40))
+    ids = [tokenizer.eos_id, *tokenizer.encode(prompt)]
+    allowed = [
+        i not in tokenizer.special_tokens or i == tokenizer.eos_id
+        for i in range(model.config.vocab)
+    ]
+    for _ in range(40):
+        logits = model(torch.tensor([ids]))[0, -1].masked_fill(~torch.tensor(allowed), -torch.inf)
+        ids.append(int(logits.argmax()))
+        if ids[-1] == tokenizer.eos_id:
+            break
+    assert prompt + "".join(parts) == tokenizer.decode(ids)
+    assert " " in "".join(parts)

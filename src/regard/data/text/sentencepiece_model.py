@@ -21,7 +21,7 @@ class SentencePieceModel:
     >>> SentencePieceModel.parse(b"hello")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: needs a SentencePiece model, got other content
+    regard.errors.FileError: model: needs a SentencePiece model, got other content
     """
 
     kind: str
@@ -36,8 +36,8 @@ class SentencePieceModel:
     roles: dict[str, str]  # texts of the control pieces that are BOS, EOS and PAD
 
     @staticmethod
-    def parse(data: bytes) -> "SentencePieceModel":
-        """Read the bytes of a .model file; raises for settings that would change the encoding."""
+    def parse(data: bytes, name: str = "model") -> "SentencePieceModel":
+        """Read the bytes of a .model file; raises for rules whose encoding would not be exact."""
         try:
             fields = list(_fields(data))
             pieces = tuple(_piece(value) for number, value in fields if number == 1)
@@ -48,7 +48,7 @@ class SentencePieceModel:
             kind, surface = KINDS[trainer.get(3, 1)], trainer.get(44, b" \xe2\x81\x87 ").decode()
             roles = {role: trainer.get(*field).decode() for role, field in ROLES.items()}
         except (ValueError, IndexError, KeyError, TypeError, AttributeError):
-            raise FileError("needs a SentencePiece model, got other content") from None
+            raise FileError(f"{name}: needs a SentencePiece model, got other content") from None
         types = [piece[2] for piece in pieces]
         problems = {
             f"needs one of unigram, bpe, got {kind}": kind not in ("unigram", "bpe"),
@@ -60,7 +60,7 @@ class SentencePieceModel:
             "needs decoding without further rules, got a denormalizer": denormalizer.get(2),
         }
         for problem in (text for text, applies in problems.items() if applies):
-            raise FileError(f"{problem}; try a tokenizer.json of the same model")
+            raise FileError(f"{name}: {problem}; try a tokenizer.json of the same model")
         return SentencePieceModel(
             kind, pieces, normalizer.get(2, b""),
             **{name: bool(normalizer.get(number, 1)) for number, name in FLAGS.items()},

@@ -95,7 +95,7 @@ class SentencePieceNormalizer:
 
     def _walk(self, text: str, at: int) -> tuple[int, int, bool]:
         """Length and value of the longest rule, and whether a longer text could match another."""
-        trie, length, value = self._trie, 0, 0
+        trie, length, value, has_value = self._trie, 0, 0, 0
         node = _child(0, trie[0])
         for end in range(at, len(text)):
             for byte in text[end].encode():

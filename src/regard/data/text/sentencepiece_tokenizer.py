@@ -24,7 +24,7 @@ class SentencePieceTokenizer(Tokenizer):
     >>> SentencePieceTokenizer("aGVsbG8=")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: needs a SentencePiece model, got other content
+    regard.errors.FileError: model: needs a SentencePiece model, got other content
     """
 
     def __init__(self, state: str, languages: Sequence[str] = ()):

@@ -1,16 +1,17 @@
 """The tokenizers that can be trained, by name."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from regard.data.text.engine_tokenizers import BPETokenizer, UnigramTokenizer
 from regard.data.text.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer
+from regard.errors import ConfigError, suggestion
 
 TokenizerType = Literal["bpe", "unigram", "words", "characters", "bytes"]
 
 
 def train_tokenizer(
-    kind: TokenizerType,
+    kind: str,
     texts: Iterable[str],
     vocab_size: int,
     *,
@@ -19,7 +20,7 @@ def train_tokenizer(
     """A tokenizer of texts.
 
     Args:
-        kind: its name; "bytes" reads no texts.
+        kind: a `TokenizerType`; "bytes" reads no texts.
         texts: to learn the vocabulary from.
         vocab_size: the most ids, of byte pairs, unigram and words.
         languages: names of languages, each with a token.
@@ -27,6 +28,9 @@ def train_tokenizer(
     >>> train_tokenizer("words", ["two days"], 99).encode("two")
     [13]
     """
+    if kind not in (known := get_args(TokenizerType)):
+        hint = suggestion(kind, known)
+        raise ConfigError(f"type: needs one of {', '.join(known)}, got {kind!r}{hint}")
     if kind == "bytes":
         return ByteTokenizer(languages)
     if kind == "characters":

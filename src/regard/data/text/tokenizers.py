@@ -169,7 +169,7 @@ class Tokenizer(ABC):
             tokenizer.normalizers = check_normalizers(body.get("normalizers", []))
             return tokenizer
         except FileError as error:  # of an imported file
-            raise FileError(f"{file}: {error}") from error
+            raise FileError(f"{file}: {str(error).removeprefix('model: ')}") from error
         except Exception as error:  # a foreign state can raise anything
             raise FileError(f"{file}: needs the state of {kind}, got {error}") from error
 
