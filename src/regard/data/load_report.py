@@ -46,6 +46,12 @@ class LoadReport:
         if len(locations) < MAX_LOCATIONS:  # a corpus may be bad in a million places
             locations.append(location)
 
+    @property
+    def summary(self) -> str:
+        """The reasons in one line, each with its first location, for an error message."""
+        counts = self.reasons.most_common()
+        return ", ".join(f"{n} × {reason} ({self.locations[reason][0]})" for reason, n in counts)
+
     def __str__(self) -> str:
         lines = [f"loaded {self.loaded}, skipped {self.skipped}"]
         for reason, count in self.reasons.most_common():

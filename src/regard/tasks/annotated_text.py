@@ -156,7 +156,9 @@ def _load(task: AnnotatedTextTask, stamps: tuple[int, ...]) -> AnnotatedSplits:
             hashed: Split = hash_split(task.text(example).encode()) if split == "train" else split
             examples[split if files[hashed] else hashed].append(example)
         if path and report.loaded == before:
-            raise FileError(f"{path}: needs annotated texts, got none ({report})")
+            raise FileError(
+                f"{path}: needs annotated texts, got none: {report.summary or 'no rows'}"
+            )
     counts: dict[Split, Counter[str]] = {
         split: Counter(label for example in rows for label in task.labels(example))
         for split, rows in examples.items()

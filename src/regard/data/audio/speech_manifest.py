@@ -1,6 +1,8 @@
 """Your own recordings: WAV or FLAC files and a manifest of their transcripts."""
 
 from collections.abc import Callable, Iterator
+from copy import copy, deepcopy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +10,7 @@ import torch
 
 from regard.data.audio.audio_file import AudioFile
 from regard.data.audio.example import AudioExample
-from regard.data.audio.peak_normalization import DITHER, normalize_recording
+from regard.data.audio.peak_normalization import DITHER, PAD_SECONDS, normalize_recording
 from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
 from regard.data.split import SPLITS, Split, hash_split
@@ -23,6 +25,7 @@ AUDIO_COLUMNS = ("audio", "path", "file", "file_name", "filename", "audio_filepa
 TEXT_COLUMNS = ("text", "sentence", "transcript", "transcription")
 KALDI_FILES = ("wav.scp", "text")
 LJSPEECH_FILE, LJSPEECH_FOLDER = "metadata.csv", "wavs"
+FRAMES_PER_SECOND = 25  # outputs of a recogniser, after subsampling
 
 
 class ManifestEntry(NamedTuple):
@@ -73,7 +76,7 @@ class SpeechManifest:
         self.rate, self.max_seconds, self.report = rate, max_seconds, LoadReport(on_error)
         self.audio_folder = audio_folder
         self.manifests = [Path(path) for path in (train, valid, test) if path is not None]
-        self.entries: dict[str, list[ManifestEntry]] = {"train": [], "valid": [], "test": []}
+        self.entries: dict[str, list[ManifestEntry]] = {split: [] for split in SPLITS}
         for split, manifest in (("train", train), ("valid", valid), ("test", test)):
             for entry in self._load(Path(manifest)) if manifest is not None else ():
                 by_hash = hash_split(entry.path.name.encode())
@@ -97,6 +100,29 @@ class SpeechManifest:
         entries = self.entries["train"]
         epoch, index = divmod(number, len(entries))
         return entries[permute_index(index, len(entries), f"{seed}/{epoch}")]
+
+    def alignable(self, tokenizer: Tokenizer, speed: float = 1.0) -> "SpeechManifest":
+        """Without recordings that are too short for their text; its `report` counts them.
+
+        CTC needs one output per label, and a blank between equal ones.
+
+        Args:
+            tokenizer: of the labels.
+            speed: highest speed factor of training recordings.
+        """
+        kept = copy(self)
+        kept.report, kept.entries = deepcopy(self.report), {split: [] for split in SPLITS}
+        for split, entries in self.entries.items():
+            for entry in entries:
+                labels = tokenizer.encode(entry.text)
+                needed = len(labels) + sum(a == b for a, b in pairwise(labels))
+                seconds = entry.seconds / (speed if split == "train" else 1) + PAD_SECONDS
+                if needed < int(seconds * FRAMES_PER_SECOND):
+                    kept.entries[split].append(entry)
+                else:
+                    kept.report.loaded -= 1
+                    kept.report.skip(entry.path, None, "too short for its text")
+        return kept
 
     def read(self, entry: ManifestEntry) -> AudioExample:
         """Read a recording as mono, at the rate of the source."""

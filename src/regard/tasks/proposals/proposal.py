@@ -85,8 +85,7 @@ def inspect_or_raise(
     if report.total if split is None else report.sizes[split]:
         return report
     names = ", ".join(map(str, paths))
-    reasons = ", ".join(f"{n} × {reason}" for reason, n in report.skipped.reasons.most_common())
-    got = reasons or (f"{report.total} in all" if report.total else "an empty file")
+    got = report.skipped.summary or (f"{report.total} in all" if report.total else "an empty file")
     raise FileError(f"{names}: needs {what} to train on, got {got}")
 
 
