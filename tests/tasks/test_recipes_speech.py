@@ -327,7 +327,7 @@ def test_a_recording_too_short_for_its_text_is_skipped_and_counted(recordings):
     assert warning.startswith("loaded 9, skipped 2\n  2 × too short for its text: ")
     tokenizer = data.tokenizer(0)
     batches = iter(data.batches(tokenizer, recipe("speech").train))
-    assert max(next(batches)["target"].shape[1] for _ in range(4)) == 3
+    assert max(next(batches)["target"].shape[1] for _ in range(4)) <= 3
     assert len(data.evaluator(tokenizer, "valid").references) == 2
     assert len(list(data.contents().examples)) == 9
 
