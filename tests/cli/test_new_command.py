@@ -153,7 +153,9 @@ def test_an_existing_recipe_is_kept_unless_forced(pairs):
 def test_errors_are_one_line_and_write_nothing(pairs):
     Path("empty.txt").touch()
     assert error("new", "pair", pairs).endswith("got 'pair'; try pairs\n")
-    assert error("new", "text", "empty.txt").endswith("to train on, got an empty file\n")
+    assert error("new", "text", "empty.txt").startswith(
+        "regard: empty.txt: needs text to train on, got an empty file ("
+    )
     assert "nowhere: needs to be a file or a folder" in error("new", "text", "nowhere")
     assert not Path("task.toml").exists()
     assert "No space left on device" in error("new", "pairs", pairs, "-o", "/dev/full", "--force")

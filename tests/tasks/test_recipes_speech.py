@@ -311,10 +311,10 @@ def test_errors_of_recordings_name_the_setting(recordings):
     data = SpeechTask(folder=str(recordings), sample_rate=8000)
     with pytest.raises(ConfigError, match="online_cmvn: needs to be False for a model with"):
         data.resolve(replace(recipe("speech").model, cmvn_depth=None), WORDS)
-    with pytest.raises(FileError, match="got none: 9 × not from 0 to 0.1 seconds long"):
+    with pytest.raises(FileError, match="got none: 9 × longer than 0.1 seconds"):
         replace(data, max_seconds=0.1).tokenizer(0)
     (recordings / "train.tsv").write_text(f"train0.flac\t{'abc' * 40}\n")
-    with pytest.raises(FileError, match=r"train on, got none: 1 × too short for its text"):
+    with pytest.raises(FileError, match=r"train on, got none: too short for its text"):
         speech_batches(source(recordings), WORDS, mels=20, batch_size=1)
 
 

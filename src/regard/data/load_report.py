@@ -49,8 +49,10 @@ class LoadReport:
     @property
     def summary(self) -> str:
         """The reasons in one line, each with its first location, for an error message."""
-        counts = self.reasons.most_common()
-        return ", ".join(f"{n} × {reason} ({self.locations[reason][0]})" for reason, n in counts)
+        return ", ".join(
+            f"{f'{n} × ' * (n > 1)}{reason} ({self.locations[reason][0]})"
+            for reason, n in self.reasons.most_common()
+        )
 
     def __str__(self) -> str:
         lines = [f"loaded {self.loaded}, skipped {self.skipped}"]

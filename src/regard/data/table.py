@@ -13,6 +13,7 @@ TableKind = Literal["csv", "tsv", "jsonl"]
 DELIMITERS = {"tsv": "\t", "csv": ",;\t|"}  # those of a .csv are told apart by its first lines
 SUFFIXES: dict[str, TableKind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}
 SAMPLE_LINES = 20  # that decide the delimiter
+MAX_CELL = f"more than {csv.field_size_limit():,}"
 
 
 class TableRow(NamedTuple):
@@ -163,12 +164,17 @@ def _read_delimited(
         except StopIteration:
             return
         except csv.Error as error:
-            yield TableRow(first, error=str(error))
+            is_long = "field limit" in str(error)
+            yield TableRow(
+                first, error=f"a cell of {MAX_CELL} characters" if is_long else f"{error}"
+            )
             continue
         if header and first == 1 or not any(value.strip() for value in row):
             continue
         if len(row) <= max(indices):
-            yield TableRow(first, error=f"{len(row)} column{'s' * (len(row) > 1)}")
+            lines = reader.line_num + 1 - first
+            inside = f" in {lines} lines, a quote is not closed" * (lines > 1)
+            yield TableRow(first, error=f"{len(row)} column{'s' * (len(row) > 1)}{inside}")
         elif any(_is_undecodable(row[i]) for i in indices):
             yield TableRow(first, error="not UTF-8")
         else:

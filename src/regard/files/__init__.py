@@ -1,7 +1,7 @@
 """Atomic file writing, and text reading in any Unicode encoding."""
 
 from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write, keep_partial
-from regard.files.paths import file_descriptor, fsync_path, is_stream, make_folder
+from regard.files.paths import file_descriptor, fsync_path, is_stream, list_tree, make_folder
 from regard.files.text import (
     CHUNK_BYTES,
     DETECTION_BYTES,
@@ -29,6 +29,7 @@ __all__ = [
     "iter_lines",
     "iter_utf8_lines",
     "keep_partial",
+    "list_tree",
     "make_folder",
     "open_binary",
     "parse_json",

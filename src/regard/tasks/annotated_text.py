@@ -32,6 +32,7 @@ from regard.tasks.recipe import DataContents, Shard, Task
 from regard.train.config import TrainConfig
 
 BATCH_SIZE = 64  # texts that are evaluated together
+MAX_TOKENS = 1024  # of a text that the model reads at once: attention takes their square
 
 
 class AnnotatedSplits(NamedTuple):

@@ -140,19 +140,19 @@ class SpeechManifest:
 
     def _check(self, path: Path, text: str) -> ManifestEntry | str:
         """The entry, or why it cannot be used."""
-        import soundfile  # imported on first use: loads a C library
-
         if not text.strip():
             return "no text"
-        if not path.is_file():
-            return "no such file"
         try:
-            info = soundfile.info(path)
-        except (soundfile.LibsndfileError, OSError):
-            return "not an audio file"
-        if not 0 < info.duration <= self.max_seconds:
-            return f"not from 0 to {self.max_seconds:g} seconds long"
-        return ManifestEntry(path, text.strip(), info.duration, info.samplerate)
+            audio = AudioFile(path, self.rate)
+        except FileError as error:
+            got = str(error).rpartition(", got ")[2].partition("; try ")[0]
+            return f"not an audio file ({got})" if error.__cause__ else got
+        with audio.file as file:
+            if file.frames < audio.expected_samples:
+                return "truncated"
+            if audio.seconds > self.max_seconds:
+                return f"longer than {self.max_seconds:g} seconds"
+            return ManifestEntry(path, text.strip(), audio.seconds, file.samplerate)
 
 
 def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:

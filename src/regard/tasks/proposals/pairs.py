@@ -113,7 +113,8 @@ def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[P
     if len(found.get("train", ())) not in (1, 2):
         raise FileError(
             f"{paths[0]}: needs train.tsv (or {', '.join(SUFFIXES[1:])}), or train.de and "
-            f"train.en, got {', '.join(file.name for file in files[:6]) or 'an empty folder'}"
+            f"train.en, got {', '.join(file.name for file in files[:6]) or 'no files'}; try both "
+            "aligned files: regard new pairs SOURCE TARGET"
         )
     if len(found["train"]) == 2:
         comments["data.source_language"] = "swap the files and languages for the other direction"

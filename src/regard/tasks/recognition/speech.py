@@ -112,7 +112,12 @@ class SpeechTask(AudioTask):
         if source.entries["train"]:
             source = self._alignable(self.tokenizer(0))
         recordings = (
-            (split, Recording(_fingerprint(entry.path), entry.text, entry.seconds, entry.rate))
+            (
+                split,
+                Recording(
+                    _fingerprint(entry.path), entry.text, entry.seconds, entry.rate, entry.path.name
+                ),
+            )
             for split in get_args(Split)
             for entry in source.entries[split]
         )
@@ -158,12 +163,13 @@ class SpeechTask(AudioTask):
 
 
 class Recording(NamedTuple):
-    """A recording in `contents`: a fingerprint of its file, transcript, seconds and sample rate."""
+    """A recording in `contents`: a fingerprint of its file, text, seconds, rate and file name."""
 
     audio: bytes
     text: str
     seconds: float
     rate: int
+    name: str
 
 
 def _fingerprint(file: Path) -> bytes:
