@@ -73,13 +73,15 @@ def detect_table(path: str | Path, *, header: bool) -> TableFormat:
         raise FileError(f"{path}: needs to end in {', '.join(SUFFIXES)}, got {Path(path).name}")
     lines = []
     for line in iter_lines(path):
-        lines += [line.decode(errors="replace") + "\n"] if line.strip() else []
+        start = line[: csv.field_size_limit()].decode(errors="replace")
+        lines += [start + "\n"] if line.strip() else []
         if len(lines) == SAMPLE_LINES:
             break
     if not lines:
         raise FileError(f"{path}: needs rows, got an empty file")
     if kind == "jsonl":
-        return TableFormat(kind, tuple(_json_object(lines[0]) or ()))
+        first = next(filter(bytes.strip, iter_lines(path)))
+        return TableFormat(kind, tuple(_json_object(first.decode(errors="replace")) or ()))
     tables = {sign: list(_reader(lines, kind, sign)) for sign in DELIMITERS[kind]}
     delimiter, rows = max(tables.items(), key=lambda item: _regularity(item[1]))
     names = rows[0] if header else map(str, range(1, max(map(len, rows)) + 1))

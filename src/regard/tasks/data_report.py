@@ -48,7 +48,7 @@ class Distribution(NamedTuple):
         return cls(median, p95, values[-1].item(), total)
 
     def __str__(self) -> str:
-        return f"median {self.median:,g}, 95% {self.p95:,g}, max {self.max:,g}"
+        return f"median {self.median:,.10g}, 95% {self.p95:,.10g}, max {self.max:,.10g}"
 
 
 @dataclass

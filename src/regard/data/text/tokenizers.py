@@ -266,7 +266,7 @@ class BPETokenizer(Tokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=room, initial_alphabet=alphabet, show_progress=False
         )
-        engine.train_from_iterator(texts, trainer)
+        engine.train_from_iterator(map(shorten_words, texts), trainer)
         return cls(engine.to_str(), languages)
 
     def encode(self, text: str) -> list[int]:
@@ -290,6 +290,17 @@ def _word_splitter(max_digits: int):
     alone = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
     word = rf"(?:(?![{alone}])[^\W\d_])+"
     return re.compile(rf"\s?{word}|\d{{1,{max_digits}}}|\s?[^\w\s]|.", re.DOTALL).findall
+
+
+def shorten_words(text: str) -> str:
+    """A text with words of at most 1000 characters, to train byte pairs on.
+
+    The time of training is quadratic in the length of a word, such as an embedded binary file.
+
+    >>> len(shorten_words("a " + "b" * 10_000))
+    1002
+    """
+    return text if len(text) <= 1000 else re.sub(r"(\S{1000})\S+", r"\1", text)
 
 
 def iter_texts(examples: Iterable[Any]) -> Iterator[str]:

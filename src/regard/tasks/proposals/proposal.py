@@ -90,7 +90,7 @@ def inspect_or_raise(
     if empty and split is not None:
         raise FileError(
             f"{names}: needs {what} for {' and '.join(empty)}, got none of {report.total:,}; try "
-            "100 or more, or files of their own; copies are in the same split"
+            "more different ones, or files of their own"
         )
     return report
 
