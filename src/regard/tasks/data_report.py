@@ -1,5 +1,6 @@
 """What the data of a task holds: counts, lengths, classes, skipped lines, copies and overlap."""
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,6 +113,10 @@ class DataReport:
             lines.append(f"{split} {field_unit}: {values}, {values.total:,.0f} in all{also}")
         for name in self.counts:
             values = self.values(name)
+            if name == "size" and len(values) > MAX_VALUES:
+                ordered = sorted(values, key=lambda size: math.prod(map(int, size.split("x"))))
+                lines.append(f"size: {ordered[0]} to {ordered[-1]}, {len(values):,} different")
+                continue
             rest = f", … ({len(values):,} in all)" if len(values) > MAX_VALUES else ""
             shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(MAX_VALUES))
             lines.append(f"{name}: {shown}{rest}")
