@@ -133,7 +133,7 @@ def test_mistakes_with_pictures_are_reported_in_one_line(mnist, tmp_path):
         read_idx(tmp_path / "x")
     whole = (mnist / "train-images-idx3-ubyte.gz").read_bytes()
     (mnist / "train-images-idx3-ubyte.gz").write_bytes(whole[:-20])
-    with pytest.raises(FileError, match="needs a complete IDX file"):
+    with pytest.raises(FileError, match="needs a complete gzip file"):
         load_images(mnist, size=4, valid_size=2)
     (tmp_path / "x").write_bytes(idx(np.zeros((2, 3), "uint8"))[:-1])
     with pytest.raises(FileError, match=r"needs 6 bytes for \(2, 3\), got 5, a truncated"):

@@ -156,14 +156,19 @@ def test_every_bad_recording_is_counted(recorded):
     (recorded / "text.wav").write_text("no sound")
     soundfile.write(recorded / "fast.wav", np.zeros(400), 16000)  # resampled
     soundfile.write(recorded / "empty.wav", np.zeros(0), 8000)
+    soundfile.write(recorded / "long.wav", np.zeros(25000), 8000)
+    (recorded / "cut.wav").write_bytes((recorded / "long.wav").read_bytes()[:3000])
     with (recorded / "all.tsv").open("a") as file:
         file.write("\ngone.wav\tx\ntext.wav\tx\nfast.wav\tx\nempty.wav\tx\n0.wav\t \n0.wav\n")
-    speech = SpeechManifest(recorded / "all.tsv", rate=8000)
+        file.write("long.wav\tx\ncut.wav\tx\n")
+    speech = SpeechManifest(recorded / "all.tsv", rate=8000, max_seconds=3)
     assert speech.report.loaded == 7
     assert set(speech.report.reasons) == {
         "no such file",
-        "not an audio file",
-        "not from 0 to 60 seconds long",
+        "not an audio file (Format not recognised)",
+        "a header and 0 samples",
+        "truncated",
+        "longer than 3 seconds",
         "no text",
         "1 column",
     }

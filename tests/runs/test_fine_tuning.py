@@ -52,6 +52,30 @@ def test_only_what_has_the_same_shape_is_copied(first, tmp_path):
         torch.testing.assert_close(new[name], old[name])
 
 
+def test_the_head_is_copied_for_the_same_classes_only(tmp_path, capsys):
+    def labels(folder, *names):
+        rows = [f"{'well' if n % 2 else 'ill'} done {n},{names[n % 2]}\n" for n in range(99)]
+        (folder / "a.csv").write_text("text,label\n" + "".join(rows))
+        (folder / "a.toml").write_text(
+            'task = "labels"\n[data]\ntrain = "a.csv"\nvocab_size = 300\n[model]\n'
+            'type = "classifier"\nlayers = 1\ndim = 16\nheads = 2\n[train]\nsteps = 2\n'
+            'lr = 1e-30\nweight_decay = 0\ndevice = "cpu"\n'
+        )
+        return tasks.recipe(str(folder / "a.toml"))
+
+    old = tmp_path / "old"
+    runs.start_run(labels(tmp_path, "bad", "good"), old)
+    for names, is_copied in ((("bad", "good"), True), (("nein", "ja"), False)):
+        run = tmp_path / names[0]
+        other_start = runs.override_settings(labels(tmp_path, *names), ["seed=1"])
+        runs.start_run(other_start, run, init_from=old, show=True)
+        before, after = weights(old), weights(run)
+        kept = {name for name in before if torch.allclose(before[name], after[name])}
+        assert ("head.weight" in kept) == is_copied
+        assert kept >= {name for name in before if not name.startswith("head.")}
+        assert ("the head for its other classes" in capsys.readouterr().out) != is_copied
+
+
 def test_frozen_parameters_do_not_move(first, tmp_path):
     frozen = recipe(tmp_path, "freeze=decoder.*", "lr=0.1")
     runs.start_run(frozen, tmp_path / "run", init_from=first / "run")

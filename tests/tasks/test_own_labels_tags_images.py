@@ -385,9 +385,9 @@ def test_what_cannot_be_trained_on_is_one_line_and_leaves_no_run(tmp_path):
 
     assert re.search("a.conll: cannot be read, No such file", message())
     file.write_text("")
-    assert re.search(r"a.conll: needs annotated texts, got none \(loaded 0", message())
+    assert re.search(r"a.conll: needs annotated texts, got none: no rows", message())
     file.write_text("Ada\nsleeps\n")
-    assert "1 column instead of 2: a.conll:1" in message()
+    assert "got none: 1 column instead of 2 (a.conll:1)" in message()
     file.write_text("Ada O\n\nOslo B-CITY\n")
     assert re.search("(valid|test): needs examples, got none of 2; try a larger file", message())
     file.write_text(conll([("Ada", "O"), (str(n), "O")] for n in range(99)))

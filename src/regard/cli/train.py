@@ -64,6 +64,11 @@ def train(
             init_from=None if init_from is None else runs.find_run(init_from), report=True,
         )  # fmt: skip
     print_outcome(outcome, folder, ranks.is_first)
+    if ranks.is_first:
+        from regard.cli import COMMANDS
+
+        verb = recipe.data.verb
+        print(f"next:\n  regard {verb if verb in COMMANDS.split() else 'apply'} {folder} …")
 
 
 def start_ranks(nproc: int) -> None:

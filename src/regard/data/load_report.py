@@ -46,6 +46,14 @@ class LoadReport:
         if len(locations) < MAX_LOCATIONS:  # a corpus may be bad in a million places
             locations.append(location)
 
+    @property
+    def summary(self) -> str:
+        """The reasons in one line, each with its first location, for an error message."""
+        return ", ".join(
+            f"{f'{n} × ' * (n > 1)}{reason} ({self.locations[reason][0]})"
+            for reason, n in self.reasons.most_common()
+        )
+
     def __str__(self) -> str:
         lines = [f"loaded {self.loaded}, skipped {self.skipped}"]
         for reason, count in self.reasons.most_common():

@@ -14,6 +14,7 @@ TableKind = Literal["csv", "tsv", "jsonl"]
 DELIMITERS = {"tsv": "\t", "csv": ",;\t|"}  # those of a .csv are told apart by its first lines
 SUFFIXES: dict[str, TableKind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}
 SAMPLE_LINES = 20  # that decide the delimiter
+MAX_CELL = f"more than {csv.field_size_limit():,}"
 
 
 class TableRow(NamedTuple):
@@ -73,13 +74,15 @@ def detect_table(path: str | Path, *, header: bool) -> TableFormat:
         raise FileError(f"{path}: needs to end in {', '.join(SUFFIXES)}, got {Path(path).name}")
     lines = []
     for line in iter_lines(path):
-        lines += [line.decode(errors="replace") + "\n"] if line.strip() else []
+        start = line[: csv.field_size_limit()].decode(errors="replace")
+        lines += [start + "\n"] if line.strip() else []
         if len(lines) == SAMPLE_LINES:
             break
     if not lines:
         raise FileError(f"{path}: needs rows, got an empty file")
     if kind == "jsonl":
-        return TableFormat(kind, tuple(_json_object(lines[0]) or ()))
+        first = next(filter(bytes.strip, iter_lines(path)))
+        return TableFormat(kind, tuple(_json_object(first.decode(errors="replace")) or ()))
     tables = {sign: list(_reader(lines, kind, sign)) for sign in DELIMITERS[kind]}
     delimiter, rows = max(tables.items(), key=lambda item: _regularity(item[1]))
     names = rows[0] if header else map(str, range(1, max(map(len, rows)) + 1))
@@ -156,13 +159,14 @@ def _read_delimited(
     path: Path, table: TableFormat, indices: Sequence[int], header: bool
 ) -> Iterator[TableRow]:
     last, has_undecodable = max(indices), re.compile("[\udc80-\udcff]").search
-    for first, row, error in _rows(path, table):
+    for first, row, error, lines in _rows(path, table):
         if error:
             yield TableRow(first, error=error)
         elif header and first == 1 or not "".join(row).strip():
             continue
         elif len(row) <= last:
-            yield TableRow(first, error=f"{len(row)} column{'s' * (len(row) > 1)}")
+            inside = f" in {lines} lines, a quote is not closed" * (lines > 1)
+            yield TableRow(first, error=f"{len(row)} column{'s' * (len(row) > 1)}{inside}")
         else:
             values = tuple([row[i] for i in indices])
             joined = "".join(values)
@@ -172,20 +176,22 @@ def _read_delimited(
                 yield TableRow(first, values)
 
 
-def _rows(path: Path, table: TableFormat) -> Iterator[tuple[int, list[str], str]]:
-    """The first line, the cells and the error of each row."""
+def _rows(path: Path, table: TableFormat) -> Iterator[tuple[int, list[str], str, int]]:
+    """The first line, the cells, the error and the number of lines of each row."""
     lines = (line.decode(errors="surrogateescape") for line in iter_lines(path))
     if table.kind == "tsv":  # no quotes: what csv.reader does, in less time
         yield from (
-            (number, line.split(table.delimiter), "") for number, line in enumerate(lines, 1)
+            (number, line.split(table.delimiter), "", 1) for number, line in enumerate(lines, 1)
         )
         return
     reader = _reader((f"{line}\n" for line in lines), table.kind, table.delimiter)
     while True:
         first = reader.line_num + 1
         try:
-            yield first, next(reader), ""
+            row = next(reader)
+            yield first, row, "", reader.line_num + 1 - first
         except StopIteration:
             return
         except csv.Error as error:
-            yield first, [], str(error)
+            is_long = "field limit" in str(error)
+            yield first, [], f"a cell of {MAX_CELL} characters" if is_long else str(error), 1

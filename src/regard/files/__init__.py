@@ -1,8 +1,8 @@
 """Atomic file writing, and text reading in any Unicode encoding."""
 
-from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write
+from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write, keep_partial
 from regard.files.partial import PartialFile
-from regard.files.paths import file_descriptor, fsync_path, is_stream, make_folder
+from regard.files.paths import file_descriptor, fsync_path, is_stream, list_tree, make_folder
 from regard.files.text import (
     CHUNK_BYTES,
     DETECTION_BYTES,
@@ -30,6 +30,8 @@ __all__ = [
     "iter_chunks",
     "iter_lines",
     "iter_utf8_lines",
+    "keep_partial",
+    "list_tree",
     "make_folder",
     "open_binary",
     "parse_json",

@@ -22,6 +22,27 @@ def make_folder(folder: str | Path) -> Path:
     return Path(folder)
 
 
+def list_tree(folder: str | Path) -> list[Path]:
+    """All files below a folder, sorted, without hidden ones; raises for a folder it cannot read.
+
+    Links to folders are not followed.
+
+    >>> list_tree("/proc/self/task/nowhere")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: /proc/self/task/nowhere: cannot be read, No such file or directory
+    """
+
+    def refuse(error: OSError) -> None:
+        raise FileError(f"{error.filename}: cannot be read, {error.strerror}") from error
+
+    files: list[Path] = []
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [Path(root, name) for name in names if not name.startswith(".")]
+    return sorted(file for file in files if file.is_file())
+
+
 def is_stream(file: str | Path) -> bool:
     """Whether a path is a device, FIFO or open descriptor rather than a regular file.
 

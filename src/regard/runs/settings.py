@@ -6,6 +6,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regard.errors import ConfigError, suggestion
+from regard.tasks.recipe_file import describe_type
 
 C = TypeVar("C")
 
@@ -151,7 +152,7 @@ def parse_value(text: str, hint: Any, name: str = "value") -> Any:
                 return _parse(text, kind)
         except (ValueError, KeyError):
             continue
-    raise ConfigError(f"{name}: needs {_describe(hint)}, got {text!r}")
+    raise ConfigError(f"{name}: needs {describe_type(hint)}, got {text!r}")
 
 
 def _parse(text: str, kind: Any) -> Any:
@@ -163,10 +164,3 @@ def _parse(text: str, kind: Any) -> Any:
     if kind is bool:
         return {"true": True, "yes": True, "false": False, "no": False}[text.lower()]
     return kind(text)
-
-
-def _describe(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    simple = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
-    return simple.get(hint, str(hint))

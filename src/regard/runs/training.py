@@ -95,9 +95,11 @@ def start_run(
             recipe = read_recipe(folder)  # with what `Task.fit` found in the data
             trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
             if init_from is not None:
-                copied = load_matching_weights(trainer.model, models.load(init_from))
+                skip = ("head.",) if _has_other_classes(recipe, Path(init_from)) else ()
+                copied = load_matching_weights(trainer.model, models.load(init_from), skip=skip)
                 if show and ranks.is_first:
-                    print(f"{folder}: {copied} tensors from {init_from}, the others are new")
+                    why = ", the head for its other classes" if skip else ""
+                    print(f"{folder}: {copied} tensors from {init_from}, the others are new{why}")
         except (RegardError, KeyboardInterrupt):
             if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
                 for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
@@ -105,6 +107,14 @@ def start_run(
                 shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)
             raise
         return _train(trainer, recipe, tokenizer, folder, report)
+
+
+def _has_other_classes(recipe: Recipe, source: Path) -> bool:
+    """Whether the classes of a run are not those of the recipe, so that its head means others."""
+    if not (source / RECIPE_FILE).exists():  # a model alone
+        return False
+    names = [getattr(data, "class_names", None) for data in (recipe.data, read_recipe(source).data)]
+    return names[0] != names[1]
 
 
 def resume_run(

@@ -29,6 +29,7 @@ from regard.tasks.text_tokenizer import TextTokenizer
 from regard.train.config import TrainConfig
 
 BATCH_SIZE = 64  # texts that are evaluated together
+MAX_TOKENS = 1024  # of a text that the model reads at once: attention takes their square
 
 
 class AnnotatedSplits(NamedTuple):
@@ -145,7 +146,9 @@ def _load(task: AnnotatedTextTask, stamps: tuple[int, ...]) -> AnnotatedSplits:
             hashed: Split = hash_split(task.text(example).encode()) if split == "train" else split
             examples[split if files[hashed] else hashed].append(example)
         if path and report.loaded == before:
-            raise FileError(f"{path}: needs annotated texts, got none ({report})")
+            raise FileError(
+                f"{path}: needs annotated texts, got none: {report.summary or 'no rows'}"
+            )
     counts: dict[Split, Counter[str]] = {
         split: Counter(label for example in rows for label in task.labels(example))
         for split, rows in examples.items()

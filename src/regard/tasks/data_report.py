@@ -1,5 +1,6 @@
 """What the data of a task holds: counts, lengths, classes, skipped lines, copies and overlap."""
 
+import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from regard.data import LoadReport, Split, Tokenizer
 from regard.data.reservoir import Reservoir
 from regard.data.split import SPLITS
+from regard.data.text.parallel_formats import MISSING_LINE
 from regard.errors import FileError
 from regard.files import DETECTION_BYTES, detect_encoding, open_binary
 from regard.tasks.recipe import Task
@@ -21,6 +23,7 @@ IGNORED = ("name", "language")  # neither measured nor compared
 SAMPLE_SIZE = 1000  # train examples kept for token lengths and to be shown
 MAX_TOKENIZED = 300_000  # examples up to which a tokenizer is trained for the report
 MAX_VALUES = 12  # of a counted field that are printed
+MAX_FILES = 3  # that are described
 MIN_PER_CLASS = 5
 
 
@@ -46,7 +49,7 @@ class Distribution(NamedTuple):
         return cls(median, p95, values[-1].item(), total)
 
     def __str__(self) -> str:
-        return f"median {self.median:,g}, 95% {self.p95:,g}, max {self.max:,g}"
+        return f"median {self.median:,.10g}, 95% {self.p95:,.10g}, max {self.max:,.10g}"
 
 
 @dataclass
@@ -54,7 +57,7 @@ class DataReport:
     """What the data of a task holds; `print` shows it.
 
     Args:
-        files: name, size and encoding of each file.
+        files: name, size and encoding of the first files.
         sizes: examples per split.
         lengths: of each field per split, such as of texts in characters.
         units: of the lengths: characters, tokens of lists, or seconds.
@@ -66,6 +69,7 @@ class DataReport:
         overlap: examples of valid and test whose input is in train too.
         untranslated: pairs whose sides are the same.
         samples: examples of the train split.
+        names: of the classes that the recipe lists; () is those of the data.
 
     >>> print(rg.tasks.inspect_data(rg.tasks.recipe("stdlib").data).sizes["train"] > 300)
     True
@@ -83,6 +87,7 @@ class DataReport:
     overlap: dict[Split, int] = field(default_factory=dict)
     untranslated: int = 0
     samples: list[Any] = field(default_factory=list)
+    names: Sequence[str] = ()
 
     @property
     def total(self) -> int:
@@ -99,8 +104,7 @@ class DataReport:
 
     def summary(self) -> str:
         """Files, counts, lengths and classes: what `regard new` prints."""
-        files = self.files[:3] + [f"and {len(self.files) - 3} more"] * (len(self.files) > 3)
-        lines = [", ".join(files), ", ".join(f"{s} {n:,}" for s, n in self.sizes.items())]
+        lines = [", ".join(self.files), ", ".join(f"{s} {n:,}" for s, n in self.sizes.items())]
         for name, by_split in self.lengths.items():
             split, values = next(iter(by_split.items()))
             unit, tokens = self.units[name], self.token_lengths.get(name)
@@ -109,6 +113,10 @@ class DataReport:
             lines.append(f"{split} {field_unit}: {values}, {values.total:,.0f} in all{also}")
         for name in self.counts:
             values = self.values(name)
+            if name == "size" and len(values) > MAX_VALUES:
+                ordered = sorted(values, key=lambda size: math.prod(map(int, size.split("x"))))
+                lines.append(f"size: {ordered[0]} to {ordered[-1]}, {len(values):,} different")
+                continue
             rest = f", … ({len(values):,} in all)" if len(values) > MAX_VALUES else ""
             shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(MAX_VALUES))
             lines.append(f"{name}: {shown}{rest}")
@@ -124,6 +132,13 @@ class DataReport:
                 lines.append(f"the {split} split is empty")
         if self.skipped.skipped > 0.05 * max(1, self.total):
             lines.append(f"skipped: {self.skipped.skipped:,}, more than 5%")
+        for reason, count in self.skipped.reasons.items():
+            if reason.startswith(MISSING_LINE):
+                where = self.skipped.locations[reason][0]
+                lines.append(
+                    f"{reason}: {where} and {count - 1:,} more; if a line is missing before, all "
+                    "after it are paired wrongly"
+                )
         if self.duplicates:
             share = f"{self.duplicates / train:.1%}"
             lines.append(f"copies among the train examples: {self.duplicates:,} ({share})")
@@ -140,6 +155,8 @@ class DataReport:
                 lines.append(f"{name}: {len(values)} different values, converted to one")
         for name in ("label", "tags"):
             lines += _class_warnings(name, self.counts.get(name, {}))
+            if self.names and (others := [x for x in self.values(name) if x not in self.names]):
+                lines.append(f"{name}: not in names: {_list(others)}")
         return lines
 
     def __str__(self) -> str:
@@ -171,7 +188,9 @@ def inspect_data(task: Task, *, tokenize: bool = False, seed: int = 0) -> DataRe
       1 × an empty side: pairs.tsv:3
     """
     contents = task.contents()
-    report = DataReport([describe_file(file) for file in contents.files], skipped=contents.report)
+    files = [describe_file(file) for file in contents.files[:MAX_FILES]]
+    files += [f"and {len(contents.files) - MAX_FILES} more"] * (len(contents.files) > MAX_FILES)
+    report = DataReport(files, skipped=contents.report, names=getattr(task, "names", ()))
     lengths = defaultdict[str, dict[Split, Counter]](lambda: {s: Counter() for s in SPLITS})
     counts = defaultdict[str, dict[Split, Counter]](lambda: {s: Counter() for s in SPLITS})
     # hashes: of inputs, of examples
@@ -201,6 +220,7 @@ def inspect_data(task: Task, *, tokenize: bool = False, seed: int = 0) -> DataRe
     report.samples, report.counts = sample.items, dict(counts)
     for name, by_split in lengths.items():
         report.lengths[name] = {s: Distribution.of(x) for s, x in by_split.items() if x}
+    report.skipped.loaded = report.total
     _compare(report, keys)
     if tokenize and report.sizes["train"] and report.total <= MAX_TOKENIZED:
         report.token_lengths = _measure_tokens(report.samples, task.tokenizer(seed))
@@ -219,8 +239,8 @@ def describe_file(file: Path) -> str:
         with open_binary(file) as opened:
             encoding = detect_encoding(opened.read(DETECTION_BYTES)).upper().removesuffix("-SIG")
         size = file.stat().st_size
-    except OSError as error:
-        raise FileError(f"{file}: cannot be read, {error.strerror or error}") from error
+    except (FileError, OSError):  # one of many files: counted as skipped when it is read
+        return f"{file.name} (unreadable)"
     for unit in ("bytes", "kB", "MB"):
         if size < 1000 or unit == "MB":
             break
@@ -282,7 +302,7 @@ def _list(values: Sequence[Any]) -> str:
 
 def _shown(example: Any) -> Iterable[tuple[str, str]]:
     for name, value in example._asdict().items():
-        if name not in IGNORED and not isinstance(value, bytes):
+        if name != "language" and not isinstance(value, bytes):
             text = " ".join(value) if isinstance(value, tuple) else str(value)
             text = text.replace("\n", "\\n").replace("\t", "\\t")
             yield name, text if len(text) <= 100 else f"{text[:99]}…"

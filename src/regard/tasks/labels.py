@@ -11,7 +11,7 @@ from regard.data import LabeledText, LoadReport, Tokenizer, collate, read_labele
 from regard.data.batches import Encoded
 from regard.errors import ConfigError
 from regard.models import ClassifierConfig
-from regard.tasks.annotated_text import BATCH_SIZE, AnnotatedTextTask, compute_logits
+from regard.tasks.annotated_text import BATCH_SIZE, MAX_TOKENS, AnnotatedTextTask, compute_logits
 from regard.tasks.class_names import Classes, class_tally, format_classes
 from regard.tasks.classification.evaluator import top_log_odds
 from regard.tasks.recipe import EvalSplit
@@ -24,6 +24,8 @@ from regard.train.metrics.intervals import Tally
 @dataclass(frozen=True, kw_only=True)
 class LabelsTask(AnnotatedTextTask):
     """Labelled texts in .csv, .tsv or .jsonl files, see `data.read_labeled_texts`.
+
+    Of a longer text the first 1024 tokens are read.
 
     Args:
         text_column, label_column: names of the columns, or numbers from "1" without a header.
@@ -95,12 +97,12 @@ class LabelsTask(AnnotatedTextTask):
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The start token, whose vector `pooling="first"` takes, and the tokens of a text.
+    """The start token, whose vector `pooling="first"` takes, and the tokens of a text, cut.
 
     >>> encode_text(rg.data.ByteTokenizer(), "a")
     [1, 101]
     """
-    return [tokenizer.bos_id, *tokenizer.encode_input(text)]
+    return [tokenizer.bos_id, *tokenizer.encode_input(text)][:MAX_TOKENS]
 
 
 class LabelsEvaluator:

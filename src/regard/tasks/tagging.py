@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.data import LoadReport, TaggedTokens, Tokenizer, collate, read_tagged_tokens
 from regard.data.batches import Encoded
 from regard.models import ClassifierConfig
-from regard.tasks.annotated_text import BATCH_SIZE, AnnotatedTextTask, compute_logits
+from regard.tasks.annotated_text import BATCH_SIZE, MAX_TOKENS, AnnotatedTextTask, compute_logits
 from regard.tasks.recipe import EvalSplit
 from regard.tasks.registry import task
 from regard.train import make_objective, mean_loss, objective, register_objective
@@ -72,7 +72,8 @@ class TaggedText(list[tuple[str, str]]):
 class TaggingTask(AnnotatedTextTask):
     """Sentences in CoNLL-like files or JSON lines, see `data.read_tagged_tokens`.
 
-    Words are split into subword tokens; the first of each word predicts its tag.
+    Words are split into subword tokens; the first of each word predicts its tag. Of a longer
+    sentence the first 1024 tokens are trained on; it is tagged in pieces.
 
     Args:
         token_column, tag_column: columns of a CoNLL-like file, from 1; -1 is the last.
@@ -113,7 +114,8 @@ class TaggingTask(AnnotatedTextTask):
             words = [split(word) for word in example.tokens]
             pairs = zip(words, example.tags, strict=True)
             tags = [x for word, tag in pairs for x in (numbers[tag], *[0] * (len(word) - 1))]
-            return {"tokens": [token for word in words for token in word], "tags": tags}
+            tokens = [token for word in words for token in word]
+            return {"tokens": tokens[:MAX_TOKENS], "tags": tags[:MAX_TOKENS]}
 
         return encode
 
@@ -127,14 +129,13 @@ class TaggingTask(AnnotatedTextTask):
         """The most probable tag of each word."""
         names, split = self.class_names, word_splitter(tokenizer)
         tagged = [TaggedText() for _ in sentences]
-        full = [n for n, sentence in enumerate(sentences) if sentence]  # others have no tags
-        words = [[split(word) for word in sentences[n]] for n in full]
-        logits = compute_logits(model, [[token for word in row for token in word] for row in words])
-        for n, row, scores in zip(full, words, logits, strict=True):
-            starts = [0, *accumulate(map(len, row[:-1]))]
-            probabilities, best = (x.tolist() for x in scores[starts].softmax(-1).max(-1))
-            tagged[n].confidence = min(probabilities)
-            tagged[n].extend(zip(sentences[n], (names[i] for i in best), strict=True))
+        pieces = [(n, x) for n, words in enumerate(sentences) for x in cut_words(words, split)]
+        rows = [[token for _, tokens in piece for token in tokens] for _, piece in pieces]
+        for (n, piece), logits in zip(pieces, compute_logits(model, rows), strict=True):
+            starts = [0, *accumulate(len(tokens) for _, tokens in piece[:-1])]
+            probabilities, best = (x.tolist() for x in logits[starts].softmax(-1).max(-1))
+            tagged[n].confidence = min(tagged[n].confidence, *probabilities)
+            tagged[n].extend((word, names[i]) for (word, _), i in zip(piece, best, strict=True))
         return tagged
 
     def apply(self, run: Any, inputs: Sequence[str | Sequence[str]]) -> list[TaggedText]:
@@ -150,6 +151,26 @@ def word_splitter(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
     4
     """
     return lru_cache(1 << 16)(lambda word: tokenizer.encode_input(f" {word}"))
+
+
+def cut_words(
+    words: Sequence[str], split: Callable[[str], list[int]], size: int = MAX_TOKENS
+) -> Iterator[list[tuple[str, list[int]]]]:
+    """Words with their tokens, in pieces of at most `size` tokens.
+
+    >>> [[word for word, _ in piece] for piece in cut_words(["a", "bc", "d"], list, 2)]
+    [['a'], ['bc'], ['d']]
+    """
+    piece, used = [], 0
+    for word in words:
+        tokens = split(word)[:size]
+        if used + len(tokens) > size:
+            yield piece
+            piece, used = [], 0
+        piece.append((word, tokens))
+        used += len(tokens)
+    if piece:
+        yield piece
 
 
 class TaggingEvaluator:

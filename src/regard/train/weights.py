@@ -42,14 +42,22 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], label: str = "
 
 
 @torch.no_grad()
-def load_matching_weights(model: nn.Module, source: nn.Module) -> int:
+def load_matching_weights(
+    model: nn.Module, source: nn.Module, *, skip: tuple[str, ...] = ()
+) -> int:
     """Copy the tensors whose name and shape agree, sharded or not; returns how many.
+
+    Those whose name begins with one of `skip` stay as they are.
 
     >>> load_matching_weights(nn.Linear(2, 3), nn.Linear(2, 3))
     2
     """
     own, weights = state_tensors(model), state_tensors(source)
-    shared = [name for name, x in own.items() if name in weights and weights[name].shape == x.shape]
+    shared = [
+        name
+        for name, x in own.items()
+        if name in weights and weights[name].shape == x.shape and not name.startswith(skip)
+    ]
     if not shared:
         raise ConfigError(
             f"init_from: needs a model with tensors of this one, got a {type(source).__name__} "

@@ -1,5 +1,7 @@
 """Read audio files in chunks: mono, resampled, with notes on what was changed or wrong."""
 
+import errno
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,8 +42,10 @@ class AudioFile:
         try:
             self.file = soundfile.SoundFile(str(path))
         except (soundfile.LibsndfileError, OSError) as error:
+            # libsndfile says "System error" for a file without permission
+            got = _message(error) if os.access(path, os.R_OK) else os.strerror(errno.EACCES)
             raise FileError(
-                f"{path}: needs to be WAV, FLAC or OGG, got {_message(error)}; try converting it"
+                f"{path}: needs to be WAV, FLAC or OGG, got {got}; try converting it"
             ) from error
         self.expected_samples = max(self.file.frames, _declared_samples(self.path, self.file))
         if not self.file.frames:

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.data.audio.audio_batches import AudioBatches, ctc_batch
 from regard.data.audio.augmentation import SpeechAugmentation, augment_speech
-from regard.data.audio.peak_normalization import PAD_SECONDS, normalize_recordings
+from regard.data.audio.peak_normalization import normalize_recordings
 from regard.data.audio.resampler import Resampler
 from regard.data.audio.speech_manifest import ManifestEntry, SpeechManifest
 from regard.data.batches import Batch, Shard
@@ -19,7 +19,6 @@ from regard.data.generated_batches import seeded_generator
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import FileError
 
-FRAMES_PER_SECOND = 25  # outputs of a recogniser, after subsampling
 MAX_SNR = 40.0  # dB
 CLEAN_FRACTION = 0.25  # of recordings without added noise
 
@@ -53,10 +52,11 @@ def speech_batches(
     cases, white noise at an SNR of `min_snr` to 40 dB. `dither` is 0 for a model with online CMVN.
     `second_view` adds `frames_again`, the same recordings with another augmentation, for R-Drop.
     """
+    source = source.alignable(tokenizer, max(speeds))
     if not source.entries["train"]:
-        raise FileError("manifest: needs recordings to train on, got none")
-    for entry in source.entries["train"]:
-        _check_alignable(entry, tokenizer, max(speeds))
+        raise FileError(
+            f"manifest: needs recordings to train on, got none: {source.report.summary}"
+        )
 
     def draw_plan(number: int) -> RecordingPlan:
         rng = Random(f"train/{seed}/{number}")
@@ -86,18 +86,6 @@ def speech_batches(
         draw_plan, lambda plan: plan.entry.seconds / plan.speed, render,
         batch_size=batch_size, seed=seed, **shard,
     )  # fmt: skip
-
-
-def _check_alignable(entry: ManifestEntry, tokenizer: Tokenizer, speed: float) -> None:
-    """CTC needs one output per label, and a blank between equal ones."""
-    labels = tokenizer.encode(entry.text)
-    needed = len(labels) + sum(a == b for a, b in zip(labels, labels[1:], strict=False))
-    outputs = int((entry.seconds / speed + PAD_SECONDS) * FRAMES_PER_SECOND) - 1
-    if needed > outputs:
-        raise FileError(
-            f"{entry.path}: needs at most {outputs} labels for {entry.seconds:.1f} s, "
-            f"got {needed}; try larger units, or leaving it out of the manifest"
-        )
 
 
 def _change_speed(wave: Tensor, speed: float, rate: int) -> Tensor:

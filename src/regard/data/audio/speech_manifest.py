@@ -1,12 +1,14 @@
 """Your own recordings: WAV or FLAC files and a manifest of their transcripts."""
 
 from collections.abc import Callable, Iterator
+from copy import copy, deepcopy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.audio.audio_file import AudioFile
 from regard.data.audio.example import AudioExample
-from regard.data.audio.peak_normalization import DITHER, normalize_recording
+from regard.data.audio.peak_normalization import DITHER, PAD_SECONDS, normalize_recording
 from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
 from regard.data.split import SPLITS, Split, hash_split
@@ -21,6 +23,7 @@ AUDIO_COLUMNS = ("audio", "path", "file", "file_name", "filename", "audio_filepa
 TEXT_COLUMNS = ("text", "sentence", "transcript", "transcription")
 KALDI_FILES = ("wav.scp", "text")
 LJSPEECH_FILE, LJSPEECH_FOLDER = "metadata.csv", "wavs"
+FRAMES_PER_SECOND = 25  # outputs of a recogniser, after subsampling
 
 
 class ManifestEntry(NamedTuple):
@@ -71,7 +74,7 @@ class SpeechManifest:
         self.rate, self.max_seconds, self.report = rate, max_seconds, LoadReport(on_error)
         self.audio_folder = audio_folder
         self.manifests = [Path(path) for path in (train, valid, test) if path is not None]
-        self.entries: dict[str, list[ManifestEntry]] = {"train": [], "valid": [], "test": []}
+        self.entries: dict[str, list[ManifestEntry]] = {split: [] for split in SPLITS}
         for split, manifest in (("train", train), ("valid", valid), ("test", test)):
             for entry in self._load(Path(manifest)) if manifest is not None else ():
                 by_hash = hash_split(entry.path.name.encode())
@@ -96,6 +99,29 @@ class SpeechManifest:
         epoch, index = divmod(number, len(entries))
         return entries[permute_index(index, len(entries), f"{seed}/{epoch}")]
 
+    def alignable(self, tokenizer: Tokenizer, speed: float = 1.0) -> "SpeechManifest":
+        """Without recordings that are too short for their text; its `report` counts them.
+
+        CTC needs one output per label, and a blank between equal ones.
+
+        Args:
+            tokenizer: of the labels.
+            speed: highest speed factor of training recordings.
+        """
+        kept = copy(self)
+        kept.report, kept.entries = deepcopy(self.report), {split: [] for split in SPLITS}
+        for split, entries in self.entries.items():
+            for entry in entries:
+                labels = tokenizer.encode(entry.text)
+                needed = len(labels) + sum(a == b for a, b in pairwise(labels))
+                seconds = entry.seconds / (speed if split == "train" else 1) + PAD_SECONDS
+                if needed < int(seconds * FRAMES_PER_SECOND):
+                    kept.entries[split].append(entry)
+                else:
+                    kept.report.loaded -= 1
+                    kept.report.skip(entry.path, None, "too short for its text")
+        return kept
+
     def read(self, entry: ManifestEntry) -> AudioExample:
         """Read a recording as mono, at the rate of the source."""
         wave = AudioFile(entry.path, self.rate).wave()
@@ -112,19 +138,19 @@ class SpeechManifest:
 
     def _check(self, path: Path, text: str) -> ManifestEntry | str:
         """The entry, or why it cannot be used."""
-        import soundfile  # imported on first use: loads a C library
-
         if not text.strip():
             return "no text"
-        if not path.is_file():
-            return "no such file"
         try:
-            info = soundfile.info(path)
-        except (soundfile.LibsndfileError, OSError):
-            return "not an audio file"
-        if not 0 < info.duration <= self.max_seconds:
-            return f"not from 0 to {self.max_seconds:g} seconds long"
-        return ManifestEntry(path, text.strip(), info.duration, info.samplerate)
+            audio = AudioFile(path, self.rate)
+        except FileError as error:
+            got = str(error).rpartition(", got ")[2].partition("; try ")[0]
+            return f"not an audio file ({got})" if error.__cause__ else got
+        with audio.file as file:
+            if file.frames < audio.expected_samples:
+                return "truncated"
+            if audio.seconds > self.max_seconds:
+                return f"longer than {self.max_seconds:g} seconds"
+            return ManifestEntry(path, text.strip(), audio.seconds, file.samplerate)
 
 
 def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:

@@ -1,14 +1,13 @@
 """IDX files, the format of MNIST and its relatives."""
 
-import gzip
 import math
-import zlib
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from regard.errors import FileError
+from regard.files import open_binary
 
 IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 MAX_IDX_BYTES = 1 << 30  # uncompressed; the largest file of EMNIST has half of it
@@ -23,18 +22,11 @@ def read_idx(path: str | Path) -> np.ndarray:
     >>> read_idx(file)
     array([7, 8, 9], dtype=uint8)
     """
-    path = Path(path)
-    try:
-        with open(path, "rb") as opened:
-            packed = opened.read(2) == b"\x1f\x8b"
-            opened.seek(0)
-            with gzip.open(opened) if packed else opened as stream:
-                return _read_idx(stream, path)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileError(f"{path}: needs a complete IDX file, got {error}") from error
+    with open_binary(path) as stream:
+        return _read_idx(stream, path)
 
 
-def _read_idx(stream: Any, file: Path) -> np.ndarray:
+def _read_idx(stream: BufferedIOBase, file: str | Path) -> np.ndarray:
     """Reads the header first, then no more than the size it declares."""
     head = stream.read(4)
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in IDX_DTYPES:

@@ -15,10 +15,12 @@ from regard.data.load_report import LoadReport, OnError
 from regard.data.split import SPLITS, Split, hash_split
 from regard.data.table import detect_table, read_table, table_kind
 from regard.errors import ConfigError, FileError
+from regard.files import list_tree
 
 IMAGE_COLUMNS = ("image", "file", "path", "file_name", "filename")
 LABEL_COLUMNS = ("label", "class", "category", "target")
 IDX_FILE = "train-images-idx3"
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 
 
 class ImageEntry(NamedTuple):
@@ -66,16 +68,18 @@ def find_images(path: str | Path, report: LoadReport) -> list[ImageEntry]:
     splits: dict[Split | None, Path]
     splits = {name: root / name for name in SPLITS if (root / name).is_dir()}
     folders = splits if "train" in splits else {None: root}
-    entries = [
-        ImageEntry(file, place.name, split)
-        for split, folder in folders.items()
-        for place in (sorted(folder.iterdir()) if folder.is_dir() else ())
-        if place.is_dir() and not place.name.startswith(".")
-        for file in sorted(place.rglob("*"))
-        if file.is_file() and not file.name.startswith(".")
-    ]
+    entries: list[ImageEntry] = []
+    for split, folder in folders.items():
+        for place in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if place.is_dir() and not place.name.startswith("."):
+                files = list_tree(place)
+                entries += [ImageEntry(file, place.name, split) for file in files]
+                if not files:
+                    report.skip(place, None, "a class without images")
     if not entries:
-        raise FileError(f"{path}: needs one folder per class or a table of labels, got neither")
+        is_class = root.is_dir() and any(f.suffix.lower() in SUFFIXES for f in list_tree(root))
+        got = f"images alone; try {root.resolve().parent}" if is_class else "neither"
+        raise FileError(f"{path}: needs one folder per class or a table of labels, got {got}")
     return entries
 
 
@@ -151,11 +155,11 @@ def load_images(
 def skip_reason(error: FileError) -> str:
     """Why an image file is skipped.
 
-    >>> skip_reason(FileError("a.png: needs an image"))
+    >>> skip_reason(FileError("a.png: needs to be an image, got no such file"))
     'no such file'
     """
-    cause = error.__cause__
-    return f"not an image ({type(cause).__name__})" if cause else "no such file"
+    got = str(error).rpartition(", got ")[2]
+    return f"not an image ({got})" if error.__cause__ else got
 
 
 def assign_split(entry: ImageEntry, own_splits: Collection[str | None]) -> Split:

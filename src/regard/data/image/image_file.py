@@ -74,8 +74,19 @@ def open_image(path: str | Path, *, auto_background: bool = False) -> Image.Imag
     except (
         OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError
     ) as error:  # fmt: skip
-        got = "an empty file" if not Path(path).stat().st_size else type(error).__name__
-        raise FileError(f"{path}: needs to be a complete image, got {got}") from error
+        raise FileError(
+            f"{path}: needs to be a complete image, got {_defect(path, error)}"
+        ) from error
+
+
+def _defect(path: str | Path, error: Exception) -> str:
+    if not Path(path).stat().st_size:
+        return "an empty file"
+    if isinstance(error, UnidentifiedImageError):
+        return "no known format"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).partition(" (")[0] or type(error).__name__  # image file is truncated
 
 
 def _is_light(image: Image.Image) -> bool:

@@ -10,7 +10,7 @@ from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
 from regard.data.split import Split, hash_split
 from regard.errors import ConfigError, FileError
-from regard.files import DETECTION_BYTES, detect_encoding, open_binary
+from regard.files import DETECTION_BYTES, detect_encoding, list_tree, open_binary
 
 MAX_CHARS = 1 << 20  # per document; a longer file becomes several, cut between lines
 EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}
@@ -119,6 +119,8 @@ class TextFiles:
                     text += lines.readline(self.max_chars)
                     yield Document(text, f"{path.name}" + f"#{number}" * (number > 0))
                     number += 1
+                if not number:
+                    self.report.skip(path, None, "an empty file")
         except UnicodeDecodeError as error:
             self.report.skip(path, None, f"not UTF-8 ({error.reason})")
         except FileError as error:
@@ -135,12 +137,12 @@ def _paths(given: Iterable[str | Path] | None) -> list[Path]:
     """The given files, with each folder replaced by all files in it."""
     if given is None:
         return stdlib_files()
-    given = [given] if isinstance(given, str | Path) else given
+    given = [given] if isinstance(given, str | Path) else list(given)
     files: list[Path] = []
     for path in map(Path, given):
         if not path.exists():
             raise FileError(f"{path}: needs to be a file or a folder, got no such file")
-        files += sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        files += list_tree(path) if path.is_dir() else [path]
     if not files:
-        raise FileError("files: need at least one, got none")
+        raise FileError(f"{', '.join(map(str, given))}: needs files of text, got none")
     return files

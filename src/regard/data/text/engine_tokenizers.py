@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from regard.data.text.pair_merges import merge_pairs
-from regard.data.text.tokenizers import SPECIAL_TOKENS, Tokenizer
+from regard.data.text.tokenizers import SPECIAL_TOKENS, Tokenizer, shorten_words
 from regard.errors import ConfigError, FileError
 
 # Words with the white space before them, or white space at the end. To Unicode, and so to the
@@ -115,7 +115,7 @@ class BPETokenizer(EngineTokenizer):
         from tokenizers import models, trainers
 
         engine, settings = _byte_level(models.BPE(), vocab_size, languages)
-        engine.train_from_iterator(texts, trainers.BpeTrainer(**settings))
+        engine.train_from_iterator(map(shorten_words, texts), trainers.BpeTrainer(**settings))
         return cls(engine.to_str(), languages)
 
 
@@ -135,7 +135,7 @@ class UnigramTokenizer(EngineTokenizer):
         from tokenizers import models, trainers
 
         engine, settings = _byte_level(models.Unigram(), vocab_size, languages)
-        engine.train_from_iterator(texts, trainers.UnigramTrainer(**settings))
+        engine.train_from_iterator(map(shorten_words, texts), trainers.UnigramTrainer(**settings))
         content = json.loads(engine.to_str())
         # what depends on the order of a hash table is removed, so that training is reproducible
         scores = {token: round(score, SCORE_DIGITS) for token, score in content["model"]["vocab"]}

@@ -12,6 +12,8 @@ from regard.data.table import read_table
 from regard.errors import FileError
 from regard.files import iter_lines, open_binary
 
+MISSING_LINE = "no such line"  # one of two aligned files is shorter
+
 
 class CorpusRow(NamedTuple):
     """A pair and its line number, or the error of that line."""
@@ -26,9 +28,8 @@ def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
     """Two line-aligned files."""
     for number, (a, b) in enumerate(zip_longest(iter_lines(source), iter_lines(target)), 1):
         if a is None or b is None:
-            yield CorpusRow(
-                number, error=f"no such line in {(source if a is None else target).name}"
-            )
+            shorter = source if a is None else target
+            yield CorpusRow(number, error=f"{MISSING_LINE} in {shorter.name}")
         else:
             yield _row(number, a, b)
 

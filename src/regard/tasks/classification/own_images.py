@@ -37,12 +37,13 @@ from regard.tasks.registry import task
 
 
 class ImageFile(NamedTuple):
-    """An image in `contents`: a fingerprint of its file, class, width x height and colour mode."""
+    """An image in `contents`: a fingerprint of its file, class, size, colour mode and file name."""
 
     image: bytes
     label: str
     size: str
     mode: str
+    name: str = ""
 
 
 @task("images")
@@ -182,4 +183,7 @@ def _image_files(
             size, mode = f"{image.width}x{image.height}", image.mode
         report.loaded += 1
         digest = blake2b(entry.path.read_bytes(), digest_size=8).digest()
-        yield assign_split(entry, own_splits), ImageFile(digest, entry.label, size, mode)
+        yield (
+            assign_split(entry, own_splits),
+            ImageFile(digest, entry.label, size, mode, entry.path.name),
+        )

@@ -99,7 +99,7 @@ def _find(
     if paths[0].is_file() and not accepts(paths[0]):
         raise FileError(f"{paths[0]}: needs to end in {suffixes}, got {paths[0].suffix!r}")
     if len(found.get("train", ())) != 1:
-        names = ", ".join(file.name for file in files[:6]) or "an empty folder"
+        names = ", ".join(file.name for file in files[:6]) or "no files"
         raise FileError(f"{paths[0]}: needs one file, or train, valid and test, got {names}")
     return {split: str(found[split][0].resolve()) for split in found}
 

@@ -24,7 +24,7 @@ def write_proposal(
     >>> write_proposal("pairs", ["pairs.tsv"], "nowhere.toml")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: pairs.tsv: needs to be a file or a folder, got nothing there
+    regard.errors.FileError: pairs.tsv: needs to be a file or a folder, got no such file
     """
     file = Path(out)
     if file.exists() and not is_stream(file) and not force:

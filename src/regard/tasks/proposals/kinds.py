@@ -1,5 +1,6 @@
 """The kinds of data that a recipe is proposed for."""
 
+import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -46,5 +47,5 @@ def default_name(path: Path) -> str:
     >>> default_name(Path("data/My Pairs.tsv.gz"))
     'my-pairs'
     """
-    stem = path.resolve().name.partition(".")[0].lower()
+    stem = os.path.basename(os.path.abspath(path)).partition(".")[0].lower()
     return "-".join(stem.split()) or "task"

@@ -28,7 +28,8 @@ SIDES = ("source", "src", "target", "tgt", "trg", "translation")
 # two-letter codes of ISO 639-1 that file and column names are searched for
 CODES = """
     af am ar az be bg bn bs ca cs cy da de el en eo es et eu fa fi fr ga gl gu he hi hr hu hy id is
-    it ja ka kk km ko ky lb lo lt lv mk ml mn mr ms my nb ne nl nn no pa pl ps pt ro ru si sk sl sq
+    it ja ka kk km ko ky la lb lo lt lv mk ml mn mr ms mt my nb ne nl nn no pa pl ps pt ro ru si
+    sk sl sq
     sr sv sw ta te tg th tk tl tr uk ur uz vi zh
 """.split()  # noqa: SIM905
 BATCH_TOKENS = 2048
@@ -121,7 +122,8 @@ def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[P
     if len(found.get("train", ())) not in (1, 2):
         raise FileError(
             f"{paths[0]}: needs train.tsv (or {', '.join(SUFFIXES[1:])}), or train.de and "
-            f"train.en, got {', '.join(file.name for file in files[:6]) or 'an empty folder'}"
+            f"train.en, got {', '.join(file.name for file in files[:6]) or 'no files'}; try both "
+            "aligned files: regard new pairs SOURCE TARGET"
         )
     if len(found["train"]) == 2:
         comments["data.source_language"] = "swap the files and languages for the other direction"

@@ -73,21 +73,26 @@ def _relative(value: Any, folder: Path) -> Any:
 def inspect_or_raise(
     task: Task, what: str, paths: Sequence[Path], *, split: Split | None = "train"
 ) -> DataReport:
-    """The report of a task's data; raises with the reasons if none of it is in the split, or any.
+    """The report of a task's data; raises with the reasons if a split has none of it.
 
     Args:
         task: with data files of its own.
         what: its examples, for the message.
         paths: of the data, for the message.
-        split: that needs examples; None is any.
+        split: that the message is about if it is empty; None needs any example at all.
     """
-    report = inspect_data(task)
-    if report.total if split is None else report.sizes[split]:
-        return report
-    names = ", ".join(map(str, paths))
-    reasons = ", ".join(f"{n} × {reason}" for reason, n in report.skipped.reasons.most_common())
-    got = reasons or (f"{report.total} in all" if report.total else "an empty file")
-    raise FileError(f"{names}: needs {what} to train on, got {got}")
+    report, names = inspect_data(task), ", ".join(map(str, paths))
+    if not (report.total if split is None else report.sizes[split]):
+        got = report.skipped.summary or (f"{report.total} in all" if report.total else "none")
+        hint = "; try iconv -t UTF-8" if "not UTF-8" in got else ""
+        raise FileError(f"{names}: needs {what} to train on, got {got}{hint}")
+    empty = [name for name, size in report.sizes.items() if not size]
+    if empty and split is not None:
+        raise FileError(
+            f"{names}: needs {what} for {' and '.join(empty)}, got none of {report.total:,}; try "
+            "more different ones, or files of their own"
+        )
+    return report
 
 
 def choose_steps(

@@ -20,7 +20,7 @@ def list_files(path: str | Path) -> list[Path]:
     >>> list_files("nowhere")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere: needs to be a file or a folder, got nothing there
+    regard.errors.FileError: nowhere: needs to be a file or a folder, got no such file
     """
     root = Path(path)
     check_readable(root)
@@ -32,7 +32,7 @@ def list_files(path: str | Path) -> list[Path]:
 def check_readable(path: Path) -> None:
     """Raise `FileError` for a file or folder that is missing or cannot be read."""
     if not path.exists():
-        raise FileError(f"{path}: needs to be a file or a folder, got nothing there")
+        raise FileError(f"{path}: needs to be a file or a folder, got no such file")
     try:
         if path.is_dir():
             os.scandir(path).close()

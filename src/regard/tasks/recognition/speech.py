@@ -97,11 +97,26 @@ class SpeechTask(AudioTask):
         audio = root / self.audio_folder if self.audio_folder else None
         return _load(manifests, audio, self.sample_rate, self.max_seconds)
 
+    def _alignable(self, tokenizer: Tokenizer) -> SpeechManifest:
+        return self.source().alignable(tokenizer, max(self.speeds))
+
+    def data_warnings(self) -> list[str]:
+        """Recordings that cannot be used."""
+        report = self._alignable(self.tokenizer(0)).report
+        return [str(report)] if report.skipped else []
+
     def contents(self) -> DataContents:
         """Every recording with its split, for `regard data`."""
         source = self.source()
+        if source.entries["train"]:
+            source = self._alignable(self.tokenizer(0))
         recordings = (
-            (split, Recording(_fingerprint(entry.path), entry.text, entry.seconds, entry.rate))
+            (
+                split,
+                Recording(
+                    _fingerprint(entry.path), entry.text, entry.seconds, entry.rate, entry.path.name
+                ),
+            )
             for split in get_args(Split)
             for entry in source.entries[split]
         )
@@ -111,7 +126,7 @@ class SpeechTask(AudioTask):
         """A tokenizer of the training transcripts."""
         texts = [entry.text for entry in self.source().entries["train"]]
         if not texts:
-            reasons = ", ".join(self.source().report.reasons) or "empty manifest"
+            reasons = self.source().report.summary or "empty manifest"
             raise FileError(f"{self.folder}: needs recordings to train on, got none: {reasons}")
         return train_tokenizer(self.tokenizer_type, texts, self.vocab_size)
 
@@ -139,16 +154,17 @@ class SpeechTask(AudioTask):
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> RecognitionEvaluator:
         """Character error rate on the held-out recordings."""
-        return RecognitionEvaluator(list(self.source().examples(split, 0)), tokenizer)
+        return RecognitionEvaluator(list(self._alignable(tokenizer).examples(split, 0)), tokenizer)
 
 
 class Recording(NamedTuple):
-    """A recording in `contents`: a fingerprint of its file, transcript, seconds and sample rate."""
+    """A recording in `contents`: a fingerprint of its file, text, seconds, rate and file name."""
 
     audio: bytes
     text: str
     seconds: float
     rate: int
+    name: str
 
 
 def _fingerprint(file: Path) -> bytes:
