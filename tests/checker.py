@@ -1,7 +1,7 @@
-"""The type checker behind the annotations in tests: jaxtyping where shapes are written, else beartype.
+"""The type checker of the tests: jaxtyping for functions with shape annotations, else beartype.
 
-jaxtyping alone checks every function twice per call and builds its checks on import, also those of
-a closure each time the closure is made. That was a third of the time of all tests.
+jaxtyping alone checks arguments twice per call and builds all checks on import, those of a closure
+again whenever it is made: a third of the time of all tests.
 """
 
 import dataclasses
@@ -26,11 +26,14 @@ def has_shapes(annotation: Any) -> bool:
 
 
 def jaxtyped(fn: Any = None, *, typechecker: Callable[..., Any]) -> Any:
-    """`jaxtyping.jaxtyped` as the import hook calls it, with checks that are built on first call."""
+    """`jaxtyping.jaxtyped` as the import hook calls it; checks are built on first call."""
     if fn is None:
         return functools.partial(jaxtyped, typechecker=typechecker)
     if isinstance(fn, type):
-        if dataclasses.is_dataclass(fn) and getattr(fn.__init__, "__globals__", None) is not globals():
+        if (
+            dataclasses.is_dataclass(fn)
+            and getattr(fn.__init__, "__globals__", None) is not globals()
+        ):
             fn.__init__ = jaxtyped(fn.__init__, typechecker=typechecker)
         return fn
     if not callable(fn) or isinstance(fn, classmethod | staticmethod):

@@ -1,4 +1,4 @@
-"""Wrong shapes and types fail in tests, also in classes and closures; a user's view has no checks."""
+"""Wrong shapes and types fail in tests, also in dataclasses and closures."""
 
 from dataclasses import dataclass
 

@@ -1,12 +1,14 @@
 """The ranks of a distributed training in a test: python rank_worker.py JOB…
 
-One process imports torch and forks WORLD_SIZE ranks; it prints their exit codes. A job is JSON: the strategy (ddp, fsdp, none), how many steps, the folder of its checkpoints, …
+One process imports torch and forks WORLD_SIZE ranks; it prints their exit codes. A job is JSON:
+the strategy (ddp, fsdp, none), how many steps, the folder of its checkpoints, …
 """
 
 import json
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -99,6 +101,8 @@ def run_rank(rank: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    for name in ("distributed.fsdp", "distributed.checkpoint.hf_storage", "_dynamo"):
+        import_module(f"torch.{name}")  # here once, not in each rank
     ranks = []
     for rank in range(int(os.environ["WORLD_SIZE"])):
         ranks.append(os.fork())
