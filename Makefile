@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # another CPU (no AVX-512, no VNNI), two threads, other random numbers; see conftest.py
 VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGARD_SEED=1
 
+# bytecode is kept: without it each worker and each command that tests start compiles all sources
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test check format docs tour slow gpu clean
 
 demo: $(VENV)/.installed

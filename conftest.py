@@ -6,12 +6,15 @@ Nothing of regard is imported at the top: the shape checker hooks imports.
 import ctypes
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
+import checker
 import jaxtyping
 import pytest
 from hypothesis import settings
+
+jaxtyping.jaxtyped = checker.jaxtyped  # what the import hook calls
 
 # without a GPU Triton's kernels run in its interpreter; it reads this when first imported
 if not os.path.exists("/dev/nvidiactl"):
@@ -29,6 +32,29 @@ def pytest_configure(config: pytest.Config) -> None:
     """Another seed is Hypothesis' own too (its plugin reads the option after this)."""
     if SEED and config.getoption("--hypothesis-seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def faster_interpreter() -> None:
+    """Triton's interpreter patches its language once per launch, not again in each nested call.
+
+    Listing the members of the language for every device function took a third of the kernel tests.
+    """
+    with suppress(ImportError, AttributeError):
+        from triton.runtime import interpreter
+
+        patch, is_builtin = interpreter._patch_builtin, interpreter.tl.core.is_builtin
+        first: dict[Any, str | None] = {}  # one builtin of each module; a patched one is none
+
+        def patch_once(owner: Any, builder: Any, scope: Any) -> None:
+            if owner not in first:
+                names = (name for name in dir(owner) if is_builtin(getattr(owner, name)))
+                first[owner] = next(names, None)
+            name = first[owner]
+            if name is not None and is_builtin(getattr(owner, name)):
+                patch(owner, builder, scope)
+
+        interpreter._patch_builtin = patch_once
 
 
 @pytest.fixture(autouse=True)

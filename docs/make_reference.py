@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class Entry:
         """The docstring; of a module that is public as a whole, the module's."""
         if isinstance(self.node, ast.FunctionDef | ast.ClassDef):
             return ast.get_docstring(self.node) or ""
-        return (ast.get_docstring(ast.parse(self.text)) or "") if self.node is None else ""
+        return (ast.get_docstring(_tree(self.module)) or "") if self.node is None else ""
 
 
 def public(layer: str) -> list[Entry]:
@@ -70,15 +71,21 @@ def _top_level() -> list[str]:
 
 
 def _all(package: str) -> list[str]:
-    nodes = ast.parse(_file(package).read_text()).body
+    nodes = _tree(package).body
     lists = [node for node in nodes if isinstance(node, ast.Assign) and "__all__" in _names(node)]
     return ast.literal_eval(lists[0].value) if lists else []
 
 
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(_file(module).read_text())
+
+
+@cache
 def _origins(module: str) -> dict[str, tuple[str, str]]:
     """For each name that a module imports from regard: the defining module, and its name there."""
     found = {}
-    for node in ast.walk(ast.parse(_file(module).read_text())):  # TYPE_CHECKING blocks too
+    for node in ast.walk(_tree(module)):  # TYPE_CHECKING blocks too
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("regard"):
             continue
         for alias in node.names:
@@ -92,8 +99,7 @@ def _origins(module: str) -> dict[str, tuple[str, str]]:
 
 
 def _defines(module: str, name: str) -> bool:
-    nodes = ast.parse(_file(module).read_text()).body
-    return any(name in _names(node) for node in nodes)
+    return any(name in _names(node) for node in _tree(module).body)
 
 
 def _names(node: ast.stmt) -> set[str]:
@@ -116,7 +122,7 @@ def _file(dotted: str) -> Path:
 
 def _entry(name: str, module: str, original: str) -> Entry:
     text = _file(module).read_text()
-    for node in reversed(ast.parse(text).body):  # the implementation follows its overloads
+    for node in reversed(_tree(module).body):  # the implementation follows its overloads
         if original in _names(node):
             return Entry(name, module, text, node)
     if module.endswith(f".{original}"):
@@ -157,13 +163,13 @@ def _in_page_order(layer: str) -> list[Entry]:
 
 
 def _page(layer: str) -> str:
-    about = ast.get_docstring(ast.parse(_file(f"regard.{layer}").read_text()))
+    about = ast.get_docstring(_tree(f"regard.{layer}"))
     title, note = f"# regard.{layer}", _note(f"the public names of `regard.{layer}`")
     lines, entries = [title, "", note, "", about or "", ""], _in_page_order(layer)
     known, anchors = {entry.name for entry in entries}, _anchors(entries)
     for module, group in groupby(entries, key=lambda entry: entry.module):
         path, members = _file(module).relative_to(ROOT), list(group)
-        purpose = (ast.get_docstring(ast.parse(members[0].text)) or "").split("\n")[0]
+        purpose = (ast.get_docstring(_tree(module)) or "").split("\n")[0]
         lines += ["---", "", f"[`{path}`](../../{path}): {purpose}", ""]
         for entry in members:
             if anchors[entry.name] != entry.name.lower():  # MkDocs numbers equal headings otherwise
@@ -179,12 +185,12 @@ def _note(contents: str) -> str:
 def _module_section(entry: Entry, known: set[str]) -> list[str]:
     """A public module: its re-exports, and classes that are not public names of the package."""
     lines = [f"## {entry.name}", "", "A module; its members are reached through its name.", ""]
-    if _is_facade(entry.text):
+    if _is_facade(entry.module):
         inner = _exports(entry.module)
     else:
         inner = [
             Entry(node.name, entry.module, entry.text, node)
-            for node in ast.parse(entry.text).body
+            for node in _tree(entry.module).body
             if isinstance(node, ast.ClassDef) and node.name not in known and node.name[0] != "_"
         ]
     for member in inner:
@@ -193,9 +199,9 @@ def _module_section(entry: Entry, known: set[str]) -> list[str]:
     return lines
 
 
-def _is_facade(text: str) -> bool:
+def _is_facade(module: str) -> bool:
     """Whether a module only re-exports."""
-    nodes = ast.parse(text).body
+    nodes = _tree(module).body
     return not any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in nodes)
 
 

@@ -51,7 +51,7 @@ def demo(*more: str):
     return CliRunner().invoke(app, ["demo", *more])
 
 
-def test_what_is_shown_is_what_the_run_gives(twice):
+def test_the_demo_prints_the_scores_and_translations_of_the_run(twice):
     here, shown = twice
     run = load_run(here / "runs/demo")
     scores = run.result["test"]
@@ -67,7 +67,7 @@ def test_what_is_shown_is_what_the_run_gives(twice):
     assert f"reference: {pair.target}" in shown or answer == pair.target
 
 
-def test_every_head_is_typed_and_every_word_has_its_source(twice):
+def test_the_demo_lists_every_head_and_the_source_of_every_word(twice):
     inside = twice[1].partition("Attention heads while it writes")[2]
     for site in ("encoder.0.self", "decoder.0.self", "decoder.0.cross"):
         assert f"\n{site} " in inside
@@ -76,7 +76,7 @@ def test_every_head_is_typed_and_every_word_has_its_source(twice):
     assert "“<end>” attends to " in inside
 
 
-def test_one_page_holds_it_all_and_needs_nothing_else(twice):
+def test_the_report_is_one_self_contained_page(twice):
     page = (twice[0] / "runs/demo/report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 2
     assert not re.search(r"(src|href)=.?https?:", page)
@@ -89,7 +89,7 @@ def test_a_second_demo_leaves_the_first_alone(twice):
     assert sorted(path.name for path in (twice[0] / "runs").iterdir()) == ["demo", "demo-2"]
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on_and_that_is_true(here, monkeypatch):
+def test_ctrl_c_saves_and_the_printed_command_continues(here, monkeypatch):
     real = Trainer._update
 
     def update(trainer):

@@ -59,7 +59,7 @@ def test_piped_output_has_no_colour_codes_and_fits_80_columns(shown):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_a_terminal_without_these_signs_shows_their_numbers_and_does_not_stop():
+def test_a_terminal_without_unicode_gets_escapes():
     code = "from regard.cli import main\ntry: main()\nexcept SystemExit: print('∞ ██')"
     env = dict(os.environ, PYTHONIOENCODING="ascii")
     args = [sys.executable, "-c", code, "version"]

@@ -24,6 +24,11 @@ def conditions():
     return module
 
 
+@pytest.fixture(scope="module")
+def run():
+    return rg.load("morse")
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -38,16 +43,15 @@ def conditions():
         "-40 dBFS",
     ],
 )
-def test_what_radios_do_is_read(conditions, tmp_path, name):
-    sent = conditions.write_all(tmp_path, conditions.CONDITIONS[name], 3)
-    run = rg.load("morse")
+def test_recordings_of_a_radio_condition_are_transcribed(conditions, run, tmp_path, name):
+    sent = conditions.write_all(tmp_path, conditions.CONDITIONS[name], 2)
     found = transcribe_run_detailed(run, [path for path, _ in sent])
     assert error_rate([one.text for one in found], [text for _, text in sent]) < 0.02
     assert all((one.confidence or 0) >= run.calibration.threshold for one in found)
 
 
-def test_no_text_begins_or_ends_with_a_space(conditions, tmp_path):
+def test_no_text_begins_or_ends_with_a_space(conditions, run, tmp_path):
     sent = conditions.write_all(tmp_path, conditions.Condition(clip=20, wpm=40), 3)
-    texts = rg.load("morse").transcribe([path for path, _ in sent])
+    texts = run.transcribe([path for path, _ in sent])
     assert texts == [text.strip() for text in texts]
     assert all(texts)

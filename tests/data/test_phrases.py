@@ -1,11 +1,13 @@
 """Phrases match CLDR, no test fact is trained on, and a seed determines everything."""
 
+import os
 import subprocess
 import sys
 from datetime import date
 from datetime import time as clock
 from decimal import Decimal
 from itertools import islice
+from zlib import crc32
 
 import pytest
 from babel.dates import format_date, format_skeleton, format_time
@@ -35,7 +37,7 @@ def test_a_fact_in_several_languages():
     }
 
 
-def test_there_are_twelve_languages_and_more_meanings_than_can_be_learnt_by_heart():
+def test_there_are_twelve_languages_and_over_ten_million_facts():
     assert len(LANGUAGES) >= 12
     assert count_facts()["date"] == 36525 + 1200 + 366
     assert sum(n for kind, n in count_facts().items() if kind != "list") > 10**7
@@ -73,7 +75,7 @@ def test_the_fast_formatter_matches_babel(keys, language, style):
 
 
 @given(numbers)
-def test_every_language_says_it_without_holes_or_codes(key):
+def test_formatted_facts_have_no_placeholders_or_codes(key):
     fact = draw_fact(f"{key}", "train")
     for language in LANGUAGES:
         text = format_fact(fact, language)
@@ -90,7 +92,7 @@ def leaves(fact):
     )
 
 
-def test_no_test_fact_was_trained_on_in_any_language_alone_or_in_a_list():
+def test_splits_share_no_fact_alone_or_in_a_list():
     phrases = Phrases(eval_size=500)
     seen = {
         split: [f for f, _, _ in islice(phrases.facts(split, seed), 2000)]
@@ -106,13 +108,15 @@ def test_no_test_fact_was_trained_on_in_any_language_alone_or_in_a_list():
 
 
 @given(numbers, st.sampled_from(["full", "long", ""]))
-def test_the_split_goes_by_the_meaning_not_by_how_it_is_said(key, style):
+def test_the_split_depends_on_the_meaning_not_on_the_style(key, style):
     fact = draw_fact(f"{key}", "train")
     assert fact_split(fact) == fact_split(fact._replace(style=style)) == "train"
 
 
-@pytest.mark.parametrize("language", ["en", "cs", "pl", "ja"])
-def test_every_word_of_a_unit_in_the_test_can_be_learnt(language):
+@pytest.mark.parametrize(  # the most word forms, and no spaces
+    "language", ["pl", "ja", *(pytest.param(x, marks=pytest.mark.slow) for x in ("en", "cs"))]
+)
+def test_every_unit_word_of_the_test_split_is_in_training(language):
     phrases = Phrases(
         ("en", language, "de"), source_languages=(language,), kinds=("unit",), eval_size=400
     )
@@ -142,7 +146,7 @@ def test_a_text_has_one_meaning_and_one_translation():
 
 
 @given(st.integers(0, 60), st.sampled_from(["train", "test"]))
-def test_starting_later_is_skipping(start, split):
+def test_start_skips_examples(start, split):
     phrases = Phrases(eval_size=70)
     whole = list(islice(phrases.examples(split, seed=7), start, start + 3))
     assert list(islice(phrases.examples(split, seed=7, start=start), 3)) == whole
@@ -157,25 +161,24 @@ def test_valid_and_test_are_finite_and_the_same_for_every_seed():
     assert some[0] != some[1]
 
 
-def test_another_process_with_another_hash_seed_draws_the_same():
+def test_examples_do_not_depend_on_the_hash_seed():
     code = (
         "from itertools import islice; from zlib import crc32; from regard.data import Phrases\n"
         "print(crc32(repr(list(islice(Phrases().examples('train', 5), 200))).encode()))"
     )
-    values = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(values) == 1
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = crc32(repr(list(islice(Phrases().examples("train", 5), 200))).encode())
+    assert int(done.stdout) == here
 
 
-def test_sources_and_targets_are_those_asked_for():
+def test_source_and_target_languages_follow_the_options():
     pairs = list(
         islice(Phrases(("en", "de", "fr"), source_languages=("en",)).facts("train", 0), 50)
     )

@@ -1,7 +1,5 @@
 """Figures show the right numbers under the right labels, in the requested format."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -164,12 +162,6 @@ def test_text_in_a_vector_picture_is_text_and_the_file_is_the_same_each_time(tmp
     assert "a$b" in text
     assert "&lt;x&gt;" in text
     assert "c_d^e" in text
-
-
-def test_looking_does_not_load_matplotlib_until_something_is_drawn():
-    code = "import sys, regard; regard.draw.map; print('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 # errors

@@ -59,7 +59,7 @@ def test_one_side_of_a_translator_may_be_named_but_must_fit():
 # ------------------------------------------------------------------ rollout of a part
 
 
-def test_rollout_of_a_part_names_what_is_missing(model, tmp_path):
+def test_rollout_of_a_partial_sight_names_the_missing_sites(model, tmp_path):
     with rg.look(model, "*.1.*") as part:
         model(IDS)
     said = "sight: needs every attention of the stack, got none of decoder.0.self"
@@ -87,7 +87,7 @@ def test_rollout_of_a_part_names_what_is_missing(model, tmp_path):
 
 @pytest.mark.parametrize("form", ["auto", "reference", "tiled"])
 @pytest.mark.parametrize("dense", [False, True])
-def test_sink_is_the_first_tokens_behind_left_padding(form, dense):
+def test_first_share_skips_left_padding(form, dense):
     q, k = torch.randn(2, 3, 9, 4), torch.randn(2, 3, 9, 4)
     skip = torch.tensor([4, 0])
     mask = rg.Causal() & rg.Padding(torch.tensor([9, 9]), skip)
@@ -111,7 +111,7 @@ def test_sink_is_the_first_tokens_behind_left_padding(form, dense):
     assert q.grad[0, :, 5:].abs().sum() > 0
 
 
-def test_sink_is_the_same_with_and_without_left_padding_in_a_model():
+def test_first_share_of_a_model_does_not_depend_on_left_padding():
     from transformers import LlamaConfig, LlamaModel
 
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
@@ -126,7 +126,7 @@ def test_sink_is_the_same_with_and_without_left_padding_in_a_model():
     assert_close(got[..., 5:], want, atol=1e-5, rtol=1e-5)
 
 
-def test_a_survey_made_while_looking_comes_back_without_being_named_again(model):
+def test_a_recorded_survey_is_returned_without_naming_its_statistics(model):
     with rg.look(model, survey=("entropy", "peak")) as sight:
         model(IDS)
     found = sight.sites[0].survey()
@@ -153,7 +153,7 @@ def test_refusals_are_grouped_one_line_per_reason():
     assert len(str(refused.value)) < 250
 
 
-def test_a_patch_is_of_a_run_whose_numbers_were_kept_and_comes_to_the_device(model, sight):
+def test_a_patch_needs_a_source_with_recorded_tensors(model, sight):
     with rg.look(model, survey=["entropy"]) as bare, torch.no_grad():
         model(IDS)
     for source in (bare, replace(sight.sites[0], v=sight.sites[0].v.to("meta"), q=bare.sites[0].q)):
@@ -163,7 +163,7 @@ def test_a_patch_is_of_a_run_whose_numbers_were_kept_and_comes_to_the_device(mod
         rg.edit.patch("*", "other run")
 
 
-def test_a_token_is_found_by_its_text_where_it_stands_once(sight):
+def test_a_query_can_be_named_by_a_token_that_occurs_once(sight):
     assert rg.draw.token(sight.sites[0], "d").axes[0].get_title() == "attention of d"
     with pytest.raises(LookError, match="occurs once, got 'it'; try 2, 4"):
         rg.draw.token(sight.sites, query="it")
@@ -171,7 +171,7 @@ def test_a_token_is_found_by_its_text_where_it_stands_once(sight):
         rg.draw.lines(sight.sites[0], query="cat")
 
 
-def test_a_number_is_one_row_and_numbers_may_be_numpys(sight):
+def test_an_index_selects_one_row_and_may_be_a_tensor(sight):
     site = sight.sites[0]
     assert torch.equal(site.window(rows=3), site.window(rows=slice(3, 4)))
     assert torch.equal(site.window(keys=-1), site.window(keys=slice(5, 6)))
@@ -241,7 +241,7 @@ def test_every_edit_and_figure_is_tried():
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_no_wrong_argument_ends_in_a_raw_error(name, model, sight):
+def test_invalid_arguments_raise_regard_errors(name, model, sight):
     named = {"MODEL": model, "SIGHT": sight, "SITE": sight.sites[0]}
     named["LOSS"] = lambda *_: model(IDS).sum()
     valid = {k: named.get(v, v) if isinstance(v, str) else v for k, v in VALID[name].items()}
@@ -278,7 +278,7 @@ def _use(function, kwargs, model):
         assert found.change.shape
 
 
-def test_words_of_a_side_that_was_left_out_are_no_mistake():
+def test_tokens_of_an_unrecorded_side_are_ignored():
     model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     words = {"source": ["a", "b", "c"], "target": ["d", "e"]}
     with rg.look(model, "encoder.*", tokens=words) as sight:

@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("part", ["valid", "test"])
-def test_the_scores_are_those_that_the_run_ended_with(folder, part):
+def test_evaluating_again_gives_the_recorded_scores(folder, part):
     assert evaluate_run(load_run(folder), part).scores == load_run(folder).result[part]
 
 
@@ -59,7 +59,7 @@ def test_the_command_shows_scores_and_some_mistakes(folder):
     assert "and 3 more" in done.output
 
 
-def test_sounds_and_pictures_are_scored_again_too(tmp_path):
+def test_audio_and_image_runs_give_their_recorded_scores(tmp_path):
     sizes = [
         "steps=1",
         "valid_size=6",
@@ -81,7 +81,7 @@ def test_sounds_and_pictures_are_scored_again_too(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_scored_is_reported(folder):
+def test_invalid_splits_and_beams_raise(folder):
     with pytest.raises(ConfigError, match="beam_width: needs .* 1 or more, got 0"):
         evaluate_run(load_run(folder), beam_width=0)
     done = CliRunner().invoke(app, ["evaluate", str(folder), "--split", "train"])

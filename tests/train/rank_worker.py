@@ -1,12 +1,14 @@
-"""One rank of a distributed training in a test: python rank_worker.py JOB…, once per rank.
+"""The ranks of a distributed training in a test: python rank_worker.py JOB…
 
-A job is JSON: the strategy (ddp, fsdp, none), how many steps, the folder of its checkpoints, …
+One process imports torch and forks WORLD_SIZE ranks; it prints their exit codes. A job is JSON:
+the strategy (ddp, fsdp, none), how many steps, the folder of its checkpoints, …
 """
 
 import json
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -92,10 +94,23 @@ def spoil(trainer: Trainer, ranks: Ranks, job: dict) -> None:
     trainer.objective = trainer.objective._replace(loss_sum=spoilt)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def run_rank(rank: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     here = init_distributed("cpu")
     for job in map(json.loads, sys.argv[1:]):
         Path(job["folder"]).mkdir(parents=True, exist_ok=True)
         work(here, job)
     shutdown_distributed()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in ("distributed.fsdp", "distributed.checkpoint.hf_storage", "_dynamo"):
+        import_module(f"torch.{name}")  # here once, not in each rank
+    ranks = []
+    for rank in range(int(os.environ["WORLD_SIZE"])):
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            run_rank(rank)
+            sys.exit()
+    print([os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks])

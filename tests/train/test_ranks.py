@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,26 +31,21 @@ HERE = Path(__file__).resolve().parent
 ENV = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
 
 
-def start(world: int, *jobs: dict) -> list[subprocess.Popen]:
+def run(world: int, *jobs: dict) -> list[int]:
+    """Run the jobs one after the other on `world` ranks; returns their exit codes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     env = os.environ | ENV | {"MASTER_PORT": port, "WORLD_SIZE": str(world)}
     command = [sys.executable, str(HERE / "rank_worker.py"), *map(json.dumps, jobs)]
-    return [
-        subprocess.Popen(command, env=env | {"RANK": str(n), "LOCAL_RANK": str(n)})
-        for n in range(world)
-    ]
-
-
-def run(world: int, *jobs: dict) -> list[int]:
-    """Run the jobs one after the other on `world` ranks; returns their exit codes."""
-    ranks = start(world, *jobs)
+    group = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
-        return [rank.wait(timeout=200) for rank in ranks]
+        return json.loads(group.communicate(timeout=200)[0])
     finally:
-        for rank in ranks:
-            rank.kill()
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(group.pid, signal.SIGKILL)
 
 
 def reports(folder: Path, world: int) -> list[dict]:

@@ -50,10 +50,11 @@ def test_unknown_names_and_options_are_refused(name):
 @pytest.mark.parametrize("name", exercise_families())
 def test_exercises_have_three_levels_and_ask_for_steps_that_exist(name):
     assert len(FAMILIES[name].exercises) == 3
-    exercises = [work.make_exercise(name, seed=1, level=level) for level in (1, 2)]
-    assert all(exercise.questions for exercise in exercises)
-    steps = [step.name for exercise in exercises for step in exercise.solution.steps]
     # scaled and masked scores, and the cell of an LSTM, are asked for at level 3 only
     at_level_3 = {"Z", "R", "R_*", "c_*", "dc_*"}
-    for pattern in set(FAMILIES[name].exercises[0].questions) - at_level_3:
-        assert any(fnmatchcase(step, pattern) for step in steps), pattern
+    missing = set(FAMILIES[name].exercises[0].questions) - at_level_3
+    for level in (1, 2):
+        if missing:
+            steps = [step.name for step in work.make_exercise(name, 1, level).solution.steps]
+            missing = {p for p in missing if not any(fnmatchcase(step, p) for step in steps)}
+    assert missing == set()

@@ -24,15 +24,13 @@ run = CliRunner()
 # ---- exercises
 
 
-@pytest.mark.parametrize("family", exercise_families())
-def test_the_same_seed_makes_the_same_exercise(family):
-    assert work.make_exercise(family, seed=5).problem == work.make_exercise(family, seed=5).problem
-
-
 @pytest.mark.parametrize("level", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", exercise_families())
-def test_every_family_and_level_makes_an_exercise_that_can_be_worked_and_checked(family, level):
+def test_exercises_of_every_family_and_level_can_be_solved_and_checked(family, level):
     one = work.make_exercise(family, seed=6, level=level)
+    if level == 1:
+        assert work.make_exercise(family, seed=6, level=level).problem == one.problem
+    assert one.questions
     values = tomllib.loads(work.format_sheet([one], "toml"))
     again = work.solve(values)
     assert again.values() == one.solution.values()

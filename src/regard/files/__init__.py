@@ -1,6 +1,6 @@
 """Atomic file writing, and text reading in any Unicode encoding."""
 
-from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write, keep_partial
+from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write
 from regard.files.partial import PartialFile
 from regard.files.paths import file_descriptor, fsync_path, is_stream, list_tree, make_folder
 from regard.files.text import (
@@ -30,7 +30,6 @@ __all__ = [
     "iter_chunks",
     "iter_lines",
     "iter_utf8_lines",
-    "keep_partial",
     "list_tree",
     "make_folder",
     "open_binary",
