@@ -51,7 +51,7 @@ def composition_scores(model: nn.Module, reads: Reads = "key") -> Composition:
 
     >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
     >>> rg.inspection.composition_scores(model, "query").scores.shape
-    torch.Size([16, 16])
+    torch.Size([8, 8])
     """
     if reads not in ("query", "key", "value"):
         raise LookError(f"reads: needs query, key or value, got {reads!r}")

@@ -46,7 +46,11 @@ class Answer(NamedTuple):
 
 @runtime_checkable
 class Answerer(Protocol):
-    """Computes the answers of a job, a batch of inputs at a time."""
+    """Computes the answers of a job, a batch of inputs at a time.
+
+    >>> isinstance(rg.runs.make_answers(rg.load("phrases", device="cpu"), to=["de"]), Answerer)
+    True
+    """
 
     batch_size: int  # inputs per call
     columns: int  # of the row of an input that is refused
