@@ -27,6 +27,11 @@ from regard.inspection.attribution.relevance import (
 from regard.inspection.attribution.residual_parts import ResidualStream, record_stream
 from regard.inspection.attribution.rollout import attention_flow, attention_rollout
 from regard.inspection.attribution.score_split import ScoreSplit, split_score
+from regard.inspection.attribution.sight_comparison import (
+    HeadDifference,
+    SightComparison,
+    compare_sights,
+)
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.closed_forms import (
     NoiseEffect,
@@ -84,6 +89,7 @@ __all__ = [
     "Gates",
     "GradientFlag",
     "GradientNorms",
+    "HeadDifference",
     "HeadImportance",
     "HeadRow",
     "HeadTable",
@@ -94,6 +100,7 @@ __all__ = [
     "ResidualStream",
     "ScoreSplit",
     "Sight",
+    "SightComparison",
     "Site",
     "Thresholds",
     "TimeGradients",
@@ -106,6 +113,7 @@ __all__ = [
     "attention_rollout",
     "compare_contexts",
     "compare_edits",
+    "compare_sights",
     "composition_scores",
     "describe_head",
     "draw",
