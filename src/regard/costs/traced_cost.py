@@ -37,16 +37,21 @@ def trace_cost_parts(model: Any, source: int, target: int, batch: int) -> list[C
     """The parts of a transformers model in the order they run."""
     shapes = _meta_copy(model)
     tracer = _Tracer(shapes, {"source": source, "target": target}, batch)
+    inputs = _inputs(shapes, source, target, batch)
     try:
         with tracer.tracing():
-            out = shapes(**_inputs(shapes, source, target, batch))
+            shapes(**inputs)
+        # a second pass: the copies of keys and values in a cache are no activations
+        shapes.config.use_cache, tracer.is_counting = True, False
+        with torch.no_grad(), _ShapesOnly(tracer):
+            out = shapes(**inputs)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         reason = (str(e) or type(e).__name__).strip().splitlines()[0]
         raise ConfigError(
             f"model: needs a forward pass from shapes and {shapes.main_input_name} alone, got "
             f"{type(model).__name__}: {reason}; try a part of it, such as model.text_model"
         ) from e
-    tracer.count_cache(getattr(out, "past_key_values", None))
+    tracer.count_cache(getattr(out, "past_key_values", getattr(out, "cache_params", None)))
     if shapes.main_input_name != "input_ids":  # patches or frames
         tracer.lengths["source"] = tracer.sequence_length() or source
     return [tracer.cost_part(name) for name in tracer.parts]
@@ -100,7 +105,7 @@ def _meta_copy(model: Any) -> Any:
     can_set = getattr(shapes, "_can_set_experts_implementation", None)  # from version 5 on
     if can_set is not None and can_set():  # a loop over experts reads which are chosen
         shapes.set_experts_implementation("grouped_mm")
-    shapes.config.use_cache = True  # off in a few models
+    shapes.config.use_cache = False
     return shapes.eval()
 
 
@@ -138,6 +143,7 @@ class _Tracer:
         self.model, self.lengths, self.batch = model, lengths, batch
         self.modules = dict(model.named_modules())
         self.paths: list[str] = [""]  # of the running modules
+        self.is_counting = True
         self.parts: dict[str, _Part] = {}
         self.is_pair = bool(model.config.is_encoder_decoder)
         readout = model.get_output_embeddings()
@@ -227,6 +233,8 @@ class _Tracer:
 
     def add(self, products: list[_Product], tensors: list[Tensor]) -> None:
         """Count matrix products of the running module, which read or write these tensors."""
+        if not self.is_counting:
+            return
         part = self.part(self.paths[-1])
         part.products.update(p for p in products if p.multiply_adds)
         part.bytes_moved += sum(x.numel() * x.element_size() for x in tensors)
@@ -306,7 +314,7 @@ class _Products(TorchDispatchMode):
 class _ShapesOnly(TorchFunctionMode):
     """Functions that the meta device lacks: fused attention, experts, and reading a number.
 
-    Every number is 0: checks for padding, global attention or a full mask answer no.
+    A number is 0, and what must hold for `all` holds: nothing is padded, masked or packed.
     """
 
     def __init__(self, tracer: _Tracer):
@@ -319,6 +327,8 @@ class _ShapesOnly(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in READS and args[0].is_meta:
             return READS[name]
+        if name == "all" and len(args) == 1 and not kwargs and args[0].is_meta:
+            return torch.tensor(True)
         if name.endswith("grouped_mm"):  # the rows of all experts, each times one of the matrices
             self.tracer.add([], [args[1][1:]])
             return args[0] @ args[1][0]
@@ -339,7 +349,8 @@ class _SaveForBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = q.new_empty(*q.shape[:-1], v.shape[-1])
+        # as torch lays it out: the heads of a token side by side
+        out = q.new_empty(*q.shape[:-3], q.shape[-2], q.shape[-3], v.shape[-1]).transpose(-2, -3)
         ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1]))
         return out
 
