@@ -38,9 +38,9 @@ LENGTHS += " max_encoder_position_embeddings max_decoder_position_embeddings"
 SIZES = {
     **{name: size for names, size in ((WIDTHS, 32), (LAYERS, 2), (HEADS, 4), (INNER, 48),
        (LENGTHS, 64)) for name in names.split()},
-    **{"vocab_size": 50, "d_kv": 8, "d_head": 8, "head_dim": 8, "num_key_value_heads": 2},
-    **{"rotary_dim": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
-    **{"decoder_start_token_id": 1, "sliding_window": 4, "block_size": 4, "attention_window": 4},
+    "vocab_size": 50, "d_kv": 8, "d_head": 8, "head_dim": 8, "num_key_value_heads": 2,
+    "rotary_dim": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "decoder_start_token_id": 1, "sliding_window": 4, "block_size": 4, "attention_window": 4,
 }  # fmt: skip
 RELATIVE = {"relative_attention": True, "pos_att_type": "c2p|p2c", "type_vocab_size": 0}
 OTHERS = {
@@ -91,7 +91,8 @@ def check_look(model: Any, given: dict[str, Any]) -> str:
     for site in sight:
         off = (site.weights() @ repeat_kv(site.v, site.q) - site.out).abs().max()
         errors.append(float(off / site.v.abs().max().clamp(min=1e-9)))
-    found = "exact" if max(errors) < TOLERANCE and not sight.skipped else "differs"
+    found = "exact" if max(errors) < TOLERANCE else "differs"
+    found = "in part" if sight.skipped else found
     return f"{found}: output {errors[0]:.0e}, {len(sight)} maps {max(errors[1:]):.0e}"
 
 
