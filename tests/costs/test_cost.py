@@ -171,7 +171,7 @@ def test_it_prints_as_a_table_with_formula_and_number():
 
 @pytest.mark.usefixtures("users_view")
 def test_errors_suggest_a_fix():
-    with pytest.raises(ConfigError, match="got Linear; try rg.models.from_pretrained"):
+    with pytest.raises(ConfigError, match="got Linear; try a whole model"):
         rg.cost(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="source: needs 1 or more, got 0"):
         rg.cost(rg.nn.FeedForward(2), source=0)

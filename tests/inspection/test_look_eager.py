@@ -69,7 +69,6 @@ OTHERS = {
 MODELS = QUICK | OTHERS
 ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 SHAKE = {"XLNet": 25.0, "FSMT": 12.0}
-WRITERS = ("GPTJ", "GPTNeo", "Bloom", "Mpt", "CodeGen")
 
 
 def make(name: str, kind: str | None = None, options: dict | None = None):
@@ -145,7 +144,7 @@ def without_key(w: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", ["GPTNeo", "Bloom", "DebertaV2", "XLNet", "OpenAIGPT"])
 def test_edits_are_those_made_at_the_softmax(name):
     model, given = make(name), inputs(name)
     plain = real(model(**given)[0])
@@ -164,7 +163,7 @@ def test_edits_are_those_made_at_the_softmax(name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", ["GPTNeo", "Bloom", "Mpt"])
 def test_a_generated_text_joins_into_the_map_of_the_whole(name):
     model = make(name)
     options = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "pad_token_id": 0}

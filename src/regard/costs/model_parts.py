@@ -26,7 +26,8 @@ from regard.nn import (
 def iter_cost_parts(model: nn.Module, counter: CostCounter) -> Iterator[CostPart]:
     """The parts of a model or layer of regard, in the order they run."""
     raise ConfigError(
-        f"model: needs a model of regard, got {type(model).__name__}; try rg.models.from_pretrained"
+        f"model: needs a model of regard or transformers, got {type(model).__name__}; "
+        "try a whole model"
     )
 
 

@@ -37,16 +37,21 @@ def trace_cost_parts(model: Any, source: int, target: int, batch: int) -> list[C
     """The parts of a transformers model in the order they run."""
     shapes = _meta_copy(model)
     tracer = _Tracer(shapes, {"source": source, "target": target}, batch)
+    inputs = _inputs(shapes, source, target, batch)
     try:
         with tracer.tracing():
-            out = shapes(**_inputs(shapes, source, target, batch))
+            shapes(**inputs)
+        # a second pass: the copies of keys and values in a cache are no activations
+        shapes.config.use_cache, tracer.is_counting = True, False
+        with torch.no_grad(), _ShapesOnly(tracer):
+            out = shapes(**inputs)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         reason = (str(e) or type(e).__name__).strip().splitlines()[0]
         raise ConfigError(
             f"model: needs a forward pass from shapes and {shapes.main_input_name} alone, got "
             f"{type(model).__name__}: {reason}; try a part of it, such as model.text_model"
         ) from e
-    tracer.count_cache(getattr(out, "past_key_values", None))
+    tracer.count_cache(getattr(out, "past_key_values", getattr(out, "cache_params", None)))
     if shapes.main_input_name != "input_ids":  # patches or frames
         tracer.lengths["source"] = tracer.sequence_length() or source
     return [tracer.cost_part(name) for name in tracer.parts]
@@ -100,7 +105,7 @@ def _meta_copy(model: Any) -> Any:
     can_set = getattr(shapes, "_can_set_experts_implementation", None)  # from version 5 on
     if can_set is not None and can_set():  # a loop over experts reads which are chosen
         shapes.set_experts_implementation("grouped_mm")
-    shapes.config.use_cache = True  # off in a few models
+    shapes.config.use_cache = False
     return shapes.eval()
 
 
@@ -138,6 +143,7 @@ class _Tracer:
         self.model, self.lengths, self.batch = model, lengths, batch
         self.modules = dict(model.named_modules())
         self.paths: list[str] = [""]  # of the running modules
+        self.is_counting = True
         self.parts: dict[str, _Part] = {}
         self.is_pair = bool(model.config.is_encoder_decoder)
         readout = model.get_output_embeddings()
@@ -227,6 +233,8 @@ class _Tracer:
 
     def add(self, products: list[_Product], tensors: list[Tensor]) -> None:
         """Count matrix products of the running module, which read or write these tensors."""
+        if not self.is_counting:
+            return
         part = self.part(self.paths[-1])
         part.products.update(p for p in products if p.multiply_adds)
         part.bytes_moved += sum(x.numel() * x.element_size() for x in tensors)
@@ -288,37 +296,35 @@ class _Products(TorchDispatchMode):
         packet = getattr(func, "overloadpacket", None)
         if packet in (aten.mm, aten.addmm):
             a, b = args[-2:]
-            self.tracer.add([_Product(1, *a.shape, b.shape[1])], [*args, out])
+            self.tracer.add([_Product(1, a.shape[0], a.shape[1], b.shape[1])], [*args, out])
         elif packet in (aten.bmm, aten.baddbmm):
             a, b = args[-2:]
-            self.tracer.add([_Product(*a.shape, b.shape[2])], [*args, out])
+            count, rows, inner = a.shape
+            self.tracer.add([_Product(count, rows, inner, b.shape[2])], [*args, out])
         elif packet in (aten.convolution, aten._convolution):
             x, weight = args[:2]
             places = (x if args[6] else out).shape  # a transposed one reads each place
-            inner = weight[0].numel()
-            columns = weight.shape[0]
-            self.tracer.add(
-                [_Product(places[0], math.prod(places[2:]), inner, columns)], [x, weight, out]
-            )
+            rows, inner, columns = math.prod(places[2:]), weight[0].numel(), weight.shape[0]
+            self.tracer.add([_Product(places[0], rows, inner, columns)], [x, weight, out])
         return out
 
 
 class _ShapesOnly(TorchFunctionMode):
     """Functions that the meta device lacks: fused attention, experts, and reading a number.
 
-    Every number is 0: checks for padding, global attention or a full mask answer no.
+    A number is 0, and what must hold for `all` holds: nothing is padded, masked or packed.
     """
 
     def __init__(self, tracer: _Tracer):
         super().__init__()
         self.tracer = tracer
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in READS and args[0].is_meta:
             return READS[name]
+        if name == "all" and len(args) == 1 and not kwargs and args[0].is_meta:
+            return torch.tensor(True)
         if name.endswith("grouped_mm"):  # the rows of all experts, each times one of the matrices
             self.tracer.add([], [args[1][1:]])
             return args[0] @ args[1][0]
@@ -329,8 +335,7 @@ class _ShapesOnly(TorchFunctionMode):
         count = math.prod(q.shape[:-2])
         queries, keys, head_dim, value = q.shape[-2], *k.shape[-2:], v.shape[-1]
         products = [_Product(count, queries, head_dim, keys), _Product(count, queries, keys, value)]
-        self.tracer.add(products[:1], [q, k, v, out])
-        self.tracer.add(products[1:], [])
+        self.tracer.add(products, [q, k, v, out])
         return out
 
 
@@ -339,7 +344,8 @@ class _SaveForBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = q.new_empty(*q.shape[:-1], v.shape[-1])
+        # as torch lays it out: the heads of a token side by side
+        out = q.new_empty(*q.shape[:-3], q.shape[-2], q.shape[-3], v.shape[-1]).transpose(-2, -3)
         ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1]))
         return out
 
@@ -382,24 +388,14 @@ class _Letters:
 
     def _term(self, product: _Product) -> tuple[int, tuple[str, ...]]:
         """A number and the letters that it is multiplied by."""
-        count, (rows, inner, columns) = (
-            product.count,
-            (product.rows, product.inner, product.columns),
-        )
-        if count == 1 and rows % self.batch == 0:  # a linear layer over all tokens
-            number, letters = self._length(rows // self.batch)
-            return self._times(number, ("B", *letters), (inner, columns))
-        if count % self.batch:
+        sizes = [product.rows, product.inner, product.columns]
+        if product.count == 1 and sizes[0] % self.batch == 0:  # a linear layer over all tokens
+            return self._write([sizes[0] // self.batch], sizes[1:])
+        if product.count % self.batch:
             return product.multiply_adds, ()
-        per_sequence = count // self.batch
-        sizes = [rows, inner, columns]
-        wide = self._width_axis(per_sequence, sizes)
-        width = per_sequence * sizes.pop(wide)
-        number, letters = 1, ("B",)
-        for size in sizes:
-            factor, found = self._length(size)
-            number, letters = number * factor, (*letters, *found)
-        return self._times(number, letters, (width,))
+        per_sequence = product.count // self.batch
+        width = per_sequence * sizes.pop(self._width_axis(per_sequence, sizes))
+        return self._write(sizes, [width])
 
     def _width_axis(self, heads: int, sizes: list[int]) -> int:
         """The axis that is the width of a head; the others are lengths."""
@@ -407,22 +403,19 @@ class _Letters:
         free = [i for i, size in enumerate(sizes) if size not in self.lengths.values()]
         return next((i for i in known if i in free), (free or known or [1])[0])
 
-    def _length(self, size: int) -> tuple[int, tuple[str, ...]]:
-        letter = next((name for name, x in self.lengths.items() if x == size), None)
-        return (size, ()) if letter is None else (1, (letter,))
-
-    def _times(
-        self, number: int, letters: tuple[str, ...], widths: tuple[int, ...]
-    ) -> tuple[int, tuple[str, ...]]:
-        for width in widths:
-            letter = next((name for name, x in self.widths.items() if x == width), None)
-            if letter is None and width > 1:
-                letter = next(self.spare, None)
-                if letter is not None:
-                    self.widths[letter] = width
-            number, letters = (
-                (number * width, letters) if letter is None else (number, (*letters, letter))
-            )
+    def _write(self, lengths: list[int], widths: list[int]) -> tuple[int, tuple[str, ...]]:
+        """B · lengths · widths; a size without a letter becomes part of the number."""
+        number, letters = 1, ["B"]
+        for sizes, known in ((lengths, self.lengths), (widths, self.widths)):
+            for size in sizes:
+                letter = next((name for name, x in known.items() if x == size), None)
+                if letter is None and known is self.widths and size > 1:
+                    letter = next(self.spare, None)
+                    self.widths |= {} if letter is None else {letter: size}
+                if letter is None:
+                    number *= size
+                else:
+                    letters.append(letter)
         order = ["B", *self.lengths, *self.widths]
         return number, tuple(sorted(letters, key=order.index))
 

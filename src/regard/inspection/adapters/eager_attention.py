@@ -9,8 +9,11 @@ attention then counts as skipped: what is recorded is exact by construction.
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add, and_
 from typing import Any
 
 import torch
@@ -81,10 +84,10 @@ class _Scores:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Softmax of traced scores, whose numbers are kept for the log-sum-exp."""
+    """Softmax of traced scores."""
 
     scores: _Scores
-    numbers: Tensor
+    lse: _Part  # (*lead, query, 1)
     dropout: float = 0.0
 
     def viewed(self, x: Tensor) -> "_Weights":
@@ -120,11 +123,13 @@ class EagerTracer:
         return out
 
     def _remember(self, x: Tensor, trace: _Trace) -> None:
-        self._traces[x] = trace, None if x.is_inference() else x._version
+        self._traces[x] = (trace, None if x.is_inference() else x._version)
 
     def _find(self, x: Any) -> _Trace | None:
-        trace, version = self._traces.get(x, (None, None)) if isinstance(x, Tensor) else (None,) * 2
-        return trace if version is None or version == x._version else None  # changed by a view
+        entry = self._traces.get(x) if isinstance(x, Tensor) else None
+        if entry is None or (entry[1] is not None and entry[1] != x._version):
+            return None  # or changed through a view
+        return entry[0]
 
     def _product(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if getattr(_nested, "active", False):
@@ -158,12 +163,12 @@ class EagerTracer:
             self._remember(out, scores.viewed(out))
 
     def _einsum(self, out: Tensor, equation: Any, *operands: Any) -> Tensor:
-        operands = operands[0] if isinstance(operands[0], list | tuple) else operands
-        if not isinstance(equation, str) or len(operands) != 2:
+        pair = operands[0] if isinstance(operands[0], list | tuple) else operands
+        if not isinstance(equation, str) or "." in equation or len(pair) != 2:
             return out
-        inputs, arrow, result = equation.replace(" ", "").partition("->")
-        (a, b), (left, right) = operands, inputs.split(",")
-        if not arrow or "." in equation or len(result) < 2:
+        inputs, _, result = equation.replace(" ", "").partition("->")
+        (a, b), (left, right) = pair, inputs.split(",")
+        if len(result) < 2:
             return out
         weights = self._find(a)
         if isinstance(weights, _Weights):  # (…, query, key), (key, …, value) to any order
@@ -205,13 +210,18 @@ class EagerTracer:
             window = int(allowed[0, 0, -1].sum())  # of a local mask
             parsed = parse_attention_mask(allowed, q, k, same_sequence=same, window=window)
         k, value = (trim_unused_keys(x, parsed.used_keys) for x in (k, value))
-        bias = _sum_biases(x[..., : k.shape[2]] for x in added)
-        terms = {"mask": parsed.mask, "bias": bias, "scale": scores.scale, "offset": parsed.offset}
-        checked = make_terms(q, k, **terms)
-        call = AttentionCall(q, k, value.to(q.dtype), checked, weights.dropout)
-        out = _Part(own, lead).regroup(front)
-        numbers = _Part(upcast(weights.numbers), tuple(weights.numbers.shape[:-2])).regroup(front)
-        lse = numbers.logsumexp(-1)
+        biases: list[Bias] = [DenseBias(x[..., : k.shape[2]]) for x in added]
+        terms = make_terms(
+            q,
+            k,
+            mask=parsed.mask,
+            bias=reduce(add, biases) if biases else None,
+            scale=scores.scale,
+            offset=parsed.offset,
+        )
+        call = AttentionCall(q, k, value.to(q.dtype), terms, weights.dropout)
+        out, lse = (part.regroup(front) for part in (_Part(own, lead), weights.lse))
+        lse = lse[..., 0]
         if allowed is not None and not (visible := allowed.any(-1).expand_as(lse)).all():
             # a padded query has no weights here, as in `attend`; models average all values for it
             out, lse = out * visible[..., None], lse.masked_fill(~visible, -torch.inf)
@@ -219,19 +229,19 @@ class EagerTracer:
         def compute(edited: AttentionCall) -> AttentionResult:
             return (out, lse) if edited is call else compute_attention(edited)
 
-        with torch.autocast(q.device.type, enabled=False):
+        with torch.autocast(q.device.type, enabled=False) if is_autocast(q) else nullcontext():
             result, _ = dispatch(call, compute)
         return result.to(own.dtype).reshape(own.shape)
 
     @staticmethod
     def _batch_and_heads(scores: _Scores, lead: Lead, module: nn.Module | None) -> Lead | None:
         """Sizes of batch and heads; None if one axis cannot be split into them."""
-        if len(lead) == 1 and scores.batch_and_heads is not None:
-            return scores.batch_and_heads
         sources = (module, getattr(module, "config", None))
         counts = [getattr(source, name, None) for source in sources for name in HEAD_COUNTS]
         heads = next((n for n in counts if isinstance(n, int) and n > 0), None)
         if len(lead) == 1:
+            if heads is None and scores.batch_and_heads is not None:
+                return scores.batch_and_heads
             heads = heads or 1
             return None if lead[0] % heads else (lead[0] // heads, heads)
         if len(lead) > 2 and heads not in (None, lead[-1]):
@@ -249,17 +259,7 @@ def _masks_and_biases(scores: _Scores, front: Lead) -> tuple[Tensor | None, list
             x = x.masked_fill(hidden, 0)
         if x.requires_grad or x.any():
             added.append(x)
-    mask = None
-    for part in allowed:
-        mask = part if mask is None else mask & part
-    return mask, added
-
-
-def _sum_biases(added: Iterator[Tensor]) -> Bias | None:
-    bias: Bias | None = None
-    for x in added:
-        bias = DenseBias(x) if bias is None else bias + DenseBias(x)
-    return bias
+    return (reduce(and_, allowed) if allowed else None), added
 
 
 def _fits(axes: str, wanted: str) -> bool:
@@ -334,11 +334,12 @@ def _where(traces: list, args: tuple, kwargs: dict, out: Tensor) -> _Trace | Non
     """where(condition, scores, value), where(condition, value, scores), scores.where(condition)"""
     if len(args) != 3:
         return None
+    first, second, third = args
     if traces[0]:
-        return _allow(traces[0], args[1], args[2], out)
-    return _allow(
-        traces[1] or traces[2], args[0] if traces[1] else ~args[0], args[2 if traces[1] else 1], out
-    )
+        return _allow(traces[0], second, third, out)
+    if traces[1]:
+        return _allow(traces[1], first, third, out)
+    return _allow(traces[2], ~first, second, out)
 
 
 def _allow(scores: Any, allowed: Tensor, value: Any, out: Tensor) -> _Trace | None:
@@ -348,9 +349,10 @@ def _allow(scores: Any, allowed: Tensor, value: Any, out: Tensor) -> _Trace | No
 
 
 def _clamp(traces: list, args: tuple, kwargs: dict, out: Tensor) -> _Trace | None:
-    """maximum(scores, lowest): hidden scores stay hidden"""
-    (low,) = (*args[1:], *kwargs.values())[:1] or (0,)
-    return traces[0] if isinstance(traces[0], _Scores) and _is_hidden(low) else None
+    """maximum(scores, lowest) or clamp(scores, min=lowest): hidden scores stay hidden"""
+    limits = [*args[1:], *(kwargs[name] for name in ("min", "other") if name in kwargs)]
+    one = len(limits) == 1 == len(args) + len(kwargs) - 1 and _is_hidden(limits[0])
+    return traces[0] if one and isinstance(traces[0], _Scores) else None
 
 
 def _is_hidden(value: Any) -> bool:
@@ -359,18 +361,20 @@ def _is_hidden(value: Any) -> bool:
 
 
 def _softmax(traces: list, args: tuple, kwargs: dict, out: Tensor) -> _Trace | None:
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    last = isinstance(traces[0], _Scores) and dim in (-1, out.ndim - 1)
-    return _Weights(traces[0], args[0]) if last else None
+    scores, numbers, *rest = traces[0], *args
+    dim = kwargs.get("dim", rest[0] if rest else None)
+    if not isinstance(scores, _Scores) or dim not in (-1, out.ndim - 1):
+        return None
+    lse = upcast(numbers).logsumexp(-1, keepdim=True)
+    return _Weights(scores, _Part(lse, tuple(lse.shape[:-2])))
 
 
 def _dropout(traces: list, args: tuple, kwargs: dict, out: Tensor) -> _Trace | None:
-    p, training = (*args[1:3], *(None, None))[:2]
-    p = kwargs.get("p", 0.5 if p is None else p)
-    training = kwargs.get("training", True if training is None else training)
     if not isinstance(traces[0], _Weights):
         return None
-    return replace(traces[0], dropout=float(p) if training else 0.0)
+    given = {"p": 0.5, "training": True}
+    given |= dict(zip(("p", "training"), args[1:], strict=False)) | kwargs
+    return replace(traces[0], dropout=float(given["p"]) if given["training"] else 0.0)
 
 
 _KEPT = "to float double half bfloat16 type type_as contiguous clone"
@@ -385,5 +389,5 @@ _HANDLERS: dict[str, Callable[..., _Trace | None]] = {
     "where": _where,
     **dict.fromkeys(("max", "maximum", "clamp", "clamp_min"), _clamp),
     **dict.fromkeys(("softmax", "special_softmax"), _softmax),
-    **dict.fromkeys(("dropout", "native_dropout"), _dropout),
+    "dropout": _dropout,
 }
