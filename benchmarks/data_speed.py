@@ -1,13 +1,15 @@
 """Training from files compared with training on batches that are in memory already.
 
-python benchmarks/data_speed.py                  # all six kinds, about 3 minutes on two cores
+python benchmarks/data_speed.py                                # all six kinds, about 3 minutes
 python benchmarks/data_speed.py pairs speech --seconds 60
+python benchmarks/data_speed.py --threads 1 --cpu-time         # on a machine with other work
 
 For each kind of data a script below writes files of random content, `regard new` proposes the
 recipe, and one `Trainer` runs it on the CPU. It takes a few batches from the files, then the same
 batches again from memory, and so on in turn, so both have the same shapes and the same load of the
-machine. Reported are milliseconds per step, the part of it that making the batch takes, and the
-step rate with files relative to that without.
+machine. Reported are milliseconds per step of both, milliseconds to make a batch (the mean of many,
+without steps between), and the step rate with files relative to that without: as measured, and as
+step / (step + batch), which has less noise.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import time
 import wave
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +34,8 @@ from regard.errors import TrainError
 from regard.tasks import propose
 
 STEPS_PER_TURN = 4
-WARMUP_TURNS = 2
+WARMUP_TURNS = 1
+BATCHES_ALONE = 100
 rng = random.Random(0)
 WORDS = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(2, 9))) for _ in range(3000)]
 
@@ -108,9 +112,9 @@ KINDS = {
 class Alternating:
     """Batches of a source, each turn again from memory; keeps the times of both."""
 
-    def __init__(self, source, seconds):
-        self.source, self.seconds = source, seconds
-        self.times = {"files": 0.0, "memory": 0.0, "batch": 0.0}
+    def __init__(self, source, seconds, clock):
+        self.source, self.seconds, self.clock = source, seconds, clock
+        self.files = self.memory = 0.0
         self.steps = 0
 
     def state(self):
@@ -122,22 +126,19 @@ class Alternating:
     def __iter__(self):
         stream, started, turn = iter(self.source), time.perf_counter(), 0
         while time.perf_counter() - started < self.seconds or turn <= WARMUP_TURNS:
-            begun, making, batches = time.perf_counter(), 0.0, []
+            begun, batches = self.clock(), []
             for _ in range(STEPS_PER_TURN):
-                before = time.perf_counter()
                 batches.append(next(stream))
-                making += time.perf_counter() - before
                 yield batches[-1]  # the step takes place before this returns
-            middle = time.perf_counter()
+            middle = self.clock()
             yield from batches
             if (turn := turn + 1) > WARMUP_TURNS:
-                self.times["files"] += middle - begun
-                self.times["memory"] += time.perf_counter() - middle
-                self.times["batch"] += making
+                self.files += middle - begun
+                self.memory += self.clock() - middle
                 self.steps += STEPS_PER_TURN
 
 
-def measure(kind, seconds):
+def measure(kind, seconds, clock):
     folder = Path(tempfile.mkdtemp())
     try:
         recipe = propose(kind, [KINDS[kind](folder)]).recipe
@@ -146,31 +147,41 @@ def measure(kind, seconds):
         tokenizer = task.tokenizer(settings.seed)
         model = models.build(task.resolve(recipe.model, tokenizer))
         task.prepare_model(model, tokenizer, settings)
-        source = Alternating(task.batches(tokenizer, settings), seconds)
+        batches = task.batches(tokenizer, settings)
+        source = Alternating(batches, seconds, clock)
         trainer = train.Trainer(model, train.objective(task.objective), source, settings)
         with suppress(TrainError):  # no more batches: the time is over
             trainer.run()
+        started = clock()
+        for _ in islice(batches, BATCHES_ALONE):
+            pass
+        batch = 1000 * (clock() - started) / BATCHES_ALONE
     finally:
         shutil.rmtree(folder)
-    files, memory, batch = (1000 * x / source.steps for x in source.times.values())
+    files, memory = (1000 * x / source.steps for x in (source.files, source.memory))
     return {"steps": source.steps, "files": files, "memory": memory, "batch": batch}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kinds", nargs="*", default=list(KINDS))
-    parser.add_argument("--seconds", type=float, default=22, help="per kind")
+    parser.add_argument("--seconds", type=float, default=20, help="per kind")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds instead of real ones")
     parser.add_argument("--out", type=Path, help="also write the numbers as JSON")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print("| kind | steps | files, ms | memory, ms | batch, ms | step rate with files |")
-    print("|---|---|---|---|---|---|")
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    print(
+        "| kind | steps | files, ms | memory, ms | batch, ms | measured | step / (step + batch) |"
+    )
+    print("|---|---|---|---|---|---|---|")
     results = {}
     for name in options.kinds:
-        results[name] = row = measure(name, options.seconds)
-        ratio = row["memory"] / row["files"]
+        results[name] = row = measure(name, options.seconds, clock)
+        step, batch = row["memory"], row["batch"]
         times = " | ".join(f"{row[x]:.1f}" for x in ("files", "memory", "batch"))
-        print(f"| {name} | {row['steps']} | {times} | {ratio:.1%} |", flush=True)
+        ratios = f"{step / row['files']:.1%} | {step / (step + batch):.1%}"
+        print(f"| {name} | {row['steps']} | {times} | {ratios} |", flush=True)
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
