@@ -232,8 +232,8 @@ def test_six_kinds_of_foreign_data_become_served_models(tmp_path):
     steps = ("steps=2", "model.layers=1", "model.dim=32", "model.heads=2")
     for kind, count in (("pairs", 200), ("labels", 150), ("tags", 150), ("text", 60)):
         train(kind, tmp_path, count, *steps)
-    for kind in ("images", "speech"):
-        train(kind, tmp_path, 90, *steps, "batch_size=8")
+    train("speech", tmp_path, 90, *steps, "batch_size=8")
+    train("images", tmp_path, 90, "steps=2", "batch_size=8")
     runs, rng = tmp_path / "runs", random.Random(1)
     assert set(regard("label", runs / "labels", "no signal").stdout.split()[::2]) == set(TICKETS)
     assert regard("tag", runs / "tags", "Add 3 cups of milk").stdout.startswith("Add")

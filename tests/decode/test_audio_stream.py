@@ -136,7 +136,7 @@ def test_the_state_does_not_grow_with_time(chunk, piece, time):
     assert state.cache.length == 2 * chunk
 
 
-def test_an_output_comes_as_soon_as_the_models_delay_allows():
+def test_the_latency_is_the_delay_of_the_model():
     model = tiny(chunk=3, sample_rate=1000)
     stream, state = AudioStream(model), AudioStream(model).start()
     for sample in range(1, 500):
@@ -191,7 +191,7 @@ def test_a_multibyte_character_is_emitted_when_complete():
     assert played.partial_text == "�"
 
 
-def test_a_beam_streams_what_it_finds_on_the_whole():
+def test_a_streamed_beam_matches_offline():
     model, wave = tiny(left_chunks=3), torch.randn(2000)
     log_probs = model.forward_waveform(wave[None])[0][0].detach()
     (want,) = decode.prefix_beam(log_probs, width=6)

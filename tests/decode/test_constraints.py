@@ -72,7 +72,7 @@ def test_a_forced_prefix_is_generated_and_continued(name, search):
 
 @some_translators
 @each_search
-def test_each_row_has_the_prefix_that_is_its_own(name, search):
+def test_each_row_has_its_own_prefix(name, search):
     rows = [[4], [5, 6], [], [6, 6, 6]]
     found = answers(name, search, ForcedPrefix(rows)).to_lists()
     each = len(found) // 4
@@ -91,7 +91,7 @@ def test_a_token_that_is_not_allowed_never_appears(name, search):
 
 @some_translators
 @each_search
-def test_words_are_written_whole_and_no_others(name, search):
+def test_only_allowed_words_are_generated(name, search):
     words = [[4], [4, 5, 6], [6, 3]]
     found = answers(name, search, AllowedWords(words, end=END), limit=9)
     for row, ended in zip(found.to_lists(), found.ended.flatten().tolist(), strict=True):
@@ -102,7 +102,7 @@ def test_words_are_written_whole_and_no_others(name, search):
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size=1, max_size=4))
-def test_the_tree_of_words_allows_what_trying_all_words_allows(words):
+def test_the_trie_matches_a_search_over_all_words(words):
     rule, end = AllowedWords(words, end=4), 4
     sums = {(): True}
     for n in range(1, 4):

@@ -53,7 +53,7 @@ def start(model: models.Translator, source: torch.Tensor, lengths: torch.Tensor)
 
 
 @each_config
-def test_logits_are_the_models_own(name, monkeypatch):
+def test_logits_match_the_model(name, monkeypatch):
     monkeypatch.setattr(cache, "INITIAL_CAPACITY", 2)  # it must grow on the way
     model, (source, lengths), target = made(name), sources(), torch.randint(VOCAB, (4, 9))
     stepper, state = start(model, source, lengths)
@@ -66,7 +66,7 @@ def test_logits_are_the_models_own(name, monkeypatch):
 
 @each_config
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_search_finds_what_it_finds_by_the_model(name, width):
+def test_searches_match_the_model(name, width):
     model, (source, lengths) = made(name), sources()
     stepper, state = start(model, source, lengths)
     with torch.enable_grad():
@@ -82,7 +82,7 @@ def test_a_search_finds_what_it_finds_by_the_model(name, width):
     assert_close(fast.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
 
 
-def test_without_residuals_logits_are_the_models_own():
+def test_logits_without_residuals_match_the_model():
     model, (source, lengths), first = made(skip=False), sources(), torch.ones(4, dtype=torch.long)
     stepper, state = start(model, source, lengths)
     logits, _ = stepper.step(first, state)
@@ -124,7 +124,7 @@ def test_rows_of_one_sequence_are_reordered_and_taken_apart():
     assert_close(logits, model(source[home], past, lengths[home])[:, -1], atol=1e-5, rtol=1e-5)
 
 
-def test_weights_that_changed_are_seen_at_the_next_start():
+def test_changed_weights_are_used_at_the_next_start():
     model, (source, lengths) = made(), sources()
     stepper, first = make_stepper(model), torch.ones(4, dtype=torch.long)
     for _ in range(2):

@@ -132,7 +132,7 @@ def test_a_stepper_guides_the_beam():
     assert found.labels == max(scores, key=lambda labels: scores[labels])
 
 
-def test_what_the_search_needs_is_reported(users_view):
+def test_invalid_arguments_of_the_search_raise(users_view):
     with pytest.raises(ConfigError, match="width: needs 1 or more, got 0"):
         PrefixBeam(width=0)
     with pytest.raises(ConfigError, match="n_best: needs 1 to width=2, got 3; try a wider beam"):

@@ -55,7 +55,7 @@ def both(model, prompt, lengths):
 @each_model
 @pytest.mark.parametrize("batch", [1, 3, 33, 70])  # a program takes 64 rows at most
 @pytest.mark.parametrize("chained", [True, False], ids=["chained", "plain"])
-def test_logits_on_a_gpu_are_the_models_own(changes, batch, chained):
+def test_logits_on_a_gpu_match_the_model(changes, batch, chained):
     model, (prompt, lengths) = made(changes), prompts(batch)
     stepper, *_ = both(model, prompt, lengths)
     stepper.engine.tuning = Tuning(pdl=chained, batch_pdl=chained)
@@ -80,7 +80,7 @@ def test_logits_on_a_gpu_are_the_models_own(changes, batch, chained):
     ],
     ids=["default", "plain", "apart", "narrow"],
 )
-def test_bfloat16_on_a_gpu_is_as_near_to_float32_as_the_models_own(changes, batch, tuning):
+def test_bfloat16_on_a_gpu_is_as_close_to_float32_as_the_model(changes, batch, tuning):
     model, (prompt, lengths) = made(changes, torch.bfloat16), prompts(batch)
     exact = made(changes)
     exact.load_state_dict(model.state_dict())
@@ -106,7 +106,7 @@ def test_one_row_on_a_gpu_is_the_same_to_the_bit_each_time(dtype):
 
 
 @each_batch
-def test_what_is_no_number_is_not_hidden_on_a_gpu(batch):
+def test_nan_gives_nan_logits_on_a_gpu(batch):
     model, (prompt, lengths) = made({}, torch.bfloat16), prompts(batch)
     weight = cast(Any, model.decoder.blocks[1]).feed_forward.to_out.weight.data
     weight[3, 4] = torch.nan
@@ -121,7 +121,7 @@ def test_what_is_no_number_is_not_hidden_on_a_gpu(batch):
 
 @each_model
 @pytest.mark.parametrize(("batch", "width"), [(1, 1), (3, 1), (33, 1), (1, 3), (3, 3)])
-def test_searches_on_a_gpu_find_what_they_find_by_the_model(changes, batch, width):
+def test_searches_on_a_gpu_match_the_model(changes, batch, width):
     model, (prompt, lengths) = made(changes), prompts(batch)
     stepper, _, slow = both(model, prompt, lengths)
     first = last_tokens(prompt, lengths)

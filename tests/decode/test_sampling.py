@@ -97,7 +97,7 @@ def test_without_a_choice_sampling_is_greedy(name, how):
 
 
 @some_translators
-def test_a_row_draws_the_same_alone_and_unpadded(name):
+def test_samples_do_not_depend_on_batch_and_padding(name):
     model, (source, lengths) = translator(name), sources()
     stepper, limit = make_stepper(model), 6
     state, how = stepper.start(source, lengths), Sampling(top_p=0.9, seed=7)
@@ -110,7 +110,7 @@ def test_a_row_draws_the_same_alone_and_unpadded(name):
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "learned", "rotary", "window"])
-def test_a_language_model_draws_what_it_would_without_a_cache(name):
+def test_sampling_with_a_cache_matches_without(name):
     model, (prompt, lengths), limit = language(name), sources(), 6
     stepper, how = make_stepper(model), Sampling(top_k=5, seed=3)
     state, first = stepper.start(prompt, lengths), last_tokens(prompt, lengths)
@@ -128,7 +128,7 @@ def test_a_language_model_draws_what_it_would_without_a_cache(name):
         assert [t for t in row[length:] if t != END] == found[n]
 
 
-def test_the_probability_of_what_was_drawn_is_the_models_own():
+def test_the_log_probability_of_samples_is_that_of_the_model():
     model, (source, lengths) = translator("sinusoidal"), sources()
     stepper = make_stepper(model)
     how = Sampling(temperature=2.0, top_k=3, seed=1)

@@ -89,7 +89,7 @@ class Table:
         return state[rows]
 
 
-def test_a_beam_of_two_finds_the_answer_that_greed_misses():
+def test_a_beam_of_two_finds_a_sequence_that_greedy_misses():
     # 0 → 1 looks best (0.6), but then all is open (0.5 · 0.5); 0 → 3 is 0.4 and sure to end
     table = Table([0, 0.6, 0, 0.4], [0, 0.5, 0.5, 0], [0, 0, 1, 0], [0, 0, 1, 0])
     state, first = table.start([0]), torch.tensor([0])
@@ -154,7 +154,7 @@ def test_cached_logits_after_prompts_of_several_lengths_are_the_uncached_ones(na
 
 
 @each_translator
-def test_greedy_writes_what_the_model_without_a_cache_writes_alone_and_unpadded(name):
+def test_cached_greedy_of_a_batch_matches_uncached_greedy_of_each_row(name):
     model, (source, lengths) = translator(name), sources(2)
     stepper = make_stepper(model)
     answer = greedy(stepper, stepper.start(source, lengths), firsts(2), end=END, max_new_tokens=6)
@@ -175,7 +175,7 @@ def test_a_beam_of_one_is_greedy(name):
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "rotary", "lstm-luong", "gru-hybrid"])
-def test_a_beam_over_a_batch_is_the_beam_of_each_alone(name):
+def test_a_beam_does_not_depend_on_the_batch(name):
     model, (source, lengths) = translator(name), sources()
     stepper, given = make_stepper(model), {"end": END, "max_new_tokens": 6, "width": 3, "n_best": 3}
     together = beam(stepper, stepper.start(source, lengths), firsts(4), **given)
@@ -187,7 +187,7 @@ def test_a_beam_over_a_batch_is_the_beam_of_each_alone(name):
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 @pytest.mark.parametrize("name", ["sinusoidal", "alibi", "rnn-none", "lstm-bahdanau", "gru-hybrid"])
-def test_a_beam_that_holds_every_sequence_finds_the_best_of_all(name, penalty):
+def test_a_beam_as_wide_as_all_sequences_finds_the_best(name, penalty):
     model, limit, source = translator(name, vocab=4), 3, torch.tensor([[3, 0, 1, 3]])
     alphabet = [t for t in range(4) if t != END]
     ended = [(*w, END) for n in range(limit) for w in product(alphabet, repeat=n)]
@@ -226,7 +226,7 @@ def test_one_encoding_serves_two_first_tokens():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_searched_is_reported():
+def test_invalid_searches_raise():
     model = translator("sinusoidal")
     stepper = make_stepper(model)
     state = stepper.start(sources()[0])

@@ -76,7 +76,7 @@ def test_the_error_of_the_first_order_is_quadratic(terms):
         assert 3.9 < ratio < 4.1
 
 
-def test_the_only_key_seen_takes_all_with_it():
+def test_dropping_the_only_visible_key_gives_zero():
     site = rg.make_site(*tensors(), mask=rg.Causal())
     assert_close(rg.inspection.drop_key_effect(site, 0).change[:, :, 0], -site.out[:, :, 0])
 
@@ -122,7 +122,7 @@ def off(got, want):
 @pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, 2.0, -1.0, 0.0]).double()])
 @pytest.mark.parametrize("left", [0.3, 1e-3, 1e-6, 1e-12])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_answers_hold_where_one_key_has_nearly_all_the_weight(dtype, left, sinks):
+def test_effects_are_exact_where_one_key_has_nearly_all_the_weight(dtype, left, sinks):
     q, k, v, bias = dominated(dtype, left, sinks)
     terms = {"bias": bias, **({} if sinks is None else {"sinks": sinks.float()})}
     site, old = rg.make_site(q, k, v, **terms), exact_scores(q, k, bias)
@@ -239,7 +239,7 @@ def test_an_answer_costs_less_than_the_attention_itself():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_has_no_closed_form_is_reported():
+def test_effects_without_a_closed_form_raise():
     q, k, v = tensors()
     asking = rg.make_site(q, k, v, bias=rg.RelativeKeys(torch.zeros(3, 8, dtype=torch.float64)))
     for ask in (rg.inspection.jitter_key_effect, rg.inspection.jitter_query_effect):

@@ -102,7 +102,7 @@ def test_a_long_map_is_described_by_its_statistics():
     assert said.startswith("A query looks at the token before it: 1.00")
 
 
-def test_the_numbers_said_are_those_of_the_survey():
+def test_descriptions_use_the_numbers_of_the_survey():
     keys = torch.zeros(30, 2)
     keys[7, 0] = 9.0
     site = make_site(torch.tensor([[9.0, 0.0]]).repeat(30, 1), keys)
@@ -134,7 +134,7 @@ def test_every_type_has_a_phrase_that_its_row_fills():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_head_or_sequence_that_is_not_there_is_reported():
+def test_a_missing_head_or_sequence_raises():
     site = make_site(*torch.randn(2, 3, 4))
     with pytest.raises(ShapeError, match="head: needs less than 1, got 1"):
         describe_head(site, 1)

@@ -94,7 +94,7 @@ def test_lines_of_one_query_leave_the_others_out():
     assert {segment[0][1] for part in lines for segment in part.get_segments()} == {6.0}
 
 
-def test_lines_where_nothing_is_seen_or_half_precision_rounds_past_one():
+def test_lines_of_masked_rows_and_of_half_precision():
     site = sentence(mask=torch.zeros(9, 9, dtype=torch.bool))
     assert len(draw.lines(site).axes[0].collections) == 0
     q = (torch.eye(4) * 40).bfloat16()
@@ -118,7 +118,7 @@ def test_thumbnails_have_their_own_scale_and_place():
     assert sheet[:, 48:52].isnan().all()
 
 
-def test_every_type_has_a_look_of_its_own():
+def test_every_head_type_has_its_own_style():
     assert TYPE_STYLES.keys() == TYPE_SENTENCES.keys()
     assert len(set(TYPE_STYLES.values())) == len(TYPE_STYLES)
 
@@ -206,7 +206,7 @@ def test_a_sequence_that_is_not_in_the_batch_is_reported(draw):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_whole_sight_where_one_attention_is_meant_is_reported():
+def test_a_sight_instead_of_a_site_raises():
     from regard.errors import LookError
     from regard.inspection import Sight
 

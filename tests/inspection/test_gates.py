@@ -30,7 +30,7 @@ def test_the_kept_share_is_the_product_of_the_later_forget_gates():
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
-def test_gates_are_those_of_trace_and_outputs_stay_bit_equal(kind):
+def test_gates_match_trace_and_outputs_stay_bit_identical(kind):
     layer = rg.nn.Recurrent(3, 4, kind=kind, layers=2, bidirectional=True)
     x, lengths = torch.randn(2, 7, 3), torch.tensor([7, 4])
     bare = layer(x, lengths=lengths)[0]
@@ -44,7 +44,7 @@ def test_gates_are_those_of_trace_and_outputs_stay_bit_equal(kind):
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
-def test_torch_modules_are_seen_too_in_every_layout(kind):
+def test_torch_modules_are_recorded_in_every_layout(kind):
     theirs = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True)
     ours = rg.nn.Recurrent(3, 4, kind=kind.__name__.lower(), layers=2, bidirectional=True)
     ours.load_torch(theirs)
@@ -73,7 +73,7 @@ def test_cells_called_one_by_one_are_joined_along_time():
 
 
 @pytest.mark.parametrize("attention", ["none", "bahdanau", "luong", "hybrid"])
-def test_both_sides_of_every_recurrent_translator_are_seen(attention):
+def test_encoder_and_decoder_of_recurrent_translators_are_recorded(attention):
     model = models.RecurrentTranslator(models.recurrent_tiny(vocab=9, attention=attention)).eval()
     source, target = torch.arange(5)[None], torch.arange(3)[None]
     with rg.inspection.record_gates(model) as seen, torch.no_grad():
@@ -88,7 +88,7 @@ def test_both_sides_of_every_recurrent_translator_are_seen(attention):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-def test_what_cannot_be_seen_is_reported():
+def test_unsupported_modules_raise():
     model = nn.ModuleDict(
         {
             "relu": nn.RNN(2, 2, nonlinearity="relu"),

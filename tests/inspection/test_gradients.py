@@ -172,7 +172,7 @@ def test_torch_cells_called_in_a_loop_are_one_walk():
     assert (found.time["cell"].c > 0).all()
 
 
-def test_translators_show_depth_and_time_and_leave_grad_alone():
+def test_translators_have_depth_and_time_and_grad_is_unchanged():
     source, target = torch.arange(5)[None], torch.arange(4)[None]
     translator = models.Translator(models.translator_tiny(vocab=9)).eval()
     found = rg.inspection.gradient_norms(

@@ -66,7 +66,7 @@ def test_the_band_of_cached_queries_starts_at_their_places():
     assert_close(last, whole[:, :, 6:])
 
 
-def test_seen_counts_the_keys_a_query_may_see():
+def test_visible_counts_the_keys_of_a_query():
     q = torch.zeros(2, 1, 300, 4)
     mask = Causal() & Local(9) & Padding(torch.tensor([300, 20]))
     site = make_site(q, q, mask=mask)
@@ -79,7 +79,7 @@ def mask_of(mask, b: int) -> torch.Tensor:
     return mask.at(torch.tensor(b), torch.tensor(0), i, j)
 
 
-def test_queries_that_are_padding_or_had_no_choice_do_not_count():
+def test_padding_and_queries_with_one_key_do_not_count():
     q = torch.zeros(2, 1, 5, 4)
     site = make_site(q, q, mask=Causal() & Padding(torch.tensor([5, 3])))
     counted = informative_queries(site, visible_key_counts(site))[:, 0].int().tolist()
@@ -141,7 +141,7 @@ def test_weight_outside_of_the_kernel_counts_as_residual():
     assert row.residual == pytest.approx(0.5, abs=0.03)
 
 
-def test_an_offset_that_few_queries_have_gives_no_word():
+def test_a_rare_offset_gives_no_type():
     q, k = torch.zeros(1, 1, 9, 4), torch.zeros(1, 1, 9, 4)
     table = torch.zeros(1, 9, 9)
     table[0, 8, 0] = 30  # the only query that has a key 8 places back looks there
@@ -156,7 +156,7 @@ def test_permutation_and_hard():
     assert word(make_site(*to_key(torch.tensor([5, 17]).repeat(N // 2), N))) == "hard"
 
 
-def test_sink_on_the_first_key_or_on_one_that_gives_nothing():
+def test_sinks_are_the_first_key_or_a_key_without_value():
     first = torch.zeros(N, dtype=torch.long)
     assert word(make_site(*to_key(first, N), mask=Causal())) == "sink"
     q, k = equal()
@@ -188,7 +188,7 @@ def test_the_first_key_counts_as_the_sink_even_if_it_is_a_separator():
     assert (row.type, row.separator_share) == ("sink", 0)
 
 
-def test_alignment_is_a_straight_way_through_another_sequence():
+def test_alignment_follows_a_diagonal_of_the_other_sequence():
     straight = torch.arange(12) * 3 // 2
     tokens = [str(i) for i in range(18)]
     assert word(make_site(*to_key(straight, 18), key_tokens=tokens)) == "alignment"
@@ -280,7 +280,7 @@ def test_probe_finds_heads_that_copy(after, name):
         assert found[0].induction < 0.1
 
 
-def test_what_the_probe_found_goes_into_the_table_of_any_text():
+def test_probe_results_are_in_the_table_of_any_text():
     model = LanguageModel(language_tiny(vocab=20)).eval()
     with look(model) as sight:
         model(torch.arange(12)[None])

@@ -90,7 +90,7 @@ def test_frozen_models_can_be_weighed(model):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_weighed_is_reported(model):
+def test_invalid_arguments_of_importance_raise(model):
     with pytest.raises(LookError, match="at: needs an attention that ran, got 'encoder"):
         rg.inspection.head_importance(model, loss, "encoder.*")
     with pytest.raises(ShapeError, match=r"loss: needs to return a scalar, got \(2, 5, 12\)"):

@@ -45,7 +45,7 @@ def test_every_exported_name_exists_and_none_is_hidden_by_a_module(package):
     assert not modules & set(package.__all__) - {"edit", "draw", "patching"}
 
 
-def test_every_edit_is_written_as_it_was_called_and_every_figure_has_a_docstring():
+def test_edits_and_figures_have_their_public_name_and_a_docstring():
     for name in set(rg.edit.__all__) - {"Edit", "ActivationEdit"}:
         assert getattr(rg.edit, name).__name__ == name
     for name in rg.draw.__all__:

@@ -85,7 +85,7 @@ def test_names_are_short_and_paths_are_the_models():
     assert [site.kind for site in sight] == ["self", "self", "self", "cross", "self", "cross"]
 
 
-def test_a_recurrent_decoder_that_asks_step_by_step_joins_into_one_map():
+def test_steps_of_a_recurrent_decoder_join_into_one_map():
     model = recurrent("bahdanau").eval()
     with rg.look(model) as sight:
         model(IDS, IDS[:, :5])
@@ -131,7 +131,7 @@ def test_beyond_the_budget_sites_are_named_not_kept():
         sight["decoder.0.self"]
 
 
-def test_statistics_found_at_once_are_those_found_later_and_nothing_else_is_kept():
+def test_statistics_while_recording_match_those_afterwards_and_keep_no_tensors():
     model = translator().eval()
     with rg.look(model) as later:
         model(IDS, IDS)
@@ -148,7 +148,7 @@ def test_statistics_found_at_once_are_those_found_later_and_nothing_else_is_kept
         assert (site.heads, site.queries, site.keys) == (whole.heads, whole.queries, whole.keys)
 
 
-def test_the_graph_is_kept_when_asked_so_that_statistics_can_be_a_loss():
+def test_statistics_are_differentiable_on_request():
     layer = rg.nn.MultiHeadAttention(8, 2)
     with rg.look(layer, grad=True) as sight:
         layer(torch.randn(1, 4, 8))
@@ -185,7 +185,7 @@ def test_an_error_inside_the_model_that_is_caught_does_not_confuse_names():
     assert [site.name for site in sight][-1] == "decoder.1.cross"
 
 
-def test_what_checkpointing_runs_again_is_seen_once():
+def test_recomputation_of_checkpointing_is_recorded_once():
     class Checkpointed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -200,7 +200,7 @@ def test_what_checkpointing_runs_again_is_seen_once():
     assert [site.name for site in sight] == ["block.self"]
 
 
-def test_attention_outside_the_model_is_not_its_own():
+def test_attention_outside_the_model_is_not_recorded():
     model, other = rg.nn.MultiHeadAttention(8, 2), rg.nn.MultiHeadAttention(8, 2)
     with rg.look(model) as sight:
         model(torch.randn(1, 3, 8)), other(torch.randn(1, 3, 8))

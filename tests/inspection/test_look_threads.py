@@ -100,7 +100,7 @@ def test_a_look_and_an_edit_that_overlap_leave_nothing_also_after_an_error(make)
 
 
 @MODELS
-def test_a_model_that_runs_in_other_threads_is_seen_whole_and_no_other_is(make):
+def test_a_model_in_other_threads_is_recorded_and_no_other_model(make):
     model, x = make()
     other, _ = make()
     before, runs = state_of(model), 30
@@ -117,7 +117,7 @@ def test_a_model_that_runs_in_other_threads_is_seen_whole_and_no_other_is(make):
         assert [site.call for site in sight.calls(name)] == list(range(runs))
 
 
-def test_calls_of_one_number_are_of_one_run_however_threads_were_mixed():
+def test_equal_call_numbers_belong_to_one_run_in_any_thread_order():
     model = nn.Sequential(rg.nn.EncoderBlock(8, 2), rg.nn.EncoderBlock(8, 2)).eval()
     lengths = list(range(1, 41))  # each run has its own
     with rg.look(model) as sight, ThreadPoolExecutor(5) as pool:
@@ -160,7 +160,7 @@ def test_a_thread_that_looks_or_edits_itself_is_left_to_itself(make):
 
 
 @pytest.mark.parametrize("kind", ["eager", "sdpa"])
-def test_generation_in_a_thread_that_goes_on_after_the_look_stays_right(kind):
+def test_generation_that_outlives_the_look_is_correct(kind):
     """As with a TextIteratorStreamer whose reader stops listening in the middle of a step."""
     model, ids = theirs(kind)
     mask = torch.ones_like(ids)
@@ -194,7 +194,7 @@ def test_generation_in_a_thread_that_goes_on_after_the_look_stays_right(kind):
     assert state_of(model) == before
 
 
-def test_a_streamed_generation_is_seen_from_the_thread_that_reads_it():
+def test_streamed_generation_is_recorded_from_the_reading_thread():
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM(theirs()[0].config).eval()
@@ -210,7 +210,7 @@ def test_a_streamed_generation_is_seen_from_the_thread_that_reads_it():
     assert sight.join("model.layers.0.self_attn").queries == 7
 
 
-def test_words_are_those_of_the_thread_that_read_them():
+def test_tokens_belong_to_their_thread():
     class Letters:
         def convert_ids_to_tokens(self, ids):
             return [chr(97 + i) for i in ids]
@@ -224,7 +224,7 @@ def test_words_are_those_of_the_thread_that_read_them():
     assert sorted(s.key_tokens[0][0] for s in low) == sorted(3 * "abcdefghijklmnopqrst")
 
 
-def test_copies_that_run_side_by_side_are_seen_under_the_name_of_the_model():
+def test_parallel_copies_are_recorded_under_the_names_of_the_model():
     """As nn.DataParallel makes them: other modules with the same hooks."""
     model, ids = ours()
 

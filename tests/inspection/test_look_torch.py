@@ -34,7 +34,7 @@ class Attention(nn.Module):
     ],
     ids=["plain", "causal", "tril", "bias", "dense"],
 )
-def test_a_fused_call_is_seen_and_stays_the_same_to_the_bit(options):
+def test_fused_calls_are_recorded_and_bit_identical(options):
     model = nn.Sequential(Attention())
     want = model[0](X, **options)
     with rg.look(model) as sight:
@@ -91,7 +91,7 @@ def test_more_leading_axes_are_folded_into_one_batch(ours):
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.parametrize("masked", [True, False])
-def test_multihead_attention_gives_what_it_gave(need_weights, average, masked):
+def test_outputs_of_multihead_attention_are_unchanged(need_weights, average, masked):
     layer = nn.MultiheadAttention(16, 4, batch_first=True).eval()
     options = {"need_weights": need_weights, "average_attn_weights": average}
     options |= {"key_padding_mask": PAD} if masked else {}
@@ -120,7 +120,7 @@ def test_without_a_batch_and_with_an_extra_key():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_the_encoder_is_seen_although_it_has_a_fast_path_of_its_own():
+def test_the_encoder_with_a_fast_path_is_recorded():
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
     model = nn.TransformerEncoder(layer, 2).eval()
     with torch.no_grad():

@@ -106,7 +106,7 @@ def tolerance(site) -> dict[str, float]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", MODELS)
-def test_outputs_stay_and_maps_are_those_of_eager(name):
+def test_outputs_are_unchanged_and_maps_match_eager(name):
     model, given = make(name), inputs(name)
     how = model.config._attn_implementation
     want = model(**given)[0]
@@ -153,7 +153,7 @@ OTHERS = [(name, cache) for name in (*WRITERS, "T5", "Bart", "Marian", "Whisper"
 @pytest.mark.parametrize(
     ("name", "cache"), QUICK + [pytest.param(*one, marks=pytest.mark.slow) for one in OTHERS]
 )
-def test_generation_is_seen_step_by_step_and_joins_into_the_map_of_the_text(name, cache):
+def test_steps_of_generation_join_into_the_map_of_the_text(name, cache):
     model, given = make(name), inputs(name)
     given.pop("decoder_input_ids", None)
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
@@ -206,7 +206,7 @@ def test_masks_keep_their_structure():
 
 
 @torch.no_grad()
-def test_padding_changes_what_is_seen_and_padded_rows_poison_nobody():
+def test_padding_is_masked_and_padded_rows_stay_finite():
     model = make("Llama")
     with rg.look(model) as sight:
         out = model(input_ids=IDS, attention_mask=LEFT).logits
@@ -242,7 +242,7 @@ def test_a_tokenizer_names_the_text_also_as_it_grows():
 
 
 @torch.no_grad()
-def test_a_model_inside_another_module_is_seen_and_restored_after_an_error():
+def test_a_nested_model_is_recorded_and_restored_after_an_error():
     class Head(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -263,7 +263,7 @@ def test_a_model_inside_another_module_is_seen_and_restored_after_an_error():
 
 
 @torch.no_grad()
-def test_two_kinds_of_model_in_one_are_both_seen():
+def test_two_architectures_in_one_module_are_recorded():
     config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
         transformers.BertConfig(**PLAIN), transformers.BertConfig(**PLAIN)
     )
@@ -278,7 +278,7 @@ def test_two_kinds_of_model_in_one_are_both_seen():
 
 
 @torch.no_grad()
-def test_text_and_picture_models_in_one_are_seen_and_each_gets_its_own_back():
+def test_text_and_image_models_in_one_module_are_recorded_and_restored():
     vision = MODELS["ViT"][1]
     config = transformers.CLIPConfig(text_config=PLAIN, vision_config=vision)
     model = transformers.CLIPModel(config).eval()
@@ -293,7 +293,7 @@ def test_text_and_picture_models_in_one_are_seen_and_each_gets_its_own_back():
 
 
 @torch.no_grad()
-def test_who_asks_for_maps_while_looking_still_gets_them():
+def test_output_attentions_works_while_recording():
     want = make("Llama", "eager")(IDS, output_attentions=True).attentions
     model = make("Llama", "eager")
     with rg.look(model):
@@ -303,7 +303,7 @@ def test_who_asks_for_maps_while_looking_still_gets_them():
 
 @torch.no_grad()
 @pytest.mark.usefixtures("users_view")
-def test_beams_that_change_places_are_seen_but_are_not_one_text():
+def test_reordered_beams_are_recorded_but_not_joined():
     model = make("Llama")
     options = {"num_beams": 3, "max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
     want = model.generate(input_ids=IDS, **options)

@@ -29,7 +29,7 @@ def given(mask, queries=6, keys=6, offset=0):
     ],
     ids=str,
 )
-def test_a_structure_comes_back_as_itself(mask, window):
+def test_a_structured_mask_is_recognised(mask, window):
     allowed, q, k = given(mask)
     found = parse_attention_mask(allowed, q, k, window=window)
     assert str(found.mask) == str(mask)
@@ -59,7 +59,7 @@ def test_all_allowed_is_no_mask(queries):
     assert (found.mask, found.offset) == (None, 6 - queries)
 
 
-def test_what_has_no_name_stays_as_it_is():
+def test_an_unstructured_mask_stays_dense():
     _, q, k = given(Causal())
     allowed = torch.rand(2, 4, 6, 6) > 0.5
     found = parse_attention_mask(allowed, q, k)
@@ -67,7 +67,7 @@ def test_what_has_no_name_stays_as_it_is():
     assert torch.equal(found.mask.allowed, allowed)
 
 
-def test_numbers_that_are_added_are_kept_beside_what_is_hidden():
+def test_additive_biases_are_separated_from_the_mask():
     allowed, q, k = given(Causal())
     added = torch.randn(2, 4, 6, 6)
     found = parse_attention_mask(added.masked_fill(~allowed, -torch.inf), q, k)

@@ -33,7 +33,7 @@ def train(model, steps, monitor=None, after=lambda: None):
     return losses
 
 
-def test_numbers_are_those_of_the_whole_map():
+def test_statistics_match_the_whole_map():
     model, tokens = language(), torch.arange(20).view(2, 10) % 10
     kept = []
 
@@ -60,7 +60,7 @@ def test_numbers_are_those_of_the_whole_map():
         assert_close(torch.tensor(record["gradient"]), norm, rtol=1e-4, atol=1e-6)
 
 
-def test_training_goes_on_bit_for_bit_as_without_it():
+def test_training_with_the_monitor_is_bit_identical():
     torch.manual_seed(1)
     plain = train(language(), 5)
     torch.manual_seed(1)

@@ -44,12 +44,12 @@ def test_a_survey_shows_least_mean_and_most_of_what_was_asked():
     assert [row[0] for row in rows] == ["entropy", "peak_key"]
 
 
-def test_a_survey_of_the_op_alone_is_shown_too():
+def test_a_survey_of_the_op_is_displayed():
     q = torch.zeros(2, 2)
     assert "peak" in survey(q, q, torch.zeros(2), statistics=["peak"])._repr_html_()
 
 
-def test_a_sight_shows_each_attention_and_what_was_not_seen():
+def test_a_sight_displays_recorded_and_refused_sites():
     layer = MultiHeadAttention(8, 2)
     with look(layer) as sight:
         layer(torch.randn(3, 6, 8))

@@ -78,13 +78,13 @@ def test_relevance_of_a_translation_reaches_the_source():
     assert got.source.max() > 0
 
 
-def test_frozen_models_can_be_explained_and_gradients_are_left_alone(language):
+def test_frozen_models_work_and_grad_is_unchanged(language):
     want = rg.inspection.relevance(language, says, -1).own
     assert all(p.grad is None for p in language.parameters())
     assert_close(rg.inspection.relevance(language.requires_grad_(False), says, -1).own, want)
 
 
-def test_norm_weighted_is_the_length_of_what_each_key_brings(language):
+def test_weighted_value_norms_are_norms_of_weighted_values(language):
     with rg.look(language) as sight:
         language(TOKENS)
     site = sight["decoder.1.self"]
@@ -113,7 +113,7 @@ def test_a_heavy_weight_on_an_empty_value_brings_nothing():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_explained_is_reported(language):
+def test_invalid_arguments_of_relevance_raise(language):
     with pytest.raises(LookError, match="at: needs an attention that ran, got 'x'"):
         rg.inspection.relevance(language, says, 0, "x")
     with pytest.raises(ShapeError, match=r"score: needs to return a scalar, got \(2, 6, 12\)"):

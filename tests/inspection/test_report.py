@@ -158,7 +158,7 @@ def node() -> str:
     return str(next(Path(wheel.__file__).parent.rglob("bin/node")))
 
 
-def test_the_script_of_the_page_says_the_same_numbers(tmp_path):
+def test_the_script_of_the_page_computes_the_same_numbers(tmp_path):
     sight = sentences(2, 2, 10)
     path = write_report(sight, tmp_path / "report.html")
     asked = [(1, 1, 7), (0, 0, 0)]
@@ -248,7 +248,7 @@ def test_a_long_text_is_pooled_and_keeps_its_start_and_its_end(tmp_path):
     assert site["query_labels"]["4999"] == "w4999"
 
 
-def test_a_translator_with_cross_attention_and_what_was_not_seen(tmp_path):
+def test_a_translator_with_cross_attention_and_refused_sites(tmp_path):
     model = Translator(translator_tiny(vocab=30)).eval()
     with look(model, max_bytes=40_000) as sight:
         model(torch.randint(30, (1, 30)), torch.randint(30, (1, 12)))
@@ -273,7 +273,7 @@ def test_png_is_read_back_by_a_reader_of_pictures(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_written_is_reported(tmp_path):
+def test_unwritable_reports_raise(tmp_path):
     with pytest.raises(LookError, match="sight: needs at least one attention"):
         write_report(Sight(), tmp_path / "report.html")
     with pytest.raises(FileError, match="needs an existing folder"):

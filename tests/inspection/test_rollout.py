@@ -138,7 +138,7 @@ def test_flow_is_never_less_than_rollout(language):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_followed_is_reported(language, translator):
+def test_invalid_arguments_of_rollout_raise(language, translator):
     sight = seen(translator, TOKENS[:, :4], TOKENS[:, :3])
     with pytest.raises(LookError, match="at: needs a site of encoder.0.self, .*, got 'middle'"):
         rg.inspection.attention_rollout(sight, 0, "middle")

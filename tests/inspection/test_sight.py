@@ -70,7 +70,7 @@ def test_keys_of_all_steps_are_held_once():
 
 
 @pytest.mark.parametrize("first", [0, 2], ids=["from the start", "with a past"])
-def test_a_cache_that_is_written_in_place_does_not_change_what_was_seen(first):
+def test_recorded_keys_are_safe_from_in_place_cache_writes(first):
     layer, room = rg.nn.MultiHeadAttention(8, 2), torch.zeros(2, 2, 2, 6, 4)
     at = first
 
@@ -120,7 +120,7 @@ def test_steps_get_their_own_words():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_errors_say_what_there_is():
+def test_errors_list_the_recorded_sites():
     layer = rg.nn.EncoderBlock(8, 2)
     with rg.look(layer) as sight:
         layer(X), layer(X + 1)

@@ -19,7 +19,7 @@ SAVED = {name: terms for name, terms in TERMS.items() if name not in ("own", "sc
 
 
 @pytest.mark.parametrize("terms", SAVED.values(), ids=SAVED)
-def test_what_was_saved_gives_the_same_numbers(terms, tmp_path):
+def test_a_loaded_sight_gives_the_same_numbers(terms, tmp_path):
     here = site(**terms)
     [there] = rg.load_sight(Sight([here]).save(tmp_path / "x.safetensors"))
     assert torch.equal(there.weights(), here.weights())
@@ -28,7 +28,7 @@ def test_what_was_saved_gives_the_same_numbers(terms, tmp_path):
     assert torch.equal(there.influence().effect_of_key, here.influence().effect_of_key)
 
 
-def test_a_whole_model_with_words_and_what_was_not_seen(tmp_path):
+def test_a_model_with_tokens_and_refused_sites_is_stored(tmp_path):
     model = models.Translator(models.translator_tiny(vocab=10)).eval()
     words = {"source": ["der", "»Hund«", "läuft"], "target": ["the", "dog"]}
     with rg.look(model, tokens=words) as sight:
@@ -67,7 +67,7 @@ def test_parts_of_one_text_come_back_wherever_they_start():
         assert torch.equal(TensorPacker.get(json.loads(json.dumps(place)), tensors), part)
 
 
-def test_half_precision_and_a_survey_alone_are_kept_as_they_are(tmp_path):
+def test_half_precision_and_surveys_without_tensors_are_stored(tmp_path):
     layer = rg.nn.MultiHeadAttention(8, 2).bfloat16()
     with rg.look(layer, survey=["entropy", "peak_key"]) as sight:
         layer(X.bfloat16())
@@ -79,7 +79,7 @@ def test_half_precision_and_a_survey_alone_are_kept_as_they_are(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_is_code_cannot_be_saved_and_leaves_no_file(tmp_path):
+def test_a_site_with_code_raises_and_leaves_no_file(tmp_path):
     with pytest.raises(
         LookError, match="here: needs dot-product scores to be saved, got a custom score"
     ):

@@ -100,7 +100,7 @@ def test_a_window_of_one_head_is_that_part_of_the_map(terms):
 
 
 @every_term
-def test_survey_and_influence_are_those_of_the_ops(terms):
+def test_survey_and_influence_match_the_ops(terms):
     here = site(**terms)
     found = here.survey(statistics=["entropy", "received"])
     want = rg.survey(
@@ -119,7 +119,7 @@ def test_only_a_mask_of_the_callers_own_cannot_be_cut_to_a_head():
     assert [name for name, could in cut.items() if not could] == ["own"]
 
 
-def test_counts_and_what_it_says_of_itself():
+def test_counts_and_repr():
     here = site()
     assert (here.batch, here.heads, here.queries, here.keys, here.kind) == (2, 4, 5, 7, "self")
     assert repr(here) == "here: self, 4 heads, 5 queries, 7 keys, batch of 2"
@@ -131,7 +131,7 @@ def test_the_last_may_be_counted_from_the_end():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_is_not_there_is_reported_with_its_count(monkeypatch):
+def test_indices_out_of_range_raise(monkeypatch):
     here = site()
     with pytest.raises(ShapeError, match="head: needs less than 4, got 4; try 0 to 3"):
         here.window(head=4)

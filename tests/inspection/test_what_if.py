@@ -33,7 +33,7 @@ def test_nothing_changes_before_an_edited_layer_and_everything_may_after(languag
     assert (after["decoder.2.self"].q - before["decoder.2.self"].q).abs().max() > 1e-4
 
 
-def test_a_dropped_head_is_a_row_block_of_its_output_weights_gone(language):
+def test_dropping_a_head_equals_zeroing_its_output_weights(language):
     with rg.what_if(language, rg.edit.drop_head("decoder.1.self", 2)):
         got = language(TOKENS)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_a_dropped_head_is_a_row_block_of_its_output_weights_gone(language):
     assert_close(got, language(TOKENS))
 
 
-def test_a_dropped_key_in_every_layer_is_a_token_that_was_padded_away(translator):
+def test_dropping_a_key_in_every_layer_equals_padding(translator):
     source, target = TOKENS, TOKENS[:, :3]
     lengths = torch.tensor([4, 4])
     with rg.what_if(
@@ -52,7 +52,7 @@ def test_a_dropped_key_in_every_layer_is_a_token_that_was_padded_away(translator
     assert list(edited.applied_calls[1]) == ["decoder.0.cross", "decoder.1.cross"]
 
 
-def test_a_look_around_sees_what_the_edit_made(language):
+def test_an_outer_look_records_the_edited_map(language):
     edits = rg.edit.drop_key("*.0.self", 1), rg.edit.uniform("*.2.self")
     with rg.look(language) as sight, rg.what_if(language, *edits):
         language(TOKENS)
@@ -74,7 +74,7 @@ def test_edits_act_in_the_order_given(language):
         assert_close(hard_first, language(TOKENS))
 
 
-def test_values_patched_from_a_run_on_other_tokens_carry_its_answer(language):
+def test_patched_values_carry_the_prediction_of_the_other_run(language):
     """With all values, queries and keys of a site from the other run, the rest follows it."""
     other = torch.tensor([[5, 4, 3, 2, 1], [1, 1, 2, 2, 3]])
     with rg.look(language) as sight:
@@ -90,14 +90,14 @@ def test_values_patched_from_a_run_on_other_tokens_carry_its_answer(language):
         assert_close(language(other), want)
 
 
-def test_each_call_is_patched_with_its_own_of_the_other_run(language):
+def test_each_call_is_patched_from_the_same_call_of_the_other_run(language):
     with rg.look(language) as sight:
         want = language(TOKENS), language(TOKENS.flip(1))
     with rg.what_if(language, rg.edit.patch("*", sight, "out")):
         assert_close((language(TOKENS), language(TOKENS.flip(1))), want)
 
 
-def test_other_attentions_than_the_models_are_left_alone(language):
+def test_attention_outside_the_model_is_unchanged(language):
     q = torch.randn(1, 3, 4)
     with rg.what_if(language, rg.edit.drop_head("*", 0)):
         language(TOKENS)
@@ -149,7 +149,7 @@ def test_the_report_prints_its_most_changed_positions(language):
     assert "abcdefghijkl"[int(change.before.flatten(0, 1)[place].argmax())] in row
 
 
-def test_a_classifier_has_one_prediction_a_sequence():
+def test_a_classifier_has_one_prediction_per_sequence():
     model = models.Classifier(models.classifier_tiny(vocab=12, classes=3)).eval()
     change = rg.inspection.compare_edits(
         model, {"tokens": TOKENS}, rg.edit.uniform("*"), labels=torch.tensor([0, 2])
@@ -159,7 +159,7 @@ def test_a_classifier_has_one_prediction_a_sequence():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_an_edit_that_met_nothing_is_an_error(language):
+def test_an_edit_without_a_match_raises(language):
     with (
         pytest.raises(LookError, match="site: needs an attention that ran, got 'decoder.1.cross'"),
         rg.what_if(language, rg.edit.drop_head("decoder.1.cross", 0)),
@@ -178,7 +178,7 @@ def test_an_edit_that_met_nothing_is_an_error(language):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_compared_is_reported(language):
+def test_invalid_comparisons_raise(language):
     with pytest.raises(ConfigError, match="model: needs eval mode, .* try model.eval"):
         rg.inspection.compare_edits(language.train(), TOKENS, rg.edit.uniform("*"))
     language.eval()

@@ -58,7 +58,7 @@ def t5():
     return T5ForConditionalGeneration(config).eval()
 
 
-def test_a_dropped_head_is_its_block_of_the_output_map_gone(llama):
+def test_dropping_a_head_equals_zeroing_its_output_weights(llama):
     change = rg.inspection.compare_edits(llama, TOKENS, rg.edit.drop_head("*.layers.1.*", 2))
     with torch.no_grad():
         llama.model.layers[1].self_attn.o_proj.weight[:, 16:24] = 0
@@ -66,7 +66,7 @@ def test_a_dropped_head_is_its_block_of_the_output_map_gone(llama):
     assert change.kl.max() > 0
 
 
-def test_a_dropped_key_is_a_token_that_was_masked_away(bert):
+def test_dropping_a_key_equals_masking_the_token(bert):
     mask = torch.ones_like(TOKENS)
     mask[:, 4] = 0
     inputs = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
@@ -78,14 +78,14 @@ def test_a_dropped_key_is_a_token_that_was_masked_away(bert):
     assert_close(change.after, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_is_left_as_it_was(gpt2):
+def test_the_model_is_restored(gpt2):
     with torch.no_grad():
         before = gpt2(TOKENS).logits
         rg.inspection.compare_edits(gpt2, {"input_ids": TOKENS}, rg.edit.hardmax("*"))
         assert_close(gpt2(TOKENS).logits, before, rtol=0, atol=0)
 
 
-def test_an_edit_holds_while_a_text_is_generated_with_a_cache(llama):
+def test_an_edit_applies_during_cached_generation(llama):
     """Token by token with a cache is the whole text at once, edits included."""
     edits = (
         rg.edit.drop_key("*", 1),
@@ -99,7 +99,7 @@ def test_an_edit_holds_while_a_text_is_generated_with_a_cache(llama):
     assert_close(text[0, 6:], logits[0, 5:-1].argmax(-1))
 
 
-def test_a_look_around_sees_the_edited_map(gpt2):
+def test_an_outer_look_records_the_edited_map(gpt2):
     with torch.no_grad(), rg.look(gpt2) as sight, rg.what_if(gpt2, rg.edit.drop_key("*.h.0.*", 2)):
         gpt2(TOKENS)
     first, second = sight
@@ -150,7 +150,7 @@ def test_the_output_map_is_found_by_name(name, request):
         assert_close(mixed, out - bias, rtol=1e-4, atol=1e-5)
 
 
-def test_norms_together_are_the_layer_s_own(bert):
+def test_weighted_value_norms_of_summed_heads_match_the_definition(bert):
     with torch.no_grad(), rg.look(bert) as sight:
         bert(TOKENS)
     site = sight.sites[0]

@@ -44,7 +44,7 @@ def test_rounding_twice_is_rounding_once(rows, dim, size):
 @torch.no_grad()
 @settings(max_examples=20)
 @given(rows=st.sampled_from([1, 2, 16, 17, 33]), dim=st.sampled_from([1, 7, 64, 200]))
-def test_a_product_is_that_of_rounded_rows(rows, dim):
+def test_a_product_equals_that_of_rounded_rows(rows, dim):
     weight, bias = torch.randn(5, dim), torch.randn(5)
     product, (whole, scale) = PackedInt8Linear(weight, bias), quantize_int8(weight)
     near = torch.randint(-product.steps, product.steps + 1, (rows, dim))
@@ -72,7 +72,7 @@ def test_a_row_of_zeros_gives_the_bias_and_a_nan_stays_in_its_row():
 
 @pytest.mark.parametrize("name", KINDS)
 @torch.no_grad()
-def test_answers_move_little_and_searches_give_what_the_model_gives(name):
+def test_logits_are_close_and_searches_match_the_model(name):
     model = models.build(KINDS[name]).eval()
     made = models.quantize(model)
     tokens, lengths = torch.tensor([[3, 4, 5], [6, 7, 0]]), torch.tensor([3, 2])
@@ -141,7 +141,7 @@ def test_the_callers_model_and_rng_state_are_unchanged():
     assert not models.is_quantized(model)
 
 
-def test_where_a_gradient_is_asked_for_the_rounded_weights_work_in_float():
+def test_gradients_run_in_float_with_dequantised_weights():
     layer = Int8Linear.from_linear(torch.nn.Linear(3, 2))
     x = torch.randn(4, 3, requires_grad=True)
     y = layer(x)
@@ -188,7 +188,7 @@ def test_a_look_inside_sees_the_rounded_model():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_rounded_is_reported(monkeypatch, tmp_path):
+def test_unsupported_models_raise(monkeypatch, tmp_path):
     rg.runs.quantize_run(rg.runs.load_pretrained("glyphs"), tmp_path, score=False)
     with pytest.raises(FileError, match="needs to be without a run, got one"):
         rg.runs.quantize_run(rg.runs.load_pretrained("glyphs"), tmp_path, score=False)

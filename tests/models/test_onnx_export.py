@@ -61,7 +61,7 @@ def test_every_pretrained_model_matches_torch(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
-def test_greedy_by_onnxruntime_writes_what_regard_writes(name, tmp_path):
+def test_greedy_by_onnxruntime_matches_regard(name, tmp_path):
     run, to = rg.runs.load_pretrained(name), ["de", "ja"]
     rg.runs.export_run(run, tmp_path)
     texts = ["3 days", "March 5, 2024", "$12.50", "apples, pears and plums"]
@@ -129,7 +129,7 @@ def test_a_beam_takes_rows_of_the_past_by_one_index(tmp_path):
     torch.testing.assert_close(logits, want, rtol=0, atol=1e-4)
 
 
-def test_the_callers_model_stays_as_it_is(tmp_path):
+def test_the_exported_model_is_unchanged(tmp_path):
     model = models.LanguageModel(models.language_tiny(vocab=9)).bfloat16().train()
     models.export_onnx(model, tmp_path)
     assert model.training
@@ -137,7 +137,7 @@ def test_the_callers_model_stays_as_it_is(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_exported_is_reported(tmp_path, monkeypatch):
+def test_unsupported_exports_raise(tmp_path, monkeypatch):
     def refused(config, message):
         with pytest.raises(ConfigError, match=message):
             models.export_onnx(models.build(config), tmp_path / "none")

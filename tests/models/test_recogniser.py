@@ -54,7 +54,7 @@ def test_ctc_sums_over_every_path():
     assert_close(got, -total.log() / 2)
 
 
-def test_delay_is_the_frame_and_what_is_left_of_the_chunk():
+def test_delay_is_the_frame_and_the_rest_of_the_chunk():
     assert recogniser_tiny(vocab=3).delay == 0.025
     assert recogniser_small(vocab=3).delay == 0.025 + 15 * 0.04
 

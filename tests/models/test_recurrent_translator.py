@@ -75,7 +75,7 @@ def test_a_known_target_is_read_as_step_by_step(cell, attention, layers, ragged)
 
 @settings(max_examples=12)
 @given(cells, attentions, st.integers(1, 2), st.data())
-def test_padding_is_not_there(cell, attention, layers, data):
+def test_padding_changes_nothing(cell, attention, layers, data):
     model = model_of(cell, attention, layers)
     lengths = [data.draw(st.integers(1, 5)) for _ in range(2)]
     source, target = tokens(2, 5), tokens(2, 3)

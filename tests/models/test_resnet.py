@@ -49,7 +49,7 @@ def test_resnet_of_size_matches_a_parameter_count(wanted):
     assert abs(got - wanted) <= min(abs(narrow - wanted), abs(wide - wanted))
 
 
-def test_any_picture_size_comes_in():
+def test_any_image_size_is_accepted():
     model = ResNet(ResNetConfig(classes=3, width=8)).eval()
     assert model(torch.randn(1, 1, 9, 33)).shape == (1, 3)
 

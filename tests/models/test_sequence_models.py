@@ -64,7 +64,7 @@ def test_the_base_translator_has_the_63_million_numbers_of_the_paper():
     assert 62e6 < count < 65e6
 
 
-def test_a_start_that_knows_nothing_is_about_as_good_as_chance():
+def test_the_initial_loss_is_close_to_chance():
     # tied, it starts by repeating what it reads: the residual stream still holds the token
     for config in (language_tiny(64, tied=False), language_small(64, layers=2, tied=False)):
         logits = LanguageModel(config).eval()(draw(4, 32))
@@ -83,7 +83,7 @@ def test_causal_outputs_do_not_depend_on_later_tokens(variant, now, time):
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
-def test_a_window_hides_what_is_farther(window):
+def test_a_window_masks_distant_tokens(window):
     model, tokens = language("rotary", window=window, layers=1), draw(1, 8)
     last = model(tokens)[:, -1]
     other = tokens.clone()
@@ -146,7 +146,7 @@ def test_nearest_neighbours_ignore_the_vector_norm():
     assert (alike[:, 1] <= alike[:, 0]).all()
 
 
-def test_nothing_to_read_and_nothing_said_yet():
+def test_empty_sources_and_targets():
     model = translator("sinusoidal")
     assert model(draw(2, 0), draw(2, 3)).shape == (2, 3, 12)
     assert model(draw(2, 3), draw(2, 0)).shape == (2, 0, 12)

@@ -46,7 +46,7 @@ def rewrite(file, change_header=lambda header: None, change_tensors=lambda tenso
     save_file(tensors, file, {"regard": json.dumps(header)})
 
 
-def test_what_is_saved_is_what_was(tmp_path):
+def test_a_loaded_model_equals_the_saved_one(tmp_path):
     model = language()
     back = load(save(model, tmp_path))
     assert type(back) is LanguageModel
@@ -78,7 +78,7 @@ def test_answers_are_the_same_to_the_last_bit(model, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_model_comes_back(name, tmp_path):
+def test_every_model_is_loaded_as_saved(name, tmp_path):
     model, inputs = CASES[name]()
     back = load(save(model, tmp_path))
     assert type(back) is type(model)
@@ -120,7 +120,7 @@ def test_others_may_read_it_as_any_new_file(saved, tmp_path):
     assert mode[0] == mode[1]
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_rubbish(saved, monkeypatch):
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(saved, monkeypatch):
     old = saved.read_bytes()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full")))
     with pytest.raises(FileError, match="model.safetensors: cannot be written, disk full"):

@@ -192,7 +192,7 @@ def test_sizes_that_cannot_be(sizes, message):
         MultiHeadAttention(**sizes)
 
 
-def test_columns_as_tokens_are_refused_with_a_way_out(users_view):
+def test_columns_as_tokens_raise_with_a_hint(users_view):
     layer = MultiHeadAttention(8, 2)
     with pytest.raises(ShapeError, match=r"x: needs dim=8 .* got \(1, 8, 3\); .* try x.mT"):
         layer(torch.zeros(1, 8, 3))
@@ -200,7 +200,7 @@ def test_columns_as_tokens_are_refused_with_a_way_out(users_view):
         layer(torch.zeros(1, 3, 8), torch.zeros(1, 3, 5))
 
 
-def test_what_torch_has_and_we_have_not_is_refused():
+def test_unsupported_torch_options_raise():
     with pytest.raises(ConfigError, match="add_bias_kv"):
         attention_state_dict(torch.nn.MultiheadAttention(4, 2, add_bias_kv=True).state_dict())
     with pytest.raises(ConfigError, match="kdim=3, vdim=2"):

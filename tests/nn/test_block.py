@@ -39,7 +39,7 @@ def test_gated_feed_forward_by_hand():
         assert layer(torch.tensor([-1.0])).tolist() == [0.0]
 
 
-def test_feed_forward_acts_on_each_position_alone():
+def test_feed_forward_acts_on_each_position_separately():
     layer, x = FeedForward(8), torch.randn(1, 4, 8)
     y = layer(x)
     x[:, 2] += 1.0

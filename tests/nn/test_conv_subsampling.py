@@ -20,7 +20,7 @@ def test_lengths_by_hand():
 
 
 @given(strides=strides, time=st.integers(1, 20), causal=st.booleans(), filters=filters)
-def test_as_many_outputs_as_out_lengths_says(strides, time, causal, filters):
+def test_the_number_of_outputs_is_out_lengths(strides, time, causal, filters):
     layer = ConvSubsampling(2, 3, strides=strides, causal=causal, filters=filters)
     assert layer(torch.randn(1, time, 2)).shape[1] == layer.out_lengths(torch.tensor(time))
 

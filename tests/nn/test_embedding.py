@@ -32,7 +32,7 @@ def test_an_offset_continues_where_the_last_piece_ended():
     assert_close(torch.cat(pieces, 1), layer(tokens))
 
 
-def test_codes_are_those_of_the_paper_for_any_length():
+def test_sinusoids_match_the_paper_at_any_length():
     parts = TokenEmbedding(9, 4, max_positions=2).parts(torch.zeros(1, 7, dtype=torch.long))
     assert_close(parts["position"], sinusoidal(torch.arange(7), 4).float())
 
@@ -46,7 +46,7 @@ def test_a_norm_after_the_sum():
     assert_close(x.mean(-1), torch.zeros(1, 2), atol=1e-6, rtol=0)
 
 
-def test_what_cannot_be_embedded(users_view):
+def test_invalid_embeddings_raise(users_view):
     layer = TokenEmbedding(9, 4, positions="learned", max_positions=3)
     with pytest.raises(ShapeError, match="positions: needs at most 2, .* got 3; try a shorter"):
         layer(torch.zeros(1, 4).long())

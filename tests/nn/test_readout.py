@@ -16,7 +16,7 @@ def test_a_score_by_hand():
     assert logits.tolist() == [0.5 * 2 + 1, 0.5 * 6]
 
 
-def test_weights_of_its_own_are_used_whatever_table_is_there():
+def test_own_weights_are_used_even_with_a_table():
     layer, x = Readout(4, 3), torch.randn(2, 4)
     assert_close(layer(x, torch.zeros(3, 4)), x @ layer.weight.mT)
 

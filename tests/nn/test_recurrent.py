@@ -48,7 +48,7 @@ def test_orthogonal_init_preserves_the_norm_of_states():
 
 
 @given(kinds, st.integers(1, 3), switch, st.data())
-def test_padding_is_not_there(kind, layers, bidirectional, data):
+def test_padding_changes_nothing(kind, layers, bidirectional, data):
     layer = Recurrent(3, 4, kind=kind, layers=layers, bidirectional=bidirectional).double()
     lengths = [data.draw(st.integers(1, 5)) for _ in range(2)]
     x = double(2, 5, 3)

@@ -97,7 +97,7 @@ def test_the_plain_sum_of_a_gru_grows_faster_than_time():
 
 @settings(max_examples=12)
 @given(kinds, scores, st.integers(1, 2), st.data())
-def test_padding_is_not_there(kind, score, layers, data):
+def test_padding_changes_nothing(kind, score, layers, data):
     layer = AttentiveRecurrent(3, 4, kind=kind, score=score, layers=layers).double()
     lengths = [data.draw(st.integers(1, 5)) for _ in range(2)]
     x = double(2, 5, 3)
@@ -201,7 +201,7 @@ def test_a_known_target_is_processed_as_step_by_step(name, kind, layers):
 
 
 @given(decoders, kinds)
-def test_a_padded_source_is_not_there(name, kind):
+def test_source_padding_changes_nothing(name, kind):
     layer = decoder(name, kind)
     memory, x = memory_of(layer, torch.tensor([5, 3])), double(2, 4, 3)
     out, _ = layer(x, memory.state, memory)

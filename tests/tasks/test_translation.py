@@ -138,7 +138,7 @@ def test_a_file_gets_a_few_warnings_and_their_count(doubtful, tmp_path):
     assert [line.partition(" (en)")[0] for line in few] == [
         f"regard: warning: line {n}" for n in range(1, 6)
     ]
-    assert last == "regard: warning: 9 of 9 translations are below the confidence threshold 1.00"
+    assert last == "regard: warning: 9 outputs of 9 inputs are below the confidence threshold"
     (tmp_path / "a.po").write_text('msgid "ein Haus"\nmsgstr ""\n')
     done = regard("translate", doubtful, "--to", "en", str(tmp_path / "a.po"))
     assert done.exit_code == 1

@@ -324,7 +324,7 @@ def test_a_shutdown_ends_streams_with_an_error_and_one_that_leaves_is_removed():
 
     asyncio.run(leave())
     for _ in range(500):
-        if not server.worker.streams:
+        if not server.worker.streams and not len(server.generator("text")):
             break
         time.sleep(0.01)
     assert len(server.generator("text")) == 0

@@ -50,7 +50,7 @@ from regard.runs.load import (
 from regard.runs.pretrained_folder import save_run_pretrained
 from regard.runs.quantize import QuantizationResult, quantize_run
 from regard.runs.report.card import model_card
-from regard.runs.report.facts import RunFacts
+from regard.runs.report.facts import RunFacts, collect_facts
 from regard.runs.report.page import report_run
 from regard.runs.run import Run, load_run
 from regard.runs.settings import (
@@ -97,6 +97,7 @@ __all__ = [
     "build_or_load_model",
     "classify_files",
     "classify_run",
+    "collect_facts",
     "config_from_json",
     "config_to_json",
     "evaluate_run",

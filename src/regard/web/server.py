@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -75,7 +76,8 @@ class Server:
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
         def emit(piece: Any) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, piece)
+            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                loop.call_soon_threadsafe(queue.put_nowait, piece)
 
         generator = self.generator(name)
         stream = self.worker.stream(generator, lambda: generator.add(prompt, **options), emit)

@@ -149,7 +149,12 @@ class RunFacts:
 def collect_facts(
     run: RunContents, evaluation: Evaluation | None = None, evaluator: Any = None
 ) -> RunFacts:
-    """The facts of a run; its model is evaluated on the test split unless `evaluation` is given."""
+    """The facts of a run; its model is evaluated on the test split unless `evaluation` is given.
+
+    >>> run = rg.load("glyphs", device="cpu")
+    >>> collect_facts(run, rg.runs.Evaluation("test", {"accuracy": 0.9}, [])).name
+    'glyphs'
+    """
     require_verb(run, "evaluate")
     problem = ""
     try:
