@@ -152,7 +152,7 @@ def collect_facts(
     """The facts of a run; its model is evaluated on the test split unless `evaluation` is given.
 
     >>> run = rg.load("glyphs", device="cpu")
-    >>> collect_facts(run, rg.runs.Evaluation("test", {"accuracy": 0.9}, [])).name
+    >>> collect_facts(run, rg.runs.Evaluation("test", {"accuracy": 0.9}, [])).title
     'glyphs'
     """
     require_verb(run, "evaluate")
