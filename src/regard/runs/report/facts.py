@@ -7,6 +7,7 @@ from typing import Any
 
 from regard.costs import Cost, cost
 from regard.errors import RegardError
+from regard.ops.maybe_none import MaybeNone
 from regard.runs.contents import RunContents, require_verb
 from regard.runs.evaluate import Evaluation, GradedAnswer, evaluate_model
 from regard.runs.text_model import TextModel
@@ -32,7 +33,7 @@ class RunFacts:
 
     run: RunContents
     evaluator: Any
-    evaluation: Evaluation | None
+    evaluation: Evaluation | MaybeNone
     data: DataReport | None
     cost: Cost | None
     problem: str = ""
