@@ -37,7 +37,7 @@ from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcr
 from regard.runs.apply.translate import TranslationPipeline, translate_run
 from regard.runs.apply.verify import verify_text
 from regard.runs.contents import new_run_folder, read_recipe
-from regard.runs.evaluate import AnswerEvaluator, Evaluation, GradedAnswer, evaluate_run
+from regard.runs.evaluate import AnswerEvaluator, EvaluatedAnswer, Evaluation, evaluate_run
 from regard.runs.export import export_run
 from regard.runs.listing import list_runs
 from regard.runs.load import (
@@ -71,9 +71,9 @@ __all__ = [
     "AudioAnswers",
     "ClassPrediction",
     "ClassifiedFile",
+    "EvaluatedAnswer",
     "Evaluation",
     "FileJob",
-    "GradedAnswer",
     "ImageAnswers",
     "JobInput",
     "JobReport",

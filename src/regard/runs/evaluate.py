@@ -17,10 +17,10 @@ from regard.train.metrics.intervals import Tallying, bootstrap_intervals
 UNCALIBRATED = Calibration(slope=1.0, offset=0.0, threshold=0.0, examples=0)
 
 
-class GradedAnswer(NamedTuple):
+class EvaluatedAnswer(NamedTuple):
     """A prediction with its source and reference; `confidence` is the probability of being correct.
 
-    >>> GradedAnswer("de: two days", "zwei Tage", "zwei Tag", is_correct=False).prediction
+    >>> EvaluatedAnswer("de: two days", "zwei Tage", "zwei Tag", is_correct=False).prediction
     'zwei Tag'
     """
 
@@ -43,12 +43,12 @@ class Evaluation(NamedTuple):
 
     split: EvalSplit
     scores: dict[str, Any]
-    answers: list[GradedAnswer]
+    answers: list[EvaluatedAnswer]
     confidence: dict[str, float] = {}
     intervals: dict[str, tuple[float, float]] = {}
 
     @property
-    def mistakes(self) -> list[GradedAnswer]:
+    def mistakes(self) -> list[EvaluatedAnswer]:
         """The answers that differ from their reference."""
         return [answer for answer in self.answers if answer.prediction != answer.reference]
 
@@ -139,7 +139,7 @@ def evaluate_model(
     to_confidence = (calibration or UNCALIBRATED).confidence
     rows = zip(evaluator.sources, evaluator.references, answers, raw, strict=True)
     results = [
-        GradedAnswer(a, b, c, is_correct(c, b), None if x is None else to_confidence(x))
+        EvaluatedAnswer(a, b, c, is_correct(c, b), None if x is None else to_confidence(x))
         for a, b, c, x in rows
     ]
     tally = predictor.tally(answers) if isinstance(predictor, Tallying) else None

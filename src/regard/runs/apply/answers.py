@@ -117,7 +117,7 @@ class TranslationAnswers(Answerer):
         by_language: write one row per language, after its name, where there are several.
         align: write the word alignment below each translation.
         plot: draw the alignment of one text into this file.
-        reporter: is told about the plot.
+        reporter: gets the note about the plot.
 
     >>> pipeline = TranslationPipeline(rg.load("phrases", device="cpu"), ["de", "cs"])
     >>> TranslationAnswers(pipeline)([JobInput(1, "3 days", "line 1")])[0].rows

@@ -9,7 +9,7 @@ from regard.costs import Cost, cost
 from regard.errors import RegardError
 from regard.ops.maybe_none import MaybeNone
 from regard.runs.contents import RunContents, require_verb
-from regard.runs.evaluate import Evaluation, GradedAnswer, evaluate_model
+from regard.runs.evaluate import EvaluatedAnswer, Evaluation, evaluate_model
 from regard.runs.text_model import TextModel
 from regard.tasks import DataReport, LanguageTask, inspect_data
 from regard.tasks.tagging import TaggedText
@@ -49,12 +49,12 @@ class RunFacts:
         return sum(p.numel() for p in self.run.model.parameters())
 
     @property
-    def answers(self) -> list[GradedAnswer]:
+    def answers(self) -> list[EvaluatedAnswer]:
         """The answers to all test examples; none for a task without single answers."""
         return self.evaluation.answers if self.evaluation else []
 
     @property
-    def mistakes(self) -> list[GradedAnswer]:
+    def mistakes(self) -> list[EvaluatedAnswer]:
         """The incorrect answers, those of the highest confidence first."""
         wrong = [answer for answer in self.answers if not answer.is_correct]
         return sorted(wrong, key=lambda answer: -(answer.confidence or 0.0))

@@ -17,7 +17,7 @@ from regard.decode import Sampling
 from regard.files import read_text, write_text
 from regard.runs.apply.generate import generate_run
 from regard.runs.contents import RECIPE_TOML, RunContents
-from regard.runs.evaluate import Evaluation, GradedAnswer
+from regard.runs.evaluate import EvaluatedAnswer, Evaluation
 from regard.runs.report.attention import attention_examples
 from regard.runs.report.card import CARD_FILE, model_card
 from regard.runs.report.charts import Series, attention_map, line_chart
@@ -187,7 +187,7 @@ def _samples(facts: RunFacts) -> str:
     return f"<p>{about}</p>{''.join(parts)}" if parts else ""
 
 
-def _answers(facts: RunFacts, caption: str, answers: Sequence[GradedAnswer]) -> str:
+def _answers(facts: RunFacts, caption: str, answers: Sequence[EvaluatedAnswer]) -> str:
     with_confidence = answers[0].confidence is not None
     heads = ("input", "reference", "answer", "", *(["confidence"] if with_confidence else []))
     images = getattr(facts.evaluator, "images", None)
