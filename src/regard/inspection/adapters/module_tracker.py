@@ -104,9 +104,10 @@ class ModuleTracker:
         # torch registers a hook and its with_kwargs flag in two steps: in between, and during
         # removal, a forward pass in another thread calls it without kwargs
         def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
-            self.called_modules[path] = module
-            frame = (path, module, _two_sequences(module, args, kwargs or {}))
-            self._begin().frames.append(frame)
+            run = self._begin()
+            if run is not None:
+                self.called_modules[path] = module
+                run.frames.append((path, module, _two_sequences(module, args, kwargs or {})))
 
         def leave(module: nn.Module, args: tuple, out: Any) -> None:
             frames = [] if self._run is None else self._run.frames
@@ -118,8 +119,9 @@ class ModuleTracker:
             if not frames and self._end():
                 self._close()
 
-        first = module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
+        # `leave` first: between the two another thread may call the module and enter it
         last = module.register_forward_hook(leave, always_call=True)
+        first = module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
         self.exit_stack.callback(last.remove)
         self.exit_stack.callback(first.remove)  # called before: no frame is left behind
 
@@ -129,12 +131,16 @@ class ModuleTracker:
             handle = module.register_forward_hook(hook, with_kwargs=True, prepend=True)
         self.exit_stack.callback(handle.remove)
 
-    def _begin(self) -> _Run:
+    def _begin(self) -> _Run | None:
+        """The run of this thread; None after the `with` block, when no new one may begin."""
         run = self._run
         if run is None:
-            run = self._here.run = _Run()
+            run = _Run()
             with self._lock:
+                if not self._is_open:
+                    return None
                 self._runs.add(run)
+            self._here.run = run
             for make in self.run_contexts:
                 run.entered.enter_context(make())
         return run
