@@ -252,6 +252,16 @@ def test_recordings_of_common_voice_at_mixed_rates(common_voice):
         assert "rate: 3 different values, converted to one" in found.report.warnings()
 
 
+def test_units_and_batches_of_recordings(common_voice):
+    """Commands, few words that are frequent, are recognised as words; batches hold 16 seconds."""
+    found = propose("speech", [common_voice]).recipe
+    assert (found.data.tokenizer_type, found.train.batch_size) == ("words", 16)
+    other = common_voice / "other.tsv"
+    text = (common_voice / "validated.tsv").read_text()
+    other.write_text(text + "speaker\t1.wav\tonce\t2\n")
+    assert propose("speech", [other]).recipe.data.tokenizer_type == "characters"
+
+
 # images, labelled texts, tagged tokens
 
 

@@ -1,5 +1,6 @@
 """A recipe for recordings with transcripts: manifests, sample rate and model."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ AUDIO_FOLDERS = ("clips", "wavs", "wav", "audio", "recordings")
 EPOCHS = 40
 MIN_BATCH, MAX_BATCH, BATCH_SECONDS = 8, 32, 16  # short recordings in larger batches
 MIN_STEPS = 800  # CTC predicts only blanks for the first hundreds of steps
+MAX_WORDS, MIN_COUNT = 100, 10  # of data sets of commands: so few words, each so frequent
 # (hours below which it applies, layers, dim)
 SIZES = [(1, 3, 128), (10, 6, 144), (float("inf"), 8, 192)]
 
@@ -55,11 +57,17 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
         "data.n_mels": "40 below 16,000 Hz, else 80",
         "data.max_seconds": f"the longest recording has {seconds.max:g} s",
         "model.layers": f"{layers} layers of {dim} for {hours:,.2f} hours",
-        "model.vocab": "replaced by the number of characters in the data",
+        "model.vocab": "replaced by the number of units in the data",
         "model.chunk": "outputs of 40 ms that are computed together: a latency of 0.64 s",
         "train.steps": reason,
         "train.batch_size": f"recordings of {seconds.total / train:.1f} s on average",
     }
+    words = Counter(w for entry in task.source().entries["train"] for w in entry.text.split())
+    if len(words) <= MAX_WORDS and min(words.values()) >= MIN_COUNT:
+        task = replace(task, tokenizer_type="words")
+        comments["data.tokenizer_type"] = (
+            f"{len(words)} different words, each {min(words.values())} times or more"
+        )
     augmentation = task.augmentation
     if hours < 1:
         augmentation = replace(augmentation, eq=0.0, spec_augment=0, reverb=0.0)
