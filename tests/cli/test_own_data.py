@@ -240,7 +240,11 @@ def test_six_kinds_of_foreign_data_become_served_models(tmp_path):
     assert regard("apply", runs / "tags", "Add").stdout.startswith("Add")
     draw_shape("disc", "RGBA", rng).save(tmp_path / "new.png")
     say("iau", tmp_path / "new.wav", rng)
-    with serve(*(runs / kind for kind in ("pairs", "text", "images", "speech"))) as post:
+    with serve(*(runs / kind for kind in WRITERS)) as post:
+        (classes,) = post("/label", {"inputs": ["no signal"]})["outputs"]
+        assert {name for name, _ in classes} == set(TICKETS)
+        (words,) = post("/tag", {"inputs": ["Add 3 cups"]})["outputs"]
+        assert [word for word, _ in words] == ["Add", "3", "cups"]
         (answer,) = post("/translate", {"texts": ["1 7"], "max_new_tokens": 8})["translations"]
         assert list(answer) == ["la"]
         assert "text" in post("/generate", {"prompt": "Mix the", "max_new_tokens": 8})

@@ -67,8 +67,8 @@ def train(
     if ranks.is_first:
         from regard.cli import COMMANDS
 
-        verb = recipe.data.verb
-        print(f"next:\n  regard {verb if verb in COMMANDS.split() else 'apply'} {folder} …")
+        verb = recipe.data.verb if recipe.data.verb in COMMANDS.split() else "apply"
+        print(f"next:\n  regard {verb} {folder} …\n  regard serve {folder}")
 
 
 def start_ranks(nproc: int) -> None:
