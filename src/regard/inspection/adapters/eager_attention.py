@@ -262,12 +262,12 @@ def _masks_and_biases(scores: _Scores, front: Lead) -> tuple[Tensor | None, list
     return (reduce(and_, allowed) if allowed else None), added
 
 
-def _fits(axes: str, wanted: str) -> bool:
-    return sorted(axes) == sorted(wanted) and len(set(axes)) == len(axes)
+def _fits(axes: str, target: str) -> bool:
+    return sorted(axes) == sorted(target) and len(set(axes)) == len(axes)
 
 
-def _permute(x: Tensor, axes: str, wanted: str) -> Tensor:
-    return x.permute([axes.index(axis) for axis in wanted])
+def _permute(x: Tensor, axes: str, target: str) -> Tensor:
+    return x.permute([axes.index(axis) for axis in target])
 
 
 def _added(other: Any, out: Tensor, factor: float = 1) -> tuple[_Part, ...]:

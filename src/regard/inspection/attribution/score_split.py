@@ -144,9 +144,9 @@ class _Stop(Exception):
 class AttentionReplay:
     """Runs the norms and projections of one attention on parts of its residual stream."""
 
-    def __init__(self, stream: ResidualStream, at: str, batch: int, seen: dict[str, Any]):
-        self.stream, self.module = stream, seen["module"]
-        self.args, self.kwargs = seen["args"], dict(seen["kwargs"])
+    def __init__(self, stream: ResidualStream, at: str, batch: int, call: dict[str, Any]):
+        self.stream, self.module = stream, call["module"]
+        self.args, self.kwargs = call["args"], dict(call["kwargs"])
         for name in ("past_key_values", "past_key_value", "layer_past", "cache"):
             if name in self.kwargs:
                 self.kwargs[name] = None
