@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from regard.errors import LookError, ShapeError
-from regard.inspection import HeadRow, HeadTable, Thresholds, look, make_site, probe_induction
+from regard.inspection import HeadRow, HeadTable, Thresholds, look, make_site, score_heads
 from regard.inspection.heads.head_table import classify_heads
 from regard.inspection.heads.offsets import (
     informative_queries,
@@ -270,7 +270,7 @@ class Copier(torch.nn.Module):
 
 @pytest.mark.parametrize(("after", "name"), [(1, "induction"), (0, "duplicate")])
 def test_probe_finds_heads_that_copy(after, name):
-    found = probe_induction(Copier(after), vocab=50, length=16)
+    found = score_heads(Copier(after), vocab=50, length=16)
     if name == "induction":
         assert found[0].type == "induction"
         assert found[0].induction > 0.8
@@ -298,7 +298,7 @@ def test_probe_results_are_in_the_table_of_any_text():
 
 def test_random_weights_have_no_induction():
     model = LanguageModel(language_tiny(vocab=50)).eval()
-    for row in probe_induction(model, vocab=50, length=16):
+    for row in score_heads(model, length=16):
         assert row.induction < 0.3
 
 
@@ -332,7 +332,7 @@ def test_wrong_questions_are_reported():
     with pytest.raises(ShapeError, match="at: needs a site"):
         HeadTable([])["encoder", 0]
     with pytest.raises(ShapeError, match="length, vocab: need"):
-        probe_induction(LanguageModel(language_tiny(vocab=20)), vocab=1)
+        score_heads(LanguageModel(language_tiny(vocab=20)), vocab=1)
     with pytest.raises(ShapeError, match="tokens: needs 3"):
         make_site(torch.zeros(3, 2), torch.zeros(3, 2), tokens=["a"])
 

@@ -10,7 +10,7 @@ from regard.inspection import edit
 from regard.inspection.adapters.activation_points import activation_names
 from regard.inspection.attribution.composition import Composition, composition_scores
 from regard.inspection.attribution.importance import HeadImportance, head_importance
-from regard.inspection.attribution.induction import probe_induction
+from regard.inspection.attribution.head_scores import score_heads
 from regard.inspection.attribution.logits import (
     LogitAttribution,
     LogitLens,
@@ -133,12 +133,12 @@ __all__ = [
     "nearest_neighbours",
     "output_projection",
     "patching",
-    "probe_induction",
     "record_gates",
     "record_stream",
     "relevance",
     "scale_key_effect",
     "scale_scores_effect",
+    "score_heads",
     "split_score",
     "value_norms",
     "verify",

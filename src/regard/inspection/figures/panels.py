@@ -150,6 +150,48 @@ def draw_head_types(heads: HeadTable, *, path: str | Path | None = None) -> "Fig
     return save_figure(figure, path)
 
 
+def draw_head_numbers(
+    heads: HeadTable, names: Sequence[str], *, path: str | Path | None = None
+) -> "Figure":
+    """Draw numbers of heads as heat maps, one per name: one row per site, one column per head.
+
+    >>> row = rg.inspection.HeadRow(site="a", call=0, head=0, query_count=3, peak=0.5)
+    >>> figure = draw_head_numbers(HeadTable([row]), ["peak", "sink"])
+    >>> [axes.get_title() for axes in figure.axes[:2]]
+    ['peak', 'sink']
+    """
+    if not len(heads):
+        raise ShapeError("heads: needs at least one, got none")
+    fields = [heads.field_name(name) for name in names]
+    sites = list(dict.fromkeys((row.site, row.call) for row in heads))
+    rows = {site: i for i, site in enumerate(sites)}
+    columns = 1 + max(row.head for row in heads)
+    across = min(5, len(names))
+    down = -(-len(names) // across)
+    width, height = axis_inches(columns, 1.8, 6), axis_inches(len(sites), 1.0, 8, 0.18)
+    figure = new_figure(1.6 + across * (width + 0.9), down * (height + 0.7))
+    grid = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
+    for axes, field in zip(grid, fields, strict=False):
+        values = torch.full((len(sites), columns), torch.nan)  # white: not measured
+        for row in heads:
+            x = getattr(row, field)
+            values[rows[row.site, row.call], row.head] = torch.nan if x is None else x
+        # scores are shares: one scale from 0 to 1 makes the panels comparable
+        top = max(1.0, float(values.nan_to_num(0).max()))
+        image = show_matrix(axes, values, (len(sites), columns), vmax=top)
+        title = heads.columns.get(field, field).replace("_", " ")
+        axes.set(title=title, xlabel="head")
+        axes.title.set_fontsize(10)
+        axes.tick_params(labelsize=7)
+        axes.set_xticks(range(0, columns, -(-columns // 16)))
+        figure.colorbar(image, ax=axes)
+    for axes in grid[len(names) :]:
+        axes.set_axis_off()
+    shown = range(0, len(sites), -(-len(sites) // 40))
+    grid[0].set_yticks(shown, [shorten_label(sites[i][0], 28) for i in shown])
+    return save_figure(figure, path)
+
+
 def draw_gates(
     gates: Mapping[str, Float[Tensor, "time hidden"]],
     *,

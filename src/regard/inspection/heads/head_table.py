@@ -1,16 +1,20 @@
 """A table of attention heads, each with its type and the numbers that decided it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from regard.errors import ShapeError
+from regard.errors import ShapeError, suggestion
 from regard.inspection.heads.head_types import HeadRow, Thresholds, with_type
 from regard.inspection.heads.measures import measure_heads
 from regard.inspection.sites.site import Site
 from regard.tables import html_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TABLE_COLUMNS = {  # field of HeadRow -> heading of the text table
     "self_share": "self",
@@ -22,9 +26,16 @@ TABLE_COLUMNS = {  # field of HeadRow -> heading of the text table
     "normalized_entropy": "entropy",
     "mean_distance": "distance",
 }
+SCORE_COLUMNS = {
+    "induction": "induction",
+    "previous_share": "previous",
+    "duplicate": "duplicate",
+    "retrieval": "retrieval",
+    "sink_share": "sink",
+}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadTable:
     """A table of heads, one `HeadRow` per head.
 
@@ -35,6 +46,7 @@ class HeadTable:
     """
 
     rows: list[HeadRow]
+    columns: Mapping[str, str] = field(default_factory=lambda: TABLE_COLUMNS)  # printed and drawn
 
     @property
     def types(self) -> dict[str, int]:
@@ -43,7 +55,40 @@ class HeadTable:
 
     def of_type(self, head_type: str) -> "HeadTable":
         """The heads of one type."""
-        return HeadTable([row for row in self.rows if row.type == head_type])
+        return replace(self, rows=[row for row in self.rows if row.type == head_type])
+
+    def top(self, count: int = 10, *, by: str) -> "HeadTable":
+        """The heads with the largest number of a column or field, such as "induction".
+
+        >>> rows = [HeadRow(site="a", call=0, head=h, query_count=9, peak=h / 9) for h in range(3)]
+        >>> [row.head for row in HeadTable(rows).top(2, by="peak")]
+        [2, 1]
+        """
+        name = self.field_name(by)
+        known = [row for row in self.rows if getattr(row, name) is not None]
+        return replace(self, rows=sorted(known, key=lambda row: -getattr(row, name))[:count])
+
+    def draw(self, by: str | None = None, *, path: str | Path | None = None) -> "Figure":
+        """Heat maps of the columns, or of one: one row per site, one column per head.
+
+        >>> row = HeadRow(site="a", call=0, head=0, query_count=9)
+        >>> HeadTable([row]).draw("peak").axes[0].get_title()
+        'peak'
+        """
+        from regard.inspection.figures.panels import draw_head_numbers
+
+        return draw_head_numbers(self, [*self.columns] if by is None else [by], path=path)
+
+    def field_name(self, by: str) -> str:
+        """The field of a row with numbers, from its name or the heading of its column."""
+        headings = {heading: name for name, heading in {**TABLE_COLUMNS, **SCORE_COLUMNS}.items()}
+        name = headings.get(by, by)
+        names = {f.name for f in fields(HeadRow)} - {"site", "call", "kind", "type", "reason"}
+        if name not in names - {"kernel"}:
+            raise ShapeError(
+                f"by: needs a number of a head, got {by!r}{suggestion(by, [*names, *headings])}"
+            )
+        return name
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as dicts, for a data frame or JSON."""
@@ -63,20 +108,24 @@ class HeadTable:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         width = max([4, *(len(row.site) for row in self.rows)])
-        headings = "".join(f"{heading:>9}" for heading in TABLE_COLUMNS.values())
+        headings = "".join(f"{heading:>10}" for heading in self.columns.values())
         lines = [f"{'site':<{width}}  head  {'type':<12}{headings}"]
         for row in self.rows:
-            numbers = "".join(f"{getattr(row, name):9.2f}" for name in TABLE_COLUMNS)
+            numbers = "".join(_format_number(getattr(row, name)) for name in self.columns)
             lines.append(f"{row.site:<{width}}  {row.head:>4}  {row.type:<12}{numbers}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.types.items())
-        columns = ("site", "head", "type", *TABLE_COLUMNS, "reason")
+        columns = ("site", "head", "type", *self.columns, "reason")
         rows = ([getattr(row, name) for name in columns] for row in self.rows)
         return f"<p>{len(self)} heads: {escape(counts)}</p>" + html_table(columns, rows)
+
+
+def _format_number(x: float | None) -> str:
+    return f"{x:10.2f}" if x is not None else f"{'':10}"
 
 
 def classify_heads(
@@ -97,6 +146,7 @@ def classify_heads(
     for site in sites:
         for row in measure_heads(site, frozenset(separators), thresholds):
             if copying := probed.get((row.site, row.head)):
-                row = replace(row, induction=copying.induction, duplicate=copying.duplicate)
+                names = ("induction", "duplicate", "retrieval")
+                row = replace(row, **{name: getattr(copying, name) for name in names})
             rows.append(with_type(row, thresholds))
     return HeadTable(rows)

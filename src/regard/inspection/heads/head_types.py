@@ -56,9 +56,11 @@ class HeadRow:
     normalized_entropy: float = 0.0  # entropy divided by log(visible keys)
     mean_distance: float = 0.0  # in positions
     monotone: float = 0.0  # correlation of query position and mean key position
-    # by `probe_induction`: weight on the token after the earlier copy, and on the copy itself
+    # by `score_heads`: weight on the token after an earlier copy, and on the copy itself; share of
+    # queries whose heaviest key has the next token
     induction: float | MaybeNone = None
     duplicate: float | MaybeNone = None
+    retrieval: float | MaybeNone = None
 
 
 def classify_head(row: HeadRow, thresholds: Thresholds | None = None) -> tuple[str, str]:

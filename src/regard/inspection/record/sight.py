@@ -106,7 +106,7 @@ class Sight:
     ) -> HeadTable:
         """Classify every head; calls of one attention are joined first.
 
-        `separators` are tokens such as "[SEP]" or "."; `probe` is a result of `probe_induction`,
+        `separators` are tokens such as "[SEP]" or "."; `probe` is a result of `score_heads`,
         which adds induction and duplicate-token heads; `thresholds` are the limits of the types.
 
         >>> rg.Sight([rg.make_site(*torch.zeros(2, 9, 2))]).heads().types

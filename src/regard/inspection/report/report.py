@@ -54,7 +54,7 @@ def write_report(
         batch: Index of the sequence.
         queries: Queries to show exact windows around; chosen automatically by default.
         separators: Tokens such as "[SEP]" or "." that count as separators.
-        probe: Result of `probe_induction`.
+        probe: Result of `score_heads`.
         thresholds: Limits of the head types.
         header_html: HTML to put first; it is not escaped.
 

@@ -12,7 +12,7 @@ from regard.inspection import (
     Site,
     describe_head,
     output_projection,
-    probe_induction,
+    score_heads,
     write_report,
 )
 from regard.runs.text_model import TextModel
@@ -74,7 +74,7 @@ def look_report(
         heads = ((site, head) for site in sight for head in range(site.heads))
         lines = (f"{site.name}, head {head}: {describe_head(site, head)}" for site, head in heads)
         return LookReport("\n".join(lines))
-    scores = probe_induction(model.model, model.vocab or 2) if probe else None
+    scores = score_heads(model.model, vocab=model.vocab) if probe else None
     title = f"Attention of {type(model.model).__name__}"
     write_report(sight, out, title=title, separators=model.separators, probe=scores)
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"

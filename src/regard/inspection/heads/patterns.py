@@ -1,0 +1,138 @@
+"""Weight of each query on the keys of a pattern, such as an earlier copy of its token, by tiles."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.errors import LookError
+from regard.inspection.heads.offsets import first_key, informative_queries, visible_key_counts
+from regard.inspection.sites.site import Site
+from regard.ops.terms import weights_from_scores
+from regard.ops.tiling import iter_tiles
+
+
+class Cells(NamedTuple):
+    """Tokens and positions of a tile, (batch, query, key); tokens are numbered from 0."""
+
+    query: Tensor  # position of each query
+    key: Tensor  # position of each key
+    first: Tensor  # first key of each sequence
+    token: Tensor  # of each query
+    next_token: Tensor  # of the position after each query; -1 where there is none
+    key_token: Tensor
+    before_key: Tensor  # token of the position before each key; -1 where there is none
+
+
+PATTERNS: dict[str, Callable[[Cells], Tensor]] = {
+    "induction": lambda c: (c.before_key == c.token) & (c.key < c.query),
+    "previous": lambda c: c.key == c.query - 1,
+    "duplicate": lambda c: (c.key_token == c.token) & (c.key < c.query),
+    "retrieval": lambda c: (c.key_token == c.next_token) & (c.key < c.query),
+    "sink": lambda c: (c.key == c.first) & (c.key < c.query),
+}
+
+
+class PatternScores(NamedTuple):
+    """What each query does with the keys of one pattern.
+
+    `score` is the weight on all of them; for retrieval it is 1 where the heaviest key of the query
+    is one of them, else 0. `counted` says which queries see such a key; `weight` and `key` are the
+    heaviest one.
+    """
+
+    score: Float[Tensor, "batch head query"]
+    counted: Bool[Tensor, "batch head query"]
+    weight: Float[Tensor, "batch head query"]
+    key: Int[Tensor, "batch head query"]
+
+
+@torch.no_grad()
+def pattern_scores(
+    site: Site,
+    names: Sequence[str],
+    *,
+    needle: slice = slice(None),
+    answer: slice = slice(None),
+) -> dict[str, PatternScores]:
+    """The scores of every query of a labelled self-attention, in tiles of the map.
+
+    For retrieval, `needle` limits the keys and `answer` the positions that are predicted.
+
+    >>> site = rg.make_site(*torch.zeros(2, 3, 4), tokens=["a", "b", "a"], mask=rg.Causal())
+    >>> pattern_scores(site, ["induction"])["induction"].score[0, 0]  # the last a on b
+    tensor([0.0000, 0.0000, 0.3333])
+    """
+    site.require_tensors()
+    tokens, first = _token_numbers(site), first_key(site)
+    found = {name: _empty(site) for name in names}
+    for rows, keys in iter_tiles(site.q, site.k, site.terms):
+        scores = site.terms.score_tile(site.q, site.k, rows, keys)
+        band = slice(rows.start, rows.stop)
+        w = weights_from_scores(scores, site.lse[..., band])
+        cells = _cells(tokens, first, site.terms.offset, rows, keys)
+        for name, totals in found.items():
+            match = PATTERNS[name](cells).expand(site.batch, len(rows), len(keys))
+            if name == "retrieval":
+                match = match & _within(cells, tokens.shape[1], needle, answer)
+            if not match.any():
+                continue
+            match = match[:, None] & (scores > -torch.inf)
+            best, at = w.masked_fill(~match, -1).max(-1)
+            better = best > totals.weight[..., band]
+            totals.score[..., band] += (w * match).sum(-1)
+            totals.counted[..., band] |= match.any(-1)
+            totals.key[..., band] = torch.where(better, at + keys.start, totals.key[..., band])
+            totals.weight[..., band] = torch.where(better, best, totals.weight[..., band])
+    informative = informative_queries(site, visible_key_counts(site))
+    for totals in found.values():
+        totals.counted.logical_and_(informative)
+    if "retrieval" in found:
+        peak_key = site.survey(statistics=["peak_key"]).peak_key
+        copies = found["retrieval"].key == peak_key
+        found["retrieval"] = found["retrieval"]._replace(score=copies.to(site.lse.dtype))
+    return found
+
+
+def _token_numbers(site: Site) -> Int[Tensor, "batch key"]:
+    """The tokens of the keys as numbers; equal tokens have equal numbers."""
+    if site.kind != "self" or site.key_tokens is None:
+        raise LookError(
+            f"{site.name}: needs a self-attention with tokens, got {site.kind}-attention"
+            f"{'' if site.key_tokens else ' without'}; try look(model, tokens=…)"
+        )
+    numbers: dict[str, int] = {}
+    rows = [[numbers.setdefault(t, len(numbers)) for t in row] for row in site.key_tokens]
+    return torch.tensor(rows, device=site.q.device)
+
+
+def _empty(site: Site) -> PatternScores:
+    weight = torch.full_like(site.lse, -1.0)
+    key = torch.full(site.lse.shape, -1, device=weight.device)
+    return PatternScores(torch.zeros_like(weight), torch.zeros_like(key).bool(), weight, key)
+
+
+def _cells(tokens: Tensor, first: Tensor, offset: int, rows: range, keys: range) -> Cells:
+    none = torch.full_like(tokens[:, :1], -1)
+    following, before = torch.cat([tokens[:, 1:], none], 1), torch.cat([none, tokens[:, :-1]], 1)
+    query = torch.arange(rows.start + offset, rows.stop + offset, device=tokens.device)
+    key = torch.arange(keys.start, keys.stop, device=tokens.device)
+    return Cells(
+        query=query[:, None],
+        key=key,
+        first=first[:, None, None],
+        token=tokens[:, query, None],
+        next_token=following[:, query, None],
+        key_token=tokens[:, None, keys.start : keys.stop],
+        before_key=before[:, None, keys.start : keys.stop],
+    )
+
+
+def _within(cells: Cells, count: int, needle: slice, answer: slice) -> Tensor:
+    """Where the key is in the needle, and the position after the query in the answer."""
+    spans = [range(count)[span] for span in (needle, answer)]
+    (low, high), (begin, end) = ((span.start, span.stop) for span in spans)
+    predicted = cells.query + 1
+    return (cells.key >= low) & (cells.key < high) & (predicted >= begin) & (predicted < end)
