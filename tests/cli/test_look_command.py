@@ -184,3 +184,40 @@ def test_a_model_that_reads_no_tokens_is_reported(tmp_path):
         tmp_path / "vit"
     )
     assert "which reads pixel_values" in run(tmp_path / "vit", "3").stderr
+
+
+# comparisons
+
+
+def test_two_texts_are_compared_in_a_table_a_page_and_json(bert, tmp_path):
+    out = tmp_path / "both.html"
+    done = run(bert, "the cat sat", "the cat . sat", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "4 heads, the most different first" in done.output
+    assert '<span class="b">.</span>' in out.read_text()
+    rows = json.loads(run(bert, "the cat sat", "the cat . sat", "--json").output)
+    distances = [row["distance"] for row in rows]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[0] > 0
+
+
+def test_two_models_are_compared_on_one_text(language, bert, tmp_path):
+    torch.manual_seed(9)
+    other = models.save(models.LanguageModel(models.language_tiny(vocab=20)), tmp_path / "other")
+    rows = json.loads(run(language.parent, other.parent, "3 1 4", "--json").output)
+    assert len(rows) == 8
+    assert rows[0]["distance"] > 0
+    same = json.loads(run(language.parent, language.parent, "3 1 4", "--json").output)
+    assert {row["distance"] for row in same} == {0.0}
+
+
+def test_wrong_comparisons_are_one_line(language, tmp_path):
+    for args, message in {
+        ("3 1", "4 1", "5 1"): "INPUT: needs one or two, got 3",
+        ("3 1", "3 4", "--describe"): "describe: needs one text, got two",
+        ("3 1", "--json"): "json: needs two texts",
+        (tmp_path / "missing", "3 1"): "missing: needs to be a run",
+    }.items():
+        done = run(language, *args)
+        assert done.exit_code == 2
+        assert message in done.stderr.replace("\n", " ")

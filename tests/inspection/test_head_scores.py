@@ -9,7 +9,7 @@ from regard.inspection import make_site, score_heads
 from regard.inspection.heads.patterns import PATTERNS, pattern_scores
 from regard.inspection.sites.site import Site
 
-TEXT = "the cat saw the dog and the dog saw the cat and the dog".split()
+TEXT = [*"abcaadeadcabead"]
 
 
 def by_hand(w: torch.Tensor, tokens: list[str], name: str) -> tuple[list[float], list[int]]:
@@ -121,7 +121,7 @@ def test_the_table_sorts_prints_and_draws(gpt2, tmp_path):
     shares = [row.previous_share for row in heads]
     assert [row.previous_share for row in best] == sorted(shares, reverse=True)[:3]
     assert str(best).splitlines()[0].split()[3:] == [*PATTERNS]
-    figure = heads.draw(path=tmp_path / "scores.png")
+    figure = rg.draw.head_scores(heads, path=tmp_path / "scores.png")
     assert [axes.get_title() for axes in figure.axes[:5]] == [*PATTERNS]
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()][1] == "transformer.h.1.attn"
     assert figure.axes[0].get_xlabel() == "head"
@@ -132,8 +132,8 @@ def test_what_cannot_be_scored_is_refused(gpt2):
     translator = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     with pytest.raises(ShapeError, match="inputs: needs the token ids that Translator"):
         score_heads(translator)
+    inputs = torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]])
     with pytest.raises(LookError, match="at: needs self-attentions"):
-        inputs = torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]])
         score_heads(translator, inputs, at="*.cross")
     with pytest.raises(ShapeError, match="by: needs a number of a head, got 'inducton'; try indu"):
         score_heads(gpt2, length=4).top(by="inducton")

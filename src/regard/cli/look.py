@@ -1,11 +1,14 @@
-"""`regard look`: what the attention heads of a model do on a text."""
+"""`regard look`: what the attention heads of a model do on a text, or do differently on two."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from regard.errors import LookError
 
 
 def look(
@@ -16,11 +19,17 @@ def look(
             help="Run folder, pretrained model, saved model or Hugging Face folder.",
         ),
     ],
-    text: Annotated[
-        str,
-        typer.Argument(metavar="INPUT", help="Input text; token ids if there is no tokenizer."),
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="Input text; token ids if there is no tokenizer. Two texts are compared; so are "
+            "two models, as RUN|FOLDER RUN|FOLDER INPUT.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("report.html"),
+    out: Annotated[
+        Path, typer.Option(help="HTML page to write; .png, .svg or .pdf for a comparison.")
+    ] = Path("report.html"),
     target: Annotated[str | None, typer.Option(help="Target text of an encoder-decoder.")] = None,
     to: Annotated[str | None, typer.Option(help="Target language of a run.")] = None,
     at: Annotated[str, typer.Option(help="Glob over attention sites: *.cross.")] = "*",
@@ -44,12 +53,31 @@ def look(
     probe: Annotated[
         bool, typer.Option(help="Also score induction heads on repeated random tokens.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Instead of a page, print a comparison as JSON.")
+    ] = False,
 ) -> None:
-    """Write an HTML page about what each attention head attends to."""
+    """Write an HTML page about what each attention head attends to, or compare two texts or models.
+
+    regard look FOLDER "the cat sat" writes a page about one text.
+
+    regard look FOLDER "the cat sat" "the old cat sat" compares two texts, head by head.
+
+    regard look FOLDER OTHER_FOLDER "the cat sat" compares two models or checkpoints.
+    """
     from regard import runs
     from regard.cli.output import progress_bar, report_written
     from regard.runs.apply.look import parse_cell
 
+    text, *others = inputs
+    if others:
+        only = {"cell": cell, "describe": describe, "query": query, "probe": probe}
+        if wrong := next((name for name, value in only.items() if value not in (None, False)), ""):
+            raise LookError(f"{wrong}: needs one text, got two to compare; try without --{wrong}")
+        compare(model, inputs, out, as_json, target=target, to=to, at=at)
+        return
+    if as_json:
+        raise LookError("json: needs two texts or two models to compare, got one text")
     position = None if cell is None else parse_cell(cell)
     with silence_transformers(), progress_bar("looking"):
         report = runs.look_report(
@@ -59,6 +87,46 @@ def look(
     report_written(out, report.text)
     for name, reason in report.skipped.items():
         report_written(out, f"not recorded: {name}, {reason}")
+
+
+def compare(model: str, inputs: list[str], out: Path, as_json: bool, **options: Any) -> None:
+    """Compare two texts, or two models on one text: print a table and write a page, or JSON."""
+    import json
+
+    from regard import runs
+    from regard.cli.output import progress_bar, report_written
+    from regard.inspection import write_comparison
+
+    if len(inputs) > 2:
+        raise LookError(f"INPUT: needs one or two, got {len(inputs)}; try quotes around a text")
+    with silence_transformers(), progress_bar("comparing"):
+        names = [model, inputs[0]] if is_model(inputs[0]) else [model]
+        models = [runs.load(name, device="cpu").text_model for name in names]
+        texts = inputs if len(models) == 1 else [inputs[1]] * 2
+        found = runs.compare_texts(
+            (models[0], models[-1]),
+            (texts[0], texts[1]),
+            names=(texts[0], texts[1]) if len(models) == 1 else (names[0], names[1]),
+            **options,
+        )
+        if not as_json:
+            write_comparison(found, out)
+    if as_json:
+        print(json.dumps(found.to_dicts(), indent=1, ensure_ascii=False))
+        return
+    report_written(out, f"{found}\n{out}: maps and differences")
+
+
+def is_model(text: str) -> bool:
+    """Whether an input names a model: a path, or a pretrained model.
+
+    >>> is_model("runs/mine"), is_model("phrases"), is_model("the cat sat on/off")
+    (True, True, False)
+    """
+    from regard.runs import pretrained_names
+
+    is_path = os.sep in text and not any(c.isspace() for c in text)
+    return is_path or text in pretrained_names() or (Path(text) / "config.json").is_file()
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from regard.inspection import edit
 from regard.inspection.adapters.activation_points import activation_names
 from regard.inspection.attribution.composition import Composition, composition_scores
-from regard.inspection.attribution.importance import HeadImportance, head_importance
 from regard.inspection.attribution.head_scores import score_heads
+from regard.inspection.attribution.head_search import HeadExample, HeadSearch, search_heads
+from regard.inspection.attribution.importance import HeadImportance, head_importance
 from regard.inspection.attribution.logits import (
     LogitAttribution,
     LogitLens,
@@ -27,11 +28,6 @@ from regard.inspection.attribution.relevance import (
 from regard.inspection.attribution.residual_parts import ResidualStream, record_stream
 from regard.inspection.attribution.rollout import attention_flow, attention_rollout
 from regard.inspection.attribution.score_split import ScoreSplit, split_score
-from regard.inspection.attribution.sight_comparison import (
-    HeadDifference,
-    SightComparison,
-    compare_sights,
-)
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.closed_forms import (
     NoiseEffect,
@@ -66,7 +62,13 @@ from regard.inspection.record.hidden_states import (
 from regard.inspection.record.look import look
 from regard.inspection.record.monitor import AttentionMonitor
 from regard.inspection.record.sight import Sight
+from regard.inspection.record.sight_comparison import (
+    HeadDifference,
+    SightComparison,
+    compare_sights,
+)
 from regard.inspection.record.sight_file import load_sight
+from regard.inspection.report.comparison_page import write_comparison
 from regard.inspection.report.report import write_report
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.from_tensors import make_site
@@ -90,8 +92,10 @@ __all__ = [
     "GradientFlag",
     "GradientNorms",
     "HeadDifference",
+    "HeadExample",
     "HeadImportance",
     "HeadRow",
+    "HeadSearch",
     "HeadTable",
     "LogitAttribution",
     "LogitLens",
@@ -139,11 +143,13 @@ __all__ = [
     "scale_key_effect",
     "scale_scores_effect",
     "score_heads",
+    "search_heads",
     "split_score",
     "value_norms",
     "verify",
     "weighted_value_norms",
     "what_if",
+    "write_comparison",
     "write_report",
 ]
 

@@ -31,8 +31,9 @@ from regard.runs.apply.generate import (
     generate_run,
     generate_texts,
 )
-from regard.runs.apply.look import LookReport, look_report
+from regard.runs.apply.look import LookReport, compare_texts, look_report
 from regard.runs.apply.report import Reporter
+from regard.runs.apply.search import search_files
 from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcribe_run_detailed
 from regard.runs.apply.translate import TranslationPipeline, translate_run
 from regard.runs.apply.verify import verify_text
@@ -98,6 +99,7 @@ __all__ = [
     "classify_files",
     "classify_run",
     "collect_facts",
+    "compare_texts",
     "config_from_json",
     "config_to_json",
     "evaluate_run",
@@ -124,6 +126,7 @@ __all__ = [
     "resume_run",
     "run_identity",
     "save_run_pretrained",
+    "search_files",
     "start_run",
     "transcribe_run_detailed",
     "translate_run",

@@ -1,4 +1,4 @@
-"""Heat map of signed effects, such as those of a patching sweep."""
+"""Heat maps of signed numbers: effects of a patching sweep, differences of two sights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from regard.inspection.figures.canvas import (
+    MAX_CELLS,
     axis_inches,
+    escape_mathtext,
     label_axis,
     new_figure,
     save_figure,
     show_matrix,
 )
+from regard.inspection.record.sight_comparison import SightComparison
+from regard.inspection.sites.labels import shorten_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,4 +63,49 @@ def draw_effects(
     axes.set_ylabel(y_label)
     axes.set_title(title, fontsize=10)
     figure.colorbar(image, ax=axes, label="effect")
+    return save_figure(figure, path)
+
+
+def draw_comparison(
+    comparison: SightComparison, *, count: int = 4, path: str | Path | None = None
+) -> "Figure":
+    """Draw the heads that differ most in two sights: both maps and their difference.
+
+    Rows and columns are the tokens of both texts, aligned; a query that only one has is blank.
+
+    Args:
+        comparison: Result of `compare_sights`.
+        count: Number of heads.
+        path: A .png, .svg or .pdf file to write.
+
+    >>> sights = [rg.Sight([rg.make_site(x, x)]) for x in torch.randn(2, 5, 4)]
+    >>> figure = rg.draw.comparison(rg.inspection.compare_sights(*sights))
+    >>> [axes.get_title() for axes in figure.axes[:3]]
+    ['first', 'second', 'difference']
+    """
+    rows = comparison.top(count)
+    pairs = [comparison.pairs[row.site] for row in rows]
+    side = max(axis_inches(max(len(p.queries), len(p.keys)), 2.2, 5.0, 0.2) for p in pairs)
+    figure = new_figure(3 * side + 2.5, len(rows) * (side + 0.4))
+    grid = figure.subplots(len(rows), 3, squeeze=False)
+    for row, pair, panels in zip(rows, pairs, grid, strict=True):
+        size = len(pair.queries), len(pair.keys)
+        pool = -(-size[0] // MAX_CELLS), -(-size[1] // MAX_CELLS)
+        maps = comparison.maps(row.site, row.head, pool)
+        weight = {"vmax": max(1e-12, float(maps[:2].nan_to_num(0).max()))}
+        limit = max(1e-12, float(maps[2].nan_to_num(0).abs().max()))
+        change = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+        for axes, x, options in zip(panels, maps, (weight, weight, change), strict=True):
+            image = show_matrix(axes, x, size, **options)
+            label_axis(axes, "x", [t.label for t in pair.keys])
+            label_axis(axes, "y", [t.label for t in pair.queries])
+            axes.tick_params(labelsize=6)
+            if axes is not panels[0]:
+                figure.colorbar(image, ax=axes, shrink=0.8)
+        panels[0].set_ylabel(f"{row.site}, head {row.head}\nquery", fontsize=8)
+    cell = "" if pool == (1, 1) else f", mean of {pool[0]}×{pool[1]}"
+    for axes, title in zip(grid[0], (*comparison.names, "difference"), strict=True):
+        axes.set_title(escape_mathtext(shorten_label(title, int(12 * side))), fontsize=9)
+    for axes in grid[-1]:
+        axes.set_xlabel(f"key{cell}", fontsize=8)
     return save_figure(figure, path)

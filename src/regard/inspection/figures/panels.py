@@ -150,16 +150,16 @@ def draw_head_types(heads: HeadTable, *, path: str | Path | None = None) -> "Fig
     return save_figure(figure, path)
 
 
-def draw_head_numbers(
-    heads: HeadTable, names: Sequence[str], *, path: str | Path | None = None
+def draw_head_scores(
+    heads: HeadTable, by: str | None = None, *, path: str | Path | None = None
 ) -> "Figure":
-    """Draw numbers of heads as heat maps, one per name: one row per site, one column per head.
+    """Draw heat maps of the columns of a table, or of one: a row per site, a column per head.
 
     >>> row = rg.inspection.HeadRow(site="a", call=0, head=0, query_count=3, peak=0.5)
-    >>> figure = draw_head_numbers(HeadTable([row]), ["peak", "sink"])
-    >>> [axes.get_title() for axes in figure.axes[:2]]
-    ['peak', 'sink']
+    >>> rg.draw.head_scores(HeadTable([row]), "peak").axes[0].get_title()
+    'peak'
     """
+    names = [*heads.columns] if by is None else [by]
     if not len(heads):
         raise ShapeError("heads: needs at least one, got none")
     fields = [heads.field_name(name) for name in names]

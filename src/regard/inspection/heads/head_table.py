@@ -4,17 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regard.errors import ShapeError, suggestion
 from regard.inspection.heads.head_types import HeadRow, Thresholds, with_type
 from regard.inspection.heads.measures import measure_heads
 from regard.inspection.sites.site import Site
 from regard.tables import html_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TABLE_COLUMNS = {  # field of HeadRow -> heading of the text table
     "self_share": "self",
@@ -46,7 +42,7 @@ class HeadTable:
     """
 
     rows: list[HeadRow]
-    columns: Mapping[str, str] = field(default_factory=lambda: TABLE_COLUMNS)  # printed and drawn
+    columns: Mapping[str, str] = field(default_factory=lambda: TABLE_COLUMNS)  # printed
 
     @property
     def types(self) -> dict[str, int]:
@@ -67,17 +63,6 @@ class HeadTable:
         name = self.field_name(by)
         known = [row for row in self.rows if getattr(row, name) is not None]
         return replace(self, rows=sorted(known, key=lambda row: -getattr(row, name))[:count])
-
-    def draw(self, by: str | None = None, *, path: str | Path | None = None) -> "Figure":
-        """Heat maps of the columns, or of one: one row per site, one column per head.
-
-        >>> row = HeadRow(site="a", call=0, head=0, query_count=9)
-        >>> HeadTable([row]).draw("peak").axes[0].get_title()
-        'peak'
-        """
-        from regard.inspection.figures.panels import draw_head_numbers
-
-        return draw_head_numbers(self, [*self.columns] if by is None else [by], path=path)
 
     def field_name(self, by: str) -> str:
         """The field of a row with numbers, from its name or the heading of its column."""

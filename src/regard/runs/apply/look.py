@@ -9,7 +9,9 @@ from regard.errors import FileError, LookError, ShapeError
 from regard.files import is_stream
 from regard.inspection import (
     Sight,
+    SightComparison,
     Site,
+    compare_sights,
     describe_head,
     output_projection,
     score_heads,
@@ -74,12 +76,41 @@ def look_report(
         heads = ((site, head) for site in sight for head in range(site.heads))
         lines = (f"{site.name}, head {head}: {describe_head(site, head)}" for site, head in heads)
         return LookReport("\n".join(lines))
-    scores = score_heads(model.model, vocab=model.vocab) if probe else None
+    scores = score_heads(model.model) if probe else None
     title = f"Attention of {type(model.model).__name__}"
     write_report(sight, out, title=title, separators=model.separators, probe=scores)
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
     text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}"
     return LookReport(text, dict(sight.skipped))
+
+
+def compare_texts(
+    models: tuple[TextModel, TextModel],
+    texts: tuple[str, str],
+    *,
+    names: tuple[str, str] | None = None,
+    target: str | None = None,
+    to: str | None = None,
+    at: str = "*",
+) -> SightComparison:
+    """Compare the attention of a model on two texts, or of two models on one text.
+
+    Args:
+        models: the model of each text.
+        texts: what each model reads; token ids if it has no tokenizer.
+        names: of the two, for figures; the texts by default.
+        target: what an encoder-decoder writes; a run's translator decodes its own if None.
+        to: target language of a run's translator.
+        at: glob over attention sites.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
+    >>> model = rg.runs.TextModel(model, vocab=10)
+    >>> len(compare_texts((model, model), ("3 1 4", "3 1 5")).rows)
+    8
+    """
+    pairs = zip(models, texts, strict=True)
+    first, second = (model.look(text, target, at, to=to) for model, text in pairs)
+    return compare_sights(first, second, names=names or texts)
 
 
 def parse_cell(text: str) -> tuple[int, int, int]:
