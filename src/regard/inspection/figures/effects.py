@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -91,10 +91,11 @@ def draw_comparison(
     for row, pair, panels in zip(rows, pairs, grid, strict=True):
         size = len(pair.queries), len(pair.keys)
         pool = -(-size[0] // MAX_CELLS), -(-size[1] // MAX_CELLS)
+        cell = "" if pool == (1, 1) else f", mean of {pool[0]}×{pool[1]}"
         maps = comparison.maps(row.site, row.head, pool)
-        weight = {"vmax": max(1e-12, float(maps[:2].nan_to_num(0).max()))}
+        weight: dict[str, Any] = {"vmax": max(1e-12, float(maps[:2].nan_to_num(0).max()))}
         limit = max(1e-12, float(maps[2].nan_to_num(0).abs().max()))
-        change = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+        change: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
         for axes, x, options in zip(panels, maps, (weight, weight, change), strict=True):
             image = show_matrix(axes, x, size, **options)
             label_axis(axes, "x", [t.label for t in pair.keys])
@@ -102,10 +103,8 @@ def draw_comparison(
             axes.tick_params(labelsize=6)
             if axes is not panels[0]:
                 figure.colorbar(image, ax=axes, shrink=0.8)
+            axes.set_xlabel(f"key{cell}", fontsize=8)
         panels[0].set_ylabel(f"{row.site}, head {row.head}\nquery", fontsize=8)
-    cell = "" if pool == (1, 1) else f", mean of {pool[0]}×{pool[1]}"
     for axes, title in zip(grid[0], (*comparison.names, "difference"), strict=True):
         axes.set_title(escape_mathtext(shorten_label(title, int(12 * side))), fontsize=9)
-    for axes in grid[-1]:
-        axes.set_xlabel(f"key{cell}", fontsize=8)
     return save_figure(figure, path)

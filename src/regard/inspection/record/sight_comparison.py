@@ -54,6 +54,11 @@ class AlignedToken(NamedTuple):
     first: int | None
     second: int | None
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether both texts have it."""
+        return self.first is not None and self.second is not None
+
 
 class SitePair(NamedTuple):
     """The same site of two sights, with their queries and keys aligned."""
@@ -104,7 +109,7 @@ class SightComparison:
                 [0., 0.]])
         """
         pair = self.pairs[site]
-        shared = tuple(t for t in pair.queries if t.first is not None and t.second is not None)
+        shared = tuple(t for t in pair.queries if t.is_shared)
         drawn = [
             _merged_map(pair, side, head, queries, pool)
             for queries in (pair.queries, shared)
@@ -177,7 +182,7 @@ def _pair(a: Site, b: Site) -> SitePair:
 
 def _compare(pair: SitePair) -> list[HeadDifference]:
     a = pair.first
-    shared = [t for t in pair.queries if t.first is not None and t.second is not None]
+    shared = [t for t in pair.queries if t.is_shared]
     total = torch.zeros(a.heads, dtype=torch.double)
     largest = torch.full((a.heads,), -1.0)
     cells: list[tuple[int, int, float, float]] = [(0, 0, 0.0, 0.0)] * a.heads
@@ -212,7 +217,7 @@ def _statistics(pair: SitePair, shared: Sequence[AlignedToken]) -> dict[str, lis
     means = []
     for side, site in enumerate((pair.first, pair.second)):
         survey = site.survey(statistics=STATISTICS, first_keys=1)
-        rows = [t[1 + side] for t in shared]
+        rows = _positions(shared, side)[1]
         means.append([getattr(survey, name)[0][:, rows].double().mean(-1) for name in STATISTICS])
     return {
         name: (y - x).tolist() for name, x, y in zip(STATISTICS, means[0], means[1], strict=True)
@@ -223,14 +228,20 @@ def _rows(
     pair: SitePair, side: int, head: int | None, queries: Sequence[AlignedToken]
 ) -> Float[Tensor, "*head query key"]:
     """Rows of one map over the keys of both texts; 0 at keys that this text has not."""
-    site = pair[side]
-    rows = [t[1 + side] for t in queries]
+    site, (_, rows) = (pair.first, pair.second)[side], _positions(queries, side)
     low, high = min(rows), max(rows) + 1
     w = site.window(head, slice(low, high))[0].float().cpu()[..., [row - low for row in rows], :]
-    at = [(i, t[1 + side]) for i, t in enumerate(pair.keys) if t[1 + side] is not None]
+    at, keys = _positions(pair.keys, side)
     merged = w.new_zeros(*w.shape[:-1], len(pair.keys))
-    merged[..., [i for i, _ in at]] = w[..., [j for _, j in at]]
+    merged[..., at] = w[..., keys]
     return merged
+
+
+def _positions(tokens: Sequence[AlignedToken], side: int) -> tuple[list[int], list[int]]:
+    """Indices of the aligned tokens that one text has, and their positions in it."""
+    positions = ((i, (t.first, t.second)[side]) for i, t in enumerate(tokens))
+    pairs = [(i, position) for i, position in positions if position is not None]
+    return [i for i, _ in pairs], [position for _, position in pairs]
 
 
 def _merged_map(
@@ -239,7 +250,7 @@ def _merged_map(
     """The map of one head over all aligned tokens, pooled by means; NaN without a query."""
     high, wide = pool
     row_of = {token: i // high for i, token in enumerate(pair.queries)}
-    mine = [t for t in queries if t[1 + side] is not None]
+    mine = [queries[i] for i in _positions(queries, side)[0]]
     columns = torch.arange(len(pair.keys)) // wide
     total = torch.zeros(-(-len(pair.queries) // high), -(-len(pair.keys) // wide))
     count = torch.zeros(len(total))
@@ -262,7 +273,7 @@ def _align(
             "got none; try look(model, tokens=…) for both"
         )
     aligned = align_tokens(tuple(words), tuple(others if has_tokens else words))
-    if all(t.first is None or t.second is None or words[t.first] != t.label for t in aligned):
+    if not any(t.is_shared and t.label in words for t in aligned):
         raise LookError(f"{name}: needs texts with a token in common, got none")
     return aligned
 
