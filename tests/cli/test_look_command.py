@@ -211,6 +211,11 @@ def test_two_models_are_compared_on_one_text(language, bert, tmp_path):
     assert {row["distance"] for row in same} == {0.0}
 
 
+def test_a_long_text_is_no_path(language):
+    texts = ["3 1 " * 150 + end for end in ("4", "5")]
+    assert len(json.loads(run(language, *texts, "--json").output)) == 8
+
+
 def test_wrong_comparisons_are_one_line(language, tmp_path):
     for args, message in {
         ("3 1", "4 1", "5 1"): "INPUT: needs one or two, got 3",

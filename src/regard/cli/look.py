@@ -10,6 +10,8 @@ import typer
 
 from regard.errors import LookError
 
+MAX_PATH = 250  # longer inputs are texts: the file system refuses to look for them
+
 
 def look(
     model: Annotated[
@@ -123,10 +125,13 @@ def is_model(text: str) -> bool:
     >>> is_model("runs/mine"), is_model("phrases"), is_model("the cat sat on/off")
     (True, True, False)
     """
-    from regard.runs import pretrained_names
+    from regard.runs.load import holds_model, pretrained_names
 
+    if len(text) > MAX_PATH or "\n" in text:
+        return False
     is_path = os.sep in text and not any(c.isspace() for c in text)
-    return is_path or text in pretrained_names() or (Path(text) / "config.json").is_file()
+    is_folder = holds_model(Path(text)) or (Path(text) / "config.json").is_file()
+    return is_path or is_folder or text in pretrained_names()
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def find_run(name: str | Path) -> Path:
     'pretrained'
     """
     path, is_pretrained = Path(name), str(name) in pretrained_names()
-    if path.exists() and (_holds_model(path) or not is_pretrained):
+    if path.exists() and (holds_model(path) or not is_pretrained):
         return path
     if is_pretrained:
         return PRETRAINED_FOLDER / name
@@ -88,7 +88,8 @@ def find_run(name: str | Path) -> Path:
     )
 
 
-def _holds_model(path: Path) -> bool:
+def holds_model(path: Path) -> bool:
+    """Whether a folder holds a run or a model of ours."""
     return any((path / name).exists() for name in (RECIPE_FILE, WEIGHTS_FILE, CHECKPOINTS))
 
 
@@ -112,7 +113,7 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
         config = preset(**{key: sizes[key] for key in _required_arguments(preset)})
         with torch.device("meta"):
             return models.build(config)
-    if (Path(name) / "config.json").is_file() and not _holds_model(Path(name)):
+    if (Path(name) / "config.json").is_file() and not holds_model(Path(name)):
         return build_hub_model(Path(name))
     if Path(name).exists() or name in pretrained_names():
         return models.load(find_run(name)).float()

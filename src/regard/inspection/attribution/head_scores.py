@@ -111,7 +111,10 @@ def _repeated_tokens(
     vocab = known if vocab is None else vocab
     if vocab is None or getattr(config, "is_encoder_decoder", False):
         kind = type(model).__name__
-        raise ShapeError(f"inputs: needs the token ids that {kind} is called with, got none")
+        raise ShapeError(
+            f"inputs: needs the token ids that {kind} is called with, got none; "
+            "try score_heads(model, (source, target))"
+        )
     if length < 2 or vocab < 2:
         raise ShapeError(f"length, vocab: need 2 or more, got {length} and {vocab}")
     generator = torch.Generator().manual_seed(seed)

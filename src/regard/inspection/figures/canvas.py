@@ -1,5 +1,6 @@
 """Shared by all figures: creation, saving, colours and axis labels."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,15 @@ def save_figure(figure: "Figure", path: str | Path | None) -> "Figure":
     settings = matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"})
     with settings, atomic_write(path) as file:
         metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-        figure.savefig(file, format=suffix[1:], dpi=150, metadata=metadata.get(suffix))
+        render(figure, file, format=suffix[1:], dpi=150, metadata=metadata.get(suffix))
     return figure
+
+
+def render(figure: "Figure", file: Any, **options: Any) -> None:
+    """`figure.savefig`, without a warning for each character that the font does not have."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")
+        figure.savefig(file, **options)
 
 
 def as_slice(span: slice | int, count: int, name: str) -> slice:

@@ -83,6 +83,8 @@ def draw_comparison(
     >>> [axes.get_title() for axes in figure.axes[:3]]
     ['first', 'second', 'difference']
     """
+    from matplotlib.colors import PowerNorm
+
     rows = comparison.top(count)
     pairs = [comparison.pairs[row.site] for row in rows]
     side = max(axis_inches(max(len(p.queries), len(p.keys)), 2.2, 5.0, 0.2) for p in pairs)
@@ -91,9 +93,11 @@ def draw_comparison(
     for row, pair, panels in zip(rows, pairs, grid, strict=True):
         size = len(pair.queries), len(pair.keys)
         pool = -(-size[0] // MAX_CELLS), -(-size[1] // MAX_CELLS)
-        cell = "" if pool == (1, 1) else f", mean of {pool[0]}×{pool[1]}"
+        pooled = pool != (1, 1)
+        cell = f" (mean of {pool[0]}×{pool[1]}, weights on a square-root scale)" if pooled else ""
         maps = comparison.maps(row.site, row.head, pool)
-        weight: dict[str, Any] = {"vmax": max(1e-12, float(maps[:2].nan_to_num(0).max()))}
+        top = max(1e-12, float(maps[:2].nan_to_num(0).max()))
+        weight: dict[str, Any] = {"norm": PowerNorm(0.5 if pooled else 1.0, vmin=0, vmax=top)}
         limit = max(1e-12, float(maps[2].nan_to_num(0).abs().max()))
         change: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
         for axes, x, options in zip(panels, maps, (weight, weight, change), strict=True):
@@ -106,5 +110,7 @@ def draw_comparison(
             axes.set_xlabel(f"key{cell}", fontsize=8)
         panels[0].set_ylabel(f"{row.site}, head {row.head}\nquery", fontsize=8)
     for axes, title in zip(grid[0], (*comparison.names, "difference"), strict=True):
-        axes.set_title(escape_mathtext(shorten_label(title, int(12 * side))), fontsize=9)
+        axes.set_title(
+            escape_mathtext(shorten_label(" ".join(title.split()), int(12 * side))), fontsize=9
+        )
     return save_figure(figure, path)

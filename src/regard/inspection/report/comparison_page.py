@@ -7,11 +7,13 @@ from pathlib import Path
 
 from regard.errors import FileError
 from regard.files import write_text
-from regard.inspection.figures.canvas import SUFFIXES
+from regard.inspection.figures.canvas import SUFFIXES, render
 from regard.inspection.figures.effects import draw_comparison
 from regard.inspection.record.sight_comparison import AlignedToken, SightComparison
+from regard.inspection.sites.labels import shorten_label
 from regard.tables import html_table
 
+MAX_NAME = 200  # characters
 MAX_TOKENS = 2000  # shown of each text
 COLUMNS = {
     "site": "site",
@@ -67,13 +69,13 @@ def write_comparison(comparison: SightComparison, path: str | Path, *, count: in
         draw_comparison(comparison, count=count, path=path)
         return path
     image = BytesIO()
-    draw_comparison(comparison, count=count).savefig(image, format="png", dpi=110)
+    render(draw_comparison(comparison, count=count), image, format="png", dpi=110)
     pair = next(iter(comparison.pairs.values()))
     rows = comparison.top(len(comparison.rows))
     only = ", ".join(comparison.unmatched)
     page = PAGE.format(
-        first=escape(comparison.names[0]),
-        second=escape(comparison.names[1]),
+        first=escape(shorten_label(comparison.names[0], MAX_NAME)),
+        second=escape(shorten_label(comparison.names[1], MAX_NAME)),
         tokens=" ".join(map(_render_token, pair.keys[:MAX_TOKENS])),
         png=b64encode(image.getvalue()).decode(),
         count=len(rows),
