@@ -17,7 +17,7 @@ def heads(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE|FOLDER]...",
+            metavar="FILE|FOLDER",
             help="Text files, or folders of .txt files, to search for examples; without any, heads "
             "are scored on repeated random tokens.",
         ),
@@ -26,7 +26,7 @@ def heads(
         str | None,
         typer.Option(
             help="Score: induction, previous, duplicate, retrieval or sink. For a search also a "
-            "statistic of each query, such as entropy. [default: induction for a search, else all]"
+            "statistic of each query, such as entropy. By default induction for a search, else all."
         ),
     ] = None,
     at: Annotated[str, typer.Option(help="Glob over attention sites.")] = "*",
