@@ -54,7 +54,7 @@ def look(
     with silence_transformers(), progress_bar("looking"):
         report = runs.look_report(
             runs.load(model, device="cpu").text_model, text, target=target, to=to, at=at, out=out,
-            cell=position, describe=describe, query=query, probe=probe,
+            cell=position, describe=describe, query=query, probe=probe, name=model,
         )  # fmt: skip
     report_written(out, report.text)
     for name, reason in report.skipped.items():

@@ -13,7 +13,7 @@ from regard.ops import tiling
 from regard.ops.grid import slice_axis
 from regard.ops.survey.peak_search import PeakSearch
 from regard.ops.survey.statistics import with_fast_path
-from regard.ops.survey.weight_tile import SurveyOptions
+from regard.ops.survey.weight_tile import SurveyOptions, pooled_index
 from regard.ops.terms import Terms, finite_lse, upcast
 
 FAST_STATISTICS = with_fast_path("all")
@@ -54,7 +54,8 @@ class FastPath:
         self.k = F.pad(k, (0, 1), value=1.0).to(self.dtype)
         self.group = self.heads // len(k)
         names = totals.keys() & FAST_STATISTICS
-        self.totals = {name: totals[name].view(self.heads, -1) for name in names}
+        own = {name: totals[name].shape[q.ndim - 2 :] or (1,) for name in names}
+        self.totals = {name: totals[name].view(self.heads, *own[name]) for name in names}
         self.needs_peaks = bool(names & {"peak", "max_score"})
         self.needs_distances = bool(names & {"mean_distance", "mean_offset"})
         self.peak_search = PeakSearch(self.heads, q.shape[-2], self.tile.keys)
@@ -87,6 +88,10 @@ class FastPath:
         self.may_underflow = bool(bound > -self.min_log_w)
         q = torch.cat([q, -lse[..., None]], -1).reshape(self.heads, len(rows), -1)
         count = max(1, self.tile.weights // (len(rows) * self.tile.keys))
+        if count >= self.group:  # whole groups, or a part of one
+            count -= count % self.group
+        else:
+            count = max(n for n in range(1, count + 1) if self.group % n == 0)
         for top in range(0, self.heads, count):
             heads = range(top, min(top + count, self.heads))
             self._add_heads(q[top : heads.stop], heads, rows, parts)
@@ -112,11 +117,14 @@ class FastPath:
 
     def _add_heads(self, q: Tensor, heads: range, rows: range, parts: list[range]) -> None:
         at = slice(heads.start, heads.stop), slice(rows.start, rows.stop)
-        k, received = self._keys_of(heads), []
+        # the heads of a group share keys: more rows of one product
+        k = self.k[heads.start // self.group : (heads.stop - 1) // self.group + 1].mT
+        grouped_q, received = q.reshape(len(k), -1, q.shape[-1]), []
         rows_of = q.new_empty(4, len(parts), *q.shape[:-1])
         for keys, best, logs, mass, moment in zip(parts, *map(Tensor.unbind, rows_of), strict=True):
             x, w = self._buffers((*q.shape[:-1], len(keys)))
-            torch.bmm(q, k.narrow(-1, keys.start, len(keys)), out=x)
+            scores = x.view(len(k), -1, len(keys))
+            torch.bmm(grouped_q, k.narrow(-1, keys.start, len(keys)), out=scores)
             if self.needs_peaks:
                 torch.amax(x, -1, out=best)
             torch.exp(x.clamp_(min=self.min_log_w) if self.may_underflow else x, out=w)
@@ -126,6 +134,8 @@ class FastPath:
                 torch.sum(w, -1, out=mass)
                 step = self.step.narrow(0, 0, len(keys))
                 torch.mv(w.view(-1, len(keys)), step, out=moment.view(-1))
+            if "pooled_map" in self.totals:
+                self._add_pooled(w, at[0], rows, keys)
             if "entropy" in self.totals:
                 torch.sum(x.mul_(w), -1, out=logs)
             if "first_share" in self.totals and keys.start < self.options.first_keys:
@@ -147,11 +157,14 @@ class FastPath:
         if self.needs_peaks:
             self._add_peaks(best, at, parts)
 
-    def _keys_of(self, heads: range) -> Tensor:
-        """The keys of these heads, (head, head_dim, key)."""
-        if self.group == 1:
-            return self.k[heads.start : heads.stop].mT
-        return self.k[torch.arange(heads.start, heads.stop) // self.group].mT
+    def _add_pooled(self, w: Tensor, heads: slice, rows: range, keys: range) -> None:
+        """Add a tile to the pooled map: a product with the indicator of each column of cells."""
+        total = self.totals["pooled_map"]
+        at = pooled_index(self.q.shape[-2], total.shape[-2], w.device)[rows.start : rows.stop]
+        columns = pooled_index(self.k.shape[-2], total.shape[-1], w.device)[keys.start : keys.stop]
+        left, right = int(columns[0]), int(columns[-1]) + 1
+        cells = (w @ F.one_hot(columns - left, right - left).to(w.dtype)).to(total.dtype)
+        total[heads, :, left:right].index_add_(-2, at, cells)
 
     def _buffers(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Two buffers for a tile, reused: touching freshly allocated memory is slow."""

@@ -43,6 +43,7 @@ def look_report(
     describe: bool = False,
     query: int | None = None,
     probe: bool = False,
+    name: str | None = None,
 ) -> LookReport:
     """Record the attention of a model on a text and report about it.
 
@@ -57,6 +58,7 @@ def look_report(
         describe: describe every head in words.
         query: list the top keys of this query, trained and untrained.
         probe: also score induction heads on repeated random tokens.
+        name: of the model on the page, such as its folder; its class if None.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> report = look_report(rg.runs.TextModel(model, vocab=10), "3 1 4", describe=True)
@@ -67,7 +69,7 @@ def look_report(
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another path")
     if query is not None:
         return LookReport(format_attention_table(model, query, text, target, at, to))
-    sight = model.look(text, target, at, to=to)
+    sight, target, predictions = model.read(text, target, at, to=to)
     if cell is not None:
         return LookReport(explain_weight(model.model, sight, *cell))
     if describe:
@@ -75,8 +77,18 @@ def look_report(
         lines = (f"{site.name}, head {head}: {describe_head(site, head)}" for site, head in heads)
         return LookReport("\n".join(lines))
     scores = probe_induction(model.model, model.vocab or 2) if probe else None
-    title = f"Attention of {type(model.model).__name__}"
-    write_report(sight, out, title=title, separators=model.separators, probe=scores)
+    kind = type(model.model).__name__
+    facts = {"Model": kind if name is None else f"{name} ({kind})", "Input": text}
+    facts |= {} if target is None else {"Output": target}
+    write_report(
+        sight,
+        out,
+        title=f"Attention of {kind if name is None else Path(name).name or name}",
+        separators=model.separators,
+        probe=scores,
+        facts=facts,
+        predictions=predictions,
+    )
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
     text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}"
     return LookReport(text, dict(sight.skipped))
