@@ -18,7 +18,11 @@ def look(
     ],
     text: Annotated[
         str,
-        typer.Argument(metavar="INPUT", help="Input text; token ids if there is no tokenizer."),
+        typer.Argument(
+            metavar="TEXT|FILE|-",
+            help="Input text, a file of it, or - for standard input; token ids if there is no "
+            "tokenizer.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("report.html"),
     target: Annotated[str | None, typer.Option(help="Target text of an encoder-decoder.")] = None,
@@ -44,17 +48,27 @@ def look(
     probe: Annotated[
         bool, typer.Option(help="Also score induction heads on repeated random tokens.")
     ] = False,
+    around: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY,…",
+            help="Queries of a long text around which the page has the exact weights.",
+        ),
+    ] = None,
 ) -> None:
     """Write an HTML page about what each attention head attends to."""
     from regard import runs
+    from regard.cli.jobs import read_input
     from regard.cli.output import progress_bar, report_written
-    from regard.runs.apply.look import parse_cell
+    from regard.runs.apply.look import parse_cell, parse_queries
 
     position = None if cell is None else parse_cell(cell)
+    queries = () if around is None else parse_queries(around)
     with silence_transformers(), progress_bar("looking"):
         report = runs.look_report(
-            runs.load(model, device="cpu").text_model, text, target=target, to=to, at=at, out=out,
-            cell=position, describe=describe, query=query, probe=probe, name=model,
+            runs.load(model, device="cpu").text_model, read_input(text), target=target, to=to,
+            at=at, out=out, cell=position, describe=describe, query=query, probe=probe, name=model,
+            around=queries,
         )  # fmt: skip
     report_written(out, report.text)
     for name, reason in report.skipped.items():

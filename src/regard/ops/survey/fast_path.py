@@ -57,6 +57,7 @@ class FastPath:
         own = {name: totals[name].shape[q.ndim - 2 :] or (1,) for name in names}
         self.totals = {name: totals[name].view(self.heads, *own[name]) for name in names}
         self.needs_peaks = bool(names & {"peak", "max_score"})
+        self.needs_columns = bool(names & {"received", "pooled_map"})
         self.needs_distances = bool(names & {"mean_distance", "mean_offset"})
         self.peak_search = PeakSearch(self.heads, q.shape[-2], self.tile.keys)
         self.step = torch.arange(self.tile.keys, dtype=self.dtype)
@@ -120,6 +121,7 @@ class FastPath:
         # the heads of a group share keys: more rows of one product
         k = self.k[heads.start // self.group : (heads.stop - 1) // self.group + 1].mT
         grouped_q, received = q.reshape(len(k), -1, q.shape[-1]), []
+        first, heights = self._row_cells(rows)
         rows_of = q.new_empty(4, len(parts), *q.shape[:-1])
         for keys, best, logs, mass, moment in zip(parts, *map(Tensor.unbind, rows_of), strict=True):
             x, w = self._buffers((*q.shape[:-1], len(keys)))
@@ -128,21 +130,25 @@ class FastPath:
             if self.needs_peaks:
                 torch.amax(x, -1, out=best)
             torch.exp(x.clamp_(min=self.min_log_w) if self.may_underflow else x, out=w)
-            if "received" in self.totals:
-                received.append(w.sum(-2))
+            if self.needs_columns:
+                sums = [part.sum(-2) for part in w.split(heights, -2)]
+                received.append(torch.stack(sums, -2))
             if self.needs_distances:
                 torch.sum(w, -1, out=mass)
                 step = self.step.narrow(0, 0, len(keys))
                 torch.mv(w.view(-1, len(keys)), step, out=moment.view(-1))
-            if "pooled_map" in self.totals:
-                self._add_pooled(w, at[0], rows, keys)
             if "entropy" in self.totals:
                 torch.sum(x.mul_(w), -1, out=logs)
             if "first_share" in self.totals and keys.start < self.options.first_keys:
                 count = self.options.first_keys - keys.start
                 self.totals["first_share"][at] += w[..., :count].sum(-1)
-        for keys, part in zip(parts, received, strict=False):
-            self.totals["received"][at[0], keys.start : keys.stop] += part
+        for keys, sums in zip(parts, received, strict=False):
+            if "received" in self.totals:
+                self.totals["received"][at[0], keys.start : keys.stop] += sums.sum(-2)
+            if "pooled_map" in self.totals:
+                total = self.totals["pooled_map"][at[0], first : first + len(heights)]
+                cells = pooled_index(self.k.shape[-2], total.shape[-1], sums.device)
+                total.index_add_(-1, cells[keys.start : keys.stop], sums.to(total.dtype))
         best, logs, mass, moment = rows_of
         if "entropy" in self.totals:
             self.totals["entropy"][at] -= logs.sum(0)
@@ -157,14 +163,13 @@ class FastPath:
         if self.needs_peaks:
             self._add_peaks(best, at, parts)
 
-    def _add_pooled(self, w: Tensor, heads: slice, rows: range, keys: range) -> None:
-        """Add a tile to the pooled map: a product with the indicator of each column of cells."""
-        total = self.totals["pooled_map"]
-        at = pooled_index(self.q.shape[-2], total.shape[-2], w.device)[rows.start : rows.stop]
-        columns = pooled_index(self.k.shape[-2], total.shape[-1], w.device)[keys.start : keys.stop]
-        left, right = int(columns[0]), int(columns[-1]) + 1
-        cells = (w @ F.one_hot(columns - left, right - left).to(w.dtype)).to(total.dtype)
-        total[heads, :, left:right].index_add_(-2, at, cells)
+    def _row_cells(self, rows: range) -> tuple[int, list[int]]:
+        """The first row of the pooled map in a band, and the number of queries of each row."""
+        if "pooled_map" not in self.totals:
+            return 0, [len(rows)]
+        high = self.totals["pooled_map"].shape[-2]
+        cells = pooled_index(self.q.shape[-2], high, self.q.device)[rows.start : rows.stop]
+        return int(cells[0]), cells.unique_consecutive(return_counts=True)[1].tolist()
 
     def _buffers(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Two buffers for a tile, reused: touching freshly allocated memory is slow."""

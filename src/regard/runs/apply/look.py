@@ -1,5 +1,6 @@
 """Reports about the attention of a model on a text: HTML page, one weight, prose, or a table."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ def look_report(
     query: int | None = None,
     probe: bool = False,
     name: str | None = None,
+    around: Sequence[int] = (),
 ) -> LookReport:
     """Record the attention of a model on a text and report about it.
 
@@ -59,6 +61,7 @@ def look_report(
         query: list the top keys of this query, trained and untrained.
         probe: also score induction heads on repeated random tokens.
         name: of the model on the page, such as its folder; its class if None.
+        around: queries of a long text around which the page has the exact weights.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> report = look_report(rg.runs.TextModel(model, vocab=10), "3 1 4", describe=True)
@@ -87,6 +90,7 @@ def look_report(
         separators=model.separators,
         probe=scores,
         facts=facts,
+        queries=around,
         predictions=predictions,
     )
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
@@ -101,10 +105,25 @@ def parse_cell(text: str) -> tuple[int, int, int]:
     (0, 1, 2)
     """
     parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().lstrip("-").isdigit() for part in parts):
+    if len(parts) != 3 or not all(map(_is_index, parts)):
         raise LookError(f"cell: needs a head, a query and a key, got {text!r}; try 0,1,2")
     head, query, key = map(int, parts)
     return head, query, key
+
+
+def parse_queries(text: str) -> list[int]:
+    """Queries given as "12,400".
+
+    >>> parse_queries("12,400")
+    [12, 400]
+    """
+    if not all(map(_is_index, text.split(","))):
+        raise LookError(f"around: needs indices of queries, got {text!r}; try 0,100")
+    return [int(part) for part in text.split(",")]
+
+
+def _is_index(text: str) -> bool:
+    return text.strip().lstrip("-").isdigit()
 
 
 def explain_weight(model: nn.Module, sight: Sight, head: int, query: int, key: int) -> str:
