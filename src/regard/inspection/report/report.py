@@ -25,6 +25,7 @@ REPORT_COLUMNS = (
     "next_share",
     "local_share",
     "sink_share",
+    "separator_share",
     "peak",
     "normalized_entropy",
     "mean_distance",
@@ -89,6 +90,7 @@ def write_report(
         site_data(site, survey, list(islice(rows, site.heads)), budget, batch, queries)
         for site, survey in zip(sites, surveys, strict=True)
     ]
+    columns = REPORT_COLUMNS if probe is None else (*REPORT_COLUMNS, "induction", "duplicate")
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
     skipped = format_skipped(sight.skipped, names=len(sight.skipped))
     items = "".join(f"<li>{escape(line)}</li>" for line in skipped)
@@ -99,8 +101,8 @@ def write_report(
         "SKIPPED": f"<p>Skipped:</p><ul>{items}</ul>" if items else "",
         "FACTS": _render_facts(facts or {}, predictions),
         "HEADER": header_html,
-        "HEADINGS": "".join(f'<th scope="col">{name}</th>' for name in REPORT_COLUMNS),
-        "ROWS": _render_rows(data, heads),
+        "HEADINGS": "".join(f'<th scope="col">{name}</th>' for name in columns),
+        "ROWS": _render_rows(data, heads, columns),
         "DATA": _page_json(data, predictions),
     }
     # one pass: a placeholder inside a title or a token is not replaced
@@ -149,7 +151,7 @@ def _render_facts(facts: Mapping[str, str], predictions: Predictions | None) -> 
     return f"<dl>{''.join(items)}</dl>" if items else ""
 
 
-def _render_rows(data: list[dict[str, Any]], heads: HeadTable) -> str:
+def _render_rows(data: list[dict[str, Any]], heads: HeadTable, columns: Sequence[str]) -> str:
     """The rows of the table of heads, readable without JavaScript."""
     lines, rows = [], iter(heads)
     for i, site in enumerate(data):
@@ -157,7 +159,7 @@ def _render_rows(data: list[dict[str, Any]], heads: HeadTable) -> str:
         for row in islice(rows, len(site["heads"])):
             target = f'data-site="{i}" data-head="{row.head}"'
             button = f'<button type="button" class="go" {target}>{row.head}</button>'
-            numbers = "".join(f"<td>{getattr(row, name):.3f}</td>" for name in REPORT_COLUMNS)
+            numbers = "".join(f"<td>{getattr(row, name) or 0:.3f}</td>" for name in columns)
             lines.append(
                 f'<tr data-type="{row.type.split()[0]}"><th scope="row">{name}</th>'
                 f'<td>{button}</td><td class="type" title="{escape(row.reason)}">'

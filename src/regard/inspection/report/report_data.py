@@ -30,7 +30,7 @@ ROWS = 1500  # listed tokens; more make the page slow
 SIDE = 64  # largest side of one block out of several
 WHOLE = 128  # maps up to this side may be stored exactly
 BLOCKS = 8  # per head
-LABELS = 4096  # of longer inputs only the visible tokens are stored
+LABELS = 20_000  # of longer inputs only the visible tokens are stored
 PACKED = 65535  # weights are stored as multiples of 1/65535
 STRIPS = ("entropy", "first_share", "received")
 
