@@ -67,6 +67,7 @@ from regard.inspection.record.look import look
 from regard.inspection.record.monitor import AttentionMonitor
 from regard.inspection.record.sight import Sight
 from regard.inspection.record.sight_file import load_sight
+from regard.inspection.report.predictions import Predictions
 from regard.inspection.report.report import write_report
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.from_tensors import make_site
@@ -97,6 +98,7 @@ __all__ = [
     "LogitLens",
     "NoiseEffect",
     "OutputChange",
+    "Predictions",
     "ResidualStream",
     "ScoreSplit",
     "Sight",

@@ -169,7 +169,7 @@ class TextModel:
         finally:
             hook.remove()
         predictions = self._predictions(outputs[-1])
-        mask = getattr(self.hf_tokenizer, "mask_token", None)
+        mask = str(getattr(self.hf_tokenizer, "mask_token", None))
         tokens = (sight.sites[-1].query_tokens or [[]])[0]
         if predictions is not None and predictions.kind == "token" and mask in tokens:
             predictions = predictions._replace(at=tokens.index(mask))
