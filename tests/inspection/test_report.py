@@ -351,6 +351,8 @@ def test_unwritable_reports_raise(tmp_path):
         write_report(sentences(1, 1, 3), tmp_path / "none" / "report.html")
     with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
         write_report(sentences(1, 1, 3), tmp_path / "report.html", batch=1)
+    with pytest.raises(ShapeError, match="queries: needs less than 3, got 3; try 2"):
+        write_report(sentences(1, 1, 3), tmp_path / "report.html", queries=[3])
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileError, match="cannot be written"):
         write_report(sentences(1, 1, 3), tmp_path / "folder")

@@ -85,7 +85,8 @@ def read_input(text: str) -> str:
 
     if text == "-":
         return read_text("standard input", sys.stdin.buffer.read()).removesuffix("\n")
-    return read_text(text).removesuffix("\n") if _is_file(Path(text)) else text
+    is_named = text.endswith(".txt") and not any(map(str.isspace, text))
+    return read_text(text).removesuffix("\n") if is_named or _is_file(Path(text)) else text
 
 
 def _is_file(path: Path) -> bool:

@@ -80,6 +80,9 @@ def write_report(
     if not path.resolve().parent.is_dir():
         raise FileError(f"{path}: needs an existing folder, got none of that name")
     longest = max(site.queries for site in sites)
+    for i in queries:
+        if not -longest <= i < longest:
+            raise ShapeError(f"queries: needs less than {longest}, got {i}; try {longest - 1}")
     budget = PageBudget.for_heads(sum(site.heads for site in sites), longest)
     surveys = [survey_for_page(site, budget) for site in sites]
     heads = classify_heads(

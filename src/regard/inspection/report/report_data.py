@@ -195,14 +195,16 @@ def _blocks(
     if site.queries * site.keys <= budget.whole**2:
         whole = {"rows": (0, site.queries), "keys": (0, site.keys)}
         return [[whole | {"data": _encode_weights(w)}] for w in site.window()[batch]]
+    # a query of the target may lie beyond the end of the source
+    inside = [i % site.queries for i in queries if -site.queries <= i < site.queries]
     peaks = survey.peak_key[batch].clamp(min=0).tolist()
     per_head = []
     for head in range(site.heads):
         centres = []  # of blocks, as (query, key)
-        for i in [i % site.queries for i in queries] or [site.queries - 1]:
+        for i in inside or [site.queries - 1]:
             key = i + site.terms.offset if site.kind == "self" else peaks[head][i]
             centres.append((i, key))
-        if not queries:
+        if not inside:
             centres += _far_centres(site, head, maps[head], budget, batch)
         blocks = []
         for query, key in centres[: budget.blocks]:
