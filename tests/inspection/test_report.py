@@ -5,17 +5,21 @@ import re
 import shutil
 import subprocess
 from base64 import b64decode
+from html import unescape
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from regard.errors import FileError, LookError, ShapeError
 from regard.inspection import Sight, look, make_site, write_report
 from regard.inspection.heads.descriptions import describe_head
-from regard.inspection.report.report_data import encode_png
+from regard.inspection.report import report_data
+from regard.inspection.report.predictions import Predictions
 from regard.models import Translator, translator_tiny
 from regard.ops import Causal
 
@@ -34,7 +38,8 @@ class Page(HTMLParser):
         self.text = path.read_text()
         self.feed(self.text)
         assert self.open == []
-        self.data = json.loads(self.scripts[0])
+        self.page = json.loads(self.scripts[0])
+        self.data, self.labels = self.page["sites"], self.page["labels"]
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
@@ -103,13 +108,13 @@ def test_strips_are_the_survey_to_the_last_bit(small):
             assert np.array_equal(got, getattr(found, name)[0].numpy())
 
 
-def test_windows_and_top_keys_are_the_weights(small):
+def test_blocks_and_top_keys_are_the_weights(small):
     sight, page = small
     for site, held in zip(sight, page.data, strict=True):
         w = site.weights()[0].numpy()
-        (window,) = held["windows"]
-        got = unpack(window["data"], "u2").reshape(3, 10, 10) / 65535
-        assert np.abs(got - w).max() <= 0.5 / 65535 + 1e-7
+        for head, (block,) in enumerate(held["blocks"]):
+            got = unpack(block["data"], "u2").reshape(10, 10) / 65535
+            assert np.abs(got - w[head]).max() <= 0.5 / 65535 + 1e-7
         top = held["top"]
         keys = unpack(top["keys"], top["dtype"]).reshape(3, 10, top["count"])
         weights = unpack(top["weights"], "u2").reshape(keys.shape) / 65535
@@ -136,18 +141,26 @@ def test_the_words_are_the_words_of_the_map(small):
     assert page.data[1]["words"][2] == describe_head(sight.sites[1], 2)
 
 
-def test_a_picture_in_the_page_is_the_pooled_map(small):
-    matplotlib_image = pytest.importorskip("matplotlib.image")
-    import io
-
+def test_a_picture_in_the_page_is_the_map(small):
     sight, page = small
     held = page.data[0]["image"]
-    pixels = matplotlib_image.imread(io.BytesIO(b64decode(held["png"])), "png")
-    assert pixels.shape[:2] == (10, 30)
-    for head, w in enumerate(sight.sites[0].weights()[0]):
-        own = pixels[:, 10 * head : 10 * head + 10, :3].sum(-1)
-        for query in range(2, 10):
-            assert own[query].argmax() == w[query].argmax()
+    pixels = np.asarray(Image.open(BytesIO(b64decode(held["png"])))) / 255
+    assert pixels.shape == (10, 30)
+    for head, w in enumerate(sight.sites[0].weights()[0].numpy()):
+        own = pixels[:, 10 * head : 10 * head + 10] ** 2 * held["scale"][head]
+        assert np.abs(own - w).max() <= held["scale"][head] / 255
+
+
+def test_a_pooled_picture_is_the_weight_of_a_mean_query(tmp_path):
+    sight = sentences(1, 1, 700)
+    (held,) = Page(write_report(sight, tmp_path / "report.html")).data
+    pixels = np.asarray(Image.open(BytesIO(b64decode(held["image"]["png"])))) / 255
+    got = pixels**2 * held["image"]["scale"][0]
+    w = sight.sites[0].weights()[0, 0]
+    edges = [-(-i * 700 // 256) for i in range(257)]
+    for i, j in ((255, 0), (200, 133), (17, 9)):
+        part = w[edges[i] : edges[i + 1], edges[j] : edges[j + 1]].sum(-1).mean()
+        assert got[i, j] == pytest.approx(float(part), abs=0.01 * held["image"]["scale"][0])
 
 
 def node() -> str:
@@ -180,7 +193,7 @@ def test_the_script_of_the_page_computes_the_same_numbers(tmp_path):
         assert [int(key) for _, key, _ in said] == want.indices.tolist()
         assert [float(x) for *_, x in said] == pytest.approx(want.values.tolist(), abs=1e-4)
         cells = re.findall(r"\((\d+)\) on w\d+ \((\d+)\): ([\d.]+)", "\n".join(shown["cells"]))
-        assert len(cells) == 100
+        assert len(cells) == 100  # one per cell of the map
         for i, j, x in cells:
             assert float(x) == pytest.approx(w[int(i), int(j)].item(), abs=2e-5)
         entropy = site.survey(statistics=["entropy"]).entropy[0, head]
@@ -210,7 +223,24 @@ def test_text_of_the_caller_cannot_become_markup(tmp_path):
     )
     page = Page(write_report(sight, tmp_path / "report.html", title="<h9>"))
     assert not {tag for tag, _ in page.tags} & {"b", "i", "u", "s", "h9"}
-    assert page.data[0]["query_labels"] == tokens
+    assert page.labels[page.data[0]["query_labels"]] == tokens
+
+
+def test_prompt_and_predictions_are_text_of_the_page(tmp_path):
+    evil = "<script>alert(1)</script>"
+    rows = [[(evil, 0.75), ("b", 0.25)]] * 4
+    path = write_report(
+        sentences(1, 1, 4),
+        tmp_path / "report.html",
+        facts={"Input": evil, "Model": "m" * 500 + "END"},
+        predictions=Predictions("next token", rows),
+    )
+    page = Page(path)
+    assert page.text.count("<script") == 2
+    assert page.text.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 2
+    assert f"{'m' * 300} … {'m' * 97}END (503 characters)" in page.text
+    assert '<i style="width: 75.0%"></i><span>0.750</span>' in page.text
+    assert page.page["predictions"]["rows"]["3"] == [[evil, 0.75], ["b", 0.25]]
 
 
 def test_all_that_can_be_worked_can_be_reached_by_key_and_is_named(small):
@@ -230,7 +260,8 @@ def test_a_model_of_12_layers_and_12_heads_at_512_tokens_stays_under_3_mb(tmp_pa
     assert page.data[0]["top"]["rows"] == list(range(512))
 
 
-def test_a_long_text_is_pooled_and_keeps_its_start_and_its_end(tmp_path):
+def test_a_long_text_is_pooled_and_keeps_its_start_and_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_data, "LABELS", 4096)
     sight = sentences(1, 2, 5000)
     path = write_report(sight, tmp_path / "report.html", queries=[2500])
     assert path.stat().st_size < 3_000_000
@@ -240,12 +271,33 @@ def test_a_long_text_is_pooled_and_keeps_its_start_and_its_end(tmp_path):
     assert site["top"]["rows"][0] == 0
     assert site["top"]["rows"][-1] == 4999
     assert len(site["top"]["rows"]) == 1500
-    (window,) = site["windows"]
-    assert window["rows"] == [2488, 2512]
-    got = unpack(window["data"], "u2").reshape(2, 24, 24) / 65535
-    rows, keys = (slice(*window[name]) for name in ("rows", "keys"))
-    assert np.abs(got - sight.sites[0].window(None, rows, keys)[0].numpy()).max() < 1e-5
-    assert site["query_labels"]["4999"] == "w4999"
+    for head, (block,) in enumerate(site["blocks"]):
+        assert block["rows"] == block["keys"] == [2468, 2532]
+        assert_block_is_exact(block, sight.sites[0], head)
+    labels = Page(path).labels[site["query_labels"]]
+    assert labels["4999"] == "w4999"
+    assert len(labels) < 2000  # of 5000
+
+
+def assert_block_is_exact(block, site, head):
+    rows, keys = (slice(*block[name]) for name in ("rows", "keys"))
+    w = site.window(head, rows, keys)[0].numpy()
+    got = unpack(block["data"], "u2").reshape(w.shape) / 65535
+    assert np.abs(got - w).max() < 1e-5
+
+
+def test_a_block_shows_the_far_weight_of_a_head(tmp_path):
+    q = torch.zeros(1, 1, 900, 16)
+    k = torch.zeros(1, 1, 900, 16)
+    q[..., 700:720, 0] = k[..., 300:304, 0] = 6.0  # twenty queries look at four early keys
+    sight = Sight([make_site(q, k, mask=Causal())])
+    (site,) = Page(write_report(sight, tmp_path / "report.html")).data
+    last, far, *_ = site["blocks"][0]
+    assert last["rows"][1] == last["keys"][1] == 900
+    assert far["rows"][0] <= 700 < 720 <= far["rows"][1] or far["rows"][0] <= 710 < far["rows"][1]
+    assert far["keys"][0] <= 300 < 304 <= far["keys"][1]
+    for block in site["blocks"][0]:
+        assert_block_is_exact(block, sight.sites[0], 0)
 
 
 def test_a_translator_with_cross_attention_and_refused_sites(tmp_path):
@@ -258,15 +310,34 @@ def test_a_translator_with_cross_attention_and_refused_sites(tmp_path):
     assert all(name in page.text for name in sight.skipped)
 
 
-def test_png_is_read_back_by_a_reader_of_pictures(tmp_path):
-    matplotlib_image = pytest.importorskip("matplotlib.image")
-    path = tmp_path / "ramp.png"
-    path.write_bytes(encode_png(torch.linspace(0, 1, 256).view(16, 16)))
-    pixels = matplotlib_image.imread(path)
-    from matplotlib import colormaps
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
-    want = colormaps["cividis"](np.arange(256).reshape(16, 16))[..., :3]
-    assert np.abs(pixels[..., :3] - want).max() < 1 / 255
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_keyboard_moves_zooms_and_returns_in_a_browser(tmp_path):
+    sight = sentences(2, 2, 600)
+    path = write_report(sight, tmp_path / "report.html")
+    keys = Path(__file__).with_name("page_keys.js").read_text()
+    path.write_text(path.read_text().replace("</body>", f"<script>{keys}</script></body>"))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=500,900"]
+    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=9000", "--dump-dom"]
+    assert CHROMIUM
+    done = subprocess.run([CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True)
+    found = json.loads(unescape(re.findall("<title>(.*)</title>", done.stdout)[0]))
+    large, moved, block, back, thumb, other = found["steps"]
+    assert large[0].startswith("decoder.1.self, head 1: ")
+    assert "pooled to 256 × 256" in large[2]
+    assert moved[1].startswith("Queries 598–599 (w598 …) give keys 0–2 (w0 …) about ")
+    query, key, weight = re.findall(r"w\d+ \((\d+)\) on w\d+ \((\d+)\): (.*)", block[1])[0]
+    want = sight.sites[1].weights()[0, 1, int(query), int(key)]
+    assert float(weight) == pytest.approx(float(want), abs=2e-5)
+    assert "pooled" not in block[2]
+    assert back[2] == large[2]
+    assert thumb.startswith("decoder.1.self, head 1: ")
+    assert other[0].startswith("decoder.0.self, head 1: ")
+    assert found["wide"] <= 500
+    assert found["unnamed"] == 0
 
 
 # errors
@@ -280,6 +351,8 @@ def test_unwritable_reports_raise(tmp_path):
         write_report(sentences(1, 1, 3), tmp_path / "none" / "report.html")
     with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
         write_report(sentences(1, 1, 3), tmp_path / "report.html", batch=1)
+    with pytest.raises(ShapeError, match="queries: needs less than 3, got 3; try 2"):
+        write_report(sentences(1, 1, 3), tmp_path / "report.html", queries=[3])
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileError, match="cannot be written"):
         write_report(sentences(1, 1, 3), tmp_path / "folder")

@@ -77,6 +77,18 @@ def read_arguments(arguments: list[str], file_format: str | None) -> dict[str, A
     return {"inputs": arguments}
 
 
+def read_input(text: str) -> str:
+    """A text, or that of a file or of standard input for -, without its last line break."""
+    import sys
+
+    from regard.files import read_text
+
+    if text == "-":
+        return read_text("standard input", sys.stdin.buffer.read()).removesuffix("\n")
+    is_named = text.endswith(".txt") and not any(map(str.isspace, text))
+    return read_text(text).removesuffix("\n") if is_named or _is_file(Path(text)) else text
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()

@@ -24,9 +24,9 @@ def look(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="INPUT",
-            help="Input text; token ids if there is no tokenizer. Two texts are compared; so are "
-            "two models, as RUN|FOLDER RUN|FOLDER INPUT.",
+            metavar="TEXT|FILE|-",
+            help="Input text, a file of it, or - for standard input; token ids if there is no "
+            "tokenizer. Two texts are compared; so are two models, as RUN|FOLDER RUN|FOLDER TEXT.",
         ),
     ],
     out: Annotated[
@@ -58,6 +58,13 @@ def look(
     as_json: Annotated[
         bool, typer.Option("--json", help="Instead of a page, print a comparison as JSON.")
     ] = False,
+    around: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY,…",
+            help="Queries of a long text around which the page has the exact weights.",
+        ),
+    ] = None,
 ) -> None:
     """Write an HTML page about what each attention head attends to, or compare two texts or models.
 
@@ -68,12 +75,14 @@ def look(
     regard look FOLDER OTHER_FOLDER "the cat sat" compares two models or checkpoints.
     """
     from regard import runs
+    from regard.cli.jobs import read_input
     from regard.cli.output import progress_bar, report_written
-    from regard.runs.apply.look import parse_cell
+    from regard.runs.apply.look import parse_cell, parse_queries
 
     text, *others = inputs
     if others:
         only = {"cell": cell, "describe": describe, "query": query, "probe": probe}
+        only |= {"around": around}
         if wrong := next((name for name, value in only.items() if value not in (None, False)), ""):
             raise LookError(f"{wrong}: needs one text, got two to compare; try without --{wrong}")
         compare(model, inputs, out, as_json, target=target, to=to, at=at)
@@ -81,10 +90,12 @@ def look(
     if as_json:
         raise LookError("json: needs two texts or two models to compare, got one text")
     position = None if cell is None else parse_cell(cell)
+    queries = () if around is None else parse_queries(around)
     with silence_transformers(), progress_bar("looking"):
         report = runs.look_report(
-            runs.load(model, device="cpu").text_model, text, target=target, to=to, at=at, out=out,
-            cell=position, describe=describe, query=query, probe=probe,
+            runs.load(model, device="cpu").text_model, read_input(text), target=target, to=to,
+            at=at, out=out, cell=position, describe=describe, query=query, probe=probe, name=model,
+            around=queries,
         )  # fmt: skip
     report_written(out, report.text)
     for name, reason in report.skipped.items():
@@ -96,6 +107,7 @@ def compare(model: str, inputs: list[str], out: Path, as_json: bool, **options: 
     import json
 
     from regard import runs
+    from regard.cli.jobs import read_input
     from regard.cli.output import progress_bar, report_written
     from regard.inspection import write_comparison
 
@@ -104,7 +116,7 @@ def compare(model: str, inputs: list[str], out: Path, as_json: bool, **options: 
     with silence_transformers(), progress_bar("comparing"):
         names = [model, inputs[0]] if is_model(inputs[0]) else [model]
         models = [runs.load(name, device="cpu").text_model for name in names]
-        texts = inputs if len(models) == 1 else [inputs[1]] * 2
+        texts = list(map(read_input, inputs if len(models) == 1 else [inputs[1]] * 2))
         found = runs.compare_texts(
             (models[0], models[-1]),
             (texts[0], texts[1]),
@@ -120,16 +132,17 @@ def compare(model: str, inputs: list[str], out: Path, as_json: bool, **options: 
 
 
 def is_model(text: str) -> bool:
-    """Whether an input names a model: a path, or a pretrained model.
+    """Whether an input names a model: a folder, or one that is missing beside others, or a name.
 
-    >>> is_model("runs/mine"), is_model("phrases"), is_model("the cat sat on/off")
-    (True, True, False)
+    >>> is_model("phrases"), is_model("and/or"), is_model("the cat sat on/off")
+    (True, False, False)
     """
     from regard.runs.load import holds_model, pretrained_names
 
     if len(text) > MAX_PATH or "\n" in text:
         return False
-    is_path = os.sep in text and not any(c.isspace() for c in text)
+    is_path = os.sep in text and not any(map(str.isspace, text)) and Path(text).parent.is_dir()
+    is_path = is_path and not Path(text).is_file()
     is_folder = holds_model(Path(text)) or (Path(text) / "config.json").is_file()
     return is_path or is_folder or text in pretrained_names()
 

@@ -69,6 +69,7 @@ from regard.inspection.record.sight_comparison import (
 )
 from regard.inspection.record.sight_file import load_sight
 from regard.inspection.report.comparison_page import write_comparison
+from regard.inspection.report.predictions import Predictions
 from regard.inspection.report.report import write_report
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.from_tensors import make_site
@@ -101,6 +102,7 @@ __all__ = [
     "LogitLens",
     "NoiseEffect",
     "OutputChange",
+    "Predictions",
     "ResidualStream",
     "ScoreSplit",
     "Sight",

@@ -55,7 +55,8 @@ class RunContents:
     @property
     def text_model(self) -> TextModel:
         """The model with its tokenizer, for recording attention on a text."""
-        return self.hub_model or TextModel.from_model(self.model, self.tokenizer)
+        labels = getattr(self.recipe and self.recipe.data, "class_names", ())
+        return self.hub_model or TextModel.from_model(self.model, self.tokenizer, labels)
 
 
 def require_verb(run: RunContents, verb: str) -> None:

@@ -2,8 +2,9 @@
 
 import copy
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from regard.data import Pair, Tokenizer
 from regard.errors import FileError, LookError, ShapeError
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
+from regard.inspection.report.predictions import Predictions, top_predictions
 from regard.models.registry import get_config
 from regard.runs.alignment import record_translation
 
@@ -37,6 +39,18 @@ def model_on(model: nn.Module, device: str | torch.device | None) -> nn.Module:
     return copy.deepcopy(model).to(device)
 
 
+class Reading(NamedTuple):
+    """What a model did with a text.
+
+    >>> Reading(rg.Sight(), "3 Tage").predictions is None
+    True
+    """
+
+    sight: Sight
+    target: str | None  # what an encoder-decoder wrote
+    predictions: Predictions | None = None  # None for a model without logits
+
+
 @dataclass(frozen=True)
 class TextModel:
     """A model and the mapping from text to its token ids.
@@ -57,6 +71,7 @@ class TextModel:
     max_length: int | None = None
     decoder_start_token_id: int | None = None  # of a Hugging Face decoder
     tokenizer: Tokenizer | None = None
+    labels: tuple[str, ...] = ()  # names of the classes or tags
 
     @staticmethod
     def supports(model: nn.Module) -> bool:
@@ -64,7 +79,9 @@ class TextModel:
         return isinstance(model, ENCODER_DECODERS + SINGLE_STACKS)
 
     @staticmethod
-    def from_model(model: nn.Module, tokenizer: Tokenizer | None = None) -> "TextModel":
+    def from_model(
+        model: nn.Module, tokenizer: Tokenizer | None = None, labels: tuple[str, ...] = ()
+    ) -> "TextModel":
         """A model of ours that reads token ids."""
         if not isinstance(model, ENCODER_DECODERS + SINGLE_STACKS):
             raise LookError(
@@ -73,7 +90,9 @@ class TextModel:
             )
         pair = isinstance(model, ENCODER_DECODERS)
         vocab = model.config.source_vocab if pair else model.config.vocab
-        return TextModel(model, is_encoder_decoder=pair, vocab=vocab, tokenizer=tokenizer)
+        return TextModel(
+            model, is_encoder_decoder=pair, vocab=vocab, tokenizer=tokenizer, labels=labels
+        )
 
     @property
     def separators(self) -> frozenset[str]:
@@ -134,6 +153,40 @@ class TextModel:
                 self.model(*inputs)
         return sight
 
+    def read(
+        self, text: str, target: str | None = None, at: str = "*", *, to: str | None = None
+    ) -> Reading:
+        """Record as `look` does, with the target and the predictions of the same forward pass.
+
+        >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
+        >>> len(rg.runs.TextModel(model, vocab=10).read("3 1 4").predictions.rows)
+        3
+        """
+        target, outputs = self.complete_target(text, target, to), []
+        hook = self.model.register_forward_hook(lambda *call: outputs.append(call[-1]))
+        try:
+            sight = self.look(text, target, at, to=to)
+        finally:
+            hook.remove()
+        predictions = self._predictions(outputs[-1])
+        mask = str(getattr(self.hf_tokenizer, "mask_token", None))
+        tokens = (sight.sites[-1].query_tokens or [[]])[0]
+        if predictions is not None and predictions.kind == "token" and mask in tokens:
+            predictions = predictions._replace(at=tokens.index(mask))
+        return Reading(sight, target, predictions)
+
+    def _predictions(self, output: Any) -> Predictions | None:
+        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        is_headless = isinstance(self.model, models.Classifier) and self.model.head is None
+        if not isinstance(logits, Tensor) or is_headless or logits.shape[-1] < 2:
+            return None
+        if logits.ndim == 2 or self.labels:
+            labels = self.labels or [str(n) for n in range(logits.shape[-1])]
+            kind, rows = ("class", logits) if logits.ndim == 2 else ("tag", logits[0])
+            return Predictions(kind, top_predictions(rows, lambda ids: [labels[i] for i in ids]))
+        kind = "token" if type(self.model).__name__.endswith("MaskedLM") else "next token"
+        return Predictions(kind, top_predictions(logits[0], self._names))
+
     def complete_target(self, text: str, target: str | None, to: str | None) -> str | None:
         """The target, or what a run's translator decodes for the text where none is given."""
         if self.tokenizer is None or not self.is_encoder_decoder:
@@ -183,11 +236,15 @@ class TextModel:
             ) from None
 
     def _tokens(self, ids: Tensor) -> list[str]:
+        return self._names(ids[0].tolist())
+
+    def _names(self, ids: list[int]) -> list[str]:
+        """Tokens by id."""
         if self.tokenizer is not None:
-            return [self.tokenizer.id_to_token(x) for x in ids[0].tolist()]
-        if self.hf_tokenizer is None:
-            return [str(x) for x in ids[0].tolist()]
-        return list(self.hf_tokenizer.convert_ids_to_tokens(ids[0].tolist()))
+            return [self.tokenizer.id_to_token(x) for x in ids]
+        names = [] if self.hf_tokenizer is None else self.hf_tokenizer.convert_ids_to_tokens(ids)
+        # logits may have more columns than the tokenizer has tokens
+        return [str(x) if name is None else name for x, name in zip_longest(ids, names)]
 
 
 def build_hub_model(path: Path) -> nn.Module:
@@ -231,6 +288,7 @@ def load_hub_text_model(path: Path) -> TextModel:
             f"{model.main_input_name}; try rg.look(model) in Python with its own input"
         )
     is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
+    has_classes = type(model).__name__.endswith("Classification")
     start = getattr(config, "decoder_start_token_id", None)
     return TextModel(
         model.eval(),
@@ -239,6 +297,7 @@ def load_hub_text_model(path: Path) -> TextModel:
         vocab=getattr(config, "vocab_size", None),
         max_length=getattr(config, "max_position_embeddings", None),
         decoder_start_token_id=(0 if start is None else start) if is_encoder_decoder else None,
+        labels=tuple(config.id2label[i] for i in range(config.num_labels)) if has_classes else (),
     )
 
 

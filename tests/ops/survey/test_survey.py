@@ -106,7 +106,8 @@ def test_all_that_is_given_is_received(queries, keys):
 
 
 @pytest.mark.parametrize(
-    "asked", [ALL_STATISTICS, (*DEFAULT_STATISTICS, "max_score"), ("peak",), ("first_share",)]
+    "asked",
+    [ALL_STATISTICS, (*DEFAULT_STATISTICS, "max_score", "pooled_map"), ("peak",), ("first_share",)],
 )
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("sizes", [(7, 7), (3, 11), (1, 1), (9, 2)])

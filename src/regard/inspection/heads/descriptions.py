@@ -58,13 +58,16 @@ def describe_head(site: Site, head: int = 0, batch: int = 0) -> str:
 def describe_heads(
     site: Site, batch: int = 0, rows: list[HeadRow] | None = None, survey: Survey | None = None
 ) -> list[str]:
-    """Describe every head, from one survey; `rows` and `survey` may be given if known.
+    """Describe every head, from one survey.
+
+    `rows`, and a `survey` with `received`, may be given if known.
 
     >>> len(describe_heads(rg.make_site(*torch.zeros(2, 3, 5, 4))))
     3
     """
     names, keys = disambiguate(query_labels(site, batch)), disambiguate(key_labels(site, batch))
-    if survey is None or survey.top_weights is None or survey.received is None:
+    lists_queries = site.queries <= MAX_LISTED_QUERIES
+    if survey is None or (lists_queries and survey.top_weights is None):
         with torch.no_grad():
             survey = site.survey(statistics=["top_weights", "top_keys", "received"], top_k=8)
 
@@ -72,7 +75,7 @@ def describe_heads(
         return getattr(survey, name)[batch].tolist()
 
     ends = [_describe_receiver(site, keys, masses) for masses in values("received")]
-    if site.queries > MAX_LISTED_QUERIES:
+    if not lists_queries:
         rows = classify_heads([site]).rows if rows is None else rows
         return [_describe_type(row) + end for row, end in zip(rows, ends, strict=True)]
     return [

@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
+from itertools import repeat
 from typing import Any
 
 from regard.errors import ShapeError, suggestion
 from regard.inspection.heads.head_types import HeadRow, Thresholds, with_type
 from regard.inspection.heads.measures import measure_heads
 from regard.inspection.sites.site import Site
+from regard.ops import Survey
 from regard.tables import html_table
 
 TABLE_COLUMNS = {  # field of HeadRow -> heading of the text table
@@ -119,8 +121,11 @@ def classify_heads(
     separators: Collection[str] = (),
     probe: HeadTable | None = None,
     thresholds: Thresholds | None = None,
+    surveys: Iterable[Survey] | None = None,
 ) -> HeadTable:
     """Classify every head of the sites; the options are those of `Sight.heads`.
+
+    `surveys` of the sites may be given if they have all of `HEAD_STATISTICS`.
 
     >>> classify_heads([rg.make_site(*torch.zeros(2, 8, 2))])[0].type
     'diffuse'
@@ -128,8 +133,8 @@ def classify_heads(
     thresholds = thresholds or Thresholds()
     probed = {(row.site, row.head): row for row in probe or ()}
     rows = []
-    for site in sites:
-        for row in measure_heads(site, frozenset(separators), thresholds):
+    for site, survey in zip(sites, repeat(None) if surveys is None else surveys, strict=False):
+        for row in measure_heads(site, frozenset(separators), thresholds, survey):
             if copying := probed.get((row.site, row.head)):
                 names = ("induction", "duplicate", "retrieval")
                 row = replace(row, **{name: getattr(copying, name) for name in names})

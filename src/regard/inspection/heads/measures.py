@@ -15,11 +15,20 @@ from regard.inspection.heads.offsets import (
     visible_key_counts,
 )
 from regard.inspection.sites.site import Site
+from regard.ops import Survey
+
+HEAD_STATISTICS = ("entropy", "peak", "peak_key", "mean_distance", "mean_offset", "received")
+MAX_SINGLE_ROWS = 32  # queries taken out of `received` one by one; for more it is surveyed again
 
 
 @torch.no_grad()
-def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds) -> list[HeadRow]:
-    """Measure every head of a site.
+def measure_heads(
+    site: Site,
+    separators: frozenset[str],
+    thresholds: Thresholds,
+    survey: Survey | None = None,
+) -> list[HeadRow]:
+    """Measure every head of a site; `survey` may be given if it has all of `HEAD_STATISTICS`.
 
     >>> (row,) = measure_heads(rg.make_site(*torch.zeros(2, 4, 2)), frozenset(), Thresholds())
     >>> row.self_share, row.peak, row.normalized_entropy
@@ -28,8 +37,7 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
     site.require_tensors()
     visible = visible_key_counts(site)
     rows = informative_queries(site, visible)
-    names = ("entropy", "peak", "peak_key", "mean_distance", "mean_offset")
-    survey = site.survey(statistics=names)
+    survey = survey or site.survey(statistics=HEAD_STATISTICS)
     position = torch.arange(site.queries, device=site.q.device) + site.terms.offset
     sink = torch.zeros_like(site.lse)  # weight of each query on its learned sink
     if site.terms.sinks is not None:
@@ -41,7 +49,7 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
         "normalized_entropy": _mean(survey.entropy / visible.clamp(min=2).log(), rows),
         "distinct": _distinct_share(survey.peak_key, rows, site.keys),
         "monotone": _correlation(survey.mean_offset + position * (1 - sink), position, rows),
-        "separator_share": _separator_share(site, separators, rows),
+        "separator_share": _separator_share(site, separators, rows, survey.received),
     }
     numbers |= _measure_offsets(site, rows, thresholds.max_offset)
     numbers["query_count"] = rows.sum((0, 2))
@@ -114,14 +122,21 @@ def _correlation(x: Tensor, position: Tensor, rows: Tensor) -> Tensor:
     return ((dx * dy).sum(-1) / norm.clamp(min=1e-6)).mean(0)
 
 
-def _separator_share(site: Site, separators: frozenset[str], rows: Tensor) -> Tensor:
+def _separator_share(
+    site: Site, separators: frozenset[str], rows: Tensor, received: Tensor
+) -> Tensor:
     """Weight on separators, without the first key, which counts as the sink."""
     if not separators or site.key_tokens is None:
         return site.lse.new_zeros(site.heads)
     flags = [[token in separators for token in tokens] for tokens in site.key_tokens]
     is_separator = torch.tensor(flags, device=site.q.device)
     is_separator[torch.arange(site.batch), first_key(site)] = False
-    # rows that are not selected get weights exp(score - inf) = 0
-    selected = replace(site, lse=site.lse.masked_fill(~rows, torch.inf))
-    received = selected.survey(statistics=["received"]).received
+    left_out = (~rows).flatten(0, 1).any(0).nonzero()[:, 0].tolist()
+    if len(left_out) <= MAX_SINGLE_ROWS:
+        for query in left_out:
+            w = site.window(rows=query)[:, :, 0] * ~rows[..., query, None]
+            received = (received - w).clamp(min=0)
+    else:  # rows that are not selected get weights exp(score - inf) = 0
+        selected = replace(site, lse=site.lse.masked_fill(~rows, torch.inf))
+        received = selected.survey(statistics=["received"]).received
     return (received * is_separator[:, None]).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)

@@ -115,10 +115,14 @@ def _check(site: Site, batch: int) -> None:
 def _labels(tokens: Tokens | None, batch: int, count: int, first: int) -> list[str]:
     if tokens is None:
         return [str(first + i) for i in range(count)]
-    return [_strip_marks(token) for token in tokens[batch][:count]]
+    return [strip_marks(token) for token in tokens[batch][:count]]
 
 
-def _strip_marks(token: str) -> str:
-    """Drop the tokenizer's mark of a leading space; a token of spaces alone stays visible."""
+def strip_marks(token: str) -> str:
+    """Drop the tokenizer's mark of a leading space; a token of spaces alone stays visible.
+
+    >>> strip_marks("Ġthe"), strip_marks("Ġ")
+    ('the', '␣')
+    """
     text = token.translate(WHITESPACE_MARKS)
     return text.strip() or text.replace(" ", "␣")

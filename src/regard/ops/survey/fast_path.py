@@ -13,7 +13,7 @@ from regard.ops import tiling
 from regard.ops.grid import slice_axis
 from regard.ops.survey.peak_search import PeakSearch
 from regard.ops.survey.statistics import with_fast_path
-from regard.ops.survey.weight_tile import SurveyOptions
+from regard.ops.survey.weight_tile import SurveyOptions, pooled_index
 from regard.ops.terms import Terms, finite_lse, upcast
 
 FAST_STATISTICS = with_fast_path("all")
@@ -54,8 +54,10 @@ class FastPath:
         self.k = F.pad(k, (0, 1), value=1.0).to(self.dtype)
         self.group = self.heads // len(k)
         names = totals.keys() & FAST_STATISTICS
-        self.totals = {name: totals[name].view(self.heads, -1) for name in names}
+        own = {name: totals[name].shape[q.ndim - 2 :] or (1,) for name in names}
+        self.totals = {name: totals[name].view(self.heads, *own[name]) for name in names}
         self.needs_peaks = bool(names & {"peak", "max_score"})
+        self.needs_columns = bool(names & {"received", "pooled_map"})
         self.needs_distances = bool(names & {"mean_distance", "mean_offset"})
         self.peak_search = PeakSearch(self.heads, q.shape[-2], self.tile.keys)
         self.step = torch.arange(self.tile.keys, dtype=self.dtype)
@@ -87,6 +89,10 @@ class FastPath:
         self.may_underflow = bool(bound > -self.min_log_w)
         q = torch.cat([q, -lse[..., None]], -1).reshape(self.heads, len(rows), -1)
         count = max(1, self.tile.weights // (len(rows) * self.tile.keys))
+        if count >= self.group:  # whole groups, or a part of one
+            count -= count % self.group
+        else:
+            count = max(n for n in range(1, count + 1) if self.group % n == 0)
         for top in range(0, self.heads, count):
             heads = range(top, min(top + count, self.heads))
             self._add_heads(q[top : heads.stop], heads, rows, parts)
@@ -112,16 +118,21 @@ class FastPath:
 
     def _add_heads(self, q: Tensor, heads: range, rows: range, parts: list[range]) -> None:
         at = slice(heads.start, heads.stop), slice(rows.start, rows.stop)
-        k, received = self._keys_of(heads), []
+        # the heads of a group share keys: more rows of one product
+        k = self.k[heads.start // self.group : (heads.stop - 1) // self.group + 1].mT
+        grouped_q, received = q.reshape(len(k), -1, q.shape[-1]), []
+        first, heights = self._row_cells(rows)
         rows_of = q.new_empty(4, len(parts), *q.shape[:-1])
         for keys, best, logs, mass, moment in zip(parts, *map(Tensor.unbind, rows_of), strict=True):
             x, w = self._buffers((*q.shape[:-1], len(keys)))
-            torch.bmm(q, k.narrow(-1, keys.start, len(keys)), out=x)
+            scores = x.view(len(k), -1, len(keys))
+            torch.bmm(grouped_q, k.narrow(-1, keys.start, len(keys)), out=scores)
             if self.needs_peaks:
                 torch.amax(x, -1, out=best)
             torch.exp(x.clamp_(min=self.min_log_w) if self.may_underflow else x, out=w)
-            if "received" in self.totals:
-                received.append(w.sum(-2))
+            if self.needs_columns:
+                sums = [part.sum(-2) for part in w.split(heights, -2)]
+                received.append(torch.stack(sums, -2))
             if self.needs_distances:
                 torch.sum(w, -1, out=mass)
                 step = self.step.narrow(0, 0, len(keys))
@@ -131,8 +142,13 @@ class FastPath:
             if "first_share" in self.totals and keys.start < self.options.first_keys:
                 count = self.options.first_keys - keys.start
                 self.totals["first_share"][at] += w[..., :count].sum(-1)
-        for keys, part in zip(parts, received, strict=False):
-            self.totals["received"][at[0], keys.start : keys.stop] += part
+        for keys, sums in zip(parts, received, strict=False):
+            if "received" in self.totals:
+                self.totals["received"][at[0], keys.start : keys.stop] += sums.sum(-2)
+            if "pooled_map" in self.totals:
+                total = self.totals["pooled_map"][at[0], first : first + len(heights)]
+                cells = pooled_index(self.k.shape[-2], total.shape[-1], sums.device)
+                total.index_add_(-1, cells[keys.start : keys.stop], sums.to(total.dtype))
         best, logs, mass, moment = rows_of
         if "entropy" in self.totals:
             self.totals["entropy"][at] -= logs.sum(0)
@@ -147,11 +163,13 @@ class FastPath:
         if self.needs_peaks:
             self._add_peaks(best, at, parts)
 
-    def _keys_of(self, heads: range) -> Tensor:
-        """The keys of these heads, (head, head_dim, key)."""
-        if self.group == 1:
-            return self.k[heads.start : heads.stop].mT
-        return self.k[torch.arange(heads.start, heads.stop) // self.group].mT
+    def _row_cells(self, rows: range) -> tuple[int, list[int]]:
+        """The first row of the pooled map in a band, and the number of queries of each row."""
+        if "pooled_map" not in self.totals:
+            return 0, [len(rows)]
+        high = self.totals["pooled_map"].shape[-2]
+        cells = pooled_index(self.q.shape[-2], high, self.q.device)[rows.start : rows.stop]
+        return int(cells[0]), cells.unique_consecutive(return_counts=True)[1].tolist()
 
     def _buffers(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Two buffers for a tile, reused: touching freshly allocated memory is slow."""

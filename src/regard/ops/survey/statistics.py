@@ -183,7 +183,7 @@ class Survey:
         "row",
         "column",
         accumulator="_add_pooled",
-        **_TILED_ONLY,
+        **_TILED_ONLY | {"fast_path": "all"},
     )
 
     def _repr_html_(self) -> str:

@@ -1,5 +1,6 @@
 """Reports about the attention of a model on a text: HTML page, one weight, prose, or a table."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +46,8 @@ def look_report(
     describe: bool = False,
     query: int | None = None,
     probe: bool = False,
+    name: str | None = None,
+    around: Sequence[int] = (),
 ) -> LookReport:
     """Record the attention of a model on a text and report about it.
 
@@ -59,6 +62,8 @@ def look_report(
         describe: describe every head in words.
         query: list the top keys of this query, trained and untrained.
         probe: also score induction heads on repeated random tokens.
+        name: of the model on the page, such as its folder; its class if None.
+        around: queries of a long text around which the page has the exact weights.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> report = look_report(rg.runs.TextModel(model, vocab=10), "3 1 4", describe=True)
@@ -69,7 +74,7 @@ def look_report(
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another path")
     if query is not None:
         return LookReport(format_attention_table(model, query, text, target, at, to))
-    sight = model.look(text, target, at, to=to)
+    sight, target, predictions = model.read(text, target, at, to=to)
     if cell is not None:
         return LookReport(explain_weight(model.model, sight, *cell))
     if describe:
@@ -77,8 +82,19 @@ def look_report(
         lines = (f"{site.name}, head {head}: {describe_head(site, head)}" for site, head in heads)
         return LookReport("\n".join(lines))
     scores = score_heads(model.model) if probe else None
-    title = f"Attention of {type(model.model).__name__}"
-    write_report(sight, out, title=title, separators=model.separators, probe=scores)
+    kind = type(model.model).__name__
+    facts = {"Model": kind if name is None else f"{name} ({kind})", "Input": text}
+    facts |= {} if target is None else {"Output": target}
+    write_report(
+        sight,
+        out,
+        title=f"Attention of {kind if name is None else Path(name).name or name}",
+        separators=model.separators,
+        probe=scores,
+        facts=facts,
+        queries=around,
+        predictions=predictions,
+    )
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
     text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}"
     return LookReport(text, dict(sight.skipped))
@@ -120,10 +136,25 @@ def parse_cell(text: str) -> tuple[int, int, int]:
     (0, 1, 2)
     """
     parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().lstrip("-").isdigit() for part in parts):
+    if len(parts) != 3 or not all(map(_is_index, parts)):
         raise LookError(f"cell: needs a head, a query and a key, got {text!r}; try 0,1,2")
     head, query, key = map(int, parts)
     return head, query, key
+
+
+def parse_queries(text: str) -> list[int]:
+    """Queries given as "12,400".
+
+    >>> parse_queries("12,400")
+    [12, 400]
+    """
+    if not all(map(_is_index, text.split(","))):
+        raise LookError(f"around: needs indices of queries, got {text!r}; try 0,100")
+    return [int(part) for part in text.split(",")]
+
+
+def _is_index(text: str) -> bool:
+    return text.strip().lstrip("-").isdigit()
 
 
 def explain_weight(model: nn.Module, sight: Sight, head: int, query: int, key: int) -> str:
