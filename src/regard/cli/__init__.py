@@ -19,7 +19,7 @@ __all__ = ["app", "main"]
 
 # each is the function, or group of functions, of that name in the module of that name
 COMMANDS = """
-    apply classify cost data demo evaluate export generate label look new quantize recipes report
+    apply claims classify cost data demo evaluate export generate label look new quantize recipes report
     resume runs serve tag tokenizer tour train transcribe translate verify version work
 """
 

@@ -1,0 +1,1 @@
+"""The experiments: one file per family of claims, imported by `regard.claims`."""
