@@ -11,10 +11,7 @@
 'true'
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-
-from regard.claims import families
+from regard.claims import families as _families  # registers the claims
 from regard.claims.charts import Bars, Chart, Lines, Maps, Points, draw_chart
 from regard.claims.claim import (
     CLAIMS,
@@ -52,6 +49,3 @@ __all__ = [
     "write_gallery",
     "write_quiz",
 ]
-
-for _module in iter_modules(families.__path__, f"{families.__name__}."):
-    import_module(_module.name)
