@@ -11,7 +11,7 @@
 'true'
 """
 
-from regard.claims import families as _families  # registers the claims
+from regard.claims import families
 from regard.claims.charts import Bars, Chart, Lines, Maps, Points, draw_chart
 from regard.claims.claim import (
     CLAIMS,
@@ -42,6 +42,7 @@ __all__ = [
     "Verdict",
     "claim",
     "draw_chart",
+    "families",
     "junit_xml",
     "literature",
     "run_claims",
