@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Numbers = Sequence[float] | Tensor
+Numbers = Sequence[float | Tensor] | Tensor
 Log = Literal["", "x", "y", "xy"]
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe-Ito
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -60,7 +60,7 @@ class Bars:
     values: Mapping[str, Any]  # numbers, or mappings from group to number
     y_label: str = ""
     log: Log = ""
-    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    intervals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _to_lists(self, "values", "intervals")

@@ -43,7 +43,7 @@ class Measure:
     """
 
     name: str
-    value: float
+    value: Any  # a number, or a tensor of one; stored as float
     low: float | None = None
     high: float | None = None
 
@@ -95,9 +95,9 @@ class Evidence:
     'conditional'
     """
 
-    holds: bool | None
-    holds_if: bool = False
-    corrected: bool = True
+    holds: Any  # bool or None, or the result of a torch comparison; stored as bool
+    holds_if: Any = False
+    corrected: Any = True
     measures: Sequence[Measure]
     chart: Chart
     note: str = ""

@@ -1,4 +1,4 @@
-"""The experiments: one file per family of claims. All are imported, so that `CLAIMS` is complete."""
+"""The experiments: one file per family of claims. All are imported, to fill `CLAIMS`."""
 
 from importlib import import_module
 from pkgutil import iter_modules
