@@ -403,7 +403,9 @@ def _set_gate(weights: GRUWeights, gate: str, bias: float) -> GRUWeights:
     place = weights.gates.index(gate)
     rows = slice(place * HIDDEN, (place + 1) * HIDDEN)
     w, u = weights.w.clone(), weights.u.clone()
-    biases = torch.zeros(len(w), dtype=w.dtype) if weights.w_bias is None else weights.w_bias.clone()
+    biases = (
+        torch.zeros(len(w), dtype=w.dtype) if weights.w_bias is None else weights.w_bias.clone()
+    )
     w[rows], u[rows], biases[rows] = 0, 0, bias
     return GRUWeights(w, u, biases)
 
