@@ -5,10 +5,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.claims.charts import Chart
 from regard.errors import ConfigError
@@ -117,6 +117,9 @@ class Evidence:
         return "false" if self.corrected else "open"
 
 
+Module = TypeVar("Module", bound=nn.Module)
+
+
 class Trial:
     """One run of an experiment: seed, size and device.
 
@@ -147,6 +150,16 @@ class Trial:
     def integers(self, high: int, *shape: int) -> Tensor:
         """Integers below `high`."""
         return torch.randint(high, shape, generator=self.rng)
+
+    def build(self, make: Callable[[], Module]) -> Module:
+        """A module with its usual random weights, new ones at each call; float64, no dropout.
+
+        >>> Trial().build(lambda: nn.Linear(2, 3)).weight.dtype
+        torch.float64
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(self.integers(1 << 31)))
+            return make().double().eval()
 
 
 Experiment = Callable[[Trial], Evidence]
