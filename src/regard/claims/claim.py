@@ -152,14 +152,14 @@ class Trial:
         return torch.randint(high, shape, generator=self.rng)
 
     def build(self, make: Callable[[], Module]) -> Module:
-        """A module with its usual random weights, new ones at each call; float64, no dropout.
+        """A module with its usual random weights, new ones at each call: float64, not trained.
 
         >>> Trial().build(lambda: nn.Linear(2, 3)).weight.dtype
         torch.float64
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(self.integers(1 << 31)))
-            return make().double().eval()
+            return make().double().eval().requires_grad_(False)
 
 
 Experiment = Callable[[Trial], Evidence]
