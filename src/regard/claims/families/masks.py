@@ -1,15 +1,16 @@
 """Claims about attention as an identity, a permutation or a convolution, and about masks."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.decode.cache import KVCache
-from regard.nn import Encoder, MultiHeadAttention, ToeplitzBias
+from regard.nn import Encoder, MultiHeadAttention
 from regard.ops import (
     Causal,
     Local,
@@ -547,41 +548,33 @@ def _numbers(matrix) -> Tensor:
 def _fit_convolution(trial: Trial, kernel: Tensor, heads: int, starts: int = 2) -> float:
     """Relative residual of position-only heads that are fitted to a convolution of width 3."""
     d = kernel.shape[-1]
-    x = F.pad(trial.normal(1, 16, d), (0, 0, 1, 1))  # zeros at the ends, as the convolution pads
-    target = F.conv1d(x.mT, kernel.permute(1, 2, 0), padding=1).mT
-    residuals = []
-    for _ in range(starts):
-        layer = trial.build(lambda: MultiHeadAttention(d, heads, head_dim=d, qkv_bias=False))
-        bias = trial.build(lambda: ToeplitzBias(heads, radius=1))
-        bias.table.data = trial.normal(heads, 3)
-        nn.init.zeros_(layer.to_q.weight)
-        weights = [bias.table, layer.to_v.weight, layer.to_out.weight]
-        for weight in weights:
-            weight.requires_grad_()
-        residuals.append(
-            _minimise(
-                lambda layer=layer, bias=bias: (
-                    (layer(x, mask=Local(1), bias=bias()) - target)[:, 1:-1].square().sum()
-                    / target[:, 1:-1].square().sum()
-                ),
-                weights,
-            )
-        )
-    return min(residuals)
+    x = F.pad(trial.normal(24, d), (0, 0, 1, 1))  # zeros at the ends, as the convolution pads
+    target = F.conv1d(x.mT, kernel.permute(1, 2, 0), padding=1).mT[1:-1]
+    values, zero = x.expand(heads, -1, -1), torch.zeros(heads, 26, 1, dtype=torch.float64)
+
+    def residual(table: Tensor) -> Tensor:
+        mixed, _ = attend(zero, zero, values, mask=Local(1), bias=Toeplitz(table))
+        mixed = mixed[:, 1:-1].transpose(0, 1).flatten(1)
+        # the value and output projections of a head act as one matrix: solved for, not trained
+        fitted = mixed @ torch.linalg.lstsq(mixed, target).solution
+        return (fitted - target).square().sum() / target.square().sum()
+
+    return min(_minimise(residual, trial.normal(heads, 3)) for _ in range(starts))
 
 
-def _minimise(loss, weights: list[nn.Parameter], steps: int = 40) -> float:
-    """The loss after L-BFGS."""
-    optimizer = torch.optim.LBFGS(weights, max_iter=steps, line_search_fn="strong_wolfe")
+def _minimise(loss: Callable[[Tensor], Tensor], x: Tensor, steps: int = 30) -> float:
+    """The loss after L-BFGS from x."""
+    x = x.requires_grad_()
+    optimizer = torch.optim.LBFGS([x], max_iter=steps, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        value = loss()
-        value.backward(inputs=weights)
+        value = loss(x)
+        value.backward()
         return value
 
     optimizer.step(closure)
-    return float(loss().detach())
+    return float(loss(x).detach())
 
 
 def _dependence(trial: Trial, layers: int, mask: Mask | None, n: int = 6) -> Tensor:
