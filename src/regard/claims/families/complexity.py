@@ -1,7 +1,6 @@
 """Claims about parallelism and cost."""
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 

@@ -100,7 +100,7 @@ def recall_over_distance(trial: Trial) -> Evidence:
     "Clipping the gradient stops explosions.",
     source="exercises",
     verdict="true",
-    remark="It does nothing against vanishing. By norm it keeps the direction, by value it does not.",
+    remark="Not vanishing. By norm it keeps the direction of the gradient, by value it does not.",
     refutation="an update that jumps although the gradient was clipped",
 )
 def clipping_stops_explosion(trial: Trial) -> Evidence:
@@ -163,7 +163,7 @@ def weights_grow_exponentially(trial: Trial) -> Evidence:
     "An LSTM solves vanishing and exploding gradients.",
     source="exercises",
     verdict="conditional",
-    condition="Vanishing beside a plain RNN is meant: with large U the gradient of an LSTM explodes.",
+    condition="Vanishing is meant, beside a plain RNN: with large U an LSTM explodes too.",
     refutation="bounded gradients at every size of U, or an LSTM that vanishes as fast as an RNN",
 )
 def lstm_solves_both(trial: Trial) -> Evidence:

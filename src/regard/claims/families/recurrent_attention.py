@@ -61,7 +61,7 @@ def attends_to_all_others(trial: Trial) -> Evidence:
     later, earlier = norms.triu(1), norms.tril()
     return Evidence(
         holds=bool((norms > 0).all()),
-        corrected=later.max() == 0 and bool((earlier[earlier > 0].numel() == 36)),
+        corrected=later.max() == 0 and bool(earlier[earlier > 0].numel() == 36),
         measures=[
             Measure("largest effect of a later input", later.max()),
             Measure("smallest effect of an earlier one", earlier[earlier > 0].min()),
