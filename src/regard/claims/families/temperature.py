@@ -202,7 +202,7 @@ def beta_is_temperature(trial: Trial) -> Evidence:
 def argmax_replaces_softmax(trial: Trial) -> Evidence:
     kinds = {"softmax": softargmax, "argmax": hard, "straight-through": straight_through}
     scores = {name: [] for name in (*kinds, "softmax, then argmax")}
-    steps, gradients = trial.size(300, 1000), []
+    steps, gradients = trial.size(200, 1000), []
     for seed in trial.seeds(3, 8):
         for name, choose in kinds.items():
             model = train_lookup(seed, steps, trial.device, choose=choose)
@@ -243,7 +243,7 @@ def argmax_replaces_softmax(trial: Trial) -> Evidence:
 def dropout_diffuses(trial: Trial) -> Evidence:
     rates = [0.0, 0.1, 0.5]
     names = {1: "learned, one key has the answer", 3: "learned, three keys have it"}
-    steps, seeds = trial.size(300, 1000), trial.seeds(3, 8)
+    steps, seeds = trial.size(200, 1000), trial.seeds(3, 8)
     curves, rises = {}, {}
     for copies, name in names.items():
         entropy = torch.zeros(len(rates), len(seeds))
