@@ -118,7 +118,12 @@ def key_noise_moves_one_row(trial: Trial) -> Evidence:
             Measure.mean(f"keys with changed scores, of {KEYS}", touched[0]),
             Measure.mean(f"keys with changed weights, of {KEYS}", touched[1]),
         ],
-        chart=Maps({"|Δ score|": scores[0], "|Δ weight|": weights[0]}),
+        chart=Maps(
+            {
+                "|Δ score|, relative to its row": scores[0] / scores[0].amax(-1, keepdim=True),
+                "|Δ weight|, relative": weights[0] / weights[0].amax(-1, keepdim=True),
+            }
+        ),
     )
 
 
@@ -147,12 +152,12 @@ def key_noise_moves_the_mean(trial: Trial) -> Evidence:
 def small_noise_moves_outputs(trial: Trial) -> Evidence:
     q, k, v = draw_qkv(trial)
     sigmas, before = torch.logspace(-3, -1, 9).tolist(), attend(q, k, v)[0]
-    noise = trial.normal(50, DRAWS, DIM)
+    noise = trial.normal(25, DRAWS, DIM)
     sizes, means = [], []
     for sigma in sigmas:
-        noisy = k.repeat(100, 1, 1, 1)
+        noisy = k.repeat(50, 1, 1, 1)
         noisy[:, :, 2] += sigma * torch.cat([noise, -noise])  # in pairs: the first order cancels
-        change = attend(q.expand(100, *q.shape), noisy, v.expand(100, *v.shape))[0] - before
+        change = attend(q.expand(50, *q.shape), noisy, v.expand(50, *v.shape))[0] - before
         sizes.append(change.norm(dim=-1).mean())
         means.append(change.mean(0).norm(dim=-1).mean())
     slopes = [log_slope(sigmas, torch.stack(x)) for x in (sizes, means)]
@@ -211,11 +216,11 @@ def effect_by_weight(trial: Trial) -> Evidence:
             Measure("effect / a, largest weight", (effect / a)[-1]),
             Measure("largest |effect − a (1 − a)|", law),
         ],
-        chart=Lines(
-            a,
-            {"measured": effect, "proportional to a": a, "a (1 − a)": a * (1 - a)},
+        chart=Points(
+            {"measured": (a, effect)},
             x_label="weight a of the key",
             y_label="|∂h / ∂score|, relative",
+            curves={"a": (a, a), "a (1 − a)": (a, a * (1 - a))},
         ),
     )
 
@@ -233,13 +238,9 @@ def sensitivity_by_beta(trial: Trial) -> Evidence:
     betas, leads = torch.linspace(0.05, 8, 160).double(), [0.5, 1.0, 2.0]
     curves, peaks, single = {}, [], []
     for lead in leads:
-        k = torch.tensor([[lead], [0.0]]).double().requires_grad_()
-        v, q = torch.tensor([[1.0], [0.0]]).double(), torch.ones(1, 1).double()
-        slopes = []
-        for beta in betas.tolist():
-            h = attend(q, k, v, scale=beta)[0].sum()
-            slopes.append(torch.autograd.grad(h, k)[0][0, 0])
-        curve = torch.stack(slopes)
+        score = torch.full_like(betas, lead).requires_grad_()
+        _, h = one_key_ahead(betas * score, torch.tensor([[1.0], [0.0]]).double())
+        curve = torch.autograd.grad(h.sum(), score)[0]
         rising = curve.diff() > 0
         peak = int(curve.argmax())
         single.append(bool(rising[:peak].all() and not rising[peak:].any()))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.claims.charts import Lines, Points
+from regard.claims.charts import Bars, Lines, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.families.temperature import (
     Lookup,
@@ -19,7 +19,7 @@ from regard.claims.training import train_model
 from regard.inspection import jitter_query_effect, make_site
 from regard.ops import attend, score_moments, softargmax, survey
 
-WIDTHS = [4, 16, 64, 256]
+WIDTHS = [4, 16, 64]
 KEYS = 32
 
 
@@ -50,7 +50,7 @@ def mean_of_scores(trial: Trial) -> Evidence:
             Measure("share of 95% intervals that contain μᵀμ", (z < 1.96).double().mean()),
         ],
         chart=Points(
-            {"24 settings of d, μ, σ": (predicted, found)},
+            {"18 settings of d, μ, σ": (predicted, found)},
             x_label="μᵀμ",
             y_label="mean of q · k",
             curves={"equal": ([0, predicted.max()], [0, predicted.max()])},
@@ -137,7 +137,7 @@ def variance_with_means(trial: Trial) -> Evidence:
     refutation="a mean of q · k / √d with power 1 of d",
 )
 def mean_of_scaled_scores(trial: Trial) -> Evidence:
-    widths = [16, 64, 256]
+    widths = [4, 16, 64, 256]
     raw = [draw_scores(trial, torch.full((dim,), 0.5).double(), 1.0).mean() for dim in widths]
     means = {
         "q · k": torch.stack(raw),
@@ -178,9 +178,12 @@ def scaled_variance(trial: Trial) -> Evidence:
         holds=all(one),
         holds_if=one[0] and (half - 0.5**4).abs().max() < 0.02 and shifted.min() > 4,
         measures=[
-            Measure(f"variance of q · k / √d, {n}, d = 256", x[-1]) for n, x in variance.items()
+            Measure(f"variance of q · k / √d, {n}, d = 64", x[-1]) for n, x in variance.items()
         ],
-        chart=Lines(WIDTHS, variance, x_label="d", y_label="variance of q · k / √d", log="xy"),
+        chart=Bars(
+            {name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in variance.items()},
+            y_label="variance of q · k / √d",
+        ),
     )
 
 
@@ -215,7 +218,7 @@ def softmax_saturates(trial: Trial) -> Evidence:
             widths,
             share,
             x_label="d",
-            y_label="share of queries with a weight above 0.99",
+            y_label="queries with a weight > 0.99",
             log="x",
         ),
     )
@@ -295,7 +298,7 @@ def gradients_explode(trial: Trial) -> Evidence:
     trained=True,
 )
 def scaling_helps_training(trial: Trial) -> Evidence:
-    widths, seeds, steps = [16, 128, 1024], trial.seeds(3, 8), trial.size(150, 400)
+    widths, seeds, steps = [16, 128, 1024], trial.seeds(3, 8), trial.size(250, 500)
     losses = {"q · k": [], "q · k / √d": []}
     for dim in widths:
         for name, scale in (("q · k", 1.0), ("q · k / √d", None)):
