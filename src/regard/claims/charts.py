@@ -182,6 +182,7 @@ def _draw_maps(chart: Maps, title: str) -> "Figure":
     for axes, (name, rows) in zip(panels, chart.maps.items(), strict=True):
         image = axes.imshow(rows, **{"cmap": COLORMAP, "interpolation": "nearest"} | scale)
         axes.set_title(name, fontsize=9)
+        axes.locator_params(integer=True)
         axes.set_xlabel(chart.x_label, fontsize=9)
         axes.tick_params(labelsize=7)
     panels[0].set_ylabel(chart.y_label, fontsize=9)

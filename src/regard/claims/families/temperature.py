@@ -143,7 +143,7 @@ def dominant_value_survives(trial: Trial) -> Evidence:
             Measure("largest ratio of loss and bound", (lost / bound).max()),
         ],
         chart=Points(
-            {"1000 draws": (lead[:300], lost[:300].clamp(min=1e-9))},
+            {"300 of the draws": (lead[:300], lost[:300])},
             x_label="lead of the best score, βδ",
             y_label="lost weight 1 − a",
             log="y",
@@ -202,7 +202,7 @@ def beta_is_temperature(trial: Trial) -> Evidence:
 def argmax_replaces_softmax(trial: Trial) -> Evidence:
     kinds = {"softmax": softargmax, "argmax": hard, "straight-through": straight_through}
     scores = {name: [] for name in (*kinds, "softmax, then argmax")}
-    steps, gradients = trial.size(300, 1000), []
+    steps, gradients = trial.size(200, 1000), []
     for seed in trial.seeds(3, 8):
         for name, choose in kinds.items():
             model = train_lookup(seed, steps, trial.device, choose=choose)
@@ -241,33 +241,34 @@ def argmax_replaces_softmax(trial: Trial) -> Evidence:
     trained=True,
 )
 def dropout_diffuses(trial: Trial) -> Evidence:
-    rates = [0.0, 0.1, 0.5]
     names = {1: "learned, one key has the answer", 3: "learned, three keys have it"}
-    steps, seeds = trial.size(300, 1000), trial.seeds(3, 8)
-    curves, rises = {}, {}
+    steps, seeds = trial.size(200, 1000), trial.seeds(3, 8)
+    bars, rises = {}, {}
     for copies, name in names.items():
-        entropy = torch.zeros(len(rates), len(seeds))
-        for i, rate in enumerate(rates):
+        entropy = torch.zeros(2, len(seeds))
+        for i, rate in enumerate((0.0, 0.5)):
             for j, seed in enumerate(seeds):
                 model = train_lookup(seed, steps, trial.device, copies=copies, dropout=rate)
                 entropy[i, j] = lookup_entropy(model, copies, seed, trial.device)
-        curves[name], rises[name] = entropy.mean(-1), entropy[-1] - entropy[0]
+        bars[name], rises[name] = entropy.mean(-1), entropy[1] - entropy[0]
     q, k = trial.normal(500, 8), trial.normal(16, 8)
-    realised = [attend(q, k, torch.eye(16).double(), dropout=rate)[0] for rate in rates]
-    sums = realised[-1].sum(-1)
-    in_use = [torch.special.entr(w / w.sum(-1, keepdim=True)).sum(-1) for w in realised]
-    curves["in use in one pass"] = torch.stack([x.mean() for x in in_use])
-    falls = Measure.mean("in one pass with dropout 0.5: change of entropy", in_use[-1] - in_use[0])
+    w = [attend(q, k, torch.eye(16).double(), dropout=rate)[0] for rate in (0.0, 0.5)]
+    in_use = [torch.special.entr(x / x.sum(-1, keepdim=True)).sum(-1) for x in w]
+    bars["in use in one pass"] = torch.stack(in_use).mean(-1)
+    falls = Measure.mean("in use in one pass: change of entropy", in_use[1] - in_use[0])
     assert falls.high is not None
     return Evidence(
         holds=falls.value > 0 and all(rise.min() > 0.1 for rise in rises.values()),
         holds_if=rises[names[3]].min() > 0.1 and falls.high < 0,
         measures=[
             falls,
-            Measure("standard deviation of the sums of weights", sums.std()),
+            Measure("standard deviation of the sums of weights in use", w[1].sum(-1).std()),
             *(Measure.mean(f"{name}: change of entropy", x) for name, x in rises.items()),
         ],
-        chart=Lines(rates, curves, x_label="dropout", y_label="entropy of the weights (nats)"),
+        chart=Bars(
+            {name: {"no dropout": x[0], "dropout 0.5": x[1]} for name, x in bars.items()},
+            y_label="entropy of the weights (nats)",
+        ),
     )
 
 
@@ -286,9 +287,9 @@ def linear_layer_matches_limits(trial: Trial) -> Evidence:
     v, other = trial.normal(100, 6, 4), trial.normal(100, 6, 6)
     layers = {"identity": torch.eye(6), "equal weights": torch.ones(6, 6).double() / 6}
     outputs = {name: over_positions(w.double(), v) for name, w in layers.items()}
-    betas = torch.logspace(-4, 4, 33).tolist()
+    betas = torch.logspace(-4, 1.4, 28).tolist()
     curves = {
-        name: [(attend(keys, keys, v, scale=b)[0] - out).abs().max() + 1e-18 for b in betas]
+        name: [(attend(keys, keys, v, scale=b)[0] - out).abs().max() for b in betas]
         for name, out in outputs.items()
     }
     limits = [
