@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.claims.charts import Chart
 from regard.errors import ConfigError
@@ -119,6 +119,9 @@ class Evidence:
         return "false" if self.corrected else "open"
 
 
+Module = TypeVar("Module", bound=nn.Module)
+
+
 class Trial:
     """One run of an experiment: seed, size and device.
 
@@ -149,6 +152,16 @@ class Trial:
     def integers(self, high: int, *shape: int) -> Tensor:
         """Integers below `high`."""
         return torch.randint(high, shape, generator=self.rng)
+
+    def build(self, make: Callable[[], Module]) -> Module:
+        """A module with its usual random weights, new ones at each call: float64, not trained.
+
+        >>> Trial().build(lambda: nn.Linear(2, 3)).weight.dtype
+        torch.float64
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(self.integers(1 << 31)))
+            return make().double().eval().requires_grad_(False)
 
 
 Experiment = Callable[[Trial], Evidence]  # a plain function

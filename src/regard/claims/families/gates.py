@@ -262,7 +262,7 @@ def gates_are_no_distribution(trial: Trial) -> Evidence:
     "The gradient of an LSTM's weight is the sum over steps of ∂J/∂h_t · ∂h_t/∂W.",
     source="exercises",
     verdict="conditional",
-    condition="∂J/∂h_t is the direct partial derivative and ∂h_t/∂W the total one, through h and c.",
+    condition="∂J/∂h_t is the direct partial derivative, ∂h_t/∂W the total one, through h and c.",
     refutation="a reading other than that one that agrees with autograd, or that one failing",
 )
 def weight_gradient_readings(trial: Trial) -> Evidence:
