@@ -501,7 +501,7 @@ READERS: dict[str, dict[str, Any]] = {
 def _order_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
     """Accuracy on 'does token 0 come before token 1' by kind of positions, per seed."""
     trial = Trial(seed, full=full, device=device)
-    steps = trial.size(120, 1000)
+    steps = trial.size(150, 1000)
     return {
         kind: [_train_reader(kind, _draw_order, steps, n, device) for n in trial.seeds(3, 5)]
         for kind in READERS
@@ -512,7 +512,7 @@ def _order_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
 def _bag_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
     """Accuracy on 'more of token 0 than of token 1', with and without positions, per seed."""
     trial = Trial(seed, full=full, device=device)
-    steps = trial.size(120, 1000)
+    steps = trial.size(80, 1000)
     return {
         kind: [_train_reader(kind, _draw_bag, steps, n, device) for n in trial.seeds(3, 5)]
         for kind in ("none", "sinusoidal")
@@ -526,7 +526,7 @@ def _train_reader(kind: str, draw, steps: int, seed: int, device: str) -> float:
         draw,
         lambda model, batch: F.cross_entropy(model(batch["tokens"]), batch["labels"]),
         steps=steps,
-        lr=3e-3,
+        lr=6e-3,
         seed=seed,
         device=device,
     )
