@@ -186,7 +186,7 @@ def conventions_agree(trial: Trial) -> Evidence:
     equal, maps = [], {}
     for _ in range(2):
         given = {name: trial.integers(3, 2, 2) - 1 for name in ("W_Q", "W_K", "W_V")}
-        given["X"] = trial.integers(3, 3, 2) - 1
+        given["X"] = trial.integers(5, 3, 2) - 2
         options = {
             "rows": {name: x.tolist() for name, x in given.items()},
             "columns": {name: x.T.tolist() for name, x in given.items()},
