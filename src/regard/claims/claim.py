@@ -51,7 +51,7 @@ class Measure:
         object.__setattr__(self, "value", float(self.value))
 
     @classmethod
-    def mean(cls, name: str, samples: Iterable[float] | Tensor) -> "Measure":
+    def mean(cls, name: str, samples: Iterable[float | Tensor]) -> "Measure":
         """Mean of independent samples and Student's t interval: mean ± t · s / √n."""
         values = [float(x) for x in samples]
         mean = statistics.fmean(values)
