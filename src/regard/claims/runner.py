@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -142,7 +143,7 @@ def _run(name: str, seed: int, full: bool, device: str) -> Result:
         result = Result(id=name, error=f"{type(error).__name__}: {error}", full=full)
     finally:
         torch.random.set_rng_state(state)
-    result = Result(**vars(result) | {"seconds": time.perf_counter() - start})
+    result = replace(result, seconds=time.perf_counter() - start)
     store(result, trial)
     return result
 

@@ -53,8 +53,8 @@ def train_model(
     )
     torch.manual_seed(seed)
     fixed: dict[str, Any] = {"steps": steps, "lr": lr, "seed": seed, "device": device}
-    defaults = {"warmup": min(100, steps // 10), "log_every": steps}
-    config = TrainConfig(**fixed | defaults | options)
+    fixed |= {"warmup": min(100, steps // 10), "log_every": steps}
+    config = TrainConfig(**fixed | options)
     trainer = Trainer(build(), objective, GeneratedBatches(cast(Any, make)), config)
     trainer.run()
     return trainer.model.eval()

@@ -345,7 +345,7 @@ def long_inputs(trial: Trial) -> Evidence:
 def graph_depth(y: Tensor) -> int:
     """Operations on the longest path of the autograd graph that leads to y."""
     depths: dict[Any, int] = {}
-    waiting = [y.grad_fn]
+    waiting: list[Any] = [y.grad_fn]
     while waiting:
         node = waiting[-1]
         parents = [p for p, _ in node.next_functions if p is not None]

@@ -1,5 +1,7 @@
 """Claims about the gates of GRU and LSTM."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -7,7 +9,7 @@ import regard as rg
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.errors import LookError
-from regard.ops import GRUWeights, LSTMWeights, gru_step, lstm_step, recur
+from regard.ops import GRUWeights, LSTMStep, LSTMWeights, gru_step, lstm_step, recur
 
 HIDDEN, DIM = 6, 4
 OPEN, SHUT = 40.0, -40.0  # biases that set a gate to 1 or 0 in float64
@@ -201,7 +203,7 @@ def forget_zero_vanishes(trial: Trial) -> Evidence:
     refutation="a gate of 0, 1 or outside, for inputs of ordinary size",
 )
 def gates_between_zero_and_one(trial: Trial) -> Evidence:
-    gates = recur(3 * trial.normal(200, 20, DIM), _lstm(trial), gates=True).gates
+    gates = _lstm_gates(trial, 3 * trial.normal(200, 20, DIM))
     values = torch.cat([g.flatten() for g in (gates.i, gates.f, gates.o)])
     counts = torch.histc(values, 20, 0, 1)
     return Evidence(
@@ -220,7 +222,7 @@ def gates_between_zero_and_one(trial: Trial) -> Evidence:
     refutation="no negative cell state",
 )
 def cells_stay_positive(trial: Trial) -> Evidence:
-    cells = recur(trial.normal(200, 20, DIM), _lstm(trial), gates=True).gates.c.flatten()
+    cells = _lstm_gates(trial, trial.normal(200, 20, DIM)).c.flatten()
     share = (cells < 0).double().mean()
     counts = torch.histc(cells, 30, -3, 3)
     return Evidence(
@@ -239,7 +241,7 @@ def cells_stay_positive(trial: Trial) -> Evidence:
     refutation="gates that sum to 1 over the units",
 )
 def gates_are_no_distribution(trial: Trial) -> Evidence:
-    gates = recur(trial.normal(200, 20, DIM), _lstm(trial), gates=True).gates
+    gates = _lstm_gates(trial, trial.normal(200, 20, DIM))
     sums = {name: getattr(gates, name).sum(-1).flatten() for name in "ifo"}
     far = torch.cat(list(sums.values())).sub(1).abs().gt(0.01).double().mean()
     return Evidence(
@@ -342,7 +344,8 @@ def forget_near_one_flows(trial: Trial) -> Evidence:
 )
 def input_weight_matrices(trial: Trial) -> Evidence:
     counts, theirs = {}, {}
-    for kind, layer in {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}.items():
+    kinds: dict[Any, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+    for kind, layer in kinds.items():
         counts[kind] = rg.nn.RecurrentCell(DIM, HIDDEN, kind).w.shape[0] // HIDDEN
         theirs[kind] = layer(DIM, HIDDEN).weight_ih_l0.shape[0] // HIDDEN
     return Evidence(
@@ -396,6 +399,12 @@ def _lstm(trial: Trial, u_gain: float = 1.0, forget: float = 0.0) -> LSTMWeights
     bias = torch.zeros(4 * HIDDEN, dtype=torch.float64)
     bias[HIDDEN : 2 * HIDDEN] = forget
     return LSTMWeights(w / DIM**0.5, u_gain * u / HIDDEN**0.5, bias)
+
+
+def _lstm_gates(trial: Trial, x: Tensor) -> LSTMStep:
+    gates = recur(x, _lstm(trial), gates=True).gates
+    assert isinstance(gates, LSTMStep)
+    return gates
 
 
 def _set_gate(weights: GRUWeights, gate: str, bias: float) -> GRUWeights:

@@ -545,17 +545,27 @@ def _numbers(matrix) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _fit_convolution(trial: Trial, kernel: Tensor, heads: int, starts: int = 2) -> float:
+def _fit_convolution(trial: Trial, kernel: Tensor, heads: int) -> float:
     """Relative residual of position-only heads that are fitted to a convolution of width 3."""
-    d = kernel.shape[-1]
-    x = F.pad(trial.normal(24, d), (0, 0, 1, 1))  # zeros at the ends, as the convolution pads
-    target = F.conv1d(x.mT, kernel.permute(1, 2, 0), padding=1).mT[1:-1]
-    values, zero = x.expand(heads, -1, -1), torch.zeros(heads, 26, 1, dtype=torch.float64)
+    x = F.pad(trial.normal(24, kernel.shape[-1]), (0, 0, 1, 1))  # zeros, as the convolution pads
+    target = F.conv1d(x.mT, kernel.permute(1, 2, 0), padding=1).mT
+    return fit_position_heads(trial, x, target, heads)
+
+
+def fit_position_heads(
+    trial: Trial, x: Tensor, target: Tensor, heads: int, starts: int = 2
+) -> float:
+    """Relative squared error of the best heads whose weights depend on distances −1, 0, 1 alone.
+
+    The value and output projections of a head act as one matrix, which is solved for.
+    """
+    values = x.expand(heads, -1, -1)
+    zero = torch.zeros(heads, len(x), 1, dtype=torch.float64)
+    target = target[1:-1]
 
     def residual(table: Tensor) -> Tensor:
         mixed, _ = attend(zero, zero, values, mask=Local(1), bias=Toeplitz(table))
         mixed = mixed[:, 1:-1].transpose(0, 1).flatten(1)
-        # the value and output projections of a head act as one matrix: solved for, not trained
         fitted = mixed @ torch.linalg.lstsq(mixed, target).solution
         return (fitted - target).square().sum() / target.square().sum()
 

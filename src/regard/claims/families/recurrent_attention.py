@@ -8,7 +8,7 @@ import regard as rg
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.families.complexity import graph_depth
-from regard.claims.families.recurrent import recall_study
+from regard.claims.families.recurrent import parity_study, recall_study
 
 HIDDEN = 16
 
@@ -161,6 +161,52 @@ def attention_improves_memory(trial: Trial) -> Evidence:
                 name: (m.low or m.value, m.high or m.value)
                 for name, m in zip(("RNN", "RNN with attention"), accuracies, strict=True)
             },
+        ),
+    )
+
+
+@claim(
+    "X12",
+    "Attention uses the hardware better and converges faster than recurrence.",
+    source="exam",
+    verdict="conditional",
+    condition="Distant tokens matter: on a running parity a GRU converges faster.",
+    remark="Its chain of dependent operations is shorter on every task.",
+    refutation="a GRU ahead on recall, or attention not behind on parity",
+    trained=True,
+    study="recall",
+)
+def attention_converges_faster(trial: Trial) -> Evidence:
+    kinds = ("gru", "attention")
+    recall = recall_study(trial, 40, kinds, seeds=(5, 10))
+    parity = parity_study(trial, 6, kinds)
+    gaps = {
+        name: Measure.mean(
+            f"attention − GRU, {name}",
+            [b - a for a, b in zip(study["gru"], study["attention"], strict=True)],
+        )
+        for name, study in {"recall over 40": recall, "parity of 6": parity}.items()
+    }
+    ahead = {name: gap.low is not None and gap.low > 0 for name, gap in gaps.items()}
+    behind = (gaps["parity of 6"].high or 0) < 0
+    gru = graph_depth(
+        rg.nn.Recurrent(8, 8)(trial.normal(1, 40, 8).float(), backend="reference")[0][:, -1]
+    )
+    attention = graph_depth(rg.nn.MultiHeadAttention(8, 2)(trial.normal(1, 40, 8).float()))
+    return Evidence(
+        holds=all(ahead.values()) and attention < gru,
+        holds_if=ahead["recall over 40"] and behind and attention < gru,
+        measures=[
+            *gaps.values(),
+            Measure("dependent operations of a GRU over 40 tokens", gru),
+            Measure("of attention", attention),
+        ],
+        chart=Bars(
+            {
+                name: {kind: sum(values) / len(values) for kind, values in study.items()}
+                for name, study in {"recall over 40": recall, "parity of 6": parity}.items()
+            },
+            y_label="accuracy after the same updates",
         ),
     )
 
