@@ -238,8 +238,8 @@ def gradients_vanish(trial: Trial) -> Evidence:
     raw, scaled = gradient_sizes(trial.seed, trial.full)
     fall = raw.median[-1] / raw.median[0]
     return Evidence(
-        holds=fall < 0.1 and raw.mean[-1] / raw.mean[0] < 0.5,
-        holds_if=fall < 0.1 and 0.7 < scaled.median[-1] / scaled.median[0] < 1.4,
+        holds=fall < 0.4 and raw.mean[-1] / raw.mean[0] < 0.5,
+        holds_if=fall < 0.4 and 0.7 < scaled.median[-1] / scaled.median[0] < 1.4,
         measures=[
             Measure("median |∂h/∂q| at d = 512, relative to d = 8", fall),
             Measure("mean, relative to d = 8", raw.mean[-1] / raw.mean[0]),
