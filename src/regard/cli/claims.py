@@ -42,7 +42,7 @@ def claims(
     from regard.claims import gallery as pages
     from regard.claims import junit_xml, run_claims, select_claims
     from regard.claims.results import summary
-    from regard.cli.output import progress_bar
+    from regard.cli.output import print_message, progress_bar
     from regard.files import write_text
 
     chosen = select_claims(names or [])
@@ -71,11 +71,11 @@ def claims(
         page = Path("claims.html")
     for write, path in ((pages.write_page, page), (pages.write_quiz, quiz)):
         if path:
-            print(f"written: {write(results, path)}")
+            print_message(f"written: {write(results, path)}")
     if gallery:
-        print(f"written: {pages.write_gallery(results, gallery)}")
+        print_message(f"written: {pages.write_gallery(results, gallery)}")
     if junit:
-        print(f"written: {write_text(junit, junit_xml(results))}")
+        print_message(f"written: {write_text(junit, junit_xml(results))}")
     if not all(result.agrees for result in results):
         raise typer.Exit(1)
 
