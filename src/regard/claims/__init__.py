@@ -11,9 +11,6 @@
 'true'
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-
 from regard.claims import families
 from regard.claims.charts import Bars, Chart, Lines, Maps, Points, draw_chart
 from regard.claims.claim import (
@@ -45,6 +42,7 @@ __all__ = [
     "Verdict",
     "claim",
     "draw_chart",
+    "families",
     "junit_xml",
     "literature",
     "run_claims",
@@ -52,6 +50,3 @@ __all__ = [
     "write_gallery",
     "write_quiz",
 ]
-
-for _module in iter_modules(families.__path__, f"{families.__name__}."):
-    import_module(_module.name)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Numbers = Sequence[float] | Tensor
+Numbers = Any  # a sequence of numbers, or a tensor; stored as a list
 Log = Literal["", "x", "y", "xy"]
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe-Ito
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -60,7 +60,7 @@ class Bars:
     values: Mapping[str, Any]  # numbers, or mappings from group to number
     y_label: str = ""
     log: Log = ""
-    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    intervals: Mapping[str, Numbers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _to_lists(self, "values", "intervals")
@@ -178,13 +178,15 @@ def _draw_maps(chart: Maps, title: str) -> "Figure":
     scale = (
         {"vmin": -limit, "vmax": limit, "cmap": "RdBu_r"} if low < 0 else {"vmin": 0, "vmax": high}
     )
-    panels = figure.subplots(1, count, squeeze=False)[0]
+    panels, image = figure.subplots(1, count, squeeze=False)[0], None
     for axes, (name, rows) in zip(panels, chart.maps.items(), strict=True):
         image = axes.imshow(rows, **{"cmap": COLORMAP, "interpolation": "nearest"} | scale)
         axes.set_title(name, fontsize=9)
+        axes.locator_params(integer=True)
         axes.set_xlabel(chart.x_label, fontsize=9)
         axes.tick_params(labelsize=7)
     panels[0].set_ylabel(chart.y_label, fontsize=9)
+    assert image is not None
     figure.colorbar(image, ax=panels.tolist(), shrink=0.8).ax.tick_params(labelsize=7)
     figure.suptitle(title, fontsize=10)
     return figure

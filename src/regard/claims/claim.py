@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -29,6 +30,7 @@ FAMILIES = {
     "X": "Parallelism and cost",
     "L": "Vision",
     "M": "Whole models and what they show",
+    "Z": "Your own",
 }
 
 
@@ -41,7 +43,7 @@ class Measure:
     """
 
     name: str
-    value: float
+    value: Any  # a number, or a tensor of one; stored as float
     low: float | None = None
     high: float | None = None
 
@@ -49,7 +51,7 @@ class Measure:
         object.__setattr__(self, "value", float(self.value))
 
     @classmethod
-    def mean(cls, name: str, samples: Iterable[float] | Tensor) -> "Measure":
+    def mean(cls, name: str, samples: Iterable[float | Tensor]) -> "Measure":
         """Mean of independent samples and Student's t interval: mean ± t · s / √n."""
         values = [float(x) for x in samples]
         mean = statistics.fmean(values)
@@ -93,9 +95,9 @@ class Evidence:
     'conditional'
     """
 
-    holds: bool | None
-    holds_if: bool = False
-    corrected: bool = True
+    holds: Any  # bool or None, or the result of a torch comparison; stored as bool
+    holds_if: Any = False
+    corrected: Any = True
     measures: Sequence[Measure]
     chart: Chart
     note: str = ""
@@ -132,7 +134,7 @@ class Trial:
         self.rng = torch.Generator().manual_seed(seed)
 
     def size(self, fast: int, full: int) -> int:
-        """A number of steps, samples or seeds: the first in a fast run, the second in a full one."""
+        """A number of steps, samples or seeds, of a fast run or of a full one."""
         return full if self.full else fast
 
     def seeds(self, fast: int, full: int) -> range:
@@ -162,7 +164,7 @@ class Trial:
             return make().double().eval().requires_grad_(False)
 
 
-Experiment = Callable[[Trial], Evidence]
+Experiment = Callable[[Trial], Evidence]  # a plain function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,11 @@ class Claim:
         return FAMILIES[self.id[0]]
 
     @property
+    def file(self) -> Path | None:
+        """The file that defines the experiment."""
+        return Path(self.experiment.__code__.co_filename) if self.experiment else None
+
+    @property
     def code(self) -> str:
         """Source of the experiment."""
         return inspect.getsource(self.experiment) if self.experiment else ""
@@ -206,7 +213,7 @@ CLAIMS: dict[str, Claim] = {}
 
 
 def claim(
-    id: str,
+    name: str,
     statement: str,
     *,
     source: Source,
@@ -217,7 +224,7 @@ def claim(
     """Register an experiment as the test of a claim.
 
     Args:
-        id: letter of the family and a number.
+        name: id, the letter of the family and a number; Z is for your own.
         statement: the claim as courses teach it, in one sentence.
         source: kind of document that states it.
         verdict: true, conditional, false or open.
@@ -230,11 +237,14 @@ def claim(
     >>> CLAIMS.pop("A99").family
     'Basic attention'
     """
-    _check(id, verdict, options)
+    _check(name, verdict, options)
 
     def register(experiment: Experiment) -> Experiment:
-        CLAIMS[id] = Claim(
-            id=id,
+        file = Path(experiment.__code__.co_filename)
+        if name in CLAIMS and CLAIMS[name].file != file:  # importing a file again is fine
+            raise ConfigError(f"id: needs a new one, got {name}, which is registered; try Z1")
+        CLAIMS[name] = Claim(
+            id=name,
             statement=statement,
             source=source,
             verdict=verdict,
@@ -247,11 +257,11 @@ def claim(
     return register
 
 
-def literature(id: str, statement: str, *, source: Source, remark: str) -> None:
+def literature(name: str, statement: str, *, source: Source, remark: str) -> None:
     """Register a claim that is known from publications alone; the remark cites them."""
-    _check(id, "literature", {})
-    CLAIMS[id] = Claim(
-        id=id,
+    _check(name, "literature", {})
+    CLAIMS[name] = Claim(
+        id=name,
         statement=statement,
         source=source,
         verdict="literature",
@@ -260,14 +270,12 @@ def literature(id: str, statement: str, *, source: Source, remark: str) -> None:
     )
 
 
-def _check(id: str, verdict: str, options: dict[str, Any]) -> None:
-    if id[:1] not in FAMILIES or not id[1:].isdigit():
+def _check(name: str, verdict: str, options: dict[str, Any]) -> None:
+    if name[:1] not in FAMILIES or not name[1:].isdigit():
         families = ", ".join(FAMILIES)
-        raise ConfigError(f"id: needs one of {families} and a number, got {id!r}")
-    if id in CLAIMS:
-        raise ConfigError(f"id: needs a new one, got {id}, which is registered")
+        raise ConfigError(f"id: needs one of {families} and a number, got {name!r}")
     if verdict not in get_args(Verdict):
         raise ConfigError(f"verdict: needs one of {get_args(Verdict)}, got {verdict!r}")
     needed = {"conditional": "condition", "false": "correction"}.get(verdict)
     if needed and not options.get(needed):
-        raise ConfigError(f"{needed}: needs a sentence, as {id} is {verdict}, got none")
+        raise ConfigError(f"{needed}: needs a sentence, as {name} is {verdict}, got none")

@@ -1,6 +1,7 @@
 """Results of claims: what was found, as JSON, in a cache on disk, and as JUnit XML."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -76,18 +77,16 @@ def read_result(data: dict[str, Any]) -> Result:
 # ---- cache
 
 
-def load_cached(id: str, trial: Trial) -> Result | None:
+def load_cached(name: str, trial: Trial) -> Result | None:
     """The stored result of the same code, size, seed and device, if there is one."""
     try:
-        return replace(read_result(parse_json(_cache_file(id, trial).read_bytes())), cached=True)
+        return replace(read_result(parse_json(_cache_file(name, trial).read_bytes())), cached=True)
     except (OSError, ValueError, KeyError, TypeError):  # absent or damaged: run again
         return None
 
 
 def store(result: Result, trial: Trial) -> None:
     """Store a result, if a cache can be written; errors are not stored."""
-    import json
-
     if result.evidence is None:
         return
     file = _cache_file(result.id, trial)
@@ -98,15 +97,13 @@ def store(result: Result, trial: Trial) -> None:
         pass  # a read-only home: nothing is cached
 
 
-def _cache_file(id: str, trial: Trial) -> Path:
+def _cache_file(name: str, trial: Trial) -> Path:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    experiment = CLAIMS[id].experiment
-    assert experiment is not None
-    source = Path(experiment.__code__.co_filename)
-    own = source.read_bytes() if source.is_file() else b""  # a claim of the user's own file
-    settings = repr((id, trial.seed, trial.full, trial.device, torch.__version__))
+    file = CLAIMS[name].file
+    own = file.read_bytes() if file and file.is_file() else b""  # it may be one of the user's
+    settings = repr((name, trial.seed, trial.full, trial.device, torch.__version__))
     key = hashlib.sha256(_library_digest() + own + settings.encode()).hexdigest()[:32]
-    return root / "regard" / "claims" / f"{id}-{key}.json"
+    return root / "regard" / "claims" / f"{name}-{key}.json"
 
 
 @cache

@@ -1,12 +1,11 @@
 """Runs claims: side by side in processes, each result stored as soon as it is there."""
 
-import importlib.util
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,12 +13,13 @@ import torch
 from regard.claims.claim import CLAIMS, FAMILIES, Claim, Trial
 from regard.claims.results import Result, load_cached, store
 from regard.errors import ConfigError, suggestion
+from regard.files import import_file
 
 IN_PROCESS = 4  # so few quick claims run here: starting processes takes longer
 
 
 def select_claims(names: Iterable[str]) -> list[Claim]:
-    """Claims by id, or all of a family by its letter; all there are, if no name is given.
+    """Claims by id, by the letter of a family, or by the file that defines them; none is all.
 
     >>> [claim.id for claim in select_claims(["c10", "A1"])]
     ['C10', 'A1']
@@ -29,7 +29,13 @@ def select_claims(names: Iterable[str]) -> list[Claim]:
     chosen: dict[str, Claim] = {}
     for name in names:
         key = name.upper()
-        if key in FAMILIES:
+        if name.endswith(".py"):
+            file = Path(str(import_file(name).__file__))
+            own = {claim.id: claim for claim in CLAIMS.values() if claim.file == file}
+            if not own:
+                raise ConfigError(f"{name}: needs a function with @claim, got none")
+            chosen |= own
+        elif key in FAMILIES:
             chosen |= {claim.id: claim for claim in ordered if claim.id[0] == key}
         elif key in CLAIMS:
             chosen[key] = CLAIMS[key]
@@ -84,15 +90,15 @@ def run_claims(
             waiting.setdefault(claim.study or claim.id, []).append(claim.id)
     settings = (seed, full, device)
     # trainings first: they take longest
-    groups = sorted(waiting.values(), key=lambda ids: not any(CLAIMS[id].trained for id in ids))
+    groups = sorted(waiting.values(), key=lambda ids: not any(CLAIMS[x].trained for x in ids))
     quick = len(groups) <= IN_PROCESS and not any(CLAIMS[ids[0]].trained for ids in groups)
     if jobs == 1 or quick or len(groups) < 2:
         for ids in groups:
-            for id in ids:
-                add(_run(id, *settings))
+            for name in ids:
+                add(_run(name, *settings))
         return [results[claim.id] for claim in claims]
     with _workers(jobs) as pool:
-        files = {str(file) for file in map(_own_file, claims) if file}
+        files = {str(claim.file) for claim in claims if claim.file and not _is_ours(claim)}
         futures = [pool.submit(_run_group, ids, files, settings) for ids in groups]
         for future in as_completed(futures):
             for result in future.result():
@@ -121,40 +127,26 @@ def _run_group(ids: list[str], files: set[str], settings: tuple[int, bool, str])
     """In a worker: claims that share trainings, after importing the files that define them."""
     import regard.claims  # noqa: F401  registers the claims of the library
 
-    for file in files:
-        if not any(str(_own_file(claim)) == file for claim in CLAIMS.values()):
-            import_claims(Path(file))
-    return [_run(id, *settings) for id in ids]
+    for file in files - {str(claim.file) for claim in CLAIMS.values()}:
+        import_file(file)
+    return [_run(name, *settings) for name in ids]
 
 
-def _run(id: str, seed: int, full: bool, device: str) -> Result:
+def _run(name: str, seed: int, full: bool, device: str) -> Result:
     trial, start = Trial(seed, full=full, device=device), time.perf_counter()
     # experiments may seed torch's global generator, as training does
     state = torch.random.get_rng_state()
     try:
         torch.manual_seed(seed)
-        result = Result(id=id, evidence=CLAIMS[id].run(trial), full=full)
+        result = Result(id=name, evidence=CLAIMS[name].run(trial), full=full)
     except Exception as error:  # reported beside the others
-        result = Result(id=id, error=f"{type(error).__name__}: {error}", full=full)
+        result = Result(id=name, error=f"{type(error).__name__}: {error}", full=full)
     finally:
         torch.random.set_rng_state(state)
-    result = Result(**vars(result) | {"seconds": time.perf_counter() - start})
+    result = replace(result, seconds=time.perf_counter() - start)
     store(result, trial)
     return result
 
 
-def _own_file(claim: Claim) -> Path | None:
-    """File of a claim that is not one of the library's."""
-    if claim.experiment is None or claim.experiment.__module__.startswith("regard."):
-        return None
-    return Path(claim.experiment.__code__.co_filename)
-
-
-def import_claims(file: Path) -> None:
-    """Import a Python file that registers claims."""
-    if not file.is_file():
-        raise ConfigError(f"file: needs a Python file with claims, got {file}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def _is_ours(claim: Claim) -> bool:
+    return claim.experiment is not None and claim.experiment.__module__.startswith("regard.")

@@ -52,14 +52,9 @@ def train_model(
         loss_sum=lambda model, batch, *rest, **unused: loss(model, batch),
     )
     torch.manual_seed(seed)
-    config = TrainConfig(
-        steps=steps,
-        lr=lr,
-        seed=seed,
-        device=cast(Any, device),
-        log_every=steps,
-        **{"warmup": min(100, steps // 10)} | options,
-    )
+    fixed: dict[str, Any] = {"steps": steps, "lr": lr, "seed": seed, "device": device}
+    fixed |= {"warmup": min(100, steps // 10), "log_every": steps}
+    config = TrainConfig(**fixed | options)
     trainer = Trainer(build(), objective, GeneratedBatches(cast(Any, make)), config)
     trainer.run()
     return trainer.model.eval()
