@@ -612,10 +612,10 @@ def _train_copy(
         with torch.no_grad():
             right = model(part).argmax(-1) == _copy_target(part, task)
         accuracy.append(right[:, first:].double().mean().item())
-    table = model.embedding.position_embeddings
-    if table is None:
+    name = "embedding.position_embeddings"
+    if name not in start:
         return accuracy, torch.zeros(64)
-    moved = table.detach().cpu() - start["embedding.position_embeddings"]
+    moved = model.state_dict()[name].cpu() - start[name]
     return accuracy, moved.abs().amax(-1)
 
 
