@@ -199,10 +199,11 @@ def one_head_one_relation(trial: Trial) -> Evidence:
             Measure("error, 2 heads", untagged[1]),
             Measure("error, 1 head, tagged values", with_tags[0]),
         ],
-        chart=Lines(
-            counts,
-            {"values without a tag": untagged, "tagged values": with_tags},
-            x_label="heads",
+        chart=Bars(
+            {
+                f"{heads} head{'s' * (heads > 1)}": {"no tag": a, "tagged values": b}
+                for heads, a, b in zip(counts, untagged, with_tags, strict=True)
+            },
             y_label="relative squared error, both neighbours",
         ),
     )

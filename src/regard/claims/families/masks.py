@@ -293,10 +293,13 @@ def any_convolution(trial: Trial) -> Evidence:
             for name in kernels
             for heads in (1, 2, 3)
         ],
-        chart=Lines(
-            counts,
-            {name: [r + 1e-12 for r in x] for name, x in residuals.items()},
-            x_label="heads",
+        chart=Bars(
+            {
+                f"{heads} head{'s' * (heads > 1)}": {
+                    name: x[heads - 1] + 1e-12 for name, x in residuals.items()
+                }
+                for heads in counts
+            },
             y_label="relative residual of the best fit",
             log="y",
         ),
@@ -330,11 +333,8 @@ def band_of_thirds(trial: Trial) -> Evidence:
             Measure("largest difference of softmax from average pooling", pooling_error),
         ],
         chart=Bars(
-            {
-                f"row {i + 1}": {"⅓ band": band[i].sum(), "softmax": softmax[i].sum()}
-                for i in range(n)
-            },
-            y_label="sum of the weights",
+            {f"row {i + 1}": row.sum() for i, row in enumerate(band)},
+            y_label="sum of the weights of ⅓",
         ),
     )
 

@@ -180,7 +180,7 @@ def codes_differ(trial: Trial) -> Evidence:
             {"smallest distance": smallest},
             x_label="width d",
             y_label="smallest distance of two codes",
-            log="xy",
+            log="y",
         ),
     )
 
@@ -514,7 +514,7 @@ def _bag_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
     trial = Trial(seed, full=full, device=device)
     steps = trial.size(80, 1000)
     return {
-        kind: [_train_reader(kind, _draw_bag, steps, n, device) for n in trial.seeds(3, 5)]
+        kind: [_train_reader(kind, draw_bag, steps, n, device) for n in trial.seeds(3, 5)]
         for kind in ("none", "sinusoidal")
     }
 
@@ -546,7 +546,7 @@ def _draw_order(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch
     return {"tokens": torch.cat([tokens, swapped]), "labels": torch.cat([first, 1 - first])}
 
 
-def _draw_bag(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch:
+def draw_bag(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch:
     """Sequences of four tokens; label: more of 0 than of 1."""
     tokens = torch.randint(4, (count, length), generator=rng)
     return {"tokens": tokens, "labels": ((tokens == 0).sum(1) > (tokens == 1).sum(1)).long()}
@@ -612,10 +612,10 @@ def _train_copy(
         with torch.no_grad():
             right = model(part).argmax(-1) == _copy_target(part, task)
         accuracy.append(right[:, first:].double().mean().item())
-    table = model.embedding.position_embeddings
-    if table is None:
+    name = "embedding.position_embeddings"
+    if name not in start:
         return accuracy, torch.zeros(64)
-    moved = table.detach().cpu() - start["embedding.position_embeddings"]
+    moved = model.state_dict()[name].cpu() - start[name]
     return accuracy, moved.abs().amax(-1)
 
 
