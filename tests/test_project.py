@@ -34,6 +34,7 @@ def test_the_layers_in_the_readme_are_those_of_the_contract():
 @pytest.mark.parametrize(
     "layer",
     [
+        "claims",
         "costs",
         "data",
         "decode",

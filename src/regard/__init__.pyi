@@ -1,3 +1,4 @@
+from regard import claims as claims
 from regard import costs as costs
 from regard import data as data
 from regard import decode as decode

@@ -1,7 +1,6 @@
 """The command line: one file per command; torch is imported only by a command that runs."""
 
 import codecs
-import importlib.util
 import io
 import os
 import signal
@@ -13,14 +12,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from regard.errors import FileError, RegardError
+from regard.errors import RegardError
 
 __all__ = ["app", "main"]
 
 # each is the function, or group of functions, of that name in the module of that name
 COMMANDS = """
-    apply classify cost data demo evaluate export generate heads label look new quantize recipes
-    report resume runs serve tag tokenizer tour train transcribe translate verify version work
+    apply claims classify cost data demo evaluate export generate heads label look new quantize
+    recipes report resume runs serve tag tokenizer tour train transcribe translate verify
+    version work
 """
 
 
@@ -62,12 +62,10 @@ def import_files(
     ] = None,
 ) -> None:
     """A workbench for sequence models: inspect, explain and verify every number."""
+    from regard.files import import_file
+
     for file in files or ():
-        spec = importlib.util.spec_from_file_location(file.stem, file)
-        if spec is None or spec.loader is None or not file.is_file():
-            raise FileError(f"import: needs a Python file, got {file}")
-        module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        import_file(file)
 
 
 for name in COMMANDS.split():

@@ -2,7 +2,14 @@
 
 from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write
 from regard.files.partial import PartialFile
-from regard.files.paths import file_descriptor, fsync_path, is_stream, list_tree, make_folder
+from regard.files.paths import (
+    file_descriptor,
+    fsync_path,
+    import_file,
+    is_stream,
+    list_tree,
+    make_folder,
+)
 from regard.files.text import (
     CHUNK_BYTES,
     DETECTION_BYTES,
@@ -26,6 +33,7 @@ __all__ = [
     "detect_encoding",
     "file_descriptor",
     "fsync_path",
+    "import_file",
     "is_stream",
     "iter_chunks",
     "iter_lines",

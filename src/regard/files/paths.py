@@ -1,8 +1,11 @@
-"""Folders, streams and file descriptors."""
+"""Folders, streams, file descriptors, and Python files to import."""
 
+import importlib.util
 import os
 import stat
+import sys
 from pathlib import Path
+from types import ModuleType
 
 from regard.errors import FileError
 
@@ -20,6 +23,23 @@ def make_folder(folder: str | Path) -> Path:
     except OSError as error:
         raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
     return Path(folder)
+
+
+def import_file(file: str | Path) -> ModuleType:
+    """Import a Python file as the module of its name.
+
+    >>> import_file("no.py")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: no.py: needs a Python file, got none of that name
+    """
+    file = Path(file)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise FileError(f"{file}: needs a Python file, got none of that name")
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def list_tree(folder: str | Path) -> list[Path]:

@@ -1,0 +1,52 @@
+"""Claims about sequence models, run as experiments with verdicts.
+
+    claim.py     statement, declared verdict, experiment, evidence; `@claim` registers one
+    families/    the experiments, one file per family of claims
+    training.py  small trainings that several experiments share
+    charts.py    the pictures
+    runner.py    runs them side by side; results.py stores them
+    gallery.py   pages, and a quiz for Moodle
+
+>>> rg.claims.CLAIMS["A1"].run().verdict
+'true'
+"""
+
+from regard.claims import families
+from regard.claims.charts import Bars, Chart, Lines, Maps, Points, draw_chart
+from regard.claims.claim import (
+    CLAIMS,
+    Claim,
+    Evidence,
+    Measure,
+    Trial,
+    Verdict,
+    claim,
+    literature,
+)
+from regard.claims.gallery import write_gallery, write_quiz
+from regard.claims.results import Result, junit_xml
+from regard.claims.runner import run_claims, select_claims
+
+__all__ = [
+    "Bars",
+    "CLAIMS",
+    "Chart",
+    "Claim",
+    "Evidence",
+    "Lines",
+    "Maps",
+    "Measure",
+    "Points",
+    "Result",
+    "Trial",
+    "Verdict",
+    "claim",
+    "draw_chart",
+    "families",
+    "junit_xml",
+    "literature",
+    "run_claims",
+    "select_claims",
+    "write_gallery",
+    "write_quiz",
+]

@@ -1,0 +1,281 @@
+"""A claim: a statement about sequence models, the experiment that decides it, and its verdict."""
+
+import inspect
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard.claims.charts import Chart
+from regard.errors import ConfigError
+
+Verdict = Literal["true", "conditional", "false", "open", "literature"]
+Source = Literal["exam", "homework", "problem set", "exercises", "common belief"]
+FAMILIES = {
+    "A": "Basic attention",
+    "B": "Temperature, hard and soft attention",
+    "C": "Perturbed keys and queries",
+    "D": "Why divide by √d",
+    "E": "Multiple heads",
+    "F": "Position and order",
+    "G": "Identity, permutation, convolution, masks",
+    "H": "Residuals, normalisation, feed-forward, depth",
+    "I": "RNN, GRU, LSTM",
+    "J": "Recurrence with attention",
+    "X": "Parallelism and cost",
+    "L": "Vision",
+    "M": "Whole models and what they show",
+    "Z": "Your own",
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of an experiment, with its 95% interval if it was sampled.
+
+    >>> Measure.mean("accuracy", [0.9, 1.0, 0.95])
+    Measure(name='accuracy', value=0.95, low=0.8257933961659614, high=1.0742066038340386)
+    """
+
+    name: str
+    value: Any  # a number, or a tensor of one; stored as float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", float(self.value))
+
+    @classmethod
+    def mean(cls, name: str, samples: Iterable[float | Tensor]) -> "Measure":
+        """Mean of independent samples and Student's t interval: mean ± t · s / √n."""
+        values = [float(x) for x in samples]
+        mean = statistics.fmean(values)
+        if len(values) < 2:
+            return cls(name, mean)
+        margin = student_t(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+        return cls(name, mean, mean - margin, mean + margin)
+
+    def __str__(self) -> str:
+        interval = "" if self.low is None else f" [{self.low:.3g}, {self.high:.3g}]"
+        return f"{self.name}: {self.value:.4g}{interval}"
+
+
+def student_t(freedom: int) -> float:
+    """97.5% quantile of Student's t distribution, to 2e-3 (Cornish–Fisher from 3 on).
+
+    >>> [round(student_t(n), 2) for n in (1, 2, 4, 30)]
+    [12.71, 4.3, 2.78, 2.04]
+    """
+    exact = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706}
+    if freedom in exact:
+        return exact[freedom]
+    z, n = 1.959964, freedom
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    return z + (z**3 + z) / (4 * n) + second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What an experiment found; the verdict follows from it.
+
+    Args:
+        holds: whether the statement held in every case, as it is worded; None: not decided.
+        holds_if: whether it held wherever the condition of the claim was met.
+        corrected: whether the corrected statement held; False makes a false claim open.
+        measures: the numbers behind it.
+        chart: the picture.
+        note: what was found, where the numbers need a sentence.
+
+    >>> Evidence(holds=False, holds_if=True, measures=[], chart=Bars({"a": 1.0})).verdict
+    'conditional'
+    """
+
+    holds: Any  # bool or None, or the result of a torch comparison; stored as bool
+    holds_if: Any = False
+    corrected: Any = True
+    measures: Sequence[Measure]
+    chart: Chart
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("holds", "holds_if", "corrected"):  # results of torch comparisons too
+            value = getattr(self, name)
+            object.__setattr__(self, name, value if value is None else bool(value))
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict that the evidence supports."""
+        if self.holds is None:
+            return "open"
+        if self.holds:
+            return "true"
+        if self.holds_if:
+            return "conditional"
+        return "false" if self.corrected else "open"
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class Trial:
+    """One run of an experiment: seed, size and device.
+
+    >>> Trial(seed=1).normal(2, 3).shape, Trial(full=True).size(5, 20)
+    (torch.Size([2, 3]), 20)
+    """
+
+    def __init__(self, seed: int = 0, *, full: bool = False, device: str = "cpu"):
+        self.seed, self.full, self.device = seed, full, device
+        self.rng = torch.Generator().manual_seed(seed)
+
+    def size(self, fast: int, full: int) -> int:
+        """A number of steps, samples or seeds, of a fast run or of a full one."""
+        return full if self.full else fast
+
+    def seeds(self, fast: int, full: int) -> range:
+        """Seeds of repeated trainings."""
+        return range(self.seed, self.seed + self.size(fast, full))
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers in float64; each call draws new ones."""
+        return torch.randn(*shape, generator=self.rng, dtype=torch.float64)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform numbers from 0 to 1 in float64."""
+        return torch.rand(*shape, generator=self.rng, dtype=torch.float64)
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """Integers below `high`."""
+        return torch.randint(high, shape, generator=self.rng)
+
+    def build(self, make: Callable[[], Module]) -> Module:
+        """A module with its usual random weights, new ones at each call: float64, not trained.
+
+        >>> Trial().build(lambda: nn.Linear(2, 3)).weight.dtype
+        torch.float64
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(self.integers(1 << 31)))
+            return make().double().eval().requires_grad_(False)
+
+
+Experiment = Callable[[Trial], Evidence]  # a plain function
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A statement, its declared verdict, and the experiment that tests it.
+
+    >>> CLAIMS["A1"].statement, CLAIMS["A1"].verdict
+    ('The attention weights of a query sum to 1.', 'true')
+    """
+
+    id: str
+    statement: str
+    source: Source
+    verdict: Verdict
+    refutation: str
+    condition: str = ""
+    correction: str = ""
+    remark: str = ""
+    trained: bool = False
+    study: str = ""  # claims of one study share its trainings, so they run in one process
+    experiment: Experiment | None = field(default=None, compare=False)
+
+    @property
+    def family(self) -> str:
+        """Heading of the family that the first letter of the id stands for."""
+        return FAMILIES[self.id[0]]
+
+    @property
+    def file(self) -> Path | None:
+        """The file that defines the experiment."""
+        return Path(self.experiment.__code__.co_filename) if self.experiment else None
+
+    @property
+    def code(self) -> str:
+        """Source of the experiment."""
+        return inspect.getsource(self.experiment) if self.experiment else ""
+
+    def run(self, trial: Trial | None = None) -> Evidence:
+        """Run the experiment."""
+        if self.experiment is None:
+            raise ConfigError(f"claim: needs an experiment, got {self.id}, known from literature")
+        return self.experiment(trial or Trial())
+
+
+CLAIMS: dict[str, Claim] = {}
+
+
+def claim(
+    name: str,
+    statement: str,
+    *,
+    source: Source,
+    verdict: Verdict,
+    refutation: str,
+    **options: Any,
+) -> Callable[[Experiment], Experiment]:
+    """Register an experiment as the test of a claim.
+
+    Args:
+        name: id, the letter of the family and a number; Z is for your own.
+        statement: the claim as courses teach it, in one sentence.
+        source: kind of document that states it.
+        verdict: true, conditional, false or open.
+        refutation: observation that would have given another verdict.
+        options: `condition` under which a conditional claim holds, `correction` of a false one,
+            `remark`, `trained=True` if it trains models, `study` shared with other claims.
+
+    >>> @claim("A99", "Weights sum to 1.", source="exam", verdict="true", refutation="a sum of 2")
+    ... def weights_sum(trial): ...
+    >>> CLAIMS.pop("A99").family
+    'Basic attention'
+    """
+    _check(name, verdict, options)
+
+    def register(experiment: Experiment) -> Experiment:
+        file = Path(experiment.__code__.co_filename)
+        if name in CLAIMS and CLAIMS[name].file != file:  # importing a file again is fine
+            raise ConfigError(f"id: needs a new one, got {name}, which is registered; try Z1")
+        CLAIMS[name] = Claim(
+            id=name,
+            statement=statement,
+            source=source,
+            verdict=verdict,
+            refutation=refutation,
+            experiment=experiment,
+            **options,
+        )
+        return experiment
+
+    return register
+
+
+def literature(name: str, statement: str, *, source: Source, remark: str) -> None:
+    """Register a claim that is known from publications alone; the remark cites them."""
+    _check(name, "literature", {})
+    CLAIMS[name] = Claim(
+        id=name,
+        statement=statement,
+        source=source,
+        verdict="literature",
+        refutation="not an experiment of this size",
+        remark=remark,
+    )
+
+
+def _check(name: str, verdict: str, options: dict[str, Any]) -> None:
+    if name[:1] not in FAMILIES or not name[1:].isdigit():
+        families = ", ".join(FAMILIES)
+        raise ConfigError(f"id: needs one of {families} and a number, got {name!r}")
+    if verdict not in get_args(Verdict):
+        raise ConfigError(f"verdict: needs one of {get_args(Verdict)}, got {verdict!r}")
+    needed = {"conditional": "condition", "false": "correction"}.get(verdict)
+    if needed and not options.get(needed):
+        raise ConfigError(f"{needed}: needs a sentence, as {name} is {verdict}, got none")

@@ -1,0 +1,413 @@
+"""Claims about parallelism and cost."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard as rg
+from regard.claims.charts import Bars, Lines
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.costs import break_even_length, generation_cost, layer_cost
+from regard.ops import RNNWeights, recur
+from regard.ops.intercept import intercepting
+
+WIDTH = 512
+
+
+@claim(
+    "X1",
+    "A recurrent layer takes O(T) sequential operations, attention O(1).",
+    source="exam",
+    verdict="conditional",
+    condition="Whole matrix products are counted: the sums inside them have depth log n.",
+    refutation="a chain of matrix operations of attention that grows with T",
+)
+def sequential_operations(trial: Trial) -> Evidence:
+    lengths = [4, 16, 64]
+    rnn = rg.nn.Recurrent(8, 8, kind="rnn")
+    attention = rg.nn.MultiHeadAttention(8, 2)
+    inputs = [trial.normal(1, n, 8).float() for n in lengths]
+    depths = {
+        "recurrent": [graph_depth(rnn(x, backend="reference")[0][:, -1]) for x in inputs],
+        "attention": [graph_depth(attention(x)) for x in inputs],
+    }
+    # softmax and weights · values sum over n keys, by a tree of additions
+    depths["attention, with sums"] = [
+        depth + 2 * math.ceil(math.log2(n))
+        for depth, n in zip(depths["attention"], lengths, strict=True)
+    ]
+    recurrent = depths["recurrent"]
+    return Evidence(
+        holds=len(set(depths["attention, with sums"])) == 1,
+        holds_if=len(set(depths["attention"])) == 1 and recurrent[-1] > 8 * recurrent[0],
+        measures=[Measure(f"{name}, T = 64", d[-1]) for name, d in depths.items()],
+        chart=Lines(lengths, depths, x_label="T", y_label="dependent operations", log="xy"),
+    )
+
+
+@claim(
+    "X2",
+    "Attention runs in parallel over positions at inference too.",
+    source="exam",
+    verdict="false",
+    correction="When text is generated each token needs the one before: N tokens take N passes.",
+    refutation="a generation in which the number of dependent passes does not grow with N",
+)
+def parallel_inference(trial: Trial) -> Evidence:
+    model = rg.models.LanguageModel(rg.models.language_tiny(vocab=50, layers=2)).eval()
+    lengths = [4, 8, 16, 32]
+    passes = [_passes(model, n) for n in lengths]
+    tokens = torch.randint(0, 50, (1, 32), generator=trial.rng)
+    scoring = _count(model, lambda: model(tokens))
+    return Evidence(
+        holds=passes[-1] <= 2 * passes[0],
+        corrected=all(n - 1 <= p <= n + 1 for n, p in zip(lengths, passes, strict=True))
+        and scoring == 1,
+        measures=[
+            *(Measure(f"passes to generate {n}", p) for n, p in zip(lengths, passes, strict=True)),
+            Measure("passes to score 32 given tokens", scoring),
+        ],
+        chart=Lines(
+            lengths,
+            {"generate": passes, "score given tokens": [scoring] * 4},
+            x_label="tokens N",
+            y_label="dependent passes",
+        ),
+    )
+
+
+@claim(
+    "X3",
+    "Recurrent networks cannot be computed in parallel over time.",
+    source="exam",
+    verdict="conditional",
+    condition="Their update is nonlinear: a linear recurrence is a scan of log₂ T parallel steps.",
+    refutation="a linear scan that differs from the loop, or a nonlinear chain that is short",
+)
+def recurrence_not_parallel(trial: Trial) -> Evidence:
+    decay, inputs = trial.uniform(64, 8), trial.normal(64, 8)
+    states, h = [], torch.zeros(8, dtype=torch.float64)
+    for a, b in zip(decay, inputs, strict=True):
+        h = a * h + b
+        states.append(h)
+    scanned, steps = _scan(decay, inputs)
+    error = (scanned - torch.stack(states)).abs().max()
+    weights = RNNWeights(trial.normal(8, 8) / 4, trial.normal(8, 8).requires_grad_())
+    nonlinear = graph_depth(recur(trial.normal(64, 8), weights, backend="reference").out[-1])
+    return Evidence(
+        holds=error > 1e-10,
+        holds_if=error < 1e-12 and steps == 6 and nonlinear > 64,
+        measures=[
+            Measure("parallel steps of a linear recurrence over 64", steps),
+            Measure("largest difference from the loop", error),
+            Measure("dependent operations of a tanh RNN", nonlinear),
+        ],
+        chart=Bars({"linear, scan": steps, "tanh RNN": nonlinear}, y_label="dependent operations"),
+    )
+
+
+@claim(
+    "X4",
+    "Between two tokens the path has O(n) steps in a recurrent network and O(1) in attention.",
+    source="homework",
+    verdict="true",
+    remark="Without a mask; a local mask of radius r needs ⌈(n − 1) / r⌉ layers.",
+    refutation="more than one hop in full attention, or fewer than n − 1 in a recurrence",
+)
+def path_length(trial: Trial) -> Evidence:
+    lengths = [4, 16, 64]
+    hops = {
+        "attention": [_hops(torch.ones(n, n, dtype=torch.bool)) for n in lengths],
+        "recurrent": [_hops(torch.eye(n).roll(1, 0).tril().bool()) for n in lengths],
+        "local, radius 4": [_hops(rg.ops.masks.Local(4).dense(n, n)) for n in lengths],
+    }
+    return Evidence(
+        holds=hops["attention"] == [1, 1, 1] and hops["recurrent"] == [n - 1 for n in lengths],
+        measures=[Measure(f"{name}, n = 64", h[-1]) for name, h in hops.items()],
+        chart=Lines(lengths, hops, x_label="n", y_label="hops from first to last", log="xy"),
+    )
+
+
+@claim(
+    "X5",
+    "Per layer a recurrent network costs n d² and attention n² d.",
+    source="homework",
+    verdict="conditional",
+    condition="The projections of attention, 4 n d², are left out.",
+    refutation="counted products that do not follow these laws after the projections are removed",
+)
+def cost_per_layer(trial: Trial) -> Evidence:
+    lengths = [64, 256, 1024, 4096]
+    layer = rg.nn.MultiHeadAttention(WIDTH, 8)
+    attention = [rg.cost(layer, source=n).multiply_adds for n in lengths]
+    rnn = [
+        rg.cost(rg.nn.Recurrent(WIDTH, WIDTH, kind="rnn"), source=n).multiply_adds for n in lengths
+    ]
+    maps = [a - 4 * n * WIDTH**2 for a, n in zip(attention, lengths, strict=True)]
+    constant = [a / (n * n * WIDTH) for a, n in zip(attention, lengths, strict=True)]
+    return Evidence(
+        holds=max(constant) < 1.1 * min(constant),
+        holds_if=maps == [2 * n * n * WIDTH for n in lengths]
+        and rnn == [2 * n * WIDTH**2 for n in lengths],
+        measures=[
+            Measure(f"cost / (n² d) at n = {n}", c) for n, c in zip(lengths, constant, strict=True)
+        ],
+        chart=Lines(
+            lengths,
+            {"attention": attention, "without projections": maps, "RNN": rnn},
+            x_label="n, at d = 512",
+            y_label="multiply-adds",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "X6",
+    "A layer of attention needs less computation than a recurrent one.",
+    source="homework",
+    verdict="conditional",
+    condition="n < 2 d against an LSTM, n < d against a GRU; never against a plain RNN.",
+    refutation="crossings at other lengths",
+)
+def attention_is_cheaper(trial: Trial) -> Evidence:
+    lengths = [2**k for k in range(5, 13)]
+    ratios = {
+        kind: [layer_cost("attention", n, WIDTH) / layer_cost(kind, n, WIDTH) for n in lengths]
+        for kind in ("rnn", "gru", "lstm")
+    }
+    crossings = {kind: break_even_length(kind, WIDTH) for kind in ratios}
+    agree = all(
+        (ratio < 1) == (n < (crossings[kind] or 0))
+        for kind in ratios
+        for n, ratio in zip(lengths, ratios[kind], strict=True)
+    )
+    return Evidence(
+        holds=max(max(r) for r in ratios.values()) < 1,
+        holds_if=agree and crossings == {"rnn": None, "gru": WIDTH, "lstm": 2 * WIDTH},
+        measures=[
+            Measure("attention / GRU at n = 512", ratios["gru"][4]),
+            Measure("attention / LSTM at n = 1024", ratios["lstm"][5]),
+            Measure("smallest attention / RNN", min(ratios["rnn"])),
+        ],
+        chart=Lines(
+            lengths,
+            {f"/ {kind.upper()}": r for kind, r in ratios.items()},
+            x_label="n, at d = 512",
+            y_label="cost of attention /",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "X7",
+    "Sequences are typically shorter than the model is wide, so the quadratic term is small.",
+    source="homework",
+    verdict="conditional",
+    condition="n is a small fraction of d; other courses call the opposite typical.",
+    refutation="a share of the quadratic term that does not depend on n / d",
+)
+def quadratic_term_is_small(trial: Trial) -> Evidence:
+    lengths = [64, 256, 512, 1024, 4096]
+    shares = [2 * n * n * WIDTH / (4 * n * WIDTH**2) for n in lengths]
+    counted = [
+        rg.cost(rg.nn.MultiHeadAttention(WIDTH, 8), source=n).multiply_adds / (4 * n * WIDTH**2) - 1
+        for n in lengths
+    ]
+    return Evidence(
+        holds=max(counted) < 0.1,
+        holds_if=counted[0] < 0.1 and counted[-1] > 1 and _close(counted, shares),
+        measures=[
+            Measure(f"quadratic term / projections, n = {n}", c)
+            for n, c in zip(lengths, counted, strict=True)
+        ],
+        chart=Lines(
+            lengths,
+            {"quadratic / projections": counted},
+            x_label="n, at d = 512",
+            y_label="ratio",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "X8",
+    "Self-attention of an encoder costs O(M² k + M k²) = O(M² k).",
+    source="exercises",
+    verdict="conditional",
+    condition="M ≥ k, so that the second term is no larger than the first.",
+    refutation="a cost / (M² k) that is bounded for M < k, or unbounded for M ≥ k",
+)
+def encoder_cost(trial: Trial) -> Evidence:
+    lengths, ratios = [8, 64, 512, 1024, 4096], []
+    for n in lengths:
+        ratios.append(layer_cost("attention", n, WIDTH) / (n * n * WIDTH))
+    large = [r for n, r in zip(lengths, ratios, strict=True) if n >= WIDTH]
+    return Evidence(
+        holds=max(ratios) <= 6,
+        holds_if=max(large) <= 6 and ratios[0] > 100,
+        measures=[
+            Measure("cost / (M² k) at M = 8", ratios[0]),
+            Measure("largest for M ≥ k", max(large)),
+        ],
+        chart=Lines(lengths, {"cost / (M² k)": ratios}, "M, at k = 512", "cost / (M² k)", log="xy"),
+    )
+
+
+@claim(
+    "X9",
+    "Cross-attention costs O(M N k) where M and N exceed k.",
+    source="exercises",
+    verdict="true",
+    remark="As an order of growth; literally larger than the rest only if M N / (M + N) > k.",
+    refutation="a cost / (M N k) that grows without bound for M, N ≥ k",
+)
+def cross_attention_cost(trial: Trial) -> Evidence:
+    k = 64
+    sizes = [64, 128, 512, 2048]
+    layer = rg.models.Translator(
+        rg.models.translator_tiny(vocab=9, dim=k, heads=4, decoder_layers=1)
+    )
+    ratios = {
+        f"N = {n}": [_cross_cost(layer, m, n) / (m * n * k) for m in sizes] for n in (64, 2048)
+    }
+    small = _cross_cost(layer, 8, 8) / (8 * 8 * k)
+    return Evidence(
+        holds=max(max(r) for r in ratios.values()) <= 6.01,
+        measures=[
+            Measure("largest cost / (M N k) for M, N ≥ k", max(max(r) for r in ratios.values())),
+            Measure("at M = N = 8, k = 64", small),
+        ],
+        chart=Lines(sizes, ratios, "M, at k = 64", "cost / (M N k)", log="x"),
+    )
+
+
+@claim(
+    "X10",
+    "Self-attention of a decoder costs O(N² k) for N tokens.",
+    source="exercises",
+    verdict="true",
+    remark="With a KV cache; recomputing every step costs a factor that grows with N.",
+    refutation="a cost with a cache that grows faster than N² k + N k²",
+)
+def decoder_cost(trial: Trial) -> Evidence:
+    lengths, k = [16, 64, 256, 1024], 64
+    cached = [generation_cost(n, k) / (n * n * k + n * k * k) for n in lengths]
+    waste = [generation_cost(n, k, cached=False) / generation_cost(n, k) for n in lengths]
+    return Evidence(
+        holds=max(cached) <= 4 and waste[-1] > 100,
+        measures=[
+            Measure("largest cost / (N² k + N k²) with a cache", max(cached)),
+            *(Measure(f"without / with, N = {n}", w) for n, w in zip(lengths, waste, strict=True)),
+        ],
+        chart=Lines(lengths, {"without cache / with": waste}, "N, at k = 64", "ratio", log="xy"),
+    )
+
+
+@claim(
+    "X11",
+    "Transformers handle long inputs well.",
+    source="homework",
+    verdict="conditional",
+    condition="n² attention weights per head are affordable, or never stored.",
+    refutation="memory of stored maps that does not grow with n², or of the fused form that does",
+)
+def long_inputs(trial: Trial) -> Evidence:
+    lengths, heads = [128, 512, 2048], 4
+    stored, fused = [], []
+    for n in lengths:
+        q = trial.normal(heads, n, 16).float()
+        out, lse = rg.attend(q, q, q)
+        stored.append(rg.ops.attention_weights(q, q).nbytes)
+        fused.append(out.nbytes + lse.nbytes)
+    powers = [math.log(y[-1] / y[0], lengths[-1] / lengths[0]) for y in (stored, fused)]
+    gigabytes = heads * 100_000**2 * 4 / 1e9
+    return Evidence(
+        holds=powers[0] < 1.1,
+        holds_if=abs(powers[0] - 2) < 0.01 and abs(powers[1] - 1) < 0.01,
+        measures=[
+            Measure("power of n of stored maps", powers[0]),
+            Measure("of output and log-sum-exp", powers[1]),
+            Measure("maps of 4 heads at 100,000 tokens, GB", gigabytes),
+        ],
+        chart=Lines(lengths, {"maps": stored, "output and lse": fused}, "n", "bytes", log="xy"),
+    )
+
+
+# ---- helpers
+
+
+def graph_depth(y: Tensor) -> int:
+    """Operations on the longest path of the autograd graph that leads to y."""
+    depths: dict[Any, int] = {}
+    waiting: list[Any] = [y.grad_fn]
+    while waiting:
+        node = waiting[-1]
+        parents = [p for p, _ in node.next_functions if p is not None]
+        missing = [p for p in parents if p not in depths]
+        if missing:
+            waiting += missing
+        else:
+            depths[node] = 1 + max((depths[p] for p in parents), default=0)
+            waiting.pop()
+    return depths[y.grad_fn]
+
+
+def _passes(model: rg.models.LanguageModel, count: int) -> int:
+    stepper = rg.decode.make_stepper(model)
+    first = torch.tensor([[3]])
+
+    def generate() -> None:
+        rg.decode.greedy(stepper, stepper.start(first), first[:, -1], end=-1, max_new_tokens=count)
+
+    return _count(model, generate)
+
+
+def _count(model: rg.models.LanguageModel, run: Callable[[], object]) -> int:
+    """Passes through the layers while a function runs: attention calls per layer."""
+    calls = 0
+
+    def count(call: Any, proceed: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return proceed(call)
+
+    with intercepting(count), torch.no_grad():
+        run()
+    return calls // model.config.layers
+
+
+def _scan(decay: Tensor, inputs: Tensor) -> tuple[Tensor, int]:
+    """h_t = a_t h_{t-1} + b_t by doubling (Hillis and Steele 1986), and the number of steps."""
+    a, b, shift, steps = decay.clone(), inputs.clone(), 1, 0
+    while shift < len(a):
+        a_before = torch.cat([torch.ones_like(a[:shift]), a[:-shift]])
+        b_before = torch.cat([torch.zeros_like(b[:shift]), b[:-shift]])
+        a, b, shift, steps = a * a_before, a * b_before + b, 2 * shift, steps + 1
+    return b, steps
+
+
+def _hops(reads: Tensor) -> int:
+    """Layers until the last token depends on the first, if each reads what the mask allows."""
+    n = len(reads)
+    reached = torch.zeros(n, dtype=torch.bool)
+    reached[0] = True
+    for layer in range(n + 1):
+        if reached[-1]:
+            return layer
+        reached = reached | (reads & reached).any(-1)
+    return n
+
+
+def _cross_cost(model: rg.models.Translator, source: int, target: int) -> int:
+    parts = rg.cost(model, source=source, target=target).parts
+    return sum(part.multiply_adds for part in parts if "cross" in part.name)
+
+
+def _close(a: list[float], b: list[float]) -> bool:
+    return all(math.isclose(x, y, rel_tol=1e-9) for x, y in zip(a, b, strict=True))

@@ -1,0 +1,619 @@
+"""Claims about residual connections, normalisation, feed-forward layers and depth."""
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.claims.charts import Bars, Lines, Maps
+from regard.claims.claim import Evidence, Measure, Trial, claim, literature
+from regard.claims.families.positions import draw_bag
+from regard.claims.training import Batch, train_model
+from regard.errors import TrainError
+from regard.inspection import activation_names, look
+from regard.models import (
+    Classifier,
+    ClassifierConfig,
+    classifier_base,
+    language_base,
+    translator_base,
+    vision_base,
+)
+from regard.nn import Encoder, EncoderBlock, FeedForward, MultiHeadAttention, Norm, Residual
+from regard.ops import layer_norm
+
+DIVERGED = 100.0  # losses above it, or infinite, are drawn there
+STACKS: dict[str, dict[str, Any]] = {
+    "plain": {"norm": "none", "skip": False},
+    "residual": {"norm": "none"},
+    "post-LN": {},
+    "pre-LN": {"norm_first": True},
+}
+
+
+@claim(
+    "H1",
+    "The derivative of x + F(x) is the identity plus the derivative of F.",
+    source="homework",
+    verdict="true",
+    refutation="a derivative of the residual connection that differs from I + J",
+    remark="Post-LN multiplies it by the derivative of the norm, which is not the identity.",
+)
+def residual_derivative(trial: Trial) -> Evidence:
+    errors = {"residual": [], "residual, then norm (post-LN)": []}
+    for _ in range(20):
+        layer, x = trial.build(lambda: FeedForward(8)), trial.normal(8)
+        expected = torch.eye(8, dtype=torch.float64) + _jacobian(layer, x)
+        for name, norm in zip(errors, ("none", "layer"), strict=True):
+            residual = trial.build(lambda norm=norm: Residual(8, norm=norm))
+            actual = _jacobian(lambda x, r=residual, f=layer: r(x, f), x)
+            errors[name].append((actual - expected).abs().max())
+    largest, smallest = max(errors["residual"]), min(errors["residual, then norm (post-LN)"])
+    return Evidence(
+        holds=largest < 1e-12,
+        measures=[
+            Measure("largest difference from I + J", largest),
+            Measure("smallest difference after a norm", smallest),
+        ],
+        chart=Bars(
+            {name: max(x) + 1e-17 for name, x in errors.items()},
+            y_label="largest |derivative − (I + J)|",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "H2",
+    "Because of the identity, a residual connection never shrinks gradients: their gain is at "
+    "least 1.",
+    source="homework",
+    verdict="false",
+    correction="I + J may be singular: F(x) = −x gives 0. Only σ_min(I + J) ≥ 1 − ‖J‖ holds.",
+    refutation="a smallest singular value of I + J of 1 or more in every draw",
+)
+def residual_gain(trial: Trial) -> Evidence:
+    residual, x = trial.build(lambda: Residual(16, norm="none")), trial.normal(16)
+    gains, smallest, slack = [0.1, 0.25, 0.5, 0.75, 1.0], [], []
+    for gain in gains:
+        draws = []
+        for _ in range(20):
+            j = gain * trial.normal(16, 16) / 4
+            total = _jacobian(lambda x, j=j: residual(x, lambda x: x @ j.mT), x)
+            draws.append(torch.linalg.svdvals(total)[-1])
+            slack.append(draws[-1] - (1 - torch.linalg.matrix_norm(j, 2)))
+        smallest.append(torch.stack(draws))
+    opposite = torch.linalg.svdvals(_jacobian(lambda x: residual(x, lambda x: -x), x))[0]
+    values = torch.stack(smallest)
+    return Evidence(
+        holds=values.min() >= 1,
+        corrected=min(slack) > -1e-9 and opposite < 1e-12,
+        measures=[
+            Measure.mean("smallest singular value, gain 0.5", smallest[2]),
+            Measure("share of draws below 1", (values < 1).double().mean()),
+            Measure("largest singular value, F(x) = −x", opposite),
+            Measure("least distance from the bound 1 − ‖J‖", min(slack)),
+        ],
+        chart=Lines(
+            gains,
+            {"σ_min, mean": values.mean(1), "claimed": [1.0] * 5},
+            x_label="gain of J",
+            y_label="smallest gain of a gradient",
+            bands={"σ_min, mean": (values.amin(1), values.amax(1))},
+        ),
+    )
+
+
+@claim(
+    "H3",
+    "Residual connections keep gradients from vanishing in deep stacks.",
+    source="exam",
+    verdict="true",
+    refutation="a gradient at the input of 48 residual blocks below a thousandth of that at 2",
+    remark="At initialisation. Without a norm they explode instead; a norm keeps them in range.",
+    study="depth",
+)
+def residual_depth(trial: Trial) -> Evidence:
+    depths, norms = _gradient_norms(trial.seed, trial.full)
+    growth = {name: x[:, -1] / x[:, 0] for name, x in norms.items()}
+    return Evidence(
+        holds=growth["plain"].max() < 1e-6
+        and all(growth[name].min() > 1e-3 for name in growth if name != "plain"),
+        measures=[
+            Measure.mean(f"log₁₀ of the gradient ratio, 48 to 2 blocks, {name}", x.log10())
+            for name, x in growth.items()
+        ],
+        chart=Lines(
+            depths,
+            {name: x.log().mean(0).exp() for name, x in norms.items()},
+            x_label="blocks",
+            y_label="gradient at the input",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "H4",
+    "Residual connections and layer norm make stacks of 12 and more layers trainable.",
+    source="exam",
+    verdict="true",
+    refutation="12 or 32 layers with both that do not learn a task, or 32 plain layers that do",
+    remark="12 plain layers still learn this easy task, as Adam rescales small gradients; 32 do "
+    "not.",
+    trained=True,
+    study="depth",
+)
+def deep_stacks_train(trial: Trial) -> Evidence:
+    _, norms = _gradient_norms(trial.seed, trial.full)
+    growth = norms["pre-LN"][:, 2] / norms["pre-LN"][:, 0]
+    losses = {
+        f"{layers} layers": {
+            name: _deep_losses(trial, name, layers) for name in ("plain", "pre-LN")
+        }
+        for layers in (12, 32)
+    }
+    learned = max(x for by_name in losses.values() for x in by_name["pre-LN"])
+    return Evidence(
+        holds=learned < 0.3
+        and min(losses["32 layers"]["plain"]) > 0.4
+        and growth.min() > 0.01
+        and growth.max() < 100,
+        measures=[
+            Measure.mean(f"loss, {layers}, {name}", x)
+            for layers, by_name in losses.items()
+            for name, x in by_name.items()
+        ]
+        + [Measure.mean("gradient before training, 12 to 2 blocks, pre-LN", growth)],
+        chart=Bars(
+            {
+                layers: {name: sum(x) / len(x) for name, x in by_name.items()}
+                for layers, by_name in losses.items()
+            },
+            y_label="loss after training",
+        ),
+    )
+
+
+@claim(
+    "H5",
+    "Thanks to the skip connection a block can be exactly the identity.",
+    source="exam",
+    verdict="conditional",
+    condition="The norm is inside the branch (pre-LN). Post-LN with F = 0 gives LN(x).",
+    refutation="a pre-LN block with F = 0 that changes its input, or a post-LN block that does not",
+)
+def block_as_identity(trial: Trial) -> Evidence:
+    changes = {}
+    for name, norm_first in (("pre-LN", True), ("post-LN", False)):
+        block = trial.build(lambda first=norm_first: EncoderBlock(16, 4, norm_first=first))
+        for layer in (block.self_attention.to_out, block.feed_forward.to_out):
+            nn.init.zeros_(layer.weight)
+        x = 3 * trial.normal(20, 6, 16) + 1
+        changes[name] = (block(x) - x).norm(dim=-1)
+    return Evidence(
+        holds=max(x.max() for x in changes.values()) < 1e-12,
+        holds_if=changes["pre-LN"].max() < 1e-12,
+        measures=[Measure(f"largest change with F = 0, {n}", x.max()) for n, x in changes.items()],
+        chart=Bars(
+            {name: x.max() for name, x in changes.items()}, y_label="largest ‖block(x) − x‖, F = 0"
+        ),
+    )
+
+
+@claim(
+    "H6",
+    "The output of layer norm has mean 0 and variance 1.",
+    source="exam",
+    verdict="conditional",
+    condition="Gain is 1 and bias 0, and the variance of the token is far above ε.",
+    refutation="another mean or variance without gain and bias",
+)
+def norm_moments(trial: Trial) -> Evidence:
+    norm, x = trial.build(lambda: Norm(64)), trial.normal(50, 64)
+    gained = trial.build(lambda: Norm(64))
+    gained.gain.data.fill_(1.7)  # pyright: ignore[reportOptionalMemberAccess] a layer norm has both
+    gained.bias.data.fill_(0.3)  # pyright: ignore[reportOptionalMemberAccess]
+    outputs = {"usual": norm(x), "gain 1.7, bias 0.3": gained(x), "token × 0.003": norm(0.003 * x)}
+    means = {name: y.mean(-1) for name, y in outputs.items()}
+    variances = {name: y.var(-1, unbiased=False) for name, y in outputs.items()}
+    off = {n: max(means[n].abs().max(), (variances[n] - 1).abs().max()) for n in outputs}
+    return Evidence(
+        holds=max(off.values()) < 1e-4,
+        holds_if=off["usual"] < 1e-4,
+        measures=[
+            Measure("variance", variances["usual"].mean()),
+            Measure("variance, gain 1.7, bias 0.3", variances["gain 1.7, bias 0.3"].mean()),
+            Measure("mean, gain 1.7, bias 0.3", means["gain 1.7, bias 0.3"].mean()),
+            Measure("variance, token × 0.003", variances["token × 0.003"].mean()),
+        ],
+        chart=Bars(
+            {n: {"mean": means[n].mean(), "variance": variances[n].mean()} for n in outputs},
+            y_label="of the output",
+        ),
+    )
+
+
+@claim(
+    "H7",
+    "Layer norm is (x − μ) / σ.",
+    source="exam",
+    verdict="false",
+    correction="It is (x − μ) / √(σ² + ε): without ε a constant token is 0/0.",
+    refutation="finite outputs of (x − μ) / σ for constant tokens, or a layer norm that differs "
+    "from the formula with ε",
+)
+def norm_needs_epsilon(trial: Trial) -> Evidence:
+    scales, eps = [0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0], 1e-5
+    token, plain, library, formula = trial.normal(16), [], [], []
+    for scale in scales:
+        x = 3 + scale * token
+        centred, variance = x - x.mean(), x.var(unbiased=False)
+        plain.append((centred / variance.sqrt()).norm())
+        formula.append(centred / (variance + eps).sqrt())
+        library.append(layer_norm(x, eps=eps))
+    error = max((a - b).abs().max() for a, b in zip(formula, library, strict=True))
+    finite = torch.stack(plain).isfinite()
+    gap = max((p - y.norm()).abs() for p, y in zip(plain[1:], library[1:], strict=True))
+    return Evidence(
+        holds=finite.all() and gap < 1e-6,
+        corrected=error < 1e-9 and library[0].abs().max() == 0 and not finite[0],
+        measures=[
+            Measure("finite outputs of constant tokens without ε", finite[0].double()),
+            Measure("output of a constant token with ε", library[0].norm()),
+            Measure("largest difference from the formula with ε", error),
+        ],
+        chart=Lines(
+            scales[1:],
+            {"without ε (0/0 at spread 0)": plain[1:], "with ε": [y.norm() for y in library[1:]]},
+            x_label="spread of the token's features",
+            y_label="norm of the output",
+            log="x",
+        ),
+    )
+
+
+@claim(
+    "H8",
+    "Layer norm normalises each example over all of its neurons.",
+    source="homework",
+    verdict="conditional",
+    condition="The example is one token. Every token of a sequence has a mean and variance of its "
+    "own.",
+    refutation="tokens that change when another token of the sequence is scaled",
+)
+def norm_per_token(trial: Trial) -> Evidence:
+    norm, x = trial.build(lambda: Norm(16)), trial.normal(20, 5, 16)
+    larger = x.clone()
+    larger[:, 2] *= 10
+    whole = norm(x) - _norm_whole_example(x)
+    single = norm(x[:, :1]) - _norm_whole_example(x[:, :1])
+    changes = {
+        "layer norm": (norm(larger) - norm(x))[:, [0, 1, 3, 4]].abs().max(),
+        "norm of the whole example": (_norm_whole_example(larger) - _norm_whole_example(x))[
+            :, [0, 1, 3, 4]
+        ]
+        .abs()
+        .max(),
+    }
+    return Evidence(
+        holds=whole.abs().max() < 1e-6,
+        holds_if=single.abs().max() < 1e-6 and changes["layer norm"] == 0,
+        measures=[
+            Measure("difference from a norm of the whole example, 5 tokens", whole.abs().max()),
+            Measure("difference from a norm of the whole example, 1 token", single.abs().max()),
+            *(Measure(f"change of the other tokens, {n}", x) for n, x in changes.items()),
+        ],
+        chart=Bars(changes, y_label="change of other tokens, one × 10"),
+    )
+
+
+@claim(
+    "H9",
+    "Layer norm keeps gradients at a consistent scale.",
+    source="homework",
+    verdict="conditional",
+    condition="The input keeps its scale. LN(cx) = LN(x), so the gradient that passes back falls "
+    "as 1/c; it also loses two of its d dimensions.",
+    refutation="a gradient that does not depend on the scale of the input",
+)
+def norm_gradient_scale(trial: Trial) -> Evidence:
+    norm = trial.build(lambda: Norm(16, eps=1e-12))
+    scales = torch.tensor([0.1, 0.3, 1, 3, 10], dtype=torch.float64)
+    x = trial.normal(20, 16)
+    gains = torch.stack(
+        [torch.stack([torch.linalg.matrix_norm(_jacobian(norm, c * t)) for t in x]) for c in scales]
+    )
+    slope = _slope(scales.log(), gains.mean(1).log())
+    ranks = [torch.linalg.matrix_rank(_jacobian(norm, t), rtol=1e-6) for t in x]
+    same = max((norm(c * x) - norm(x)).abs().max() for c in scales)
+    spread = gains[2].max() / gains[2].min()
+    return Evidence(
+        holds=gains.mean(1).max() < 3 * gains.mean(1).min(),
+        holds_if=same < 1e-6 and spread < 3 and abs(slope + 1) < 0.01,
+        measures=[
+            Measure("slope of log gradient over log scale", slope),
+            Measure("largest over smallest gradient at one scale", spread),
+            Measure("largest change of the output under scaling", same),
+            Measure("rank of the derivative, of 16", max(ranks).double()),
+        ],
+        chart=Lines(
+            scales,
+            {"gradient": gains.mean(1), "1/c": gains[2].mean() / scales},
+            x_label="scale c of the input",
+            y_label="norm of the derivative",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "H10",
+    "Layer norm reduces covariate shift, so that training is faster and stands higher rates.",
+    source="exam",
+    verdict="conditional",
+    condition="Only the higher rates are meant: training stays bounded at ten times the learning "
+    "rate. At a rate that suits both, it is not reliably faster.",
+    remark="Settled at toy size: 3 layers, AdamW without clipping, 60 updates, 3 seeds. Inputs of "
+    "the last feed-forward layer shift with layer norm too.",
+    refutation="a model without layer norm that survives a rate of 0.1, one with it that does "
+    "not, or a lead at rates that suit both",
+    trained=True,
+)
+def norm_allows_rates(trial: Trial) -> Evidence:
+    rates = [1e-3, 1e-2, 3e-2, 1e-1]
+    runs = {
+        name: [[_rate_run(trial, norm, rate, n) for n in trial.seeds(3, 8)] for rate in rates]
+        for name, norm in (("layer norm", True), ("none", False))
+    }
+    losses = {
+        name: torch.tensor([[loss for loss, _ in runs_at] for runs_at in at])
+        for name, at in runs.items()
+    }
+    shifts = {name: torch.tensor([shift for _, shift in at[0]]) for name, at in runs.items()}
+    stands = {name: rates[int((x.amax(1) < 1).sum()) - 1] for name, x in losses.items()}
+    lead = Measure.mean(
+        "log of loss without over loss with, rates to 0.01",
+        (losses["none"][:2] / losses["layer norm"][:2]).log().flatten(),
+    )
+    higher = stands["layer norm"] >= 0.1 > stands["none"] and losses["none"][-1].min() > 1
+    less_shift = (shifts["layer norm"] < shifts["none"]).all()
+    return Evidence(
+        holds=higher and (lead.low or 0) > 0 and less_shift,
+        holds_if=higher,
+        measures=[
+            *(Measure(f"highest rate with a loss below 1, {n}", x) for n, x in stands.items()),
+            lead,
+            *(Measure.mean(f"shift at rate 0.001 in std, {n}", x) for n, x in shifts.items()),
+        ],
+        chart=Lines(
+            rates,
+            {name: x.median(1).values.clamp(max=DIVERGED) for name, x in losses.items()},
+            x_label="learning rate",
+            y_label=f"loss after training, median ({DIVERGED:.0f}: diverged)",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "H11",
+    "The feed-forward layer acts on each position alone, with the same weights; attention mixes "
+    "positions.",
+    source="exam",
+    verdict="true",
+    refutation="an output of the feed-forward layer that depends on another position, or two "
+    "positions with the same vector and different outputs",
+)
+def feed_forward_alone(trial: Trial) -> Evidence:
+    x = trial.normal(1, 6, 8)
+    x[0, 4] = x[0, 1]
+    layers = {
+        "feed-forward": trial.build(lambda: FeedForward(8)),
+        "attention": trial.build(lambda: MultiHeadAttention(8, 2)),
+    }
+    maps = {
+        name: _jacobian(layer, x)[0, :, :, 0].norm(dim=(1, 3)) for name, layer in layers.items()
+    }
+    y = layers["feed-forward"](x)[0]
+    off = {name: m[~torch.eye(6, dtype=torch.bool)] for name, m in maps.items()}
+    return Evidence(
+        holds=off["feed-forward"].max() == 0
+        and off["attention"].min() > 0
+        and (y[4] - y[1]).abs().max() < 1e-12,
+        measures=[
+            Measure("derivative by another position, feed-forward", off["feed-forward"].max()),
+            Measure("derivative by another position, attention, least", off["attention"].min()),
+            Measure("difference of equal tokens at two positions", (y[4] - y[1]).abs().max()),
+        ],
+        chart=Maps(maps, x_label="input position", y_label="output position"),
+    )
+
+
+@claim(
+    "H13",
+    "The feed-forward layer is a bottleneck.",
+    source="homework",
+    verdict="false",
+    correction="It widens and then narrows: an inverted bottleneck, usually of 4 times the width. "
+    "A bottleneck would limit the rank of what passes.",
+    refutation="a hidden layer that is narrower than the model, or a limited rank",
+)
+def feed_forward_bottleneck(trial: Trial) -> Evidence:
+    presets = {
+        "BERT": classifier_base(vocab=9, classes=2),
+        "GPT-2": language_base(vocab=9),
+        "Transformer": translator_base(vocab=9),
+        "ViT": vision_base(classes=2),
+    }
+    ratios = {name: p.resolved_ffn_dim / p.dim for name, p in presets.items()}
+    ranks = {}
+    for width in (8, 16, 32, 128):
+        layer = trial.build(lambda width=width: FeedForward(32, width))
+        outputs = layer(trial.normal(200, 32))
+        ranks[f"hidden {width}"] = float(torch.linalg.matrix_rank(outputs, rtol=1e-9))
+    built = sum(p.numel() for p in FeedForward(512).parameters())
+    return Evidence(
+        holds=max(ratios.values()) < 1 and ranks["hidden 128"] < 32,
+        corrected=set(ratios.values()) == {4.0}
+        and ranks["hidden 128"] == 32
+        and ranks["hidden 8"] == 8,
+        measures=[
+            Measure("hidden width over model width in 4 published sizes", max(ratios.values())),
+            Measure("rank of outputs of width 32, hidden layer of 128", ranks["hidden 128"]),
+            Measure("rank of outputs of width 32, hidden layer of 8", ranks["hidden 8"]),
+            Measure("parameters at width 512", built),
+        ],
+        chart=Bars(ranks, y_label="rank of the outputs, model width 32"),
+    )
+
+
+@claim(
+    "H14",
+    "Feed-forward layers give each position parameters of its own.",
+    source="homework",
+    verdict="conditional",
+    condition="'Its own' means per layer: all positions of a layer share its parameters, and each "
+    "layer has others.",
+    refutation="a parameter count that grows with the length, or layers that share parameters",
+)
+def feed_forward_parameters(trial: Trial) -> Evidence:
+    x, depths = trial.normal(8), [1, 2, 4, 6]
+    stacks = [trial.build(lambda depth=depth: Encoder(depth, 8, 2)) for depth in depths]
+    counts = [_feed_forward_count(stack) for stack in stacks]
+    layers = [layer for layer in stacks[-1].modules() if isinstance(layer, FeedForward)]
+    at_positions = torch.stack([layers[0](x.expand(n, 8))[-1] for n in (1, 2, 16, 64)])
+    per_position = (at_positions - at_positions[0]).abs().max()
+    outputs = torch.stack([layer(x) for layer in layers])
+    per_layer = torch.pdist(outputs).min()
+    return Evidence(
+        holds=per_position > 1e-3,
+        holds_if=per_position < 1e-12
+        and per_layer > 1e-3
+        and counts == [depth * counts[0] for depth in depths],
+        measures=[
+            Measure("difference of one vector at positions 1 to 64", per_position),
+            Measure("smallest difference of one vector in two layers", per_layer),
+            Measure("feed-forward parameters, 1 layer", counts[0]),
+            Measure("feed-forward parameters, 6 layers", counts[-1]),
+        ],
+        chart=Bars(
+            {
+                "two positions, one layer": per_position,
+                "two layers, one position": per_layer,
+            },
+            y_label="least difference of outputs of one vector",
+        ),
+    )
+
+
+literature(
+    "H15",
+    "Feed-forward layers make the Transformer a universal approximator.",
+    source="homework",
+    remark="Yun et al., Are Transformers universal approximators of sequence-to-sequence "
+    "functions?, ICLR 2020 (arXiv 1912.10077): continuous functions on a compact set, with enough "
+    "layers; functions that depend on order need positions. A proof of existence: a fit at toy "
+    "size neither shows nor refutes it.",
+)
+
+
+@cache
+def _gradient_norms(seed: int, full: bool) -> tuple[list[int], dict[str, Tensor]]:
+    """Gradient of a random projection of the output by the input: (draw, depth) per stack."""
+    trial, depths = Trial(seed, full=full), [2, 6, 12, 48]
+    norms = {}
+    for name, options in STACKS.items():
+        draws = []
+        for _ in range(trial.size(3, 10)):
+            stack = trial.build(lambda options=options: Encoder(48, 32, 4, **options))
+            x, direction = trial.normal(8, 32), trial.normal(8, 32)
+            draws.append([_input_gradient(stack, depth, x, direction) for depth in depths])
+        norms[name] = torch.tensor(draws, dtype=torch.float64)
+    return depths, norms
+
+
+def _deep_losses(trial: Trial, name: str, layers: int) -> list[float]:
+    """Test loss of a deep stack after a short training, per seed."""
+    sizes = {"dim": 16, "ffn_dim": 32, "layers": layers}
+    options = {"norm_first": False, "final_norm": name == "pre-LN"} | STACKS[name]
+    return [
+        _train_bag(sizes | options, n, trial.device, steps=60, lr=2e-3)[0]
+        for n in trial.seeds(2, 5)
+    ]
+
+
+def _rate_run(trial: Trial, norm: bool, rate: float, seed: int) -> tuple[float, float]:
+    """Test loss at a constant rate, and the shift of the last feed-forward layer's inputs."""
+    options = {"layers": 3} if norm else {"layers": 3, "norm": "none", "final_norm": False}
+    return _train_bag(
+        options, seed, trial.device, steps=60, lr=rate, max_grad_norm=1e6, schedule="constant"
+    )
+
+
+def _train_bag(
+    options: dict[str, Any], seed: int, device: str, **training: Any
+) -> tuple[float, float]:
+    """Test loss on 'more of token 0 than of token 1', and the shift of inner inputs."""
+    sizes = {"vocab": 10, "classes": 2, "dim": 32, "ffn_dim": 64, "heads": 2, "pooling": "mean"}
+    config = ClassifierConfig(**sizes | options)
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(model(batch["tokens"]), batch["labels"])
+
+    test = draw_bag(torch.Generator().manual_seed(10_000 + seed), 1000)
+    torch.manual_seed(seed)
+    before = _last_inputs(Classifier(config), test["tokens"])
+    try:
+        model = train_model(
+            lambda: Classifier(config), draw_bag, loss, seed=seed, device=device, **training
+        ).cpu()
+    except TrainError:  # the loss is no longer finite
+        return math.inf, math.nan
+    shift = (_last_inputs(model, test["tokens"]).mean(0) - before.mean(0)).abs() / before.std(0)
+    with torch.no_grad():
+        return float(loss(model, test)), float(shift.mean())
+
+
+def _last_inputs(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Inputs of the last feed-forward layer, one row per token."""
+    name = [name for name in activation_names(model) if name.endswith("mlp.in")][-1]
+    with torch.no_grad(), look(model, "", activations=name) as sight:
+        model(tokens)
+    return sight.activations[name].flatten(0, 1)
+
+
+def _input_gradient(stack: Encoder, depth: int, x: Tensor, direction: Tensor) -> float:
+    """Norm of the gradient at the input of the first blocks of a stack."""
+    x = x[None].clone().requires_grad_()
+    y = x
+    for block in list(stack.blocks)[:depth]:
+        y = block(y)
+    return float(torch.autograd.grad((y * direction).sum(), x)[0].norm())
+
+
+def _jacobian(f, x: Tensor) -> Tensor:
+    result = torch.autograd.functional.jacobian(f, x)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def _norm_whole_example(x: Tensor, eps: float = 1e-5) -> Tensor:
+    """What a norm over all tokens and features of an example would give."""
+    mean = x.mean((1, 2), keepdim=True)
+    return (x - mean) / (x.var((1, 2), unbiased=False, keepdim=True) + eps).sqrt()
+
+
+def _slope(x: Tensor, y: Tensor) -> float:
+    """Slope of the least-squares line."""
+    x = x - x.mean()
+    return float((x * (y - y.mean())).sum() / x.square().sum())
+
+
+def _feed_forward_count(stack: Encoder) -> int:
+    """Distinct feed-forward parameters; shared ones count once."""
+    layers = [layer for layer in stack.modules() if isinstance(layer, FeedForward)]
+    return sum(p.numel() for p in {p for layer in layers for p in layer.parameters()})

@@ -1,0 +1,490 @@
+"""Claims about the gates of GRU and LSTM."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import regard as rg
+from regard.claims.charts import Bars, Lines, Maps
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.errors import LookError
+from regard.ops import GRUWeights, LSTMStep, LSTMWeights, gru_step, lstm_step, recur
+
+HIDDEN, DIM = 6, 4
+OPEN, SHUT = 40.0, -40.0  # biases that set a gate to 1 or 0 in float64
+
+
+@claim(
+    "I7",
+    "σ(−x) = 1 − σ(x).",
+    source="exercises",
+    verdict="true",
+    refutation="a remainder after symbolic simplification, or a difference in float64",
+)
+def sigmoid_symmetry(trial: Trial) -> Evidence:
+    import sympy
+
+    x = sympy.Symbol("x", real=True)
+    sigma = 1 / (1 + sympy.exp(-x))
+    remainder = sympy.simplify(sigma.subs(x, -x) - (1 - sigma))
+    grid = torch.linspace(-30, 30, 601, dtype=torch.float64)
+    error = (torch.sigmoid(-grid) - (1 - torch.sigmoid(grid))).abs().max()
+    return Evidence(
+        holds=remainder == 0 and error < 1e-15,
+        measures=[Measure("largest difference in float64", error)],
+        note=f"Symbolic remainder: {remainder}.",
+        chart=Lines(
+            grid[200:401],
+            {"σ(−x)": torch.sigmoid(-grid)[200:401], "1 − σ(x)": 1 - torch.sigmoid(grid)[200:401]},
+            x_label="x",
+            y_label="value",
+        ),
+    )
+
+
+@claim(
+    "I8",
+    "A GRU whose update gate z is near 0 keeps its state.",
+    source="exercises",
+    verdict="true",
+    remark="In the convention h' = (1 − z) h + z ĥ; the z of torch is 1 − z.",
+    refutation="a change of the state that is not z · ‖ĥ − h‖, or that stays as z goes to 0",
+)
+def small_update_gate_keeps(trial: Trial) -> Evidence:
+    weights, x, h = _gru(trial), trial.normal(DIM), trial.normal(HIDDEN)
+    biases = torch.linspace(-14, 6, 21)
+    steps = [gru_step(x, h, _set_gate(weights, "z", float(b))) for b in biases]
+    z = torch.stack([s.z.max() for s in steps])
+    change = torch.stack([(s.h - h).norm() for s in steps])
+    law = torch.stack([(s.z * (s.candidate - h)).norm() for s in steps])
+    return Evidence(
+        holds=(change - law).abs().max() < 1e-12 and change[0] < 1e-4,
+        measures=[
+            Measure(f"‖h' − h‖ at z = {z[0]:.1e}", change[0]),
+            Measure("largest |‖h' − h‖ − ‖z (ĥ − h)‖|", (change - law).abs().max()),
+        ],
+        chart=Lines(z, {"‖h' − h‖": change}, x_label="largest z", y_label="change", log="xy"),
+    )
+
+
+@claim(
+    "I9",
+    "A GRU with z near 1 and r near 0 forgets its state.",
+    source="exercises",
+    verdict="true",
+    refutation="a new state that still depends on the old one",
+)
+def reset_and_update_forget(trial: Trial) -> Evidence:
+    grid = _dependence_on_state(trial)
+    return Evidence(
+        holds=grid[-1, 0] < 1e-6 and grid.max() > 0.1,
+        measures=[
+            Measure("‖∂h'/∂h‖ at z = 1, r = 0", grid[-1, 0]),
+            Measure("largest elsewhere", grid.max()),
+        ],
+        chart=Maps({"‖∂h'/∂h‖": grid}, x_label="r: 0 to 1", y_label="z: 0 to 1"),
+    )
+
+
+@claim(
+    "I10",
+    "A GRU with z near 1 discards its state, whatever r is.",
+    source="exercises",
+    verdict="false",
+    correction="The candidate still reads the state through r: it is discarded only if r is 0 too.",
+    refutation="no dependence on the old state at z = 1 and r = 1",
+)
+def update_gate_alone_discards(trial: Trial) -> Evidence:
+    last = _dependence_on_state(trial)[-1]  # z = 1
+    return Evidence(
+        holds=last.max() < 1e-3,
+        corrected=last[0] < 1e-6 < 0.1 < last[-1],
+        measures=[Measure("‖∂h'/∂h‖ at z = 1, r = 1", last[-1]), Measure("at r = 0", last[0])],
+        chart=Lines(
+            torch.linspace(0, 1, len(last)),
+            {"z = 1": last},
+            x_label="r",
+            y_label="‖∂h'/∂h‖",
+        ),
+    )
+
+
+@claim(
+    "I11",
+    "An LSTM whose input is 0 does not simply repeat its state.",
+    source="exercises",
+    verdict="true",
+    remark="Without biases h = c = 0 is a fixed point.",
+    refutation="random states that a step with x = 0 leaves as they are",
+)
+def zero_input_changes_state(trial: Trial) -> Evidence:
+    changes = []
+    for _ in range(100):
+        weights, h, c = _lstm(trial), trial.normal(HIDDEN).tanh(), trial.normal(HIDDEN)
+        changes.append((lstm_step(torch.zeros_like(h[:DIM]), h, c, weights).h - h).norm())
+    zero = torch.zeros(HIDDEN, dtype=torch.float64)
+    fixed = lstm_step(zero[:DIM], zero, zero, _lstm(trial)).h.norm()
+    changes = torch.stack(changes)
+    return Evidence(
+        holds=changes.min() > 1e-3,
+        measures=[
+            Measure.mean("‖h' − h‖ with x = 0", changes),
+            Measure("from h = c = 0, without biases", fixed),
+        ],
+        chart=Lines(
+            range(100),
+            {"random states": changes.sort().values, "h = c = 0": [float(fixed)] * 100},
+            x_label="draw, sorted",
+            y_label="‖h' − h‖",
+        ),
+    )
+
+
+@claim(
+    "I12",
+    "A forget gate of 0 does not stop back-propagation through time in an LSTM.",
+    source="exercises",
+    verdict="conditional",
+    condition="The recurrent weights U are not 0: gradients flow through i, o and the candidate.",
+    refutation="zero gradients with U ≠ 0, or gradients of earlier inputs with U = 0",
+)
+def forget_zero_keeps_gradients(trial: Trial) -> Evidence:
+    with_u, without_u = (_input_gradients(trial, forget=SHUT, u_gain=g) for g in (1.0, 0.0))
+    return Evidence(
+        holds=bool((with_u > 1e-6).all() and (without_u > 1e-6).all()),
+        holds_if=bool((with_u > 1e-6).all() and without_u[:-1].max() < 1e-12),
+        measures=[
+            Measure("‖∂h₅/∂x₁‖ with f = 0", with_u[0]),
+            Measure("the same with U = 0", without_u[0]),
+        ],
+        chart=Bars(
+            {f"x{t + 1}": {"U random": with_u[t], "U = 0": without_u[t]} for t in range(5)},
+            y_label="‖∂h₅/∂x‖",
+        ),
+    )
+
+
+@claim(
+    "I13",
+    "A forget gate near 0 makes the gradient through time vanish.",
+    source="exercises",
+    verdict="false",
+    correction="Only the direct path through the cell vanishes; those through the gates remain.",
+    refutation="a total gradient that vanishes together with the product of forget gates",
+)
+def forget_zero_vanishes(trial: Trial) -> Evidence:
+    biases = torch.linspace(-8, 4, 13).tolist()
+    total = torch.stack([_input_gradients(trial, forget=b)[0] for b in biases])
+    direct = torch.sigmoid(torch.tensor(biases, dtype=torch.float64)) ** 4
+    return Evidence(
+        holds=total[0] < 1e-6,
+        corrected=direct[0] < 1e-12 and total[0] > 1e-6,
+        measures=[
+            Measure("‖∂h₅/∂x₁‖ at f = 0.0003", total[0]),
+            Measure("product of the forget gates", direct[0]),
+        ],
+        chart=Lines(
+            torch.sigmoid(torch.tensor(biases)),
+            {"all paths": total, "product of forget gates": direct},
+            x_label="f",
+            y_label="‖∂h₅/∂x₁‖",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "I14",
+    "The gates of an LSTM lie strictly between 0 and 1.",
+    source="exercises",
+    verdict="true",
+    remark="In floating point they round to 0 or 1 for inputs beyond about ±17 (float32: 1 only).",
+    refutation="a gate of 0, 1 or outside, for inputs of ordinary size",
+)
+def gates_between_zero_and_one(trial: Trial) -> Evidence:
+    gates = _lstm_gates(trial, 3 * trial.normal(200, 20, DIM))
+    values = torch.cat([g.flatten() for g in (gates.i, gates.f, gates.o)])
+    counts = torch.histc(values, 20, 0, 1)
+    return Evidence(
+        holds=bool((values > 0).all() and (values < 1).all()),
+        measures=[Measure("smallest", values.min()), Measure("largest", values.max())],
+        chart=Lines(torch.linspace(0.025, 0.975, 20), {"gates": counts}, "value", "count"),
+    )
+
+
+@claim(
+    "I15",
+    "The forget gate keeps the cell state of an LSTM from becoming negative.",
+    source="exercises",
+    verdict="false",
+    correction="The candidate is a tanh, so cells are negative as often as positive.",
+    refutation="no negative cell state",
+)
+def cells_stay_positive(trial: Trial) -> Evidence:
+    cells = _lstm_gates(trial, trial.normal(200, 20, DIM)).c.flatten()
+    share = (cells < 0).double().mean()
+    counts = torch.histc(cells, 30, -3, 3)
+    return Evidence(
+        holds=share == 0,
+        corrected=0.4 < share < 0.6,
+        measures=[Measure("share of negative cells", share), Measure("smallest", cells.min())],
+        chart=Lines(torch.linspace(-2.9, 2.9, 30), {"cells": counts}, "cell state", "count"),
+    )
+
+
+@claim(
+    "I16",
+    "The gates of an LSTM are not probability distributions over the units.",
+    source="exercises",
+    verdict="true",
+    refutation="gates that sum to 1 over the units",
+)
+def gates_are_no_distribution(trial: Trial) -> Evidence:
+    gates = _lstm_gates(trial, trial.normal(200, 20, DIM))
+    sums = {name: getattr(gates, name).sum(-1).flatten() for name in "ifo"}
+    far = torch.cat(list(sums.values())).sub(1).abs().gt(0.01).double().mean()
+    return Evidence(
+        holds=far > 0.9,
+        measures=[
+            Measure("share of gates whose sum differs from 1 by 0.01 or more", far),
+            *(Measure.mean(f"sum of {name} over {HIDDEN} units", s) for name, s in sums.items()),
+        ],
+        chart=Lines(
+            torch.linspace(0.1, 5.9, 30),
+            {name: torch.histc(s, 30, 0, 6) for name, s in sums.items()},
+            x_label="sum of a gate over the units",
+            y_label="count",
+        ),
+    )
+
+
+@claim(
+    "I17",
+    "The gradient of an LSTM's weight is the sum over steps of ∂J/∂h_t · ∂h_t/∂W.",
+    source="exercises",
+    verdict="conditional",
+    condition="∂J/∂h_t is the direct partial derivative, ∂h_t/∂W the total one, through h and c.",
+    refutation="a reading other than that one that agrees with autograd, or that one failing",
+)
+def weight_gradient_readings(trial: Trial) -> Evidence:
+    errors = {"direct · total": 0.0, "total · total": 0.0, "direct, c-path only": 0.0}
+    for _ in range(10):
+        for name, error in _gradient_readings(trial).items():
+            errors[name] = max(errors[name], error)
+    return Evidence(
+        holds=all(error < 1e-10 for error in errors.values()),
+        holds_if=errors["direct · total"] < 1e-10 and min(list(errors.values())[1:]) > 1e-3,
+        measures=[Measure(f"relative error, {name}", error) for name, error in errors.items()],
+        chart=Bars({k: v + 1e-17 for k, v in errors.items()}, y_label="relative error", log="y"),
+    )
+
+
+@claim(
+    "I18",
+    "∂c_t/∂c_{t−1} = f_t in an LSTM.",
+    source="exercises",
+    verdict="conditional",
+    condition="h_{t−1} is held fixed; it depends on c_{t−1} too, and adds further terms.",
+    refutation="a Jacobian with fixed h that is not diag(f), or a total one that is",
+)
+def cell_jacobian_is_forget_gate(trial: Trial) -> Evidence:
+    weights, x, o = _lstm(trial), trial.normal(DIM), trial.uniform(HIDDEN)
+    c = trial.normal(HIDDEN)
+    h = o * c.tanh()
+    f = torch.diag(lstm_step(x, h, c, weights).f)
+    fixed = torch.func.jacrev(lambda c: lstm_step(x, h, c, weights).c)(c)
+    total = torch.func.jacrev(lambda c: lstm_step(x, o * c.tanh(), c, weights).c)(c)
+    return Evidence(
+        holds=(total - f).abs().max() < 1e-10,
+        holds_if=(fixed - f).abs().max() < 1e-12,
+        measures=[
+            Measure("largest difference from diag(f), h fixed", (fixed - f).abs().max()),
+            Measure("total derivative", (total - f).abs().max()),
+        ],
+        chart=Maps({"h fixed": fixed, "total": total}, x_label="c before", y_label="c after"),
+    )
+
+
+@claim(
+    "I19",
+    "A forget gate near 1 lets gradients flow unhindered through an LSTM.",
+    source="exercises",
+    verdict="conditional",
+    condition="1 − f is at most about 1/T: over T steps the direct path is scaled by f^T.",
+    refutation="a gradient that survives 100 steps at f = 0.9, or that decays at 1 − f = 1/T",
+)
+def forget_near_one_flows(trial: Trial) -> Evidence:
+    lengths = [1, 3, 10, 30, 100, 300]
+    curves = {f"f = {f}": [_cell_gradient(f, n) for n in lengths] for f in (0.9, 0.99, 0.999)}
+    within = [
+        curves[f"f = {f}"][i]
+        for f in (0.9, 0.99, 0.999)
+        for i, n in enumerate(lengths)
+        if n * (1 - f) <= 1
+    ]
+    return Evidence(
+        holds=min(min(c) for c in curves.values()) > 0.3,
+        holds_if=min(within) > 0.3,
+        measures=[
+            Measure("∂c₁₀₀/∂c₀ at f = 0.9", curves["f = 0.9"][4]),
+            Measure("at f = 0.999", curves["f = 0.999"][4]),
+        ],
+        chart=Lines(lengths, curves, x_label="steps T", y_label="∂c_T/∂c₀", log="x"),
+    )
+
+
+@claim(
+    "I21",
+    "In a recurrent network the input meets one weight matrix.",
+    source="problem set",
+    verdict="conditional",
+    condition="It is a plain (Elman) RNN; a GRU has 3 input matrices and an LSTM 4, and as many U.",
+    refutation="another number of blocks in the layers of the library and of torch",
+)
+def input_weight_matrices(trial: Trial) -> Evidence:
+    counts, theirs = {}, {}
+    kinds: dict[Any, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+    for kind, layer in kinds.items():
+        counts[kind] = rg.nn.RecurrentCell(DIM, HIDDEN, kind).w.shape[0] // HIDDEN
+        theirs[kind] = layer(DIM, HIDDEN).weight_ih_l0.shape[0] // HIDDEN
+    return Evidence(
+        holds=set(counts.values()) == {1},
+        holds_if=counts["rnn"] == 1 and counts == theirs == {"rnn": 1, "gru": 3, "lstm": 4},
+        measures=[Measure(f"input matrices of {kind}", n) for kind, n in counts.items()],
+        chart=Bars(counts, y_label="matrices that the input meets"),
+    )
+
+
+@claim(
+    "I22",
+    "Recurrent networks have no attention.",
+    source="problem set",
+    verdict="conditional",
+    condition="They are the plain ones: recurrent layers and decoders with attention exist.",
+    refutation="attention recorded in a plain layer, or none in one with attention",
+)
+def recurrent_without_attention(trial: Trial) -> Evidence:
+    x, sites = trial.normal(1, 5, DIM).float(), {}
+    for name, layer in {
+        "RNN": rg.nn.Recurrent(DIM, HIDDEN, kind="rnn"),
+        "LSTM": rg.nn.Recurrent(DIM, HIDDEN, kind="lstm"),
+        "RNN with attention": rg.nn.AttentiveRecurrent(DIM, HIDDEN, kind="rnn"),
+    }.items():
+        try:
+            with rg.look(layer.eval()) as sight:
+                layer(x)
+            sites[name] = len(sight.sites)
+        except LookError:  # there is nothing to record
+            sites[name] = 0
+    plain, attentive = max(sites["RNN"], sites["LSTM"]), sites["RNN with attention"]
+    return Evidence(
+        holds=plain == 0 and attentive == 0,
+        holds_if=plain == 0 and attentive > 0,
+        measures=[Measure(f"attention calls of {name}", n) for name, n in sites.items()],
+        chart=Bars(sites, y_label="attention calls recorded"),
+    )
+
+
+# ---- helpers
+
+
+def _gru(trial: Trial) -> GRUWeights:
+    w, u = trial.normal(3 * HIDDEN, DIM), trial.normal(3 * HIDDEN, HIDDEN)
+    return GRUWeights(w / DIM**0.5, u / HIDDEN**0.5)
+
+
+def _lstm(trial: Trial, u_gain: float = 1.0, forget: float = 0.0) -> LSTMWeights:
+    w, u = trial.normal(4 * HIDDEN, DIM), trial.normal(4 * HIDDEN, HIDDEN)
+    bias = torch.zeros(4 * HIDDEN, dtype=torch.float64)
+    bias[HIDDEN : 2 * HIDDEN] = forget
+    return LSTMWeights(w / DIM**0.5, u_gain * u / HIDDEN**0.5, bias)
+
+
+def _lstm_gates(trial: Trial, x: Tensor) -> LSTMStep:
+    gates = recur(x, _lstm(trial), gates=True).gates
+    assert isinstance(gates, LSTMStep)
+    return gates
+
+
+def _set_gate(weights: GRUWeights, gate: str, bias: float) -> GRUWeights:
+    """The weights, with a bias of one gate, whose other weights are 0."""
+    place = weights.gates.index(gate)
+    rows = slice(place * HIDDEN, (place + 1) * HIDDEN)
+    w, u = weights.w.clone(), weights.u.clone()
+    biases = (
+        torch.zeros(len(w), dtype=w.dtype) if weights.w_bias is None else weights.w_bias.clone()
+    )
+    w[rows], u[rows], biases[rows] = 0, 0, bias
+    return GRUWeights(w, u, biases)
+
+
+def _dependence_on_state(trial: Trial) -> Tensor:
+    """Norms of ∂h'/∂h of a GRU: one row per z from 0 to 1, one column per r."""
+    weights, x, h = _gru(trial), trial.normal(DIM), trial.normal(HIDDEN)
+    levels = [SHUT, -1.1, 0.0, 1.1, OPEN]
+    rows = []
+    for z in levels:
+        for r in levels:
+            forced = _set_gate(_set_gate(weights, "z", z), "r", r)
+            jacobian = torch.func.jacrev(lambda h, forced=forced: gru_step(x, h, forced).h)(h)
+            rows.append(torch.linalg.matrix_norm(jacobian, 2))
+    return torch.stack(rows).view(5, 5)
+
+
+def _input_gradients(trial: Trial, forget: float, u_gain: float = 1.0) -> Tensor:
+    """Norms of ∂h₅/∂x_t, t = 1 … 5, of an LSTM whose forget gate is set by a bias."""
+    trial.rng.manual_seed(trial.seed)
+    weights = _lstm(trial, u_gain)
+    rows = slice(HIDDEN, 2 * HIDDEN)
+    w, u, bias = weights.w.clone(), weights.u.clone(), torch.zeros(4 * HIDDEN, dtype=torch.float64)
+    w[rows], u[rows], bias[rows] = 0, 0, forget
+    x = trial.normal(5, DIM)
+    forced = LSTMWeights(w, u, bias)
+    jacobian = torch.func.jacrev(lambda x: recur(x, forced, backend="reference").out[-1])(x)
+    return torch.linalg.matrix_norm(jacobian.movedim(1, 0), 2)
+
+
+def _cell_gradient(f: float, steps: int) -> float:
+    """∂c_T/∂c₀ of an LSTM with U = 0 and a constant forget gate."""
+    bias = torch.zeros(4, dtype=torch.float64)
+    bias[1] = torch.logit(torch.tensor(f, dtype=torch.float64))
+    weights = LSTMWeights(bias.new_zeros(4, 1), bias.new_zeros(4, 1), bias)
+    c = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    x, h = torch.zeros(steps, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    _, last = recur(x, weights, (h, c), backend="reference").state
+    return float(torch.autograd.grad(last.sum(), c)[0])
+
+
+def _gradient_readings(trial: Trial) -> dict[str, float]:
+    """Relative errors of three readings of Σ_t ∂J/∂h_t · ∂h_t/∂W against autograd."""
+    weights, x = _lstm(trial), trial.normal(4, DIM)
+    targets = trial.normal(4, HIDDEN)
+
+    def states(w: Tensor, *, through_h: bool = True) -> list[Tensor]:
+        h, c = (torch.zeros(HIDDEN, dtype=torch.float64) for _ in range(2))
+        out = []
+        for x_t in x:
+            step = lstm_step(x_t, h if through_h else h.detach(), c, LSTMWeights(w, weights.u))
+            h, c = step.h, step.c
+            out.append(h)
+        return out
+
+    w = weights.w.clone().requires_grad_()
+    hs = states(w)
+    loss = sum(((h - y) ** 2).sum() for h, y in zip(hs, targets, strict=True))
+    assert isinstance(loss, Tensor)
+    (exact,) = torch.autograd.grad(loss, w, retain_graph=True)
+    total = torch.autograd.grad(loss, hs, retain_graph=True)
+    direct = [2 * (h - y).detach() for h, y in zip(hs, targets, strict=True)]
+    short = states(w, through_h=False)
+
+    def contract(first: list[Tensor], outputs: list[Tensor]) -> float:
+        (sum_,) = torch.autograd.grad(outputs, w, first, retain_graph=True)
+        return float((sum_ - exact).norm() / exact.norm())
+
+    return {
+        "direct · total": contract(direct, hs),
+        "total · total": contract(list(total), hs),
+        "direct, c-path only": contract(direct, short),
+    }

@@ -1,0 +1,517 @@
+"""Claims about multi-head attention: sizes, cost, patterns, and what trained heads do."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.claims.charts import Bars, Lines, Maps
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.families.masks import fit_position_heads
+from regard.claims.training import Batch, train_model
+from regard.costs import cost
+from regard.errors import RegardError
+from regard.inspection import edit, look, what_if
+from regard.models import Classifier, ClassifierConfig
+from regard.nn import MultiHeadAttention
+from regard.ops import attend, attention_weights
+from regard.work import solve
+
+HEAD_COUNTS = (1, 2, 4, 8)
+
+
+@claim(
+    "E1",
+    "Query, key and value projections have 3d² weights, whatever the number of heads.",
+    source="exam",
+    verdict="true",
+    refutation="a count that changes with the number of heads",
+    remark="The output projection adds d², and biases 4d.",
+)
+def parameters_by_heads(trial: Trial) -> Evidence:
+    heads, dims = [1, 2, 4, 8, 16], (64, 512)
+    counts = {d: [_projection_weights(MultiHeadAttention(d, h)) for h in heads] for d in dims}
+    total = sum(p.numel() for p in MultiHeadAttention(64, 8).parameters())
+    return Evidence(
+        holds=all(set(counts[d]) == {3 * d * d} for d in dims),
+        measures=[
+            Measure("weights, d = 512, 1 head", counts[512][0]),
+            Measure("weights, d = 512, 16 heads", counts[512][-1]),
+            Measure("3d² at d = 512", 3 * 512**2),
+            Measure("all parameters, d = 64: 4d² + 4d", total),
+        ],
+        chart=Lines(
+            heads,
+            {f"d = {d}": counts[d] for d in dims},
+            x_label="heads",
+            y_label="query, key and value weights",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "E2",
+    "Multi-head attention takes as much compute as one head of the full width.",
+    source="homework",
+    verdict="true",
+    refutation="multiply-adds that change with the number of heads",
+    remark="It holds for the products, 4nd² + 2n²d. Weights that are stored grow: h maps of n².",
+)
+def compute_by_heads(trial: Trial) -> Evidence:
+    heads, n, d = [1, 2, 4, 8], 32, 64
+    x, products, stored = trial.normal(1, n, d), [], []
+    for h in heads:
+        layer = trial.build(lambda h=h: MultiHeadAttention(d, h))
+        with FlopCounterMode(display=False) as counter:
+            q, (k, v) = layer.project_query(x), layer.project_kv(x)
+            y, _ = attend(q, k, v, backend="reference")
+            layer.to_out(y.transpose(1, 2).flatten(2))
+        products.append(counter.get_total_flops() // 2)
+        stored.append(attention_weights(q, k).numel())
+    expected = cost(MultiHeadAttention(d, 1), source=n).multiply_adds
+    return Evidence(
+        holds=set(products) == {expected},
+        measures=[
+            Measure("multiply-adds counted, 1 head", products[0]),
+            Measure("multiply-adds counted, 8 heads", products[-1]),
+            Measure("4nd² + 2n²d", expected),
+            Measure("weights of the maps, 8 heads to 1", stored[-1] / stored[0]),
+        ],
+        chart=Lines(
+            heads,
+            {
+                "multiply-adds": [p / products[0] for p in products],
+                "attention weights": [s / stored[0] for s in stored],
+            },
+            x_label="heads",
+            y_label="relative to one head",
+        ),
+    )
+
+
+@claim(
+    "E3",
+    "Several heads give several different attention patterns.",
+    source="exam",
+    verdict="conditional",
+    condition="Their weights differ. Heads with equal weights are one head whose output "
+    "projections are added.",
+    refutation="different patterns of equal heads, or equal patterns of different ones",
+)
+def different_patterns(trial: Trial) -> Evidence:
+    x, distances, merged = (
+        trial.normal(1, 8, 16),
+        {"different weights": [], "equal weights": []},
+        [],
+    )
+    for _ in range(20):
+        layer = trial.build(lambda: MultiHeadAttention(16, 4))
+        distances["different weights"].append(_pattern_distances(layer, x).min())
+        for part in (layer.to_q, layer.to_k, layer.to_v):
+            part.weight.data = part.weight[:4].repeat(4, 1)
+        distances["equal weights"].append(_pattern_distances(layer, x).max())
+        merged.append((layer(x) - _merge_heads(trial, layer)(x)).abs().max())
+    apart, equal = torch.stack(distances["different weights"]), max(distances["equal weights"])
+    return Evidence(
+        holds=min(apart.min(), equal) > 1e-3,
+        holds_if=apart.min() > 1e-3 and equal < 1e-12 and max(merged) < 1e-10,
+        measures=[
+            Measure.mean("smallest distance of two patterns, different weights", apart),
+            Measure("largest distance of two patterns, equal weights", equal),
+            Measure("difference of equal heads from one head", max(merged)),
+        ],
+        chart=Bars(
+            {"different weights": apart.mean(), "equal weights": equal},
+            y_label="distance of patterns",
+        ),
+    )
+
+
+@claim(
+    "E4",
+    "The outputs of the heads are concatenated and then mixed by the output projection.",
+    source="exam",
+    verdict="true",
+    refutation="a difference of the layer from W_O applied to its concatenated heads",
+    remark="That is the same as adding each head times its rows of W_O. It is not a sum of heads "
+    "with one number each.",
+)
+def concatenate_and_mix(trial: Trial) -> Evidence:
+    errors = {
+        "concatenate, then W_O": [],
+        "Σ head · its rows of W_O": [],
+        "best Σ number · head": [],
+    }
+    for _ in range(20):
+        layer, x = trial.build(lambda: MultiHeadAttention(16, 4)), trial.normal(1, 8, 16)
+        with look(layer) as sight:
+            y = layer(x)[0]
+        heads = sight.sites[0].out[0]  # head, token, 4
+        rows = layer.to_out.weight.mT.unflatten(0, (4, 4))
+        joined = heads.transpose(0, 1).flatten(1) @ layer.to_out.weight.mT
+        wide = F.pad(heads, (0, 12)).flatten(1).mT  # numbers in front of whole heads
+        scalars = wide @ torch.linalg.lstsq(wide, y.flatten()[:, None]).solution
+        for name, found in zip(errors, (joined, (heads @ rows).sum(0), scalars), strict=True):
+            errors[name].append((found.reshape(8, 16) - y).norm() / y.norm())
+    worst = [max(x) for x in errors.values()]
+    return Evidence(
+        holds=max(worst[:2]) < 1e-10 and min(errors["best Σ number · head"]) > 0.1,
+        measures=[
+            Measure(f"largest relative difference, {name}", x)
+            for name, x in zip(errors, worst, strict=True)
+        ],
+        chart=Bars(
+            {name: x + 1e-17 for name, x in zip(errors, worst, strict=True)},
+            y_label="relative difference",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "E5",
+    "One head can serve one relation only.",
+    source="exam",
+    verdict="conditional",
+    condition="Its values do not tell where they come from. If they carry a tag of their source, "
+    "one head returns both neighbours of a token.",
+    refutation="one head without tags that returns both neighbours, or one with tags that cannot",
+)
+def one_head_one_relation(trial: Trial) -> Evidence:
+    x = trial.normal(120, 4)
+    neighbours = torch.cat([x.roll(1, 0), x.roll(-1, 0)], -1)
+    counts = [1, 2, 3]
+    untagged = [fit_position_heads(trial, x, neighbours, heads) for heads in counts]
+    # the tag: a token's features are in the slot of its position modulo 4
+    slots = F.one_hot(torch.arange(120) % 4, 4).double()
+    tagged = (slots[:, :, None] * x[:, None]).flatten(1)
+    both = tagged.roll(1, 0) + tagged.roll(-1, 0)
+    with_tags = [fit_position_heads(trial, tagged, both, heads) for heads in counts]
+    return Evidence(
+        holds=min(untagged[0], with_tags[0]) > 0.4,
+        holds_if=untagged[0] > 0.4 and max(untagged[1:]) < 1e-4 and with_tags[0] < 1e-4,
+        measures=[
+            Measure("error, 1 head", untagged[0]),
+            Measure("error, 2 heads", untagged[1]),
+            Measure("error, 1 head, tagged values", with_tags[0]),
+        ],
+        chart=Bars(
+            {
+                f"{heads} head{'s' * (heads > 1)}": {"no tag": a, "tagged values": b}
+                for heads, a, b in zip(counts, untagged, with_tags, strict=True)
+            },
+            y_label="relative squared error, both neighbours",
+        ),
+    )
+
+
+@claim(
+    "E6",
+    "The score matrix of a head has at most the rank of its width d/h.",
+    source="common belief",
+    verdict="true",
+    refutation="a rank above the width of the head",
+    remark="More heads of one model mean lower ranks. The weights after the softmax usually have "
+    "full rank again.",
+)
+def score_rank(trial: Trial) -> Evidence:
+    widths, n, d = [1, 2, 4, 8, 16, 32], 20, 32
+    ranks, after = [], []
+    for width in widths:
+        layer, x = trial.build(lambda w=width: MultiHeadAttention(d, d // w)), trial.normal(1, n, d)
+        with look(layer) as sight:
+            layer(x)
+        site = sight.sites[0]
+        scores = site.q[0] @ site.k[0].mT
+        ranks.append(torch.linalg.matrix_rank(scores, rtol=1e-9).max().item())
+        after.append(torch.linalg.matrix_rank(site.window()[0], rtol=1e-9).max().item())
+    expected = [min(n, width) for width in widths]
+    return Evidence(
+        holds=all(rank <= width for rank, width in zip(ranks, widths, strict=True))
+        and ranks == expected,
+        measures=[
+            Measure("rank of 20 × 20 scores, width 4", ranks[2]),
+            Measure("rank of 20 × 20 scores, width 32", ranks[-1]),
+            Measure("rank of the weights, width 4", after[2]),
+        ],
+        chart=Lines(
+            widths,
+            {"scores": ranks, "weights": after},
+            x_label="width of a head",
+            y_label="largest rank, 20 tokens",
+            log="x",
+        ),
+    )
+
+
+@claim(
+    "E7",
+    "With tokens as columns, a head's projection is a d × d/h matrix W in the product WQ.",
+    source="homework",
+    verdict="false",
+    correction="It is d/h × d there. A d × d/h matrix belongs to tokens as rows, as QW.",
+    refutation="a product WQ that exists for W of d × d/h and more than one head",
+)
+def projection_shapes(trial: Trial) -> Evidence:
+    sizes = [(4, 2, 3), (6, 2, 4), (6, 3, 5)]
+    cases = {
+        "columns, d × d/h": ("columns", True),
+        "columns, d/h × d": ("columns", False),
+        "rows, d × d/h": ("rows", True),
+        "rows, d/h × d": ("rows", False),
+    }
+    fits = {
+        name: sum(_projects(trial, *size, *case) for size in sizes) / len(sizes)
+        for name, case in cases.items()
+    }
+    return Evidence(
+        holds=fits["columns, d × d/h"] == 1,
+        corrected=fits["columns, d/h × d"] == fits["rows, d × d/h"] == 1
+        and fits["rows, d/h × d"] == fits["columns, d × d/h"] == 0,
+        measures=[Measure(f"share of sizes that fit: {name}", x) for name, x in fits.items()],
+        chart=Bars(fits, y_label="share of sizes that fit"),
+    )
+
+
+@claim(
+    "E8",
+    "Heads specialise: each takes over a linguistic relation such as coreference.",
+    source="exam",
+    verdict="conditional",
+    condition="The head belongs to a trained model, and its role was measured. Here one head "
+    "follows 'it' to its referent; untrained heads, and other heads of the model, do not.",
+    refutation="no trained head that prefers the referent by 0.2, or untrained heads that do",
+    trained=True,
+    study="pronouns",
+)
+def heads_specialise(trial: Trial) -> Evidence:
+    models = [m for m in pronoun_study(trial) if m.heads == 4]
+    best = torch.stack([m.preference.max() for m in models])
+    others = torch.stack([m.preference.min() for m in models])
+    untrained = torch.stack([m.untrained_preference.max() for m in models])
+    return Evidence(
+        holds=others.min() > 0.2,
+        holds_if=best.min() > 0.2 and untrained.max() < 0.1 and others.max() < 0.1,
+        measures=[
+            Measure.mean("weight on the referent less the rival, best head", best),
+            Measure.mean("the same, last of the 8 heads", others),
+            Measure.mean("the same, best head before training", untrained),
+            Measure.mean("accuracy on new noun pairs", [m.accuracy for m in models]),
+        ],
+        chart=Maps(
+            {f"seed {m.seed}": m.preference.view(2, 4) for m in models},
+            x_label="head",
+            y_label="layer",
+        ),
+    )
+
+
+@claim(
+    "E9",
+    "More heads make a model robust through redundancy, and improve its gradient flow.",
+    source="homework",
+    verdict="conditional",
+    condition="'Robust' means that losing one of the heads costs less. The gradient at the start "
+    "does not grow with the number of heads.",
+    refutation="a loss of one of 8 heads that costs as much as that of one of 2, or a gradient "
+    "that doubles with the heads",
+    remark="Settled at toy size: pronoun resolution, 2 layers, 3 seeds. A head of 8 is also a "
+    "smaller part of the model than a head of 2.",
+    trained=True,
+    study="pronouns",
+)
+def more_heads(trial: Trial) -> Evidence:
+    models = {h: [m for m in pronoun_study(trial) if m.heads == h] for h in HEAD_COUNTS}
+    drops = {h: torch.stack([m.drops.mean() for m in models[h]]) for h in HEAD_COUNTS}
+    gradients = {h: torch.tensor([m.gradient for m in models[h]]) for h in HEAD_COUNTS}
+    growth = gradients[8] / gradients[1]
+    redundant = drops[8].max() < drops[2].min() and drops[8].mean() < 0.5 * drops[1].mean()
+    return Evidence(
+        holds=redundant and growth.min() > 1.5,
+        holds_if=redundant and growth.min() > 0.5 and growth.max() < 1.5,
+        measures=[
+            *(Measure.mean(f"accuracy lost with a head, {h} heads", drops[h]) for h in HEAD_COUNTS),
+            Measure.mean("gradient before training, 8 heads to 1", growth),
+        ],
+        chart=Lines(
+            HEAD_COUNTS,
+            {
+                "accuracy lost with a head": [drops[h].mean() for h in HEAD_COUNTS],
+                "gradient before training": [gradients[h].mean() for h in HEAD_COUNTS],
+            },
+            x_label="heads",
+            y_label="mean over seeds",
+            log="x",
+        ),
+    )
+
+
+THE, CHASED, STOP, IT, WAS = range(5)
+IT_AT = 6  # the NOUN chased the NOUN . it was ADJECTIVE
+NOUNS = ADJECTIVES = 10  # of each of two kinds, animals and things
+
+
+@dataclass(frozen=True)
+class PronounModel:
+    """A model trained to say what 'it' refers to, and what its heads do on new noun pairs.
+
+    Per head, layer by layer: the mean weight from 'it' on the referent and on the other noun, and
+    the accuracy that is lost without the head.
+    """
+
+    seed: int
+    heads: int
+    accuracy: float
+    referent: Tensor
+    rival: Tensor
+    untrained_referent: Tensor
+    untrained_rival: Tensor
+    drops: Tensor
+    gradient: float  # norm over all parameters before training
+
+    @property
+    def preference(self) -> Tensor:
+        """Weight on the referent less that on the rival, per head."""
+        return self.referent - self.rival
+
+    @property
+    def untrained_preference(self) -> Tensor:
+        """The same before training."""
+        return self.untrained_referent - self.untrained_rival
+
+
+def pronoun_study(trial: Trial) -> list[PronounModel]:
+    """Models of 1, 2, 4 and 8 heads per layer that resolve 'it', several seeds each.
+
+    'the A chased the B . it was ADJECTIVE': one noun is an animal, the other a thing, and the
+    adjective fits one of them. The model names the referent at 'it'; test pairs of nouns are new.
+    """
+    return [
+        _train_pronouns(seed, heads, trial.size(250, 2000), trial.device)
+        for heads in HEAD_COUNTS
+        for seed in trial.seeds(3, 5)
+    ]
+
+
+@cache
+def _train_pronouns(seed: int, heads: int, steps: int, device: str) -> PronounModel:
+    vocab = 5 + 2 * NOUNS + 2 * ADJECTIVES
+    config = ClassifierConfig(
+        vocab=vocab,
+        classes=vocab,
+        layers=2,
+        dim=32,
+        heads=heads,
+        pooling="none",
+        positions="learned",
+    )
+
+    def loss(model, batch: Batch) -> Tensor:
+        return F.cross_entropy(model(batch["tokens"])[:, IT_AT], batch["referent"])
+
+    test = draw_pronouns(torch.Generator().manual_seed(seed), 500, new_pairs=True)
+    torch.manual_seed(seed)
+    untrained = Classifier(config).eval()
+    loss(untrained, test).backward()
+    gradient = torch.stack([p.grad.norm() for p in untrained.parameters() if p.grad is not None])
+    model = train_model(
+        lambda: Classifier(config),
+        draw_pronouns,
+        loss,
+        steps=steps,
+        lr=5e-3,
+        seed=seed,
+        device=device,
+    ).cpu()
+    accuracy, sites = _accuracy(model, test), [f"encoder.{n}.self" for n in range(2)]
+    drops = []
+    for site in sites:
+        for head in range(heads):
+            with what_if(model, edit.drop_head(site, head)):
+                drops.append(accuracy - _accuracy(model, test))
+    return PronounModel(
+        seed,
+        heads,
+        accuracy,
+        *_weights_from_it(model, test),
+        *_weights_from_it(untrained, test),
+        torch.tensor(drops),
+        float(gradient.norm()),
+    )
+
+
+def draw_pronouns(rng: torch.Generator, count: int = 32, *, new_pairs: bool = False) -> Batch:
+    """Sentences, the referent of 'it' and its position; a fifth of the noun pairs is for tests."""
+    animal, thing, adjective = torch.randint(NOUNS, (3, count), generator=rng)
+    sums = (animal + thing) % 5
+    thing = torch.where(sums == 0, thing, thing - sums) if new_pairs else thing + (sums == 0).int()
+    animal, thing = 5 + animal % NOUNS, 5 + NOUNS + thing % NOUNS
+    animal_first, about_thing = torch.randint(2, (2, count), generator=rng).bool()
+    a, b = torch.where(animal_first, animal, thing), torch.where(animal_first, thing, animal)
+    adjective = 5 + 2 * NOUNS + ADJECTIVES * about_thing + adjective
+    referent = torch.where(about_thing, thing, animal)
+    words = [torch.full((count,), word) for word in (THE, CHASED, THE, STOP, IT, WAS)]
+    words[1:1], words[4:4], words[9:] = [a], [b], [adjective]
+    tokens = torch.stack(words, 1)
+    return {"tokens": tokens, "referent": referent, "place": torch.where(a == referent, 1, 4)}
+
+
+def _accuracy(model, test: Batch) -> float:
+    with torch.no_grad():
+        found = model(test["tokens"])[:, IT_AT].argmax(-1)
+    return (found == test["referent"]).double().mean().item()
+
+
+def _weights_from_it(model, test: Batch) -> tuple[Tensor, Tensor]:
+    """Mean weight from 'it' on the referent and on the rival, per head, layer by layer."""
+    with torch.no_grad(), look(model) as sight:
+        model(test["tokens"])
+    weights = torch.cat([site.window(rows=IT_AT)[:, :, 0] for site in sight], 1)
+    place = test["place"][:, None, None].expand(-1, weights.shape[1], 1)
+    means = [weights.gather(-1, at)[..., 0].mean(0) for at in (place, 5 - place)]
+    return means[0], means[1]
+
+
+def _projection_weights(layer: MultiHeadAttention) -> int:
+    return sum(part.weight.numel() for part in (layer.to_q, layer.to_k, layer.to_v))
+
+
+def _pattern_distances(layer: MultiHeadAttention, x: Tensor) -> Tensor:
+    """Distance of the attention maps of each pair of heads."""
+    with look(layer) as sight:
+        layer(x)
+    return torch.pdist(sight.sites[0].window()[0].flatten(1))
+
+
+def _merge_heads(trial: Trial, layer: MultiHeadAttention) -> MultiHeadAttention:
+    """One head with the weights of the first, and the sum of all output projections."""
+    merged = trial.build(lambda: MultiHeadAttention(16, 1, head_dim=4))
+    for part, whole in (
+        (merged.to_q, layer.to_q),
+        (merged.to_k, layer.to_k),
+        (merged.to_v, layer.to_v),
+    ):
+        part.weight.data = whole.weight[:4]
+    merged.to_out.weight.data = layer.to_out.weight.unflatten(1, (4, 4)).sum(1)
+    return merged
+
+
+def _projects(trial: Trial, d: int, heads: int, n: int, convention: str, tall: bool) -> bool:
+    """Whether projections of d × d/h (tall) or d/h × d fit tokens in this convention."""
+    shape = (d, d // heads) if tall else (d // heads, d)
+    weights = {
+        f"W_{name}_{head}": trial.integers(5, *shape).tolist()
+        for name in "QKV"
+        for head in range(1, heads + 1)
+    }
+    tokens = trial.integers(3, d, n) if convention == "columns" else trial.integers(3, n, d)
+    problem = {"family": "multi-head", "convention": convention, "scale": "inf"}
+    try:
+        solve(problem | {"given": {"X": tokens.tolist(), **weights}})
+    except RegardError:
+        return False
+    return True

@@ -1,0 +1,621 @@
+"""Claims about attention as an identity, a permutation or a convolution, and about masks."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.claims.charts import Bars, Lines, Maps
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.decode.cache import KVCache
+from regard.nn import Encoder, MultiHeadAttention
+from regard.ops import (
+    Causal,
+    Local,
+    Mask,
+    Toeplitz,
+    attend,
+    attention_weights,
+    sinusoidal,
+    softargmax,
+)
+from regard.ops.masks import DenseMask
+from regard.work import solve
+
+
+@claim(
+    "G1",
+    "If the weight matrix is the identity, and the output projection undoes the value projection, "
+    "attention returns its input.",
+    source="homework",
+    verdict="true",
+    refutation="an output that differs from the input while every token attends to itself alone",
+    remark="Unmasked softmax reaches it only in the limit of a large scale β.",
+)
+def identity_layer(trial: Trial) -> Evidence:
+    betas, errors, exact = [1.0, 3.0, 10.0, 30.0, 100.0], [], []
+    for _ in range(20):
+        x, layer = F.normalize(trial.normal(1, 6, 16), dim=-1), _inverting_layer(trial)
+        exact.append((layer(x, mask=Local(0)) - x).norm())
+        layer.to_q.weight.data = layer.to_k.weight.data = torch.eye(16, dtype=torch.float64)
+        errors.append(torch.stack([(_scaled(layer, beta)(x) - x).norm() for beta in betas]))
+    largest, typical = torch.stack(exact).max(), torch.stack(errors).mean(0)
+    return Evidence(
+        holds=largest < 1e-9,
+        measures=[
+            Measure("largest error where A = I", largest),
+            Measure("mean error of unmasked attention, β = 1", typical[0]),
+            Measure("mean error of unmasked attention, β = 100", typical[-1]),
+        ],
+        chart=Lines(
+            betas,
+            {"unmasked": typical + 1e-17, "A = I by a mask": [largest.item() + 1e-17] * 5},
+            x_label="scale β",
+            y_label="‖H − X‖",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "G2",
+    "With orthonormal keys and queries equal to the keys, the scores are the identity matrix, "
+    "so attention is the identity.",
+    source="homework",
+    verdict="false",
+    correction="Softmax of the identity matrix is not the identity: its diagonal is "
+    "e^β / (e^β + n − 1), which reaches 1 only as β grows.",
+    refutation="weights equal to the identity matrix at scales of 0.5 to 8",
+)
+def orthonormal_keys(trial: Trial) -> Evidence:
+    betas, sizes = torch.tensor([0.5, 1, 2, 3, 4, 5, 6, 8], dtype=torch.float64), [2, 4, 16, 64]
+    diagonals, errors = {}, []
+    for n in sizes:
+        keys = torch.linalg.qr(trial.normal(n, n)).Q
+        maps = [attention_weights(keys, keys, scale=float(beta)) for beta in betas]
+        diagonals[n] = torch.stack([m.diagonal().min() for m in maps])
+        formula = betas.exp() / (betas.exp() + n - 1)
+        errors.append((diagonals[n] - formula).abs().max())
+    distance = 1 - torch.stack(list(diagonals.values()))
+    return Evidence(
+        holds=distance.max() < 1e-6,
+        corrected=max(errors) < 1e-12 and (distance.diff() < 0).all(),
+        measures=[
+            Measure("weight on itself, n = 4, β = 1", diagonals[4][1]),
+            Measure("weight on itself, n = 64, β = 1", diagonals[64][1]),
+            Measure("largest difference from the formula", max(errors)),
+        ],
+        chart=Lines(
+            betas,
+            {f"{n} tokens": y for n, y in diagonals.items()},
+            x_label="scale β",
+            y_label="weight on itself",
+        ),
+    )
+
+
+@claim(
+    "G3",
+    "A token is most similar to itself, so sharp self-attention returns its input.",
+    source="homework",
+    verdict="conditional",
+    condition="All tokens have the same norm, no two are equal, and β is large.",
+    refutation="unit vectors that attend to others at β = 10,000, or a longer token that takes "
+    "no weight from its neighbours",
+)
+def most_similar_to_itself(trial: Trial) -> Evidence:
+    ratios, beta = [1.0, 1.25, 1.5, 2.0, 3.0], 1e4
+    x = F.normalize(trial.normal(100, 8, 4), dim=-1)
+    shares = []
+    for ratio in ratios:
+        tokens = x.clone()
+        tokens[:, 0] *= ratio
+        top = attention_weights(tokens, tokens, scale=beta).argmax(-1)
+        shares.append((top == torch.arange(8)).double().mean())
+    twins = torch.cat([x[0, :1], x[0]])
+    shared = attention_weights(twins, twins, scale=beta)[0, :2]
+    return Evidence(
+        holds=min(shares) == 1 and shared[0] > 0.99,
+        holds_if=shares[0] == 1,
+        measures=[
+            Measure("tokens that attend to themselves, equal norms", shares[0]),
+            Measure("the same, one token of 8 three times as long", shares[-1]),
+            Measure("weight of one of two equal tokens on itself", shared[0]),
+        ],
+        chart=Lines(
+            ratios,
+            {"share": shares},
+            x_label="norm of one token, others 1",
+            y_label="tokens that attend to themselves",
+        ),
+    )
+
+
+@claim(
+    "G4",
+    "If every query puts all its weight on one key, the weight matrix is a permutation.",
+    source="homework",
+    verdict="false",
+    correction="It is a gather: several queries may share a key. Of all such matrices, n!/nⁿ are "
+    "permutations.",
+    refutation="hard attention maps in which every key is used exactly once",
+)
+def one_key_per_query(trial: Trial) -> Evidence:
+    sizes, draws = [2, 3, 4, 5, 6], 4000
+    shares, expected = [], []
+    for n in sizes:
+        weights = softargmax(trial.normal(draws, n, n), beta=math.inf)
+        one_hot = (weights.amax(-1) == 1).all()
+        shares.append((weights.sum(-2) == 1).all(-1).double().mean().item() if one_hot else 0.0)
+        expected.append(math.factorial(n) / n**n)
+    errors = [
+        abs(share - p) / math.sqrt(p * (1 - p) / draws)
+        for share, p in zip(shares, expected, strict=True)
+    ]
+    return Evidence(
+        holds=min(shares) == 1,
+        corrected=max(errors) < 5,
+        measures=[
+            Measure("share of permutations, n = 3", shares[1]),
+            Measure("n!/nⁿ, n = 3", expected[1]),
+            Measure("largest difference, in standard errors", max(errors)),
+        ],
+        chart=Lines(
+            sizes,
+            {"drawn": shares, "n!/nⁿ": expected},
+            x_label="tokens n",
+            y_label="share that are permutations",
+        ),
+    )
+
+
+@claim(
+    "G5",
+    "With tokens as columns, a weight a₂₁ = 1 means that output 1 is value 2.",
+    source="homework",
+    verdict="true",
+    refutation="a hard attention map with a_ji = 1 whose output i is not value j",
+    remark="With tokens as rows the indices swap: a₂₁ = 1 then means that output 2 is value 1.",
+)
+def index_of_weight(trial: Trial) -> Evidence:
+    right = {"output i is value j": [], "output j is value i": []}
+    for _ in range(5):
+        q, k, v = (trial.integers(9, 2, 4).sub(4).add(trial.uniform(2, 4)) for _ in range(3))
+        given = {"Q": q.tolist(), "K": k.tolist(), "V": v.tolist()}
+        problem = {"family": "attention", "convention": "columns", "scale": "inf", "given": given}
+        solution = solve(problem)
+        a, h, v = (_numbers(solution[name]) for name in "AHV")
+        for j, i in (a == 1).nonzero().tolist():
+            right["output i is value j"].append(float(torch.allclose(h[:, i], v[:, j])))
+            right["output j is value i"].append(float(torch.allclose(h[:, j], v[:, i])))
+    shares = {name: sum(x) / len(x) for name, x in right.items()}
+    return Evidence(
+        holds=shares["output i is value j"] == 1,
+        measures=[Measure(f"weights a_ji = 1 for which {name}", x) for name, x in shares.items()],
+        chart=Bars(shares, y_label="share of weights a_ji = 1"),
+    )
+
+
+@claim(
+    "G6",
+    "If every token attends to itself alone, attention is a convolution over the sequence.",
+    source="homework",
+    verdict="true",
+    refutation="a difference from a convolution with kernel W_O W_V",
+    remark="One of width 1, that is, a linear layer per position. Unmasked softmax at a finite "
+    "scale leaves some weight on every other token.",
+)
+def diagonal_is_pointwise(trial: Trial) -> Evidence:
+    pointwise, leaked, wider = [], [], []
+    for _ in range(20):
+        x, layer = trial.normal(1, 7, 8), trial.build(lambda: MultiHeadAttention(8, 1))
+        kernel = (layer.to_out.weight @ layer.to_v.weight)[:, :, None]
+        y = layer(x, mask=Local(0)).mT
+        pointwise.append((y - F.conv1d(x.mT, kernel)).abs().max())
+        wider.append((layer(x).mT - F.conv1d(x.mT, kernel)).abs().max())
+        w = attention_weights(layer.project_query(x), layer.project_kv(x)[0])
+        leaked.append(1 - w.diagonal(dim1=-2, dim2=-1).max())
+    return Evidence(
+        holds=max(pointwise) < 1e-10 and min(leaked) > 0,
+        measures=[
+            Measure("largest difference, diagonal weights", max(pointwise)),
+            Measure("smallest difference, unmasked", min(wider)),
+            Measure("least weight on other tokens, unmasked", min(leaked)),
+        ],
+        chart=Bars(
+            {"diagonal weights": max(pointwise) + 1e-17, "unmasked": min(wider)},
+            y_label="|attention − convolution of width 1|",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "G7",
+    "Attention weights of ¼, ½, ¼ on a token and its neighbours act as a convolution of width 3.",
+    source="homework",
+    verdict="conditional",
+    condition="The scores depend on the distance alone, and the token is not at an end, where "
+    "softmax renormalises to ⅔ and ⅓. The taps are never negative and sum to 1.",
+    refutation="a difference from the convolution inside the sequence, or none at its ends",
+)
+def quarter_half_quarter(trial: Trial) -> Evidence:
+    taps = torch.tensor([[0.25, 0.5, 0.25]], dtype=torch.float64)
+    terms = {"bias": Toeplitz(taps.log()), "mask": Local(1)}
+    gaps = {"inside": [], "at the ends": [], "inside, scores from content": []}
+    for _ in range(20):
+        q, k, v = trial.normal(3, 12, 4)
+        target = F.conv1d(v.mT[:, None], taps[:, None], padding=1)[:, 0].mT
+        by_distance = (attend(0 * q, k, v, **terms)[0] - target).abs().amax(-1)
+        by_content = (attend(q, k, v, **terms)[0] - target).abs().amax(-1)
+        gaps["inside"].append(by_distance[1:-1].max())
+        gaps["at the ends"].append(by_distance[[0, -1]].max())
+        gaps["inside, scores from content"].append(by_content[1:-1].max())
+    largest = {name: torch.stack(x).max() for name, x in gaps.items()}
+    return Evidence(
+        holds=max(largest.values()) < 1e-10,
+        holds_if=largest["inside"] < 1e-10 and min(gaps["at the ends"]) > 1e-3,
+        measures=[Measure(f"largest difference {name}", x) for name, x in largest.items()],
+        chart=Bars(
+            {name: x + 1e-17 for name, x in largest.items()},
+            y_label="|attention − convolution|",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "G8",
+    "Attention can express any convolution.",
+    source="homework",
+    verdict="conditional",
+    condition="There is one head per tap. One head shares a value projection and non-negative "
+    "weights among all taps: it misses even a difference of neighbours, which takes two.",
+    refutation="one head that fits the kernel (1, 0, −1), or as many heads as taps that do not "
+    "fit a kernel",
+)
+def any_convolution(trial: Trial) -> Evidence:
+    counts, d = [1, 2, 3], 3
+    signed = torch.tensor([1.0, 0, -1], dtype=torch.float64)[:, None, None] * torch.eye(d)
+    kernels = {"difference (1, 0, −1)": signed, "a matrix per tap": trial.normal(3, d, d)}
+    residuals = {
+        name: [_fit_convolution(trial, kernel, heads) for heads in counts]
+        for name, kernel in kernels.items()
+    }
+    difference, full = residuals.values()
+    return Evidence(
+        holds=max(difference[0], full[0]) < 1e-4,
+        holds_if=max(difference[2], full[2]) < 1e-4,
+        measures=[
+            Measure(f"residual of {name}, {heads} heads", residuals[name][heads - 1])
+            for name in kernels
+            for heads in (1, 2, 3)
+        ],
+        chart=Bars(
+            {
+                f"{heads} head{'s' * (heads > 1)}": {
+                    name: x[heads - 1] + 1e-12 for name, x in residuals.items()
+                }
+                for heads in counts
+            },
+            y_label="relative residual of the best fit",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "G9",
+    "Weights of ⅓ on a token and its two neighbours, along the whole sequence, come out of a "
+    "softmax.",
+    source="homework",
+    verdict="false",
+    correction="At both ends such rows sum to ⅔, while softmax rows sum to 1: it gives ½, ½ "
+    "there. The layer is average pooling of width 3.",
+    refutation="rows of the band that all sum to 1",
+)
+def band_of_thirds(trial: Trial) -> Evidence:
+    n, zero = 6, torch.zeros(6, 1, dtype=torch.float64)
+    thirds = torch.full((1, 1, 3), 1 / 3, dtype=torch.float64)
+    band = F.conv1d(torch.eye(n, dtype=torch.float64)[:, None], thirds, padding=1)[:, 0]
+    softmax, values = attention_weights(zero, zero, mask=Local(1)), trial.normal(1, 4, n)
+    pooled = F.avg_pool1d(values, 3, 1, padding=1, count_include_pad=False)
+    pooling_error = (pooled.mT - softmax @ values.mT).abs().max()
+    inside = (band - softmax)[1:-1].abs().max()
+    return Evidence(
+        holds=(band.sum(-1) - 1).abs().max() < 1e-12,
+        corrected=max(inside, pooling_error) < 1e-12 and (softmax[0, :2] - 0.5).abs().max() < 1e-12,
+        measures=[
+            Measure("row sum of the band at the ends", band[0].sum()),
+            Measure("largest difference from softmax inside", inside),
+            Measure("largest difference of softmax from average pooling", pooling_error),
+        ],
+        chart=Bars(
+            {f"row {i + 1}": row.sum() for i, row in enumerate(band)},
+            y_label="sum of the weights of ⅓",
+        ),
+    )
+
+
+@claim(
+    "G10",
+    "Sinusoidal positions alone, used as queries and keys, give the weights ¼, ½, ¼ of a "
+    "convolution.",
+    source="homework",
+    verdict="conditional",
+    condition="A tolerance of some hundredths is allowed: no scale gives them exactly.",
+    refutation="a scale at which the weights are exact to 0.001, or none that is within 0.07",
+)
+def band_from_sinusoids(trial: Trial) -> Evidence:
+    codes = sinusoidal(torch.arange(65), 64)
+    betas = torch.linspace(0.1, 1.6, 61, dtype=torch.float64)
+    rows = [attention_weights(codes, codes, scale=float(beta))[32] for beta in betas]
+    near = torch.stack([row[30:35] for row in rows])
+    target = torch.tensor([0, 0.25, 0.5, 0.25, 0], dtype=torch.float64)
+    errors, mass = (near - target).abs().amax(-1), near[:, 1:4].sum(-1)
+    best = int(errors.argmin())
+    return Evidence(
+        holds=errors.min() < 1e-3,
+        holds_if=errors.min() < 0.07 and mass[best] > 0.8,
+        measures=[
+            Measure("best scale β", betas[best]),
+            Measure("largest difference from ¼, ½, ¼ there", errors[best]),
+            Measure("weight on the three positions there", mass[best]),
+        ],
+        chart=Lines(
+            betas,
+            {"itself": near[:, 2], "each neighbour": near[:, 1], "all three": mass},
+            x_label="scale β",
+            y_label="weight",
+        ),
+    )
+
+
+@claim(
+    "G11",
+    "With tokens as columns and H = VA, the causal weight matrix A is lower triangular.",
+    source="homework",
+    verdict="false",
+    correction="It is upper triangular there, as rows are keys; it is lower triangular with "
+    "tokens as rows.",
+    refutation="weights above the diagonal that are all 0 with tokens as columns",
+)
+def causal_triangle(trial: Trial) -> Evidence:
+    x = trial.integers(5, 4, 2)
+    problem = {"family": "attention", "mask": "causal"}
+    columns = _numbers(
+        solve(problem | {"convention": "columns", "given": {"X": x.mT.tolist()}})["A"]
+    )
+    rows = _numbers(solve(problem | {"convention": "rows", "given": {"X": x.tolist()}})["A"])
+    library = attention_weights(x.double(), x.double(), mask=Causal())
+    return Evidence(
+        holds=torch.equal(columns, columns.tril()),
+        corrected=torch.equal(columns, columns.triu())
+        and torch.equal(rows, rows.tril())
+        and torch.allclose(rows, library),
+        measures=[
+            Measure("weight above the diagonal, tokens as columns", columns.triu(1).sum()),
+            Measure("weight above the diagonal, tokens as rows", rows.triu(1).sum()),
+        ],
+        chart=Maps(
+            {"columns: A (key, query)": columns, "rows: A (query, key)": rows},
+            x_label="column",
+            y_label="row",
+        ),
+    )
+
+
+@claim(
+    "G12",
+    "With a causal mask, outputs do not depend on later inputs.",
+    source="homework",
+    verdict="true",
+    refutation="a derivative of an output by a later input that is not exactly 0",
+)
+def causal_ignores_future(trial: Trial) -> Evidence:
+    maps = {"causal": _dependence(trial, 2, Causal()), "no mask": _dependence(trial, 2, None)}
+    future, past = maps["causal"].triu(1).max(), maps["causal"].tril()
+    return Evidence(
+        holds=future == 0 and past[torch.ones_like(past).tril() > 0].min() > 0,
+        measures=[
+            Measure("largest derivative by a later input, causal", future),
+            Measure("largest derivative by a later input, no mask", maps["no mask"].triu(1).max()),
+        ],
+        chart=Maps(maps, x_label="input position", y_label="output position"),
+    )
+
+
+@claim(
+    "G13",
+    "Causal attention computed frame by frame gives the outputs of the whole sequence.",
+    source="homework",
+    verdict="true",
+    refutation="an output of the stream that differs from the one computed at once",
+    remark="Each layer stores the keys and values of the past; without them the outputs differ.",
+)
+def streaming_equals_full(trial: Trial) -> Evidence:
+    encoder, x = trial.build(lambda: Encoder(2, 16, 4)), trial.normal(1, 40, 16)
+    with torch.no_grad():
+        full = encoder(x, mask=Causal())
+        streamed, _ = _stream(encoder, x, Causal(), KVCache())
+        forgetful = torch.cat([encoder(frame, mask=Causal()) for frame in x.split(1, 1)], 1)
+    errors = {
+        "with a cache": (streamed - full).abs().amax((0, 2)) + 1e-17,
+        "without": (forgetful - full).abs().amax((0, 2)) + 1e-17,
+    }
+    return Evidence(
+        holds=errors["with a cache"].max() < 1e-10,
+        measures=[Measure(f"largest difference {name}", x.max()) for name, x in errors.items()],
+        chart=Lines(
+            range(40), errors, x_label="frame", y_label="|stream − whole sequence|", log="y"
+        ),
+    )
+
+
+@claim(
+    "G14",
+    "For live speech recognition, causal attention is what is needed, and it is enough.",
+    source="homework",
+    verdict="conditional",
+    condition="The left context is bounded too, or memory grows with the stream. Strict causality "
+    "is not needed: a look-ahead of r frames per layer delays L layers by L · r frames.",
+    refutation="a causal cache that stops growing without a window, or a delay other than L · r",
+)
+def live_speech(trial: Trial) -> Evidence:
+    encoder, x, width = trial.build(lambda: Encoder(2, 8, 2)), trial.normal(1, 96, 8), 16
+    window = Causal() & Local(width - 1)
+    with torch.no_grad():
+        _, unbounded = _stream(encoder, x, Causal(), KVCache())
+        streamed, bounded = _stream(encoder, x, window, KVCache(max_length=width - 1))
+        error = (streamed - encoder(x, mask=window)).abs().max()
+    sizes = [(layers, ahead) for layers in (1, 2, 3) for ahead in (0, 1, 2)]
+    delays = {size: _delay(trial, *size) for size in sizes}
+    enough, needed = unbounded[-1] < 48, delays[1, 1] >= 15  # 15: waits for the whole sequence
+    delay_is_product = all(delays[size] == math.prod(size) for size in sizes)
+    return Evidence(
+        holds=enough and needed,
+        holds_if=bounded[-1] < width and error < 1e-10 and delay_is_product,
+        measures=[
+            Measure("frames stored after 96, causal", unbounded[-1]),
+            Measure("frames stored after 96, causal with a window of 16", bounded[-1]),
+            Measure("difference of that stream from the whole sequence", error),
+            Measure("delay of 3 layers with a look-ahead of 2, in frames", delays[3, 2]),
+        ],
+        chart=Lines(
+            range(1, 97),
+            {"causal": unbounded, "causal, window of 16": bounded},
+            x_label="frames received",
+            y_label="frames stored per layer",
+        ),
+    )
+
+
+@claim(
+    "G16",
+    "A local mask keeps the direct access of attention between any two positions.",
+    source="homework",
+    verdict="false",
+    correction="A radius r connects n positions only over ⌈(n − 1)/r⌉ layers.",
+    refutation="one layer that carries a signal from the first to the last of 64 positions with "
+    "a radius of 4",
+)
+def local_mask_reach(trial: Trial) -> Evidence:
+    n, radii = 64, [1, 2, 4, 8, 16, 32, 63]
+    layers = [_layers_to_connect(Local(radius).dense(n, n)) for radius in radii]
+    formula = [math.ceil((n - 1) / radius) for radius in radii]
+    # the same in a real stack: 17 positions, radius 4, from the last to the first
+    reach = [_dependence(trial, depth, Local(4), n=17)[0, -1].item() for depth in (3, 4)]
+    return Evidence(
+        holds=max(layers) == 1,
+        corrected=layers == formula and reach[0] == 0 and reach[1] > 0,
+        measures=[
+            Measure("layers needed for 64 positions, radius 1", layers[0]),
+            Measure("layers needed for 64 positions, radius 4", layers[2]),
+            Measure("derivative across 17 positions, radius 4, 3 layers", reach[0]),
+            Measure("derivative across 17 positions, radius 4, 4 layers", reach[1]),
+        ],
+        chart=Lines(
+            radii,
+            {"measured": layers, "⌈(n − 1)/r⌉": formula},
+            x_label="radius",
+            y_label="layers to connect 64 positions",
+            log="xy",
+        ),
+    )
+
+
+def _inverting_layer(trial: Trial, dim: int = 16) -> MultiHeadAttention:
+    """One head whose output projection is the inverse of its value projection."""
+    layer = trial.build(lambda: MultiHeadAttention(dim, 1, qkv_bias=False))
+    rotation = torch.linalg.qr(trial.normal(dim, dim)).Q
+    layer.to_v.weight.data, layer.to_out.weight.data = rotation, rotation.mT
+    return layer
+
+
+def _scaled(layer: MultiHeadAttention, scale: float) -> MultiHeadAttention:
+    layer.scale = scale
+    return layer
+
+
+def _numbers(matrix) -> Tensor:
+    """An exact matrix of a worked solution, in float64."""
+    rows = [[float(x) for x in matrix.row(i)] for i in range(matrix.rows)]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _fit_convolution(trial: Trial, kernel: Tensor, heads: int) -> float:
+    """Relative residual of position-only heads that are fitted to a convolution of width 3."""
+    x = F.pad(trial.normal(24, kernel.shape[-1]), (0, 0, 1, 1))  # zeros, as the convolution pads
+    target = F.conv1d(x.mT, kernel.permute(1, 2, 0), padding=1).mT
+    return fit_position_heads(trial, x, target, heads)
+
+
+def fit_position_heads(
+    trial: Trial, x: Tensor, target: Tensor, heads: int, starts: int = 2
+) -> float:
+    """Relative squared error of the best heads whose weights depend on distances −1, 0, 1 alone.
+
+    The value and output projections of a head act as one matrix, which is solved for.
+    """
+    values = x.expand(heads, -1, -1)
+    zero = torch.zeros(heads, len(x), 1, dtype=torch.float64)
+    target = target[1:-1]
+
+    def residual(table: Tensor) -> Tensor:
+        mixed, _ = attend(zero, zero, values, mask=Local(1), bias=Toeplitz(table))
+        mixed = mixed[:, 1:-1].transpose(0, 1).flatten(1)
+        fitted = mixed @ torch.linalg.lstsq(mixed, target).solution
+        return (fitted - target).square().sum() / target.square().sum()
+
+    return min(_minimise(residual, trial.normal(heads, 3)) for _ in range(starts))
+
+
+def _minimise(loss: Callable[[Tensor], Tensor], x: Tensor, steps: int = 30) -> float:
+    """The loss after L-BFGS from x."""
+    x = x.requires_grad_()
+    optimizer = torch.optim.LBFGS([x], max_iter=steps, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(x)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    return float(loss(x).detach())
+
+
+def _dependence(trial: Trial, layers: int, mask: Mask | None, n: int = 6) -> Tensor:
+    """Largest derivative of each output position by each input position of an encoder."""
+    encoder, x = trial.build(lambda: Encoder(layers, 4, 2)), trial.normal(n, 4)
+    jacobian = torch.autograd.functional.jacobian(lambda x: encoder(x[None], mask=mask)[0], x)
+    assert isinstance(jacobian, Tensor)
+    return jacobian.abs().amax((1, 3))
+
+
+def _stream(encoder: Encoder, x: Tensor, mask: Mask, cache: KVCache) -> tuple[Tensor, list[int]]:
+    """Outputs frame by frame, and the number of frames stored after each."""
+    outputs, stored = [], []
+    for frame in x.split(1, 1):
+        writer = cache.append(1)
+        outputs.append(encoder(frame, mask=mask, offset=cache.length, cache=writer))
+        cache = writer.new_cache()
+        stored.append(cache.length)
+    return torch.cat(outputs, 1), stored
+
+
+def _delay(trial: Trial, layers: int, ahead: int, n: int = 16) -> float:
+    """Frames after its own that an output waits for, with a look-ahead in every layer."""
+    band = DenseMask(Local(4).dense(n, n).tril(ahead))
+    needed = _dependence(trial, layers, band, n)[0].nonzero().max()
+    return float(needed)
+
+
+def _layers_to_connect(allowed: Tensor) -> int:
+    """Layers after which every position depends on every other."""
+    step, reach, layers = allowed.double(), allowed.double(), 1
+    while not reach.all():
+        reach, layers = ((reach @ step) > 0).double(), layers + 1
+    return layers

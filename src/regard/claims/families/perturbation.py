@@ -1,0 +1,533 @@
+"""Claims about perturbed keys, queries and tokens: which outputs move, and by how much."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard.claims.charts import Bars, Lines, Maps, Points
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.families.temperature import log_slope
+from regard.errors import ShapeError
+from regard.inspection import (
+    jitter_key_effect,
+    jitter_query_effect,
+    make_site,
+    scale_key_effect,
+)
+from regard.nn import MultiHeadAttention
+from regard.ops import attend, attention_weights, dot
+
+DRAWS, QUERIES, KEYS, DIM = 100, 5, 6, 4
+MOVED = 1e-12  # an output that changes by more has moved; rounding is below 1e-14
+
+
+@claim(
+    "C1",
+    "Noise in one query changes one output, that of this query.",
+    source="homework",
+    verdict="true",
+    refutation="another output that changes, or its own that does not",
+    remark="Queries, keys and values are given separately here; in self-attention a token is all "
+    "three (C2).",
+)
+def query_noise_moves_one_output(trial: Trial) -> Evidence:
+    q, k, v = draw_qkv(trial)
+    noisy = q.clone()
+    noisy[:, 2] += 0.1 * trial.normal(DRAWS, DIM)
+    change = (attend(noisy, k, v)[0] - attend(q, k, v)[0]).norm(dim=-1)
+    moved = change > MOVED
+    return Evidence(
+        holds=moved[:, 2].all() and moved.sum() == DRAWS,
+        measures=[Measure.mean(f"outputs that change, of {QUERIES}", moved.double().sum(-1))],
+        chart=Bars(per_output(change), y_label="mean |Δh|, noise in query 2"),
+    )
+
+
+@claim(
+    "C2",
+    "In self-attention, noise in one token changes the output of this token only.",
+    source="homework",
+    verdict="false",
+    correction="It changes all outputs: the token is also a key and a value for all the others.",
+    refutation="an output of another token that does not change",
+)
+def token_noise_moves_all_outputs(trial: Trial) -> Evidence:
+    layer = MultiHeadAttention(8, 1).double().requires_grad_(False)
+    x = trial.normal(DRAWS, QUERIES, 8)
+    noisy = x.clone()
+    noisy[:, 2] += 0.1 * trial.normal(DRAWS, 8)
+    change = (layer(noisy) - layer(x)).norm(dim=-1)
+    moved = change > MOVED
+    return Evidence(
+        holds=moved.sum() == DRAWS,
+        corrected=moved.all(),
+        measures=[Measure.mean(f"outputs that change, of {QUERIES}", moved.double().sum(-1))],
+        chart=Bars(per_output(change), y_label="mean |Δh|, noise in token 2"),
+    )
+
+
+@claim(
+    "C3",
+    "Noise in one key changes the outputs of all queries.",
+    source="homework",
+    verdict="true",
+    refutation="a query, not orthogonal to the noise, whose output stays",
+    remark="Except for a query orthogonal to the noise, or one that gives the key weight 0 or 1.",
+)
+def key_noise_moves_all_outputs(trial: Trial) -> Evidence:
+    q, k, v = draw_qkv(trial)
+    noise = 0.1 * trial.normal(DRAWS, 1, DIM)
+    noisy = k.clone()
+    noisy[:, 3:4] += noise
+    change = (attend(q, noisy, v)[0] - attend(q, k, v)[0]).norm(dim=-1)
+    moved = change > MOVED
+    along = noise / noise.norm(dim=-1, keepdim=True)
+    orthogonal = q - dot(q, along) * along
+    still = (attend(orthogonal, noisy, v)[0] - attend(orthogonal, k, v)[0]).norm(dim=-1)
+    return Evidence(
+        holds=moved.all(),
+        measures=[
+            Measure.mean(f"outputs that change, of {QUERIES}", moved.double().sum(-1)),
+            Measure("largest |Δh| of queries orthogonal to the noise", still.max()),
+        ],
+        chart=Bars(per_output(change), y_label="mean |Δh|, noise in key 3"),
+    )
+
+
+@claim(
+    "C4",
+    "Noise in one key changes only the attention weights of that key.",
+    source="homework",
+    verdict="false",
+    correction="Only the scores of that key change; the weights of all keys do, because each query "
+    "divides by a sum that contains the changed score.",
+    refutation="weights of the other keys that stay",
+)
+def key_noise_moves_one_row(trial: Trial) -> Evidence:
+    q, k, _ = draw_qkv(trial)
+    noisy = k.clone()
+    noisy[:, 3] += 0.5 * trial.normal(DRAWS, DIM)
+    scores = (dot(q, noisy) - dot(q, k)).abs()
+    weights = (attention_weights(q, noisy) - attention_weights(q, k)).abs()
+    touched = [(x > MOVED).any(-2).double().sum(-1) for x in (scores, weights)]
+    return Evidence(
+        holds=touched[1].max() == 1,
+        corrected=(touched[0] == 1).all() and (weights > MOVED).all(),
+        measures=[
+            Measure.mean(f"keys with changed scores, of {KEYS}", touched[0]),
+            Measure.mean(f"keys with changed weights, of {KEYS}", touched[1]),
+        ],
+        chart=Maps(
+            {
+                "|Δ score|, relative to its row": scores[0] / scores[0].amax(-1, keepdim=True),
+                "|Δ weight|, relative": weights[0] / weights[0].amax(-1, keepdim=True),
+            }
+        ),
+    )
+
+
+@claim(
+    "C5",
+    "Noise of mean zero in a key does not change the expected output.",
+    source="homework",
+    verdict="false",
+    correction="Only to first order. To second order the mean output moves by "
+    "½ σ² β² |q|² a (1 − 2a) (v − h), a the weight of the key.",
+    refutation="a mean change whose interval contains 0 at every size of the noise",
+)
+def key_noise_moves_the_mean(trial: Trial) -> Evidence:
+    return mean_shift(trial, "key")
+
+
+@claim(
+    "C6",
+    "A small perturbation of mean zero leaves the output unchanged.",
+    source="homework",
+    verdict="false",
+    correction="Each draw moves the output in proportion to the size of the noise; only the mean "
+    "over draws moves by its square.",
+    refutation="outputs that stay, or that move with another power of the size",
+)
+def small_noise_moves_outputs(trial: Trial) -> Evidence:
+    q, k, v = draw_qkv(trial)
+    sigmas, before = torch.logspace(-3, -1, 9).tolist(), attend(q, k, v)[0]
+    noise = trial.normal(25, DRAWS, DIM)
+    sizes, means = [], []
+    for sigma in sigmas:
+        noisy = k.repeat(50, 1, 1, 1)
+        noisy[:, :, 2] += sigma * torch.cat([noise, -noise])  # in pairs: the first order cancels
+        change = attend(q.expand(50, *q.shape), noisy, v.expand(50, *v.shape))[0] - before
+        sizes.append(change.norm(dim=-1).mean())
+        means.append(change.mean(0).norm(dim=-1).mean())
+    slopes = [log_slope(sigmas, torch.stack(x)) for x in (sizes, means)]
+    return Evidence(
+        holds=max(sizes) < 1e-12,
+        corrected=abs(slopes[0] - 1) < 0.05 and abs(slopes[1] - 2) < 0.1,
+        measures=[
+            Measure("mean |Δh| at σ = 0.1", sizes[-1]),
+            Measure("power of σ, single draws", slopes[0]),
+            Measure("power of σ, mean over draws", slopes[1]),
+        ],
+        chart=Lines(
+            sigmas,
+            {"single draws, mean |Δh|": sizes, "mean over draws, |mean Δh|": means},
+            x_label="size of the noise σ",
+            y_label="change of the output",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "C7",
+    "Noise of mean zero in a query does not change its expected output.",
+    source="homework",
+    verdict="false",
+    correction="Only to first order. To second order the mean output moves by "
+    "½ σ² β² Σ a_j |k_j − k̄|² (v_j − h), k̄ the mean of the keys under the weights a.",
+    refutation="a mean change whose interval contains 0 at every size of the noise",
+)
+def query_noise_moves_the_mean(trial: Trial) -> Evidence:
+    return mean_shift(trial, "query")
+
+
+@claim(
+    "C8",
+    "The effect of a perturbed key on an output is proportional to its weight a.",
+    source="homework",
+    verdict="conditional",
+    condition="The weight is small: the law is a (1 − a), largest at ½ and 0 for a key that "
+    "has all of the weight.",
+    refutation="an effect at a weight near 1 as large as a says, or one far from a (1 − a)",
+)
+def effect_by_weight(trial: Trial) -> Evidence:
+    gaps, step = torch.linspace(-8, 8, 65).double(), 1e-4
+    v = trial.normal(KEYS, 3)
+    a, _ = one_key_ahead(gaps, v)
+    effect = (one_key_ahead(gaps + step, v)[1] - one_key_ahead(gaps - step, v)[1]).norm(dim=-1)
+    effect = effect / (2 * step) / (v[0] - v[1:].mean(0)).norm()  # per distance of the values
+    small, law = a < 0.02, (effect - a * (1 - a)).abs().max()
+    return Evidence(
+        holds=(effect / a - 1).abs().max() < 0.05,
+        holds_if=(effect / a - 1)[small].abs().max() < 0.05 and law < 1e-6,
+        measures=[
+            Measure("effect / a, weights below 0.02, smallest", (effect / a)[small].min()),
+            Measure("effect / a, largest weight", (effect / a)[-1]),
+            Measure("largest |effect − a (1 − a)|", law),
+        ],
+        chart=Points(
+            {"measured": (a, effect)},
+            x_label="weight a of the key",
+            y_label="|∂h / ∂score|, relative",
+            curves={"a": (a, a), "a (1 − a)": (a, a * (1 - a))},
+        ),
+    )
+
+
+@claim(
+    "C9",
+    "The larger β, the more sensitive the output is to a perturbed score.",
+    source="homework",
+    verdict="conditional",
+    condition="β is below a peak; sensitivity is β a (1 − a), and where one key has won, it is 0. "
+    "For two keys with a lead δ the peak is at β = 1.54 / δ.",
+    refutation="sensitivity that rises at every β, or that has no single peak",
+)
+def sensitivity_by_beta(trial: Trial) -> Evidence:
+    betas, leads = torch.linspace(0.05, 8, 160).double(), [0.5, 1.0, 2.0]
+    curves, peaks, single = {}, [], []
+    for lead in leads:
+        score = torch.full_like(betas, lead).requires_grad_()
+        _, h = one_key_ahead(betas * score, torch.tensor([[1.0], [0.0]]).double())
+        curve = torch.autograd.grad(h.sum(), score)[0]
+        rising = curve.diff() > 0
+        peak = int(curve.argmax())
+        single.append(bool(rising[:peak].all() and not rising[peak:].any()))
+        peaks.append(float(betas[peak]) * lead)
+        curves[f"lead {lead:g}"] = curve
+    return Evidence(
+        holds=all(curve.diff().min() > 0 for curve in curves.values()),
+        holds_if=all(single) and all(abs(peak - 1.543) < 0.15 for peak in peaks),
+        measures=[
+            Measure("β · lead at the peak, lead 1", peaks[1]),
+            Measure("sensitivity at the peak, lead 1", curves["lead 1"].max()),
+            Measure("sensitivity at β = 8, lead 1", curves["lead 1"][-1]),
+        ],
+        chart=Lines(betas, curves, x_label="β", y_label="|∂h / ∂score|"),
+    )
+
+
+@claim(
+    "C10",
+    "Multiplying a key by α > 1 raises its weight for every query.",
+    source="homework",
+    verdict="false",
+    correction="It raises the weight where k · q > 0, lowers it where k · q < 0, and keeps it "
+    "where they are orthogonal.",
+    refutation="a weight that rises although k · q < 0, or falls although k · q > 0",
+)
+def scaled_key_by_sign(trial: Trial) -> Evidence:
+    q, k = trial.normal(2000, QUERIES, DIM), trial.normal(2000, KEYS, DIM)
+    score, before = dot(q, k)[..., 0], attention_weights(q, k)[..., 0]
+    alphas, broken = torch.logspace(0, 2, 21).tolist(), 0
+    curves, rises = [], torch.zeros(())
+    for alpha in alphas:
+        after = attention_weights(q, scale_first(k, alpha))[..., 0]
+        change = after - before
+        broken += int((change * score.sign() < -1e-12).sum())
+        rises = (change > 0).double().mean()
+        curves.append(after[0])
+    shown = torch.stack(curves).T
+    return Evidence(
+        holds=rises == 1,
+        corrected=broken == 0 and 0.3 < rises < 0.7,
+        measures=[
+            Measure("share of queries whose weight rises, α = 100", rises),
+            Measure(f"cases against the sign of k · q, of {score.numel() * len(alphas)}", broken),
+        ],
+        chart=Lines(
+            alphas,
+            {f"k · q = {s:+.2f}": w for s, w in zip(score[0].tolist(), shown, strict=True)},
+            x_label="factor α of the key",
+            y_label="weight of the key",
+            log="x",
+        ),
+    )
+
+
+@claim(
+    "C11",
+    "As the factor of a key grows without bound, all outputs go to its value.",
+    source="homework",
+    verdict="false",
+    correction="Outputs of queries with k · q > 0 go to its value; those with k · q < 0 go to what "
+    "the other keys give without it.",
+    refutation="an output with k · q < 0 that goes to the value of the key",
+)
+def scaled_key_limit(trial: Trial) -> Evidence:
+    q, k, v = draw_qkv(trial)
+    positive = dot(q, k)[..., 0] > 0
+    alphas = torch.logspace(0, 8, 33).tolist()
+    rest = attend(q, k[:, 1:], v[:, 1:])[0]
+    to_value, to_rest = (
+        torch.stack([(attend(q, scale_first(k, a), v)[0] - x).norm(dim=-1) for a in alphas])
+        for x in (v[:, :1], rest)
+    )
+    last = torch.where(positive, to_value[-1], to_rest[-1])
+    return Evidence(
+        holds=to_value[-1].max() < 1e-6,
+        corrected=last.max() < 1e-6,
+        measures=[
+            Measure(
+                "share of outputs at its value, α = 10⁸", (to_value[-1] < 1e-6).double().mean()
+            ),
+            Measure("largest distance from the limit by sign", last.max()),
+        ],
+        chart=Lines(
+            alphas[:17],
+            {
+                "k · q > 0": to_value[:17, positive].median(-1).values,
+                "k · q < 0": to_value[:17, ~positive].median(-1).values,
+            },
+            x_label="factor α of the key",
+            y_label="median |h − v| to its value",
+            log="x",
+        ),
+    )
+
+
+@claim(
+    "C12",
+    "Multiplying a key by α > 1 moves the outputs towards its value.",
+    source="homework",
+    verdict="conditional",
+    condition="The query has k · q > 0. The output is exactly a v + (1 − a) h', h' the output "
+    "without the key, so it moves towards v where a rises, and away where a falls.",
+    refutation="an output with k · q > 0 that moves away, or one off the line from h' to v",
+)
+def scaled_key_moves_outputs(trial: Trial) -> Evidence:
+    q, k, v = draw_qkv(trial)
+    positive, value = dot(q, k)[..., 0] > 0, v[:, :1]
+    rest = attend(q, k[:, 1:], v[:, 1:])[0]
+    distances, off = [], []
+    alphas = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
+    for alpha in alphas:
+        scaled = scale_first(k, alpha)
+        h, a = attend(q, scaled, v)[0], attention_weights(q, scaled)[..., :1]
+        distances.append((h - value).norm(dim=-1))
+        off.append((h - a * value - (1 - a) * rest).abs().max())
+    nearer = torch.stack(distances).diff(dim=0) < 1e-12
+    share = torch.stack(distances) / distances[0]
+    return Evidence(
+        holds=nearer.all(),
+        holds_if=nearer[:, positive].all() and max(off) < 1e-12,
+        measures=[
+            Measure("share that moves nearer, k · q > 0", nearer[:, positive].double().mean()),
+            Measure("share that moves nearer, k · q < 0", nearer[:, ~positive].double().mean()),
+            Measure("largest distance from a v + (1 − a) h'", max(off)),
+        ],
+        chart=Lines(
+            alphas,
+            {
+                "k · q > 0": share[:, positive].mean(-1),
+                "k · q < 0": share[:, ~positive].mean(-1),
+            },
+            x_label="factor α of the key",
+            y_label="mean |h − v| relative to α = 1",
+        ),
+    )
+
+
+@claim(
+    "C13",
+    "To first order, multiplying a key by α changes an output by β (α − 1) s a (v − h), s being "
+    "k · q and a the weight of the key.",
+    source="homework",
+    verdict="true",
+    refutation="an error that falls slower than the square of α − 1",
+    remark="As stated in the source the factors were in an order that does not multiply.",
+)
+def scaled_key_first_order(trial: Trial) -> Evidence:
+    q, k, v = draw_qkv(trial)
+    score, a, h = dot(q, k)[..., :1], attention_weights(q, k)[..., :1], attend(q, k, v)[0]
+    direction = DIM**-0.5 * score * a * (v[:, :1] - h)
+    excess = torch.logspace(-4, 0, 17).tolist()
+    errors = []
+    for x in excess:
+        change = attend(q, scale_first(k, 1 + x), v)[0] - h
+        errors.append((change - x * direction).norm(dim=-1).mean())
+    slope = log_slope(excess[:9], torch.stack(errors[:9]))
+    effect = scale_key_effect(make_site(q[:, None], k[:, None], v[:, None]), 0, 1.01)
+    assert effect.first_order is not None
+    same = (effect.first_order[:, 0] - 0.01 * direction).abs().max()
+    return Evidence(
+        holds=abs(slope - 2) < 0.05 and same < 1e-12,
+        measures=[
+            Measure("power of α − 1 in the error", slope),
+            Measure("error / (α − 1)² at α = 1.0001", errors[0] / excess[0] ** 2),
+            Measure("difference from rg.scale_key_effect", same),
+        ],
+        chart=Lines(
+            excess,
+            {
+                "change": [x * direction.norm(dim=-1).mean() for x in excess],
+                "error of the first order": errors,
+            },
+            x_label="α − 1",
+            y_label="mean norm",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "C14",
+    "With tokens as columns, the output of attention is softmax(KᵀQ) V.",
+    source="homework",
+    verdict="false",
+    correction="It is V softmax(KᵀQ): V is t × m and the weights are m × n.",
+    refutation="sizes n ≠ t for which softmax(KᵀQ) V can be multiplied",
+)
+def column_product(trial: Trial) -> Evidence:
+    from regard.work import SolutionBuilder
+
+    refused, suggested, right, sizes = 0, 0, 0, (trial.integers(5, 12, 3) + 1).tolist()
+    sizes = [(n, m, t) for n, m, t in sizes if n != t]
+    for n, m, t in sizes:
+        q, k, v = trial.normal(n, 2), trial.normal(m, 2), trial.normal(m, t)
+        a = attention_weights(q, k)
+        builder = SolutionBuilder("attention", {"A": a.T.tolist(), "V": v.T.tolist()})
+        try:
+            builder.add_step("H", "product", "A", "V", title="the output")
+        except ShapeError as error:
+            refused += 1
+            suggested += "try V A" in str(error)
+        out = builder.values[builder.add_step("VA", "product", "V", "A", title="the output")]
+        difference = torch.tensor(out.tolist(), dtype=torch.float64).T - attend(q, k, v)[0]
+        right += bool(difference.abs().max() < 1e-9)
+    return Evidence(
+        holds=refused == 0,
+        corrected=refused == suggested == right == len(sizes),
+        measures=[
+            Measure("share of sizes where A V does not multiply", refused / len(sizes)),
+            Measure("share of sizes where V A is the output", right / len(sizes)),
+        ],
+        chart=Bars(
+            {"A V": 1 - refused / len(sizes), "V A": right / len(sizes)},
+            y_label="share of sizes (n ≠ t) that give the output",
+        ),
+    )
+
+
+def draw_qkv(trial: Trial) -> tuple[Tensor, Tensor, Tensor]:
+    """Random queries, keys and values, 100 of each."""
+    return (
+        trial.normal(DRAWS, QUERIES, DIM),
+        trial.normal(DRAWS, KEYS, DIM),
+        trial.normal(DRAWS, KEYS, 3),
+    )
+
+
+def scale_first(k: Tensor, alpha: float) -> Tensor:
+    """The keys, the first multiplied by alpha."""
+    return torch.cat([alpha * k[..., :1, :], k[..., 1:, :]], -2)
+
+
+def per_output(change: Tensor) -> dict[str, float]:
+    """Mean size of the change of each output, for a bar chart."""
+    return {f"output {i}": float(x) for i, x in enumerate(change.mean(0))}
+
+
+def one_key_ahead(gaps: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight of the first key and output, if its score is ahead of the others by each gap."""
+    k = torch.cat([gaps[:, None], gaps.new_zeros(len(gaps), len(v) - 1)], -1)[..., None]
+    q, v = torch.ones_like(k[:, :1]), v.expand(len(gaps), *v.shape)
+    return attention_weights(q, k, scale=1.0)[:, 0, 0], attend(q, k, v, scale=1.0)[0][:, 0]
+
+
+def mean_shift(trial: Trial, noisy: Literal["key", "query"]) -> Evidence:
+    """Mean change of outputs under noise, by sampling, against the closed form of second order."""
+    cases, sigma, draws = 20, 0.2, trial.size(2000, 40000)
+    q, k, v = (
+        trial.normal(cases, 1, DIM),
+        trial.normal(cases, KEYS, DIM),
+        trial.normal(cases, KEYS, 3),
+    )
+    site = make_site(q[:, None], k[:, None], v[:, None])
+    effect = (
+        jitter_key_effect(site, 0, sigma) if noisy == "key" else jitter_query_effect(site, 0, sigma)
+    )
+    predicted = effect.mean[:, 0, 0]
+    noise = sigma * trial.normal(draws, cases, 1, DIM)
+    changes = []
+    for signed in (noise, -noise):  # in pairs, so that the first order cancels
+        q_, k_ = q.expand(draws, -1, -1, -1), k.expand(draws, -1, -1, -1)
+        if noisy == "key":
+            k_ = torch.cat([k_[..., :1, :] + signed, k_[..., 1:, :]], -2)
+        else:
+            q_ = q_ + signed
+        changes.append(
+            (attend(q_, k_, v.expand(draws, -1, -1, -1))[0] - attend(q, k, v)[0])[..., 0, :]
+        )
+    change = (changes[0] + changes[1]) / 2
+    ratio = Measure.mean(
+        "mean change / prediction", (change * predicted).sum((-2, -1)) / predicted.square().sum()
+    )
+    assert ratio.low is not None
+    single = changes[0].norm(dim=-1).mean()
+    return Evidence(
+        holds=ratio.low <= 0,
+        corrected=ratio.low > 0 and abs(ratio.value - 1) < 0.2,
+        measures=[
+            ratio,
+            Measure("|mean Δh| at σ = 0.2", change.mean(0).norm(dim=-1).mean()),
+            Measure("mean |Δh| of single draws", single),
+        ],
+        chart=Points(
+            {f"{cases} random cases, 3 features": (predicted.flatten(), change.mean(0).flatten())},
+            x_label="predicted mean change",
+            y_label="mean change over draws",
+            curves={"equal": (predicted.aminmax(), predicted.aminmax())},
+        ),
+    )

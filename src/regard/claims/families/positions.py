@@ -1,0 +1,674 @@
+"""Claims about position and order: permutations, sinusoids, relative positions, longer inputs."""
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.claims.charts import Bars, Lines, Maps
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.training import Batch, train_model
+from regard.errors import ShapeError
+from regard.models import Classifier, ClassifierConfig
+from regard.nn import (
+    ALiBiBias,
+    BucketBias,
+    Encoder,
+    RelativeKeyBias,
+    ToeplitzBias,
+    TokenEmbedding,
+    xavier_linear,
+)
+from regard.ops import Causal, Mask, Padding, frequencies, sinusoidal, sinusoidal_shift
+
+TRAINED_LENGTH = 24
+# tokens that no model was trained at: up to 1.3 and 2.7 times the trained length
+RANGES = {"1 to 23": (1, 24), "24 to 31": (24, 32), "32 to 63": (32, 64)}
+POSITIONS: dict[str, dict[str, Any]] = {
+    "sinusoidal": {"positions": "sinusoidal"},
+    "learned": {"positions": "learned", "max_positions": 64},
+    "relative": {"positions": "none", "relative_bias": "toeplitz", "max_distance": 16},
+}
+
+
+@claim(
+    "F1",
+    "Self-attention is permutation invariant.",
+    source="exam",
+    verdict="false",
+    correction="It is equivariant: permuted inputs give permuted outputs. Only a symmetric pool, "
+    "or a class token, makes the result invariant.",
+    refutation="outputs that stay in place when the inputs are permuted",
+)
+def permutation_invariance(trial: Trial) -> Evidence:
+    names = ("f(Px) − f(x)", "f(Px) − P f(x)", "mean pool", "class token")
+    changes = {name: [] for name in names}
+    for _ in range(20):
+        encoder, x = trial.build(lambda: Encoder(2, 16, 4)), trial.normal(1, 8, 16)
+        order = torch.cat([torch.zeros(1).long(), 1 + _permutation(trial, 7)])  # token 0 stays
+        y, moved = encoder(x)[0], encoder(x[:, order])[0]
+        pairs = (y[1:], moved[1:]), (y[order], moved), (y.mean(0), moved.mean(0)), (y[0], moved[0])
+        for name, (a, b) in zip(names, pairs, strict=True):
+            changes[name].append((a - b).abs().max())
+    return Evidence(
+        holds=max(changes[names[0]]) < 1e-10,
+        corrected=min(changes[names[0]]) > 0.01
+        and all(max(changes[name]) < 1e-10 for name in names[1:]),
+        measures=[Measure(f"largest change, {name}", max(changes[name])) for name in names],
+        chart=Bars(
+            {name: max(x) + 1e-17 for name, x in changes.items()}, y_label="change", log="y"
+        ),
+    )
+
+
+@claim(
+    "F2",
+    "Without positions, 'cat chased dog' and 'dog chased cat' get the same vectors.",
+    source="exam",
+    verdict="conditional",
+    condition="Vectors are matched word by word, not slot by slot, and there is no causal mask.",
+    refutation="a word whose vector differs between the two sentences without a mask, or the same "
+    "vectors under a causal mask",
+)
+def cat_and_dog(trial: Trial) -> Evidence:
+    embed = trial.build(lambda: TokenEmbedding(3, 16, positions="none"))
+    placed = trial.build(lambda: TokenEmbedding(3, 16))
+    encoder = trial.build(lambda: Encoder(2, 16, 4))
+    first, second, cases = torch.tensor([[0, 1, 2]]), torch.tensor([[2, 1, 0]]), {}
+    for name, layer, mask in (
+        ("no positions", embed, None),
+        ("sinusoidal", placed, None),
+        ("causal mask", embed, Causal()),
+    ):
+        a, b = (encoder(layer(words), mask=mask)[0] for words in (first, second))
+        cases[name] = {
+            "same word": (a - b.flip(0)).norm(dim=-1).max(),
+            "same slot": (a - b).norm(dim=-1).max(),
+        }
+    same_word = {name: distances["same word"] for name, distances in cases.items()}
+    slot = cases["no positions"]["same slot"]
+    return Evidence(
+        holds=max(slot, same_word["causal mask"]) < 1e-10,
+        holds_if=same_word["no positions"] < 1e-10 and min(slot, same_word["sinusoidal"]) > 1e-3,
+        measures=[
+            Measure("distance by slot, no positions", slot),
+            *(Measure(f"distance by word, {name}", x) for name, x in same_word.items()),
+        ],
+        chart=Bars(cases, y_label="largest distance of vectors"),
+    )
+
+
+@claim(
+    "F3",
+    "An encoder without positions cannot learn the order of its tokens.",
+    source="exam",
+    verdict="true",
+    refutation="an accuracy above 0.6 on 'does A come before B' without positions and mask, or "
+    "below 0.9 with positions",
+    remark="It holds for attention without a mask. A causal mask tells order too: two causal "
+    "layers without positions solve the task.",
+    trained=True,
+    study="order",
+)
+def order_without_positions(trial: Trial) -> Evidence:
+    accuracy = _order_study(trial.seed, trial.full, trial.device)
+    return Evidence(
+        holds=max(accuracy["none"]) < 0.6
+        and all(min(accuracy[kind]) > 0.9 for kind in ("sinusoidal", "learned", "relative")),
+        measures=[Measure.mean(f"accuracy, positions: {k}", x) for k, x in accuracy.items()],
+        chart=_accuracy_bars(accuracy, "accuracy, A before B"),
+    )
+
+
+@claim(
+    "F4",
+    "A causal mask alone lets a model know the order of its tokens, without positions.",
+    source="common belief",
+    verdict="conditional",
+    condition="There are at least two layers. In one layer the last token sees a set.",
+    refutation="one layer whose last output changes when its prefix is shuffled, or two whose "
+    "output does not",
+)
+def causal_order(trial: Trial) -> Evidence:
+    depths, changes = [1, 2, 3, 4], []
+    for depth in depths:
+        draws = []
+        for _ in range(10):
+            encoder = trial.build(lambda depth=depth: Encoder(depth, 16, 4))
+            x = trial.normal(1, 8, 16)
+            shuffled = x[:, [6, 5, 4, 3, 2, 1, 0, 7]]
+            a, b = (encoder(tokens, mask=Causal())[0, -1] for tokens in (x, shuffled))
+            draws.append((a - b).norm())
+        changes.append(torch.stack(draws))
+    return Evidence(
+        holds=all(x.min() > 1e-3 for x in changes),
+        holds_if=changes[0].max() < 1e-10 and all(x.min() > 1e-3 for x in changes[1:]),
+        measures=[
+            Measure("largest change of the last output, 1 layer", changes[0].max()),
+            Measure.mean("change of the last output, 2 layers", changes[1]),
+            Measure.mean("change of the last output, 4 layers", changes[3]),
+        ],
+        chart=Bars(
+            {f"{d} layer{'s' * (d > 1)}": x.mean() for d, x in zip(depths, changes, strict=True)},
+            y_label="change of the last output",
+        ),
+    )
+
+
+@claim(
+    "F5",
+    "Sinusoidal encodings give every position a code of its own.",
+    source="exam",
+    verdict="true",
+    refutation="two of 2,000 positions with the same code",
+    remark="How far apart codes are depends on the width: 6e-5 at d = 2, above 1 at d = 64.",
+)
+def codes_differ(trial: Trial) -> Evidence:
+    widths = [2, 4, 8, 16, 64]
+    smallest = [torch.pdist(sinusoidal(torch.arange(2000), d)).min() for d in widths]
+    return Evidence(
+        holds=min(smallest) > 1e-6,
+        measures=[
+            Measure(f"smallest distance of 2,000 codes, d = {d}", x)
+            for d, x in zip(widths, smallest, strict=True)
+        ],
+        chart=Lines(
+            widths,
+            {"smallest distance": smallest},
+            x_label="width d",
+            y_label="smallest distance of two codes",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "F6",
+    "Sinusoidal encodings stay between −1 and 1, and their norm is the same at every position.",
+    source="exam",
+    verdict="true",
+    refutation="an entry beyond 1, or a norm other than √(d/2)",
+)
+def codes_bounded(trial: Trial) -> Evidence:
+    positions = trial.integers(100_000, 2000)
+    widths, spread, largest = [4, 16, 64, 256], [], []
+    for d in widths:
+        codes = sinusoidal(positions, d)
+        spread.append((codes.norm(dim=-1) - math.sqrt(d / 2)).abs().max())
+        largest.append(codes.abs().max())
+    at = torch.arange(60)
+    code = sinusoidal(at, 64)
+    return Evidence(
+        holds=max(largest) <= 1 and max(spread) < 1e-9,
+        measures=[
+            Measure("largest entry", max(largest)),
+            Measure("largest difference of a norm from √(d/2)", max(spread)),
+        ],
+        chart=Lines(
+            at,
+            {"norm, d = 64": code.norm(dim=-1), "feature 0": code[:, 0], "feature 8": code[:, 8]},
+            x_label="position",
+            y_label="value",
+        ),
+    )
+
+
+@claim(
+    "F7",
+    "Shifting a sinusoidal encoding by k positions is one linear map, whatever the position.",
+    source="exam",
+    verdict="true",
+    refutation="a residual of the rotation above rounding, for any shift up to 64",
+    remark="A rotation of each pair of features by an angle of k times its frequency.",
+)
+def shift_is_linear(trial: Trial) -> Evidence:
+    shifts, at = [1, 2, 4, 8, 16, 32, 64], torch.arange(200)
+    table = trial.normal(264, 32)  # codes without structure, for comparison
+    residuals = {"sinusoidal": [], "random codes, best matrix": []}
+    for k in shifts:
+        codes, shifted = sinusoidal(at, 32), sinusoidal(at + k, 32)
+        rotated = codes @ sinusoidal_shift(k, 32).mT
+        residuals["sinusoidal"].append((rotated - shifted).abs().max() + 1e-17)
+        fit = torch.linalg.lstsq(table[at], table[at + k]).solution
+        residuals["random codes, best matrix"].append((table[at] @ fit - table[at + k]).abs().max())
+    return Evidence(
+        holds=max(residuals["sinusoidal"]) < 1e-10,
+        measures=[Measure(f"largest residual, {n}", max(x)) for n, x in residuals.items()],
+        chart=Lines(
+            shifts, residuals, x_label="shift k", y_label="|R PE(p) − PE(p + k)|", log="xy"
+        ),
+    )
+
+
+@claim(
+    "F8",
+    "The dot product of two sinusoidal encodings depends on their distance alone.",
+    source="exam",
+    verdict="true",
+    refutation="two pairs at one distance with different products",
+    remark="It does not fall steadily with the distance. After query and key projections, as a "
+    "model uses them, it depends on the positions too.",
+)
+def products_by_distance(trial: Trial) -> Evidence:
+    codes = sinusoidal(torch.arange(64), 64)
+    q, k = (codes @ trial.normal(64, 64) / 8 for _ in range(2))
+    grams = {"PE(p) · PE(q)": codes @ codes.mT, "after projections": q @ k.mT}
+    errors = {name: _toeplitz_error(gram) for name, gram in grams.items()}
+    rises = grams["PE(p) · PE(q)"][0].diff().gt(0).sum()
+    return Evidence(
+        holds=errors["PE(p) · PE(q)"] < 1e-9,
+        measures=[
+            *(Measure(f"largest spread at one distance, {n}", x) for n, x in errors.items()),
+            Measure("steps of 63 at which the product rises", rises),
+        ],
+        chart=Maps(grams, x_label="position q", y_label="position p"),
+    )
+
+
+@claim(
+    "F9",
+    "Sinusoidal positions let a model extrapolate to inputs longer than those it was trained on.",
+    source="exam",
+    verdict="conditional",
+    condition="'Extrapolate' means that the codes exist there. A model trained on 24 tokens does "
+    "not use them right beyond.",
+    refutation="an accuracy beyond the trained length that stays above 0.9, or codes that are not "
+    "defined there",
+    trained=True,
+    study="positions",
+)
+def sinusoids_extrapolate(trial: Trial) -> Evidence:
+    accuracy = _length_study(trial.seed, trial.full, trial.device)["sinusoidal"]
+    defined = sinusoidal(torch.arange(10_000), 32).isfinite().all()
+    return Evidence(
+        holds=accuracy[:, 1:].min() > 0.9,
+        holds_if=defined and accuracy[:, 0].min() > 0.9 and accuracy[:, 1:].max() < 0.8,
+        measures=_by_range(accuracy, "sinusoidal"),
+        chart=_range_chart({"sinusoidal": accuracy}),
+    )
+
+
+@claim(
+    "F10",
+    "Relative positions extrapolate to longer inputs better than absolute ones.",
+    source="homework",
+    verdict="true",
+    refutation="an accuracy of relative positions beyond the trained length that is not above "
+    "that of sinusoidal and learned ones in every seed",
+    trained=True,
+    study="positions",
+)
+def relative_extrapolates(trial: Trial) -> Evidence:
+    accuracy = _length_study(trial.seed, trial.full, trial.device)
+    relative, others = accuracy["relative"], (accuracy["sinusoidal"], accuracy["learned"])
+    margins = torch.stack([relative - other for other in others])[..., 1:]
+    return Evidence(
+        holds=margins.min() > 0.1 and relative[:, 1].min() > 0.9,
+        measures=[
+            *_by_range(relative, "relative"),
+            Measure("smallest lead over absolute positions, 24 to 63", margins.min()),
+        ],
+        chart=_range_chart(accuracy),
+    )
+
+
+@claim(
+    "F11",
+    "Learned positions are tied to the range of positions seen in training.",
+    source="homework",
+    verdict="true",
+    refutation="rows of the table beyond that range that changed in training, or an accuracy "
+    "there well above chance",
+    remark="Those rows get no gradient and keep their initial values; beyond the table there is "
+    "no row at all.",
+    trained=True,
+    study="positions",
+)
+def learned_positions_range(trial: Trial) -> Evidence:
+    accuracy = _length_study(trial.seed, trial.full, trial.device)["learned"]
+    moved = _learned_rows(trial.seed, trial.full, trial.device)
+    try:
+        TokenEmbedding(4, 8, positions="learned", max_positions=64)(torch.zeros(1, 65).long())
+        refused = 0.0
+    except ShapeError:
+        refused = 1.0
+    return Evidence(
+        holds=moved[TRAINED_LENGTH:].max() == 0
+        and moved[:TRAINED_LENGTH].min() > 0
+        and accuracy[:, 0].min() > 0.9
+        and accuracy[:, 1:].max() < 0.3
+        and refused,
+        measures=[
+            Measure("largest change of a row beyond position 23", moved[TRAINED_LENGTH:].max()),
+            Measure("smallest change of a row up to it", moved[:TRAINED_LENGTH].min()),
+            *_by_range(accuracy, "learned"),
+        ],
+        chart=Lines(
+            range(64), {"row": moved}, x_label="position", y_label="change of its row in training"
+        ),
+    )
+
+
+@claim(
+    "F12",
+    "A relative position bias is shift invariant.",
+    source="homework",
+    verdict="true",
+    refutation="outputs that change when the whole sequence is moved to later positions",
+    remark="Checked for Toeplitz, T5, ALiBi and relative-key biases and for rotary positions, "
+    "beside sinusoidal positions, which do change.",
+)
+def relative_shift(trial: Trial) -> Evidence:
+    biases = {
+        "Toeplitz": lambda: ToeplitzBias(2, radius=4),
+        "T5 buckets": lambda: BucketBias(2, buckets=8),
+        "ALiBi": lambda: ALiBiBias(2),
+        "relative keys": lambda: RelativeKeyBias(4, radius=4),
+    }
+    changes = {}
+    for name, make in biases.items():
+        bias = trial.build(make)
+        for table in bias.parameters():
+            table.data = trial.normal(*table.shape)
+        encoder = trial.build(lambda bias=bias: Encoder(2, 8, 2, relative=bias))
+        changes[name] = _shift_change(trial, encoder)
+    changes["rotary"] = _shift_change(trial, trial.build(lambda: Encoder(2, 8, 2, rope_theta=1e4)))
+    changes["sinusoidal"] = _shift_change(trial, trial.build(lambda: Encoder(2, 8, 2)), codes=True)
+    relative = [x for name, x in changes.items() if name != "sinusoidal"]
+    return Evidence(
+        holds=max(relative) < 1e-10,
+        measures=[Measure(f"largest change, {name}", x) for name, x in changes.items()],
+        chart=Bars(
+            {name: x + 1e-17 for name, x in changes.items()},
+            y_label="change after a shift by 5",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "F13",
+    "In the formula sin(p / 10000^(2i/d)), i is the index of the feature.",
+    source="exercises",
+    verdict="false",
+    correction="i is the index of a pair: features 2i and 2i + 1 share a frequency, i = 0 … "
+    "d/2 − 1.",
+    refutation="encodings that equal the formula with i as the index of the feature",
+)
+def index_is_pair(trial: Trial) -> Evidence:
+    d, p = 32, trial.integers(1000, 50)
+    feature = torch.arange(d)
+    readings = {"i = pair": feature // 2, "i = feature": feature}
+    speeds = {name: 10000.0 ** (-2 * i.double() / d) for name, i in readings.items()}
+    errors = {}
+    for name, speed in speeds.items():
+        angles = p[:, None] * speed
+        codes = torch.where(feature % 2 == 0, angles.sin(), angles.cos())
+        errors[name] = (codes - sinusoidal(p, d)).abs().max()
+    return Evidence(
+        holds=errors["i = feature"] < 1e-9,
+        corrected=errors["i = pair"] < 1e-9 and len(frequencies(d)) == d // 2,
+        measures=[Measure(f"largest difference, {name}", x) for name, x in errors.items()],
+        chart=Lines(feature, speeds, x_label="feature", y_label="frequency", log="y"),
+    )
+
+
+@claim(
+    "F14",
+    "A task that does not depend on order needs no positions.",
+    source="homework",
+    verdict="true",
+    refutation="an accuracy without positions that is below that with positions by 0.03",
+    trained=True,
+    study="order",
+)
+def bag_task(trial: Trial) -> Evidence:
+    accuracy = _bag_study(trial.seed, trial.full, trial.device)
+    lead = torch.tensor(accuracy["none"]) - torch.tensor(accuracy["sinusoidal"])
+    return Evidence(
+        holds=min(accuracy["none"]) > 0.95 and lead.min() > -0.03,
+        measures=[
+            *(Measure.mean(f"accuracy, positions: {k}", x) for k, x in accuracy.items()),
+            Measure.mean("lead without positions", lead),
+        ],
+        chart=_accuracy_bars(accuracy, "accuracy, more A than B"),
+    )
+
+
+@claim(
+    "F15",
+    "Relative positions are better than absolute ones.",
+    source="homework",
+    verdict="conditional",
+    condition="The task asks for a distance, such as 'the token before'. For a fixed place, such "
+    "as 'the third token', absolute positions are better.",
+    refutation="relative positions that find the third token, or that fall behind at 'the token "
+    "before' on longer inputs",
+    trained=True,
+    study="positions",
+)
+def absolute_or_relative(trial: Trial) -> Evidence:
+    lengths = _length_study(trial.seed, trial.full, trial.device)
+    third = _third_study(trial.seed, trial.full, trial.device)
+    accuracy = {
+        "token before, longer inputs": {n: lengths[n][:, 1] for n in ("sinusoidal", "relative")},
+        "third token": {name: third[name][:, 0] for name in ("sinusoidal", "relative")},
+    }
+    leads = [x["relative"] - x["sinusoidal"] for x in accuracy.values()]
+    return Evidence(
+        holds=min(lead.min() for lead in leads) > 0,
+        holds_if=leads[0].min() > 0.1 and leads[1].max() < -0.1,
+        measures=[
+            Measure.mean(f"accuracy, {task}, {name}", x)
+            for task, kinds in accuracy.items()
+            for name, x in kinds.items()
+        ],
+        chart=Bars(
+            {task: {n: x.mean() for n, x in kinds.items()} for task, kinds in accuracy.items()},
+            y_label="accuracy",
+        ),
+    )
+
+
+class _Reader(nn.Module):
+    """Two encoder layers, mean pooling and two classes; `mask` is that of every layer."""
+
+    def __init__(self, mask: Mask | None = None, relative: bool = False, **options: Any):
+        super().__init__()
+        self.mask = mask
+        self.embedding = TokenEmbedding(10, 32, **options)
+        bias = ToeplitzBias(2, radius=8) if relative else None
+        self.encoder = Encoder(2, 32, 2, norm_first=True, final_norm=True, relative=bias)
+        self.head = xavier_linear(32, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embedding(tokens), mask=self.mask).mean(1))
+
+
+READERS: dict[str, dict[str, Any]] = {
+    "none": {"positions": "none"},
+    "none, causal": {"positions": "none", "mask": Causal()},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "learned": {"positions": "learned", "max_positions": 16},
+    "relative": {"positions": "none", "relative": True},
+}
+
+
+@cache
+def _order_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
+    """Accuracy on 'does token 0 come before token 1' by kind of positions, per seed."""
+    trial = Trial(seed, full=full, device=device)
+    steps = trial.size(150, 1000)
+    return {
+        kind: [_train_reader(kind, _draw_order, steps, n, device) for n in trial.seeds(3, 5)]
+        for kind in READERS
+    }
+
+
+@cache
+def _bag_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
+    """Accuracy on 'more of token 0 than of token 1', with and without positions, per seed."""
+    trial = Trial(seed, full=full, device=device)
+    steps = trial.size(80, 1000)
+    return {
+        kind: [_train_reader(kind, draw_bag, steps, n, device) for n in trial.seeds(3, 5)]
+        for kind in ("none", "sinusoidal")
+    }
+
+
+def _train_reader(kind: str, draw, steps: int, seed: int, device: str) -> float:
+    """Accuracy of a trained reader on new sequences."""
+    model = train_model(
+        lambda: _Reader(**READERS[kind]),
+        draw,
+        lambda model, batch: F.cross_entropy(model(batch["tokens"]), batch["labels"]),
+        steps=steps,
+        lr=6e-3,
+        seed=seed,
+        device=device,
+    )
+    test = draw(torch.Generator().manual_seed(10_000 + seed), 2000)
+    with torch.no_grad():
+        found = model(test["tokens"].to(device)).argmax(-1).cpu()
+    return (found == test["labels"]).double().mean().item()
+
+
+def _draw_order(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch:
+    """Sequences with one 0 and one 1, each also with the two swapped; label: 0 comes first."""
+    tokens = torch.randint(2, 10, (count // 2, length), generator=rng)
+    places = torch.rand(count // 2, length, generator=rng).argsort(-1)[:, :2]
+    swapped = tokens.scatter(1, places, torch.tensor([[1, 0]]).expand(count // 2, 2))
+    tokens = tokens.scatter(1, places, torch.tensor([[0, 1]]).expand(count // 2, 2))
+    first = (places[:, 0] < places[:, 1]).long()
+    return {"tokens": torch.cat([tokens, swapped]), "labels": torch.cat([first, 1 - first])}
+
+
+def draw_bag(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch:
+    """Sequences of four tokens; label: more of 0 than of 1."""
+    tokens = torch.randint(4, (count, length), generator=rng)
+    return {"tokens": tokens, "labels": ((tokens == 0).sum(1) > (tokens == 1).sum(1)).long()}
+
+
+@cache
+def _length_study(seed: int, full: bool, device: str) -> dict[str, Tensor]:
+    """Accuracy on 'the token before', (seed, range of positions), by kind of positions."""
+    trial = Trial(seed, full=full, device=device)
+    return {kind: _copy_accuracy(trial, kind, "previous")[0] for kind in POSITIONS}
+
+
+@cache
+def _third_study(seed: int, full: bool, device: str) -> dict[str, Tensor]:
+    """Accuracy on 'the third token' as in `_length_study`."""
+    trial = Trial(seed, full=full, device=device)
+    return {kind: _copy_accuracy(trial, kind, "third")[0] for kind in ("sinusoidal", "relative")}
+
+
+def _learned_rows(seed: int, full: bool, device: str) -> Tensor:
+    """Change of each row of the learned position table, largest over features and seeds."""
+    trial = Trial(seed, full=full, device=device)
+    return _copy_accuracy(trial, "learned", "previous")[1]
+
+
+def _copy_accuracy(trial: Trial, kind: str, task: str) -> tuple[Tensor, Tensor]:
+    """Accuracy per seed and range of positions; change of each row of a learned table."""
+    steps = trial.size(400, 1500) if task == "previous" else trial.size(150, 1500)
+    results = [_train_copy(kind, task, n, steps, trial.device) for n in trial.seeds(3, 5)]
+    accuracy, moved = zip(*results, strict=True)
+    return torch.tensor(accuracy, dtype=torch.float64), torch.stack(moved).amax(0)
+
+
+@cache
+def _train_copy(
+    kind: str, task: str, seed: int, steps: int, device: str
+) -> tuple[list[float], Tensor]:
+    """One attention layer trained on 6 to 24 tokens, tested on ranges up to 63."""
+    config = ClassifierConfig(
+        vocab=10, classes=10, layers=1, dim=32, heads=2, pooling="none", **POSITIONS[kind]
+    )
+    start = dict[str, Tensor]()
+
+    def build() -> Classifier:
+        model = Classifier(config)
+        start.update({name: p.detach().clone() for name, p in model.named_parameters()})
+        return model
+
+    def draw(rng: torch.Generator) -> Batch:
+        length = int(torch.randint(6, TRAINED_LENGTH + 1, (), generator=rng))
+        return {"tokens": torch.randint(10, (32, length), generator=rng)}
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        logits, target = model(batch["tokens"]), _copy_target(batch["tokens"], task)
+        return F.cross_entropy(logits[:, 1:].flatten(0, 1), target[:, 1:].flatten())
+
+    options = {"lr": 1e-2, "seed": seed, "device": device, "weight_decay": 0.0}
+    model = train_model(build, draw, loss, steps=steps, **options)
+    tokens = torch.randint(10, (128, 64), generator=torch.Generator().manual_seed(seed))
+    accuracy = []
+    for first, last in RANGES.values():
+        part = tokens[:, :last].to(device)
+        with torch.no_grad():
+            right = model(part).argmax(-1) == _copy_target(part, task)
+        accuracy.append(right[:, first:].double().mean().item())
+    name = "embedding.position_embeddings"
+    if name not in start:
+        return accuracy, torch.zeros(64)
+    moved = model.state_dict()[name].cpu() - start[name]
+    return accuracy, moved.abs().amax(-1)
+
+
+def _copy_target(tokens: Tensor, task: str) -> Tensor:
+    return tokens.roll(1, -1) if task == "previous" else tokens[:, 2:3].expand_as(tokens)
+
+
+def _by_range(accuracy: Tensor, kind: str) -> list[Measure]:
+    return [
+        Measure.mean(f"accuracy, {kind}, positions {name}", x)
+        for name, x in zip(RANGES, accuracy.unbind(1), strict=True)
+    ]
+
+
+def _range_chart(accuracy: dict[str, Tensor]) -> Bars:
+    """Mean accuracy by range of positions and kind."""
+    return Bars(
+        {
+            f"{'trained' if first == 1 else 'beyond'}: {name}": {
+                kind: x[:, n].mean() for kind, x in accuracy.items()
+            }
+            for n, (name, (first, _)) in enumerate(RANGES.items())
+        },
+        y_label="accuracy, token before",
+    )
+
+
+def _accuracy_bars(accuracy: dict[str, list[float]], label: str) -> Bars:
+    means = {kind: Measure.mean(kind, x) for kind, x in accuracy.items()}
+    return Bars(
+        {kind: m.value for kind, m in means.items()},
+        y_label=label,
+        intervals={kind: (m.low or 0.0, m.high or 0.0) for kind, m in means.items()},
+    )
+
+
+def _permutation(trial: Trial, n: int) -> Tensor:
+    """A permutation of n that moves every element."""
+    return (trial.uniform(n).argsort().argsort() + 1) % n
+
+
+def _toeplitz_error(matrix: Tensor) -> Tensor:
+    """Largest spread of a diagonal."""
+    n = len(matrix)
+    diagonals = [matrix.diagonal(k) for k in range(1 - n, n)]
+    return torch.stack([x.max() - x.min() for x in diagonals]).max()
+
+
+def _shift_change(trial: Trial, encoder: Encoder, *, codes: bool = False) -> Tensor:
+    """Largest change of the outputs when 5 masked tokens come before the sequence."""
+    x, before = trial.normal(1, 9, 8), trial.normal(1, 5, 8)
+    moved = torch.cat([before, x], 1)
+    if codes:
+        x, moved = (y + sinusoidal(torch.arange(y.shape[1]), 8) for y in (x, moved))
+    mask = Padding(torch.tensor([14]), torch.tensor([5]))
+    return (encoder(moved, mask=mask)[:, 5:] - encoder(x)).abs().max()

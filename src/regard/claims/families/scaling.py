@@ -1,0 +1,413 @@
+"""Claims about the scale of scores: why attention divides by √d."""
+
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.claims.charts import Bars, Lines, Points
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.families.temperature import (
+    Lookup,
+    draw_items,
+    log_slope,
+    lookup_loss,
+    new_items,
+)
+from regard.claims.training import train_model
+from regard.inspection import jitter_query_effect, make_site
+from regard.ops import attend, score_moments, softargmax, survey
+
+WIDTHS = [4, 16, 64]
+KEYS = 32
+
+
+@claim(
+    "D1",
+    "The mean of q · k is μᵀμ, so 0 for centred features.",
+    source="exam",
+    verdict="true",
+    refutation="a mean of many draws more than five standard errors from μᵀμ",
+    remark="For independent q and k with the same mean μ.",
+)
+def mean_of_scores(trial: Trial) -> Evidence:
+    predicted, found, errors = [], [], []
+    for dim in WIDTHS:
+        for sigma in (0.5, 1.0, 2.0):
+            for size in (0.0, 0.5):
+                mean = size * trial.normal(dim)
+                scores = draw_scores(trial, mean, sigma)
+                predicted.append(score_moments(mean, sigma)[0])
+                found.append(scores.mean())
+                errors.append(scores.std() / len(scores) ** 0.5)
+    predicted, found = torch.stack(predicted), torch.stack(found)
+    z = ((found - predicted) / torch.stack(errors)).abs()
+    return Evidence(
+        holds=z.max() < 5,
+        measures=[
+            Measure("largest difference, in standard errors", z.max()),
+            Measure("share of 95% intervals that contain μᵀμ", (z < 1.96).double().mean()),
+        ],
+        chart=Points(
+            {"18 settings of d, μ, σ": (predicted, found)},
+            x_label="μᵀμ",
+            y_label="mean of q · k",
+            curves={"equal": ([0, predicted.max()], [0, predicted.max()])},
+        ),
+    )
+
+
+@claim(
+    "D2",
+    "With features of mean 0 and variance 1, q · k has variance d, and β = 1/√d brings it to 1.",
+    source="exam",
+    verdict="conditional",
+    condition="q and k are independent; a vector with itself has mean d and variance 2d.",
+    refutation="a variance of independent q and k that is not d, or of q = k that is",
+)
+def variance_of_scores(trial: Trial) -> Evidence:
+    widths = [1, 4, 16, 64, 256]
+    variance = {"independent": [], "q = k": [], "independent, β = 1/√d": []}
+    for dim in widths:
+        q, k = trial.normal(4000, dim), trial.normal(4000, dim)
+        variance["independent"].append((q * k).sum(-1).var())
+        variance["q = k"].append((q * q).sum(-1).var())
+        variance["independent, β = 1/√d"].append(((q * k).sum(-1) / dim**0.5).var())
+    relative = {
+        name: torch.stack(variance[name]) / torch.tensor(widths)
+        for name in ("independent", "q = k")
+    }
+    as_stated = {name: (x - 1).abs().max() < 0.4 for name, x in relative.items()}
+    slope = log_slope(widths, torch.stack(variance["independent"]))
+    return Evidence(
+        holds=all(as_stated.values()),
+        holds_if=as_stated["independent"] and abs(slope - 1) < 0.1,
+        measures=[
+            Measure("power of d, independent", slope),
+            Measure("variance / d, independent, d = 256", relative["independent"][-1]),
+            Measure("variance / d, q = k, d = 256", relative["q = k"][-1]),
+        ],
+        chart=Lines(widths, variance, x_label="d", y_label="variance of the score", log="xy"),
+    )
+
+
+@claim(
+    "D3",
+    "The variance of q · k is 2 d σ² μᵀμ + d σ⁴.",
+    source="exercises",
+    verdict="false",
+    correction="It is 2 σ² μᵀμ + d σ⁴: the sum over features is already in μᵀμ.",
+    refutation="variances of draws within 20% of the statement and not of the correction",
+)
+def variance_with_means(trial: Trial) -> Evidence:
+    found, right, stated = [], [], []
+    for dim in WIDTHS:
+        for sigma in (0.5, 1.0, 2.0):
+            mean = 0.5 * trial.normal(dim)
+            found.append(draw_scores(trial, mean, sigma).var())
+            right.append(score_moments(mean, sigma)[1])
+            stated.append(2 * dim * sigma**2 * mean.square().sum() + dim * sigma**4)
+    found, right, stated = (torch.stack(x) for x in (found, right, stated))
+    errors = {name: (x / found - 1).abs() for name, x in (("right", right), ("stated", stated))}
+    return Evidence(
+        holds=errors["stated"].max() < 0.2,
+        corrected=errors["right"].max() < 0.2 and errors["stated"].max() > 1,
+        measures=[
+            Measure("largest relative error, as stated", errors["stated"].max()),
+            Measure("largest relative error, corrected", errors["right"].max()),
+        ],
+        chart=Points(
+            {"as stated": (found, stated), "corrected": (found, right)},
+            x_label="variance of 4000 draws",
+            y_label="formula",
+            log="xy",
+            curves={"equal": (found.aminmax(), found.aminmax())},
+        ),
+    )
+
+
+@claim(
+    "D4",
+    "Dividing by √d makes the mean of the scores grow linearly with d.",
+    source="exercises",
+    verdict="false",
+    correction="For features of constant mean, q · k grows linearly with d without division; "
+    "divided by √d it grows as √d.",
+    refutation="a mean of q · k / √d with power 1 of d",
+)
+def mean_of_scaled_scores(trial: Trial) -> Evidence:
+    widths = [4, 16, 64, 256]
+    raw = [draw_scores(trial, torch.full((dim,), 0.5).double(), 1.0).mean() for dim in widths]
+    means = {
+        "q · k": torch.stack(raw),
+        "q · k / √d": torch.stack(raw) / torch.tensor(widths).sqrt(),
+    }
+    powers = {name: log_slope(widths, x) for name, x in means.items()}
+    return Evidence(
+        holds=abs(powers["q · k / √d"] - 1) < 0.1,
+        corrected=abs(powers["q · k / √d"] - 0.5) < 0.1 and abs(powers["q · k"] - 1) < 0.1,
+        measures=[Measure(f"power of d, mean of {name}", x) for name, x in powers.items()],
+        chart=Lines(widths, means, x_label="d", y_label="mean of the score", log="xy"),
+    )
+
+
+@claim(
+    "D5",
+    "Dividing by √d normalises the variance of the scores to 1, whatever d.",
+    source="exercises",
+    verdict="conditional",
+    condition="The features have mean 0 and variance 1. With variance σ² it becomes σ⁴, so the "
+    "divisor is σ² √d; with a mean it also has a part from μᵀμ.",
+    refutation="a variance other than 1 for standardised features, or 1 for the others",
+)
+def scaled_variance(trial: Trial) -> Evidence:
+    settings = {"μ = 0, σ = 1": (0.0, 1.0), "μ = 0, σ = ½": (0.0, 0.5), "μ = 2, σ = 1": (2.0, 1.0)}
+    variance = {
+        name: torch.stack(
+            [
+                (draw_scores(trial, torch.full((d,), mean).double(), sigma) / d**0.5).var()
+                for d in WIDTHS
+            ]
+        )
+        for name, (mean, sigma) in settings.items()
+    }
+    standard, half, shifted = variance.values()
+    one = [(x - 1).abs().max() < 0.25 for x in variance.values()]
+    return Evidence(
+        holds=all(one),
+        holds_if=one[0] and (half - 0.5**4).abs().max() < 0.02 and shifted.min() > 4,
+        measures=[
+            Measure(f"variance of q · k / √d, {n}, d = 64", x[-1]) for n, x in variance.items()
+        ],
+        chart=Bars(
+            {name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in variance.items()},
+            y_label="variance of q · k / √d",
+        ),
+    )
+
+
+@claim(
+    "D7",
+    "Without the division by √d, softmax saturates as d grows.",
+    source="exam",
+    verdict="true",
+    refutation="peak weights that do not grow with d, or that grow with division as well",
+    remark="For random queries and keys; trained ones can have any size.",
+)
+def softmax_saturates(trial: Trial) -> Evidence:
+    widths = [4, 16, 64, 256, 1024]
+    share, entropy = {"q · k": [], "q · k / √d": []}, []
+    for dim in widths:
+        q, k = trial.normal(400, dim), trial.normal(KEYS, dim)
+        for name, scale in (("q · k", 1.0), ("q · k / √d", dim**-0.5)):
+            lse = attend(q, k, k, scale=scale)[1]
+            found = survey(q, k, lse, scale=scale, statistics=["peak", "entropy"])
+            share[name].append((found.peak > 0.99).double().mean())
+        entropy.append(found.entropy.mean())
+    raw, scaled = (torch.stack(x) for x in share.values())
+    return Evidence(
+        holds=raw[-1] > 0.5 and raw.diff().min() >= 0 and scaled.max() < 0.01,
+        measures=[
+            Measure("share of queries with a weight above 0.99, d = 1024", raw[-1]),
+            Measure("the same with division by √d", scaled[-1]),
+            Measure("entropy with division, smallest over d (nats)", min(entropy)),
+            Measure("entropy with division, largest over d (nats)", max(entropy)),
+        ],
+        chart=Lines(
+            widths,
+            share,
+            x_label="d",
+            y_label="queries with a weight > 0.99",
+            log="x",
+        ),
+    )
+
+
+@claim(
+    "D8",
+    "Without the division by √d, gradients through softmax vanish as d grows.",
+    source="exam",
+    verdict="conditional",
+    condition="The typical (median) query is meant. The mean over queries does not fall: the few "
+    "whose best keys nearly tie have gradients that grow with √d.",
+    refutation="a median that does not fall, or a mean that falls with it",
+    study="gradients",
+)
+def gradients_vanish(trial: Trial) -> Evidence:
+    raw, scaled = gradient_sizes(trial.seed, trial.full)
+    fall = raw.median[-1] / raw.median[0]
+    return Evidence(
+        holds=fall < 0.4 and raw.mean[-1] / raw.mean[0] < 0.5,
+        holds_if=fall < 0.4 and 0.7 < scaled.median[-1] / scaled.median[0] < 1.4,
+        measures=[
+            Measure("median |∂h/∂q| at d = 512, relative to d = 8", fall),
+            Measure("mean, relative to d = 8", raw.mean[-1] / raw.mean[0]),
+            Measure(
+                "median with division, relative to d = 8", scaled.median[-1] / scaled.median[0]
+            ),
+        ],
+        chart=Lines(
+            raw.widths,
+            {"median": raw.median, "mean": raw.mean, "median with 1/√d": scaled.median},
+            x_label="d",
+            y_label="|∂h/∂q|",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "D9",
+    "Without the division by √d, gradients through softmax explode as d grows.",
+    source="exercises",
+    verdict="false",
+    correction="The typical gradient vanishes, and the mean grows far less than √d; only the "
+    "largest, of rare queries whose best keys nearly tie, grow, about as √d.",
+    refutation="a median or mean that grows with √d or faster",
+    study="gradients",
+)
+def gradients_explode(trial: Trial) -> Evidence:
+    raw, _ = gradient_sizes(trial.seed, trial.full)
+    powers = {name: log_slope(raw.widths, getattr(raw, name)) for name in ("median", "mean", "top")}
+    return Evidence(
+        holds=min(powers["median"], powers["mean"]) > 0.4,
+        corrected=powers["median"] < 0 and powers["mean"] < 0.4 and 0.2 < powers["top"] < 0.7,
+        measures=[
+            Measure("power of d, median", powers["median"]),
+            Measure("power of d, mean", powers["mean"]),
+            Measure("power of d, largest 1%", powers["top"]),
+        ],
+        chart=Lines(
+            raw.widths,
+            {"99th percentile": raw.top, "mean": raw.mean, "median": raw.median},
+            x_label="d",
+            y_label="|∂h/∂q|, not divided by √d",
+            log="xy",
+        ),
+    )
+
+
+@claim(
+    "D10",
+    "Dividing by √d helps training.",
+    source="exam",
+    verdict="true",
+    refutation="losses without division as low as with it at a large d",
+    remark="A toy lookup with projections of variance 1 per feature, trained by AdamW.",
+    trained=True,
+)
+def scaling_helps_training(trial: Trial) -> Evidence:
+    widths, seeds, steps = [16, 128, 1024], trial.seeds(3, 8), trial.size(250, 500)
+    losses = {"q · k": [], "q · k / √d": []}
+    for dim in widths:
+        for name, scale in (("q · k", 1.0), ("q · k / √d", None)):
+            build = partial(Lookup, head_dim=dim, scale=scale)
+            found = []
+            for seed in seeds:
+                model = train_model(
+                    build,
+                    draw_items,
+                    lookup_loss,
+                    steps=steps,
+                    lr=1e-2,
+                    seed=seed,
+                    device=trial.device,
+                )
+                found.append(float(lookup_loss(model, new_items(seed, trial.device)).detach()))
+            losses[name].append(found)
+    raw, scaled = (torch.tensor(x) for x in losses.values())
+    gain = Measure.mean("log₁₀ of the ratio of losses, d = 1024", (raw / scaled)[-1].log10())
+    assert gain.low is not None
+    return Evidence(
+        holds=gain.low > 0,
+        measures=[
+            Measure.mean("loss, q · k, d = 1024", raw[-1]),
+            Measure.mean("loss, q · k / √d, d = 1024", scaled[-1]),
+            gain,
+        ],
+        chart=Lines(
+            widths,
+            {name: torch.tensor(x).mean(-1) for name, x in losses.items()},
+            x_label="d",
+            y_label=f"test loss after {steps} steps",
+            log="xy",
+            bands={
+                name: (torch.tensor(x).amin(-1), torch.tensor(x).amax(-1))
+                for name, x in losses.items()
+            },
+        ),
+    )
+
+
+@claim(
+    "D11",
+    "Scores are divided by √d for numerical stability.",
+    source="problem set",
+    verdict="false",
+    correction="Overflow is cured by subtracting the largest score before exp, with or without "
+    "division; the division is against saturation (D7).",
+    refutation="a softmax with subtraction that fails without division, or one without "
+    "subtraction that division makes safe",
+)
+def scaling_for_stability(trial: Trial) -> Evidence:
+    sizes, dim = torch.logspace(0, 4, 17), 64
+    finite = {"exp(s) / Σ": [], "exp(s / √d) / Σ": [], "exp(s − max s) / Σ": []}
+    errors = []
+    for size in sizes:
+        scores = (size * trial.normal(200, 16)).float()
+        w = softargmax(scores)
+        errors.append((w - softargmax(scores.double())).abs().max())
+        for name, exps in zip(finite, (scores.exp(), (scores / dim**0.5).exp()), strict=False):
+            share = exps / exps.sum(-1, keepdim=True)
+            finite[name].append(share.isfinite().all(-1).double().mean())
+        finite["exp(s − max s) / Σ"].append(w.isfinite().all(-1).double().mean())
+    plain, divided, shifted = (torch.stack(x) for x in finite.values())
+    return Evidence(
+        holds=max(errors) > 1e-5 and divided.min() == 1,
+        corrected=shifted.min() == 1
+        and max(errors) < 1e-5
+        and divided[-1] < 0.5
+        and plain[-1] < 0.5,
+        measures=[
+            Measure("largest error with subtraction, not divided, float32", max(errors)),
+            Measure("finite rows without subtraction, divided, scores of 10⁴", divided[-1]),
+        ],
+        chart=Lines(
+            sizes, finite, x_label="size of the scores", y_label="finite rows, float32", log="x"
+        ),
+    )
+
+
+class GradientSizes(NamedTuple):
+    """Median, mean and 99th percentile of |∂h/∂q| over queries, per width d."""
+
+    widths: list[int]
+    median: Tensor
+    mean: Tensor
+    top: Tensor
+
+
+@cache
+def gradient_sizes(seed: int, full: bool) -> tuple[GradientSizes, GradientSizes]:
+    """|∂h/∂q| of random queries and keys, without and with the division by √d."""
+    trial, widths = Trial(seed, full=full), [8, 32, 128, 512]
+    sizes = ([], [])  # without and with division
+    for dim in widths:
+        draws = trial.size(300, 2000)
+        q, k = trial.normal(draws, 1, 1, dim), trial.normal(draws, 1, KEYS, dim)
+        v = trial.normal(draws, 1, KEYS, 8)
+        for rows, scale in zip(sizes, (1.0, dim**-0.5), strict=True):
+            # noise of variance 1 in q moves h by |∂h/∂q| to first order, root mean square
+            rows.append(jitter_query_effect(make_site(q, k, v, scale=scale), 0, 1.0).rms.flatten())
+    raw, scaled = (
+        GradientSizes(widths, x.median(-1).values, x.mean(-1), x.quantile(0.99, -1))
+        for x in map(torch.stack, sizes)
+    )
+    return raw, scaled
+
+
+def draw_scores(trial: Trial, mean: Tensor, sigma: float) -> Tensor:
+    """q · k of independent q and k around the same mean, 4000 draws."""
+    q, k = (mean + sigma * trial.normal(4000, len(mean)) for _ in range(2))
+    return (q * k).sum(-1)

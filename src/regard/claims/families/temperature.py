@@ -1,0 +1,430 @@
+"""Claims about temperature: hard and soft attention, dropout of weights."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.claims.charts import Bars, Lines, Points
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.training import Batch, train_model
+from regard.decode import Sampling, sampling_distribution
+from regard.ops import attend, dot, softargmax, straight_through, survey
+
+
+@claim(
+    "B1",
+    "As β grows without bound, attention selects the best key.",
+    source="homework",
+    verdict="conditional",
+    condition="The largest score is unique; keys that tie for it share the weight equally.",
+    refutation="a unique best key whose weight does not go to 1, or tied keys of which one gets it",
+)
+def large_beta_selects_one(trial: Trial) -> Evidence:
+    betas = torch.logspace(-3, 3, 25)
+    order = trial.uniform(100, 6).argsort(-1)
+    rows = {
+        f"{n} best": torch.tensor([0, 1, 2, 3, 4, 5]).clamp(max=6 - n)[order].double()
+        for n in (1, 2, 3)
+    }
+    top = {
+        name: torch.stack([softargmax(x, b).amax(-1) for b in betas.tolist()])
+        for name, x in rows.items()
+    }
+    limits = {name: softargmax(x, torch.inf).amax(-1) for name, x in rows.items()}
+    one_hot = {name: (curve[-1] - 1).abs().max() < 1e-12 for name, curve in top.items()}
+    shared = all(
+        (curve[-1] - 1 / n).abs().max() < 1e-12 and (limits[name] - 1 / n).abs().max() < 1e-12
+        for n, (name, curve) in enumerate(top.items(), 1)
+    )
+    return Evidence(
+        holds=all(one_hot.values()),
+        holds_if=one_hot["1 best"] and shared,
+        measures=[Measure(f"weight at β = 1000, {name}", x[-1].mean()) for name, x in top.items()],
+        chart=Lines(
+            betas,
+            {f"{name} of 6 keys": curve.mean(-1) for name, curve in top.items()},
+            x_label="β",
+            y_label="largest weight",
+            log="x",
+        ),
+    )
+
+
+@claim(
+    "B2",
+    "As β goes to 0, attention returns the plain mean of the values.",
+    source="homework",
+    verdict="true",
+    refutation="a distance from the mean that does not vanish with β",
+)
+def zero_beta_averages(trial: Trial) -> Evidence:
+    q, k, v = trial.normal(100, 4, 8), trial.normal(100, 6, 8), trial.normal(100, 6, 8)
+    betas = torch.logspace(-8, 1, 19).tolist()
+
+    def distances(beta: float) -> Tensor:
+        return (attend(q, k, v, scale=beta)[0] - v.mean(-2, keepdim=True)).norm(dim=-1)
+
+    curve = torch.stack([distances(beta).mean() for beta in betas])
+    slope = log_slope(betas[:8], curve[:8])
+    return Evidence(
+        holds=distances(1e-8).max() < 1e-6 and distances(0.0).max() < 1e-12 and 0.9 < slope < 1.1,
+        measures=[
+            Measure("largest |h − mean v| at β = 0", distances(0.0).max()),
+            Measure("largest |h − mean v| at β = 1e-8", distances(1e-8).max()),
+            Measure("power of β", slope),
+        ],
+        chart=Lines(betas, {"|h − mean v|": curve}, x_label="β", y_label="|h − mean v|", log="xy"),
+    )
+
+
+@claim(
+    "B3",
+    "The entropy of the attention weights falls as β grows.",
+    source="homework",
+    verdict="true",
+    refutation="a row of scores, not all equal, whose entropy rises with β",
+    remark="It falls from log m, m the number of keys, to the log of the number of best keys.",
+)
+def entropy_falls(trial: Trial) -> Evidence:
+    q, k = trial.normal(200, 8), trial.normal(16, 8)
+    betas = torch.linspace(0, 3, 31).tolist()
+    rows = []
+    for beta in betas:
+        lse = attend(q, k, k, scale=beta)[1]
+        rows.append(survey(q, k, lse, scale=beta, statistics=["entropy"]).entropy)
+    entropy = torch.stack(rows) / math.log(16)
+    steps = entropy.diff(dim=0)[entropy[1:] > 1e-6]  # below that, only rounding is left
+    low, middle, high = entropy.quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
+    return Evidence(
+        holds=steps.max() < 0,
+        measures=[
+            Measure("share of steps of β with lower entropy", (steps < 0).double().mean()),
+            Measure.mean("entropy / log m at β = 1", entropy[10]),
+        ],
+        chart=Lines(
+            betas,
+            {"median of 200 queries": middle},
+            x_label="β",
+            y_label="entropy / log m",
+            bands={"median of 200 queries": (low, high)},
+        ),
+    )
+
+
+@claim(
+    "B4",
+    "A value comes through attention unchanged when the score of its key dominates.",
+    source="homework",
+    verdict="true",
+    refutation="a lost weight 1 − a above (m − 1) exp(−βδ), δ the lead of the best score",
+    remark="Quantified: 1 − a ≤ (m − 1) exp(−βδ), so a lead of βδ = 10 keeps all but 0.05% of a "
+    "value among 10 keys.",
+)
+def dominant_value_survives(trial: Trial) -> Evidence:
+    scores = 3 * trial.normal(1000, 10)
+    best, second = scores.topk(2).values.unbind(-1)
+    lead, ends = best - second, torch.tensor([2.2, 12])
+    lost = 1 - softargmax(scores).amax(-1)
+    bound = 9 * torch.exp(-lead)
+    v, zero = trial.normal(1000, 10, 4), torch.zeros(1000, 1, 1, dtype=torch.float64)
+    q, k = zero + 1, scores[..., None]
+    out = attend(q, k, v, scale=1.0)[0][:, 0]
+    kept = v[torch.arange(1000), scores.argmax(-1)]
+    widest = torch.cdist(v, v).amax((-2, -1))
+    return Evidence(
+        holds=(lost <= bound + 1e-12).all()
+        and ((out - kept).norm(dim=-1) <= bound * widest + 1e-12).all(),
+        measures=[
+            Measure("share of draws within the bound", (lost <= bound + 1e-12).double().mean()),
+            Measure("largest ratio of loss and bound", (lost / bound).max()),
+        ],
+        chart=Points(
+            {"300 of the draws": (lead[:300], lost[:300])},
+            x_label="lead of the best score, βδ",
+            y_label="lost weight 1 − a",
+            log="y",
+            curves={"bound (m − 1) exp(−βδ)": (ends, 9 * torch.exp(-ends))},
+        ),
+    )
+
+
+@claim(
+    "B5",
+    "A large β is a large temperature.",
+    source="homework",
+    verdict="false",
+    correction="The temperature is 1/β: a large β is cold and selects, a small β is hot and mixes.",
+    refutation="weights at β that equal the softmax at temperature β",
+)
+def beta_is_temperature(trial: Trial) -> Evidence:
+    scores, betas = trial.normal(100, 8), torch.logspace(-1, 1, 21).tolist()
+    entropy, errors = {"β": [], "temperature": []}, {"β": [], "1/β": []}
+    for beta in betas:
+        cold = softargmax(scores, beta)
+        at = {t: at_temperature(scores, t) for t in (beta, 1 / beta)}
+        errors["β"].append((cold - at[beta]).abs().amax(-1).mean())
+        errors["1/β"].append((cold - at[1 / beta]).abs().max())
+        entropy["β"].append(torch.special.entr(cold).sum(-1).mean())
+        entropy["temperature"].append(torch.special.entr(at[beta]).sum(-1).mean())
+    far = [e for e, beta in zip(errors["β"], betas, strict=True) if not 0.8 < beta < 1.25]
+    return Evidence(
+        holds=max(errors["β"]) < 1e-9,
+        corrected=max(errors["1/β"]) < 1e-9 and min(far) > 0.01,
+        measures=[
+            Measure("largest difference of weights, temperature = 1/β", max(errors["1/β"])),
+            Measure("mean difference of weights, temperature = β = 10", errors["β"][-1]),
+        ],
+        chart=Lines(
+            betas,
+            {f"as {name}": curve for name, curve in entropy.items()},
+            x_label="β, or temperature",
+            y_label="entropy (nats)",
+            log="x",
+        ),
+    )
+
+
+@claim(
+    "B6",
+    "Hard attention, the argmax, can simply replace softmax.",
+    source="homework",
+    verdict="conditional",
+    condition="No gradient has to pass there: a trained model keeps its accuracy, but training "
+    "with argmax leaves W_Q and W_K as they were.",
+    refutation="training with argmax that reaches the accuracy of softmax, or a model trained with "
+    "softmax that argmax breaks",
+    trained=True,
+)
+def argmax_replaces_softmax(trial: Trial) -> Evidence:
+    kinds = {"softmax": softargmax, "argmax": hard, "straight-through": straight_through}
+    scores = {name: [] for name in (*kinds, "softmax, then argmax")}
+    steps, gradients = trial.size(200, 1000), []
+    for seed in trial.seeds(3, 8):
+        for name, choose in kinds.items():
+            model = train_lookup(seed, steps, trial.device, choose=choose)
+            scores[name].append(lookup_accuracy(model, seed, trial.device))
+            if name == "softmax":
+                model.choose = hard
+                scores["softmax, then argmax"].append(lookup_accuracy(model, seed, trial.device))
+            if name == "argmax":
+                model(new_items(seed, trial.device)).sum().backward()
+                gradients.append(model.to_q.weight.grad)
+    measures = [Measure.mean(f"accuracy, {name}", x) for name, x in scores.items()]
+    soft, argmax, _, swapped = (min(x) for x in scores.values())
+    untouched = all(gradient is None for gradient in gradients)
+    return Evidence(
+        holds=max(scores["softmax"]) - argmax < 0.1 and soft - swapped < 0.1,
+        holds_if=soft > 0.95 and swapped > 0.95 and untouched,
+        measures=measures,
+        chart=Bars(
+            {m.name.removeprefix("accuracy, "): m.value for m in measures},
+            y_label="accuracy",
+            intervals={m.name.removeprefix("accuracy, "): (m.low, m.high) for m in measures},
+        ),
+    )
+
+
+@claim(
+    "B7",
+    "Dropout on the attention weights makes attention more diffuse.",
+    source="homework",
+    verdict="conditional",
+    condition="It is about the weights that a model learns, where several keys hold what it needs. "
+    "In a pass with dropout, the weights in use are less diffuse than without.",
+    refutation="learned weights of the same entropy with and without dropout where the answer has "
+    "copies, or realised weights of higher entropy",
+    remark="Where one key alone holds the answer, the learned weights stay on it.",
+    trained=True,
+)
+def dropout_diffuses(trial: Trial) -> Evidence:
+    names = {1: "learned, one key has the answer", 3: "learned, three keys have it"}
+    steps, seeds = trial.size(200, 1000), trial.seeds(3, 8)
+    bars, rises = {}, {}
+    for copies, name in names.items():
+        entropy = torch.zeros(2, len(seeds))
+        for i, rate in enumerate((0.0, 0.5)):
+            for j, seed in enumerate(seeds):
+                model = train_lookup(seed, steps, trial.device, copies=copies, dropout=rate)
+                entropy[i, j] = lookup_entropy(model, copies, seed, trial.device)
+        bars[name], rises[name] = entropy.mean(-1), entropy[1] - entropy[0]
+    q, k = trial.normal(500, 8), trial.normal(16, 8)
+    w = [attend(q, k, torch.eye(16).double(), dropout=rate)[0] for rate in (0.0, 0.5)]
+    in_use = [torch.special.entr(x / x.sum(-1, keepdim=True)).sum(-1) for x in w]
+    bars["in use in one pass"] = torch.stack(in_use).mean(-1)
+    falls = Measure.mean("in use in one pass: change of entropy", in_use[1] - in_use[0])
+    assert falls.high is not None
+    return Evidence(
+        holds=falls.value > 0 and all(rise.min() > 0.1 for rise in rises.values()),
+        holds_if=rises[names[3]].min() > 0.1 and falls.high < 0,
+        measures=[
+            falls,
+            Measure("standard deviation of the sums of weights in use", w[1].sum(-1).std()),
+            *(Measure.mean(f"{name}: change of entropy", x) for name, x in rises.items()),
+        ],
+        chart=Bars(
+            {name: {"no dropout": x[0], "dropout 0.5": x[1]} for name, x in bars.items()},
+            y_label="entropy of the weights (nats)",
+        ),
+    )
+
+
+@claim(
+    "B8",
+    "A fully connected layer with the identity as its weights keeps each value, and one with equal "
+    "weights averages them, as attention does for large and small β.",
+    source="homework",
+    verdict="true",
+    refutation="an output of the linear layer that differs from attention in the limit",
+    remark="Only in the limits, and for these keys: weights of attention follow the input, those "
+    "of a linear layer stay.",
+)
+def linear_layer_matches_limits(trial: Trial) -> Evidence:
+    keys = torch.linalg.qr(trial.normal(100, 6, 6)).Q  # orthonormal
+    v, other = trial.normal(100, 6, 4), trial.normal(100, 6, 6)
+    layers = {"identity": torch.eye(6), "equal weights": torch.ones(6, 6).double() / 6}
+    outputs = {name: over_positions(w.double(), v) for name, w in layers.items()}
+    betas = torch.logspace(-4, 1.4, 28).tolist()
+    curves = {
+        name: [(attend(keys, keys, v, scale=b)[0] - out).abs().max() for b in betas]
+        for name, out in outputs.items()
+    }
+    limits = [
+        (attend(keys, keys, v, scale=1e4)[0] - outputs["identity"]).abs().max(),
+        (attend(keys, keys, v, scale=0.0)[0] - outputs["equal weights"]).abs().max(),
+    ]
+    follows = attend(other, other, v, scale=1.0)[0] - attend(keys, keys, v, scale=1.0)[0]
+    return Evidence(
+        holds=max(limits) < 1e-9,
+        measures=[
+            Measure("largest difference from the identity, β = 10⁴", limits[0]),
+            Measure("largest difference from equal weights, β = 0", limits[1]),
+            Measure("change of attention's output with other keys", follows.abs().mean()),
+        ],
+        chart=Lines(
+            betas,
+            {f"to {name}": curve for name, curve in curves.items()},
+            x_label="β",
+            y_label="largest difference",
+            log="xy",
+        ),
+    )
+
+
+class Lookup(nn.Module):
+    """Reads the value of the named item: one attention from a name to items (name, value, place).
+
+    >>> model = Lookup(items=6)
+    >>> model(draw_items(torch.Generator())).shape
+    torch.Size([64, 8])
+    """
+
+    def __init__(
+        self,
+        *,
+        items: int = 6,
+        dim: int = 16,
+        head_dim: int = 16,
+        scale: float | None = None,
+        choose: Callable[[Tensor], Tensor] = softargmax,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.names, self.values = nn.Embedding(SYMBOLS, dim), nn.Embedding(SYMBOLS, dim)
+        self.places = nn.Parameter(torch.randn(items, dim))
+        self.to_q, self.to_k = (nn.Linear(dim, head_dim, bias=False) for _ in range(2))
+        for layer in (self.to_q, self.to_k):
+            nn.init.normal_(layer.weight, std=dim**-0.5)  # features of variance 1
+        self.readout = nn.Linear(dim, SYMBOLS)
+        self.scale = head_dim**-0.5 if scale is None else scale
+        self.choose, self.dropout = choose, nn.Dropout(dropout)
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Weights of the items, for the name that is looked up."""
+        q = self.to_q(self.names(batch["query"]))[:, None]
+        k = self.to_k(self.names(batch["names"]) + self.places)
+        return self.choose(self.scale * dot(q, k))
+
+    def forward(self, batch: Batch) -> Tensor:
+        w = self.dropout(self.weights(batch))
+        return self.readout((w @ self.values(batch["values"]))[:, 0])
+
+
+SYMBOLS = 8
+
+
+def draw_items(rng: torch.Generator, copies: int = 1, items: int = 6, size: int = 64) -> Batch:
+    """A batch of items in random order, each present `copies` times, and a name to look up."""
+    names = torch.rand(size, SYMBOLS, generator=rng).argsort(-1)[:, : items // copies]
+    values = torch.randint(SYMBOLS, names.shape, generator=rng)
+    wanted = torch.randint(names.shape[1], (size, 1), generator=rng)
+    order = torch.rand(size, items, generator=rng).argsort(-1)
+    return {
+        "names": names.repeat(1, copies).gather(1, order),
+        "values": values.repeat(1, copies).gather(1, order),
+        "query": names.gather(1, wanted)[:, 0],
+        "target": values.gather(1, wanted)[:, 0],
+    }
+
+
+def lookup_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of the value looked up."""
+    return nn.functional.cross_entropy(model(batch), batch["target"])
+
+
+def train_lookup(seed: int, steps: int, device: str, *, copies: int = 1, **options: Any) -> Lookup:
+    """A `Lookup` with these options, trained by AdamW."""
+    draw = partial(draw_items, copies=copies)
+    build = partial(Lookup, **options)
+    model = train_model(build, draw, lookup_loss, steps=steps, lr=1e-2, seed=seed, device=device)
+    assert isinstance(model, Lookup)
+    return model
+
+
+def new_items(seed: int, device: str, copies: int = 1) -> Batch:
+    """Items of a seed that no training uses."""
+    batch = draw_items(torch.Generator().manual_seed(seed + 10**9), copies, size=512)
+    return {name: x.to(device) for name, x in batch.items()}
+
+
+@torch.no_grad()
+def lookup_accuracy(model: Lookup, seed: int, device: str) -> float:
+    """Share of values looked up correctly in new items."""
+    batch = new_items(seed, device)
+    return float((model(batch).argmax(-1) == batch["target"]).double().mean())
+
+
+@torch.no_grad()
+def lookup_entropy(model: Lookup, copies: int, seed: int, device: str) -> float:
+    """Mean entropy of the learned weights over new items, in nats."""
+    w = model.weights(new_items(seed, device, copies))
+    return float(torch.special.entr(w).sum(-1).mean())
+
+
+def hard(scores: Tensor) -> Tensor:
+    """One-hot weights of the largest score."""
+    return softargmax(scores, torch.inf)
+
+
+def at_temperature(scores: Tensor, temperature: float) -> Tensor:
+    """Softmax at a temperature, as a language model samples with."""
+    p, order = sampling_distribution(scores, Sampling(temperature=temperature))
+    return torch.zeros_like(p).scatter(-1, order, p)
+
+
+def over_positions(weight: Tensor, v: Tensor) -> Tensor:
+    """A linear layer over the positions of v, without bias."""
+    layer = nn.Linear(*weight.shape, bias=False).double()
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        return layer(v.mT).mT
+
+
+def log_slope(x: Sequence[float], y: Tensor) -> float:
+    """Slope of log y over log x, by least squares."""
+    a, b = torch.tensor(x).double().log(), y.double().log()
+    a, b = a - a.mean(), b - b.mean()
+    return float(a @ b / (a @ a))

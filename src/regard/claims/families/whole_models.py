@@ -1,0 +1,365 @@
+"""Claims about whole models and about reading them."""
+
+import torch
+from torch import Tensor
+
+import regard as rg
+from regard.claims.charts import Bars, Lines, Maps, Points
+from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.families.heads import pronoun_study
+from regard.models import LanguageModel, Translator, language_tiny, translator_tiny
+
+VOCAB = 20
+
+
+@claim(
+    "M1",
+    "Trained attention from 'it' points at the noun that it refers to.",
+    source="exam",
+    verdict="true",
+    remark="In one or two heads of a toy model that solves the task; not in every head.",
+    refutation="a best head that prefers the referent by less than 0.3, or as much untrained",
+    trained=True,
+    study="pronouns",
+)
+def it_points_at_referent(trial: Trial) -> Evidence:
+    models = [m for m in pronoun_study(trial) if m.heads == 4]
+    best = Measure.mean("best head, trained", [m.preference.max() for m in models])
+    before = Measure.mean("best head, untrained", [m.untrained_preference.max() for m in models])
+    accuracy = Measure.mean("accuracy on new noun pairs", [m.accuracy for m in models])
+    return Evidence(
+        holds=best.value > 0.3 and before.value < 0.1 and accuracy.value > 0.9,
+        measures=[best, before, accuracy],
+        note="Preference: mean weight from 'it' on the referent less that on the other noun.",
+        chart=Bars(
+            {
+                f"seed {m.seed}": {
+                    "trained": m.preference.max(),
+                    "untrained": m.untrained_preference.max(),
+                }
+                for m in models
+            },
+            y_label="weight on the referent − on the rival",
+        ),
+    )
+
+
+@claim(
+    "M2",
+    "Attention weights explain what the model does.",
+    source="exam",
+    verdict="conditional",
+    condition="An intervention confirms it: other weights can give the same output.",
+    refutation="no second weighting with the same output, or removals that follow the weights",
+)
+def weights_explain(trial: Trial) -> Evidence:
+    values = trial.normal(6, 3)
+    weights = trial.normal(6).softmax(0)
+    # 6 weights, 4 equations: a direction that keeps the sum of the weights and the output
+    system = torch.cat([values.mT, torch.ones(1, 6, dtype=torch.float64)])
+    direction = torch.linalg.svd(system).Vh[-1]
+    limits = torch.where(direction < 0, -weights / direction, torch.inf)
+    other = weights + 0.99 * limits.min() * direction
+    distance = (weights - other).abs().sum() / 2
+    same = ((weights - other) @ values).abs().max()
+    q, k, v = trial.normal(8, 4), trial.normal(12, 4), trial.normal(12, 4)
+    out, lse = rg.attend(q, k, v)
+    effect = rg.ops.influence_window(q, k, v, out, lse).flatten()
+    weight = rg.ops.attention_weights(q, k).flatten()
+    top = weight > weight.median()
+    correlation = torch.corrcoef(torch.stack([weight[top], effect[top]]))[0, 1]
+    return Evidence(
+        holds=distance < 0.01 or correlation > 0.99,
+        holds_if=distance > 0.05 and same < 1e-12 and correlation > 0.3,
+        measures=[
+            Measure("total variation between two weightings of the same output", distance),
+            Measure("largest difference of their outputs", same),
+            Measure("correlation of weight and effect of removing the key", correlation),
+        ],
+        chart=Points(
+            {"key of a query": (weight, effect)},
+            x_label="attention weight",
+            y_label="change of the output without the key",
+        ),
+    )
+
+
+@claim(
+    "M3",
+    "The encoder of a translator does not depend on the decoder.",
+    source="exercises",
+    verdict="true",
+    remark="In the forward pass; in training its gradient comes through the decoder.",
+    refutation="an encoding that changes with the target",
+)
+def encoder_is_independent(trial: Trial) -> Evidence:
+    model, source, target = _translation(trial)
+    changes = []
+    for position in range(target.shape[1]):
+        other = target.clone()
+        other[0, position] = (other[0, position] + 1) % VOCAB
+        changes.append((_encodings(model, source, other) - _encodings(model, source, target)).abs())
+    change = torch.stack(changes).amax((1, 2, 3))
+    loss = model(source, target).square().sum()
+    gradient = torch.autograd.grad(loss, list(model.encoder.parameters()))
+    norm = torch.stack([g.norm() for g in gradient]).norm()
+    return Evidence(
+        holds=change.max() == 0 and norm > 0,
+        measures=[
+            Measure("largest change of the encoding by any target token", change.max()),
+            Measure("norm of the encoder's gradient from the decoder's loss", norm),
+        ],
+        chart=Bars(
+            {f"target {n + 1}": c for n, c in enumerate(change)}, y_label="change of the encoding"
+        ),
+    )
+
+
+@claim(
+    "M4",
+    "Every output of the decoder depends on all of the source.",
+    source="exercises",
+    verdict="true",
+    refutation="a source token whose change leaves some output as it was",
+)
+def decoder_reads_all(trial: Trial) -> Evidence:
+    model, source, target = _translation(trial)
+    before, changes = model(source, target), []
+    for position in range(source.shape[1]):
+        other = source.clone()
+        other[0, position] = (other[0, position] + 1) % VOCAB
+        changes.append((model(other, target) - before).abs().amax(-1)[0])
+    change = torch.stack(changes, 1).detach()
+    return Evidence(
+        holds=change.min() > 1e-6,
+        measures=[Measure("smallest change of an output by a source token", change.min())],
+        chart=Maps({"change": change}, x_label="source token", y_label="output"),
+    )
+
+
+@claim(
+    "M5",
+    "Translating into a second language costs O(N² k + M N k) more.",
+    source="exercises",
+    verdict="conditional",
+    condition="The encoding is shared, and projections, feed-forward and vocabulary are added.",
+    refutation="attention maps that make up most of the decoder at ordinary lengths",
+)
+def second_language(trial: Trial) -> Evidence:
+    sizes, shares = [30, 512, 2048], []
+    model = Translator(translator_tiny(vocab=1000, dim=256, heads=4, decoder_layers=2))
+    for n in sizes:
+        decoder = rg.costs.shared_encoding_cost(model, n, n, languages=2).decoder_multiply_adds
+        maps = 2 * (2 * n * n * 256 + 2 * n * n * 256)  # 2 layers: self and cross
+        shares.append(maps / decoder)
+    cost = rg.costs.shared_encoding_cost(model, 30, 30, languages=2)
+    return Evidence(
+        holds=shares[0] > 0.5,
+        holds_if=shares[0] < 0.1 < shares[-1]
+        and cost.shared_total < cost.separate_total
+        and cost.shared_total - cost.encoder_multiply_adds == 2 * cost.decoder_multiply_adds,
+        measures=[
+            *(
+                Measure(f"share of N² k + M N k in the decoder, M = N = {n}", share)
+                for n, share in zip(sizes, shares, strict=True)
+            ),
+            Measure("saved by one encoding for two languages, M = N = 30", cost.saving),
+        ],
+        chart=Lines(sizes, {"share": shares}, "M = N", "share of the decoder's cost", log="x"),
+    )
+
+
+@claim(
+    "M6",
+    "A standard Transformer is recurrent in some cases.",
+    source="problem set",
+    verdict="false",
+    correction="It never is: within a pass no layer reads its own output.",
+    refutation="a module of a standard model that runs twice in a pass, on its own output",
+)
+def transformers_are_recurrent(trial: Trial) -> Evidence:
+    model = trial.build(lambda: LanguageModel(language_tiny(vocab=VOCAB, layers=4)))
+    shared = trial.build(lambda: rg.nn.RecurrentCell(8, 8, "rnn"))
+    calls = _calls_per_block(model, trial.integers(VOCAB, 1, 12))
+    state, steps = None, 0
+    for x in trial.normal(12, 8):  # what recurrence is: one cell, its own output as input
+        state, steps = shared(x, state).state, steps + 1
+    return Evidence(
+        holds=max(calls) > 1,
+        corrected=calls == [1] * 4 and steps == 12,
+        measures=[
+            Measure("largest number of calls of a block per pass", max(calls)),
+            Measure("calls of an RNN cell over the same 12 tokens", steps),
+        ],
+        chart=Bars(
+            {f"block {n + 1}": c for n, c in enumerate(calls)} | {"RNN cell": steps},
+            y_label="calls in one pass over 12 tokens",
+        ),
+    )
+
+
+@claim(
+    "M7",
+    "A state of a Transformer is the token's own value vector plus context.",
+    source="problem set",
+    verdict="false",
+    correction="It is the residual input plus a mixture of all values, the token's own among them.",
+    refutation="an output that equals the own value plus the mixture of the other values",
+)
+def state_is_own_value(trial: Trial) -> Evidence:
+    block = trial.build(lambda: rg.nn.EncoderBlock(16, 2, norm_first=True))
+    x = trial.normal(1, 6, 16)
+    attention = block.self_attention
+    normed = block.self_residual.norm(x)
+    mixed = attention(normed)
+    own = attention.to_out(attention.to_v(normed))
+    state = _after_attention(block, x)
+    literal = (state - (own + mixed)).abs().max()
+    corrected = (state - (x + mixed)).abs().max()
+    return Evidence(
+        holds=literal < 1e-6,
+        corrected=corrected < 1e-12,
+        measures=[
+            Measure("difference from own value + context", literal),
+            Measure("difference from residual input + mixture of all values", corrected),
+        ],
+        chart=Bars(
+            {"own value + context": literal, "residual + mixture": corrected + 1e-17},
+            y_label="largest difference",
+            log="y",
+        ),
+    )
+
+
+@claim(
+    "M8",
+    "Only MLPs compute states from the states of the layer before.",
+    source="problem set",
+    verdict="false",
+    correction="So does every layer of a stacked Transformer.",
+    refutation="a layer whose output does not change with the output of the layer before",
+)
+def only_mlps_stack(trial: Trial) -> Evidence:
+    model = trial.build(lambda: LanguageModel(language_tiny(vocab=VOCAB, layers=4)))
+    tokens = trial.integers(VOCAB, 1, 8)
+    before = _block_outputs(model, tokens)
+    noise = trial.normal(*before[0].shape)
+    edit = rg.edit.add_to_activation("decoder.0.residual_out", noise)
+    with rg.what_if(model, edit):
+        after = _block_outputs(model, tokens)
+    change = torch.stack([(b - a).norm() for a, b in zip(before, after, strict=True)])[1:]
+    return Evidence(
+        holds=change.max() == 0,
+        corrected=change.min() > 0.1,
+        measures=[Measure("smallest change of a later block", change.min())],
+        chart=Bars(
+            {f"block {n + 2}": c for n, c in enumerate(change)},
+            y_label="change after editing block 1",
+        ),
+    )
+
+
+@claim(
+    "M10",
+    "A row of Q Kᵀ holds the attention weights of a token.",
+    source="problem set",
+    verdict="false",
+    correction="It holds scores; the weights are its softmax, and the own token is among them.",
+    refutation="rows of Q Kᵀ that are non-negative and sum to 1",
+)
+def scores_are_weights(trial: Trial) -> Evidence:
+    q, k = trial.normal(5, 4), trial.normal(5, 4)
+    scores, weights = rg.ops.dot(q, k), rg.ops.attention_weights(q, k, scale=1.0)
+    is_weights = [
+        bool((x >= 0).all() and (x.sum(-1) - 1).abs().max() < 1e-9) for x in (scores, weights)
+    ]
+    return Evidence(
+        holds=is_weights[0],
+        corrected=is_weights[1] and (scores.softmax(-1) - weights).abs().max() < 1e-12,
+        measures=[
+            Measure("smallest sum of a row of Q Kᵀ", scores.sum(-1).min()),
+            Measure("largest", scores.sum(-1).max()),
+            Measure("largest |sum − 1| of the weights", (weights.sum(-1) - 1).abs().max()),
+        ],
+        chart=Maps({"Q Kᵀ": scores, "weights": weights}),
+    )
+
+
+@claim(
+    "M11",
+    "An encoder has self-attention only; a decoder has masked self- and cross-attention.",
+    source="problem set",
+    verdict="true",
+    remark="In the model of 2017; a decoder-only model has no cross-attention.",
+    refutation="another set of attentions recorded in a translator",
+)
+def kinds_of_attention(trial: Trial) -> Evidence:
+    model, source, target = _translation(trial)
+    with torch.no_grad(), rg.look(model) as sight:
+        model(source, target)
+    kinds: dict[str, int] = {}
+    for site in sight.sites:
+        stack, _, kind = site.name.partition(".")[0], None, site.name.rpartition(".")[2]
+        masked = isinstance(site.terms.mask, rg.Causal)
+        name = f"{stack}, {'masked ' if masked else ''}{kind}"
+        kinds[name] = kinds.get(name, 0) + 1
+    language = LanguageModel(language_tiny(vocab=VOCAB)).eval()
+    with torch.no_grad(), rg.look(language) as other:
+        language(source)
+    crossing = sum(site.name.endswith("cross") for site in other.sites)
+    return Evidence(
+        holds=set(kinds) == {"encoder, self", "decoder, masked self", "decoder, cross"},
+        measures=[
+            *(Measure(f"{name}: layers", n) for name, n in kinds.items()),
+            Measure("cross-attentions of a language model", crossing),
+        ],
+        chart=Bars(kinds, y_label="layers"),
+    )
+
+
+# ---- helpers
+
+
+def _translation(trial: Trial) -> tuple[Translator, Tensor, Tensor]:
+    model = trial.build(lambda: Translator(translator_tiny(vocab=VOCAB))).requires_grad_()
+    return model, trial.integers(VOCAB, 1, 7), trial.integers(VOCAB, 1, 5)
+
+
+def _encodings(model: Translator, source: Tensor, target: Tensor) -> Tensor:
+    """What the encoder returns while the whole model runs."""
+    kept = []
+    with model.encoder.register_forward_hook(lambda module, args, out: kept.append(out)):
+        model(source, target)
+    return kept[0].detach()
+
+
+def _calls_per_block(model: LanguageModel, tokens: Tensor) -> list[int]:
+    counts = [0] * model.config.layers
+    handles = [
+        block.register_forward_hook(lambda *_, n=n: counts.__setitem__(n, counts[n] + 1))
+        for n, block in enumerate(_blocks(model))
+    ]
+    model(tokens)
+    for handle in handles:
+        handle.remove()
+    return counts
+
+
+def _block_outputs(model: LanguageModel, tokens: Tensor) -> list[Tensor]:
+    names = [f"decoder.{n}.residual_out" for n in range(model.config.layers)]
+    with torch.no_grad(), rg.look(model, activations=names) as sight:
+        model(tokens)
+    return [sight.activations[name] for name in names]
+
+
+def _blocks(model: LanguageModel) -> list[torch.nn.Module]:
+    return [m for m in model.modules() if isinstance(m, rg.nn.EncoderBlock | rg.nn.DecoderBlock)]
+
+
+def _after_attention(block: rg.nn.EncoderBlock, x: Tensor) -> Tensor:
+    """The residual stream between attention and feed-forward."""
+    kept = []
+    residual = block.feed_forward_residual
+    with residual.register_forward_pre_hook(lambda _, args: kept.append(args[0])):
+        block(x)
+    return kept[0]

@@ -1,0 +1,212 @@
+"""Results of claims for readers: one offline page, a gallery for the docs, a quiz for Moodle."""
+
+import base64
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from xml.etree import ElementTree
+
+from regard.claims.charts import describe_chart, draw_chart
+from regard.claims.claim import FAMILIES, Verdict
+from regard.claims.results import Result, summary
+from regard.files import atomic_write, make_folder, read_text, write_text
+
+TEMPLATE = Path(__file__).with_name("page.html")
+LABELS: dict[Verdict | None, str] = {
+    "true": "✓ true",
+    "conditional": "◐ true under a condition",
+    "false": "✗ false",
+    "open": "? open",
+    "literature": "¶ literature",
+    None: "! failed to run",
+}
+SECTIONS = {  # title of each family's page in the docs
+    letter: re.sub(r"[^a-z]+", "-", title.lower()).strip("-") for letter, title in FAMILIES.items()
+}
+
+
+def write_page(results: Sequence[Result], path: str | Path) -> Path:
+    """Write all results as one HTML page with pictures and code, readable offline."""
+    sections = []
+    for letter, group in _by_family(results):
+        items = "".join(
+            f'<article class="{result.found or "failed"}" id="{result.id}">'
+            f'<h3><a href="#{result.id}">{result.id}</a> {escape(result.claim.statement)}</h3>'
+            f"{_render(result, _data_url(result))}</article>"
+            for result in group
+        )
+        sections.append(
+            f'<section><h2 id="{letter}">{escape(FAMILIES[letter])}</h2>{items}</section>'
+        )
+    parts = {
+        "SUMMARY": escape(summary(results)),
+        "LINKS": "".join(
+            f'<a href="#{letter}">{escape(FAMILIES[letter])}</a>'
+            for letter, _ in _by_family(results)
+        ),
+        "SECTIONS": "\n".join(sections),
+        "VERSION": escape(version("regard")),
+    }
+    # one pass: a placeholder inside a text is not replaced
+    return write_text(path, re.sub(r"\[\[([A-Z]+)\]\]", lambda m: parts[m[1]], read_text(TEMPLATE)))
+
+
+def write_gallery(results: Sequence[Result], folder: str | Path) -> Path:
+    """Write Markdown pages, one per family, and their pictures: the gallery of the docs.
+
+    Each claim has an anchor, its id in lower case, such as `temperature.md#b5`.
+    """
+    folder = make_folder(folder)
+    figures = make_folder(folder / "figures")
+    lines = ["# Claims", "", read_text(TEMPLATE.with_name("gallery.md")), ""]
+    for letter, group in _by_family(results):
+        page = f"{SECTIONS[letter]}.md"
+        lines += [f"## {FAMILIES[letter]}", "", "| | statement | verdict |", "|---|---|---|"]
+        text = [f"# {FAMILIES[letter]}", ""]
+        for result in group:
+            link = f"[{result.id}]({page}#{result.id.lower()})"
+            lines.append(f"| {link} | {_cell(result.claim.statement)} | {LABELS[result.found]} |")
+            picture = f"figures/{result.id}.png"
+            if result.evidence:
+                with atomic_write(figures / f"{result.id}.png") as file:
+                    file.write_bytes(_png(result))
+            text += [f"## {result.id}. {result.claim.statement} {{#{result.id.lower()}}}", ""]
+            text += [_render(result, picture, code=False), ""]
+            if result.claim.code:
+                text += ['??? example "Code"', ""]
+                text += [f"    {line}".rstrip() for line in _fenced(result.claim.code)] + [""]
+        write_text(folder / page, "\n".join(text))
+        lines.append("")
+    return write_text(folder / "index.md", "\n".join(lines))
+
+
+def _by_family(results: Iterable[Result]) -> list[tuple[str, list[Result]]]:
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.id[0], []).append(result)
+    return list(groups.items())
+
+
+def _fenced(code: str) -> list[str]:
+    return ["```python", *code.rstrip().splitlines(), "```"]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _render(result: Result, picture: str, *, code: bool = True) -> str:
+    """Verdict, sentences, numbers and picture of a claim, as HTML."""
+    claim, evidence = result.claim, result.evidence
+    parts = [f'<p class="verdict"><b>{LABELS[result.found]}</b>']
+    if result.found and not result.agrees:
+        parts.append(f" (declared: {LABELS[claim.verdict]})")
+    parts.append(f" · source: {claim.source}</p>")
+    sentences = {
+        "Condition": claim.condition,
+        "Correct": claim.correction,
+        "Remark": claim.remark,
+        "Found": evidence.note if evidence else "",
+        "Error": result.error,
+        "Would have refuted it": claim.refutation if claim.experiment else "",
+    }
+    parts += [f"<p><i>{k}</i>: {escape(text)}</p>" for k, text in sentences.items() if text]
+    if evidence:
+        rows = "".join(f"<li>{escape(str(measure))}</li>" for measure in evidence.measures)
+        size = "full" if result.full else "fast"
+        cached = ", from the cache" if result.cached else ""
+        alt = escape(describe_chart(evidence.chart))
+        parts.append(f'<ul>{rows}</ul><p><img src="{picture}" alt="{alt}" loading="lazy"></p>')
+        parts.append(f"<p><small>{result.seconds:.1f} s, {size} size{cached}</small></p>")
+    if code and claim.code:
+        text = escape(claim.code)
+        parts.append(f"<details><summary>Code</summary><pre><code>{text}</code></pre></details>")
+    return "".join(parts)
+
+
+def _png(result: Result) -> bytes:
+    """The picture of a claim: few colours, so that a gallery of all stays small."""
+    from PIL import Image
+
+    assert result.evidence is not None
+    buffer = io.BytesIO()
+    draw_chart(result.evidence.chart).savefig(buffer, format="png", dpi=110)
+    small = io.BytesIO()
+    image = Image.open(buffer).convert("RGB")
+    image.quantize(64).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def _data_url(result: Result) -> str:
+    if result.evidence is None:
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(_png(result)).decode()}"
+
+
+# ---- quiz
+
+
+CHOICES: dict[Verdict, str] = {
+    "true": "True",
+    "conditional": "True under a condition",
+    "false": "False",
+}
+
+
+def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
+    """Write a quiz in Moodle XML: is the statement true, true under a condition, or false?
+
+    The feedback has the condition or the correct statement, the numbers and the picture. Open
+    claims and those known from literature alone are left out.
+    """
+    quiz = ElementTree.Element("quiz")
+    category = ElementTree.SubElement(quiz, "question", type="category")
+    _text(category, "category", "$course$/top/Claims about sequence models")
+    for result in results:
+        if result.found not in CHOICES or result.evidence is None:
+            continue
+        question = ElementTree.SubElement(quiz, "question", type="multichoice")
+        _text(question, "name", f"{result.id} {result.claim.statement}"[:100])
+        _text(question, "questiontext", f"<p>{escape(result.claim.statement)}</p>", html=True)
+        file = f"{result.id}.png"
+        claim = result.claim
+        words = " ".join(x for x in (claim.condition, claim.correction, claim.remark) if x)
+        numbers = "".join(f"<li>{escape(str(m))}</li>" for m in result.evidence.measures)
+        alt = escape(describe_chart(result.evidence.chart))
+        feedback = _text(
+            question,
+            "generalfeedback",
+            f"<p><b>{CHOICES[result.found]}.</b> {escape(words)}</p><ul>{numbers}</ul>"
+            f'<p><img src="@@PLUGINFILE@@/{file}" alt="{alt}"></p>',
+            html=True,
+        )
+        picture = ElementTree.SubElement(feedback, "file", name=file, path="/", encoding="base64")
+        picture.text = base64.b64encode(_png(result)).decode()
+        for name, value in {"defaultgrade": "1", "penalty": "0.5", "single": "true"}.items():
+            ElementTree.SubElement(question, name).text = value
+        ElementTree.SubElement(question, "shuffleanswers").text = "false"
+        ElementTree.SubElement(question, "answernumbering").text = "none"
+        for verdict, text in CHOICES.items():
+            fraction = "100" if verdict == result.found else "0"
+            answer = ElementTree.SubElement(question, "answer", fraction=fraction, format="html")
+            ElementTree.SubElement(answer, "text").text = text
+    ElementTree.indent(quiz)
+    xml = ElementTree.tostring(quiz, encoding="unicode", xml_declaration=True)
+    return write_text(path, xml + "\n")
+
+
+def _text(
+    parent: ElementTree.Element, tag: str, text: str, *, html: bool = False
+) -> ElementTree.Element:
+    element = ElementTree.SubElement(parent, tag, {"format": "html"} if html else {})
+    ElementTree.SubElement(element, "text").text = text
+    return element
+
+
+def to_json(results: Sequence[Result]) -> str:
+    """All results as JSON."""
+    return json.dumps([result.to_dict() for result in results], indent=1, ensure_ascii=False)

@@ -1,0 +1,166 @@
+"""Results of claims: what was found, as JSON, in a cache on disk, and as JUnit XML."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import torch
+
+import regard
+from regard.claims.charts import Bars, Lines, Maps, Points
+from regard.claims.claim import CLAIMS, Claim, Evidence, Measure, Trial, Verdict
+from regard.files import parse_json, write_text
+
+KINDS = {kind.__name__: kind for kind in (Bars, Lines, Maps, Points)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What running a claim gave: evidence, or the error that stopped it.
+
+    >>> Result(id="A1", error="ValueError: nan").agrees
+    False
+    """
+
+    id: str
+    evidence: Evidence | None = None
+    error: str = ""
+    seconds: float = 0.0
+    cached: bool = False
+    full: bool = False
+
+    @property
+    def claim(self) -> Claim:
+        """The claim."""
+        return CLAIMS[self.id]
+
+    @property
+    def found(self) -> Verdict | None:
+        """The verdict that the evidence supports; None if the experiment failed."""
+        if self.claim.experiment is None:
+            return self.claim.verdict
+        return self.evidence.verdict if self.evidence else None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the declared verdict was found."""
+        return self.found == self.claim.verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON data, with the text of the claim."""
+        about = {k: v for k, v in vars(self.claim).items() if k != "experiment"}
+        evidence = asdict(self.evidence) if self.evidence else None
+        if self.evidence and evidence:
+            evidence["chart"]["kind"] = type(self.evidence.chart).__name__
+        fields = {k: v for k, v in vars(self).items() if k not in ("id", "evidence")}
+        return {**about, "found": self.found, "agrees": self.agrees, **fields, "evidence": evidence}
+
+
+def read_result(data: dict[str, Any]) -> Result:
+    """The result that `Result.to_dict` wrote."""
+    evidence = data["evidence"]
+    if evidence:
+        chart = dict(evidence["chart"])
+        kind = KINDS[chart.pop("kind")]
+        measures = [Measure(**measure) for measure in evidence["measures"]]
+        evidence = Evidence(**evidence | {"chart": kind(**chart), "measures": measures})
+    fields = {name: data[name] for name in ("id", "error", "seconds", "cached", "full")}
+    return Result(**fields, evidence=evidence)
+
+
+# ---- cache
+
+
+def load_cached(name: str, trial: Trial) -> Result | None:
+    """The stored result of the same code, size, seed and device, if there is one."""
+    try:
+        return replace(read_result(parse_json(_cache_file(name, trial).read_bytes())), cached=True)
+    except (OSError, ValueError, KeyError, TypeError):  # absent or damaged: run again
+        return None
+
+
+def store(result: Result, trial: Trial) -> None:
+    """Store a result, if a cache can be written; errors are not stored."""
+    if result.evidence is None:
+        return
+    file = _cache_file(result.id, trial)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(result.to_dict()))
+    except OSError:
+        pass  # a read-only home: nothing is cached
+
+
+def _cache_file(name: str, trial: Trial) -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    file = CLAIMS[name].file
+    own = file.read_bytes() if file and file.is_file() else b""  # it may be one of the user's
+    settings = repr((name, trial.seed, trial.full, trial.device, torch.__version__))
+    key = hashlib.sha256(_library_digest() + own + settings.encode()).hexdigest()[:32]
+    return root / "regard" / "claims" / f"{name}-{key}.json"
+
+
+@cache
+def _library_digest() -> bytes:
+    """Hash of all sources of the library: any change of code makes stored results invalid."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(regard.__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.digest()
+
+
+# ---- JUnit
+
+
+def junit_xml(results: Iterable[Result]) -> str:
+    """Results as JUnit XML: one test case per claim; a failure where the verdict differs.
+
+    >>> junit_xml([Result(id="A1", error="ValueError: nan")]).count("<error")
+    1
+    """
+    results = list(results)
+    suite = ElementTree.Element("testsuite", name="claims", tests=str(len(results)))
+    for result in results:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=result.claim.family,
+            name=f"{result.id} {result.claim.statement}",
+            time=f"{result.seconds:.3f}",
+        )
+        if result.error:
+            ElementTree.SubElement(case, "error", message=result.error)
+        elif result.claim.experiment is None:
+            ElementTree.SubElement(case, "skipped", message=result.claim.remark)
+        elif not result.agrees:
+            text = f"declared {result.claim.verdict}, found {result.found}"
+            ElementTree.SubElement(case, "failure", message=text)
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    suite.set("errors", str(len(suite.findall("testcase/error"))))
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def summary(results: Sequence[Result]) -> str:
+    """How many claims have each verdict, how many were cached, differ or failed.
+
+    >>> summary([Result(id="A1", error="ValueError: nan")])
+    '1 claim: 1 failed to run'
+    """
+    counts = {
+        name: sum(r.found == name for r in results)
+        for name in ("true", "conditional", "false", "open", "literature")
+    }
+    counts["cached"] = sum(r.cached for r in results)
+    counts["with another verdict than declared"] = sum(
+        not r.agrees and not r.error for r in results
+    )
+    counts["failed to run"] = sum(bool(r.error) for r in results)
+    parts = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+    return f"{len(results)} claim{'s' if len(results) != 1 else ''}: {parts}"

@@ -1,0 +1,126 @@
+"""Every claim of the collection, and how claims are run, stored and written."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.claims import CLAIMS, run_claims, select_claims
+from regard.cli import app
+
+NUMBERS = {  # the collection; what is missing was merged into another claim
+    "A": [*range(1, 6), *range(7, 16)],
+    "B": range(1, 9),
+    "C": range(1, 15),
+    "D": [*range(1, 6), *range(7, 12)],
+    "E": range(1, 10),
+    "F": range(1, 16),
+    "G": [*range(1, 15), 16],
+    "H": [*range(1, 12), *range(13, 16)],
+    "I": range(1, 23),
+    "J": range(1, 6),
+    "X": range(1, 13),
+    "L": range(1, 14),
+    "M": [*range(1, 9), 10, 11],
+}
+OWN = """
+from regard.claims import Bars, Evidence, Measure, claim
+
+
+@claim("Z1", "One is two.", source="exam", verdict="false", correction="1 = 1.", refutation="1 = 2")
+def one_is_two(trial):
+    return Evidence(holds=1 == 2, measures=[Measure("one", 1)], chart=Bars({"one": 1.0}))
+
+
+@claim("Z2", "One is one.", source="exam", verdict="false", correction="None.", refutation="1 = 1")
+def declared_wrongly(trial):
+    return Evidence(holds=1 == 1, measures=[], chart=Bars({"one": 1.0}))
+
+
+@claim("Z3", "It runs.", source="exam", verdict="true", refutation="it stops")
+def stops(trial):
+    raise ZeroDivisionError("no number")
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path, monkeypatch):
+    """A user's file with a right claim, a wrongly declared one and one that fails to run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "own_claims.py"
+    file.write_text(OWN)
+    yield file
+    for name in ("Z1", "Z2", "Z3"):
+        CLAIMS.pop(name, None)
+
+
+def test_collection_is_complete():
+    expected = {f"{letter}{n}" for letter, numbers in NUMBERS.items() for n in numbers}
+    assert set(CLAIMS) == expected
+
+
+@pytest.mark.parametrize("letter", NUMBERS)
+def test_found_as_declared(letter):
+    quick = [claim for claim in select_claims([letter]) if not claim.trained]
+    differing = [
+        f"{r.id}: declared {r.claim.verdict}, found {r.found} {r.error}"
+        for r in run_claims(quick, use_cache=False)
+        if not r.agrees
+    ]
+    assert not differing
+
+
+@pytest.mark.slow
+def test_trained_claims_found_as_declared():
+    trained = [claim for claim in select_claims([]) if claim.trained]
+    results = run_claims(trained, jobs=2, use_cache=False)
+    assert not [f"{r.id}: {r.found} {r.error}" for r in results if not r.agrees]
+
+
+def test_own_file_through_the_command(own_file, tmp_path):
+    files = {name: tmp_path / name for name in ("page.html", "quiz.xml", "junit.xml")}
+    options = [f"--{file.stem}={file}" for file in files.values()]
+    gallery = tmp_path / "gallery"
+    done = CliRunner().invoke(app, ["claims", str(own_file), *options, f"--gallery={gallery}"])
+    assert done.exit_code == 1
+    assert "Z1   ✗ false: One is two." in done.output
+    assert "declared: ✗ false" in done.output
+    assert "ZeroDivisionError: no number" in done.output
+    junit = ElementTree.parse(files["junit.xml"]).getroot()
+    assert (junit.get("tests"), junit.get("failures"), junit.get("errors")) == ("3", "1", "1")
+    questions = ElementTree.parse(files["quiz.xml"]).findall("question[@type='multichoice']")
+    right = [q.find("answer[@fraction='100']/text").text for q in questions]
+    assert right == ["False", "True"]
+    assert files["page.html"].read_text().count("<article") == 3
+    assert "{#z1}" in (gallery / "your-own.md").read_text()
+    assert sorted(file.name for file in (gallery / "figures").iterdir()) == ["Z1.png", "Z2.png"]
+
+
+def test_json_and_cache(own_file):
+    first, second = (
+        json.loads(CliRunner().invoke(app, ["claims", str(own_file), "--json"]).stdout)
+        for _ in range(2)
+    )
+    assert [r["cached"] for r in first] == [False, False, False]
+    assert [r["cached"] for r in second] == [True, True, False]  # a failure is run again
+    assert first[0]["evidence"] == second[0]["evidence"]
+
+
+def test_side_by_side_equals_one_process(own_file):
+    claims = select_claims([str(own_file), "A"])
+    one, two = (run_claims(claims, jobs=jobs, use_cache=False) for jobs in (1, 2))
+    assert [(r.id, r.found, r.error) for r in one] == [(r.id, r.found, r.error) for r in two]
+
+
+def test_unknown_id_names_the_nearest():
+    done = CliRunner().invoke(app, ["claims", "A99"])
+    assert done.exit_code == 2
+    assert "try A9" in done.output
+
+
+def test_every_sentence_of_a_claim_ends_as_one():
+    for claim in CLAIMS.values():
+        for text in (claim.statement, claim.condition, claim.correction, claim.remark):
+            assert not text or text[-1] in ".?", f"{claim.id}: {text}"
+        assert claim.statement[0].isupper() or not claim.statement[0].isalpha(), claim.id
