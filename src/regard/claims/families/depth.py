@@ -393,7 +393,7 @@ def norm_allows_rates(trial: Trial) -> Evidence:
             rates,
             {name: x.median(1).values.clamp(max=DIVERGED) for name, x in losses.items()},
             x_label="learning rate",
-            y_label=f"loss after training, median ({DIVERGED:.0f}: diverged)",
+            y_label=f"median loss ({DIVERGED:.0f}: diverged)",
             log="xy",
         ),
     )

@@ -282,8 +282,8 @@ def projection_shapes(trial: Trial) -> Evidence:
     "Heads specialise: each takes over a linguistic relation such as coreference.",
     source="exam",
     verdict="conditional",
-    condition="The head belongs to a trained model, and its role was measured. Here one head "
-    "follows 'it' to its referent; untrained heads, and other heads of the model, do not.",
+    condition="The head belongs to a trained model, and its role was measured. Here some "
+    "heads follow 'it' to its referent; others, and all heads before training, do not.",
     refutation="no trained head that prefers the referent by 0.2, or untrained heads that do",
     trained=True,
     study="pronouns",
@@ -345,7 +345,6 @@ def more_heads(trial: Trial) -> Evidence:
             },
             x_label="heads",
             y_label="mean over seeds",
-            log="x",
         ),
     )
 

@@ -630,15 +630,12 @@ def _by_range(accuracy: Tensor, kind: str) -> list[Measure]:
     ]
 
 
-def _range_chart(accuracy: dict[str, Tensor]) -> Bars:
-    """Mean accuracy by range of positions and kind."""
-    return Bars(
-        {
-            f"{'trained' if first == 1 else 'beyond'}: {name}": {
-                kind: x[:, n].mean() for kind, x in accuracy.items()
-            }
-            for n, (name, (first, _)) in enumerate(RANGES.items())
-        },
+def _range_chart(accuracy: dict[str, Tensor]) -> Lines:
+    """Mean accuracy per range of positions, by kind of positions."""
+    return Lines(
+        [(first + last - 1) / 2 for first, last in RANGES.values()],
+        {kind: x.mean(0) for kind, x in accuracy.items()},
+        x_label="position, middle of its range (trained: 0 to 23)",
         y_label="accuracy, token before",
     )
 
