@@ -47,10 +47,12 @@ def encode_train_split(
 
     shown = tracked() if show else examples
     _return_free_memory()
-    return cached_examples(cache, shown, vocab=tokenizer.vocab, key=key)
+    encoded = cached_examples(cache, shown, vocab=tokenizer.vocab, key=key)
+    _return_free_memory()
+    return encoded
 
 
 def _return_free_memory() -> None:
-    """Give freed memory of the tokenizer's training back to the system; glibc would keep it."""
+    """Give freed memory, such as of a tokenizer's training, back to the system; glibc keeps it."""
     with suppress(OSError, AttributeError, TypeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
