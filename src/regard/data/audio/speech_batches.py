@@ -21,7 +21,7 @@ from regard.data.generated_batches import seeded_generator
 from regard.data.text.tokenizers import Tokenizer
 from regard.data.token_cache import TokenCache, cached_examples
 from regard.errors import FileError
-from regard.ops import frame_sizes, log_mel, mel_frame_count
+from regard.ops import frame_sizes, log_mel, mel_filters, mel_frame_count
 
 MAX_SNR = 40.0  # dB
 CLEAN_FRACTION = 0.25  # of recordings without added noise
@@ -139,11 +139,18 @@ def _change_speed(wave: Tensor, speed: float, rate: int) -> Tensor:
 
 @lru_cache(2)
 def _white_noise(rate: int, mels: int) -> Tensor:
-    """Mel powers of white noise of variance 1."""
+    """Frames of white noise of variance 1: mel powers N, then Q of `_add_noise`."""
     window, hop = frame_sizes(rate)
     samples = window + (NOISE_FRAMES - 1) * hop
     wave = torch.randn(samples, generator=seeded_generator("white noise"))
-    return log_mel(wave, rate, n_mels=mels).exp()
+    n_fft = 1 << (window - 1).bit_length()
+    spectrum = torch.fft.rfft(wave.unfold(0, window, hop) * torch.hann_window(window), n_fft)
+    # phases relative to the middle of the window, where those of neighbours are alike
+    middle = torch.arange(n_fft // 2 + 1) * (math.pi * (window - 1) / n_fft)
+    aligned = (spectrum * torch.polar(torch.ones(len(middle)), middle)).real
+    filters = mel_filters(mels, rate, n_fft).float().mT
+    power = spectrum.abs().square() @ filters
+    return torch.cat([power, aligned @ filters / filters.sum(0).sqrt()], dim=1)
 
 
 def _add_noise(
@@ -156,14 +163,20 @@ def _add_noise(
 ) -> Tensor:
     """White noise at the SNR of each recording, but not in its padding, and dither.
 
-    exp y = exp x + variance · noise: the powers of independent signals add up on average.
+    exp y = S + σ² N + 2 σ √S Q,   S = exp x,   Q = Σ_f filter[f] Re noise[f] / √Σ_f filter[f]
+
+    This is the log-mel of the sum of both waves, if the spectrum is flat within a band.
     """
-    power, time = x.exp(), torch.arange(x.shape[1])
+    mels, time = x.shape[2], torch.arange(x.shape[1])
+    root = (x / 2).exp_()
     # a sum over bands is a power of the wave: filters of neighbouring bands add up to 1
-    signal = power.sum((1, 2))[:, None] / counts.clamp(min=1) / noise.sum(1).mean()
+    signal = root.square().sum((1, 2))[:, None] / counts.clamp(min=1)
     ratio = torch.tensor([[10 ** (-snr / 10)] for snr in snrs]).to(x)
     inside = ((counts + 1.5 - time.to(x.device)) / 2.5).clamp(0, 1)  # share of a window: 2.5 hops
-    variance = signal * ratio * inside + dither**2
+    variance = signal / noise[:, :mels].sum(1).mean() * ratio * inside + dither**2
     first = torch.randint(NOISE_FRAMES, (len(x), 1), generator=generator)
     rows = F.embedding(((first + time) % NOISE_FRAMES).to(x.device), noise)
-    return power.addcmul_(rows, variance[..., None]).log_()
+    sigma = variance.sqrt()[..., None]
+    # (√S + 2 σ Q) √S + σ² N; what rounding makes negative is silence
+    power = root.addcmul(rows[..., mels:], 2 * sigma).mul_(root)
+    return power.addcmul_(rows[..., :mels], sigma.square()).clamp_(min=1e-10).log_()
