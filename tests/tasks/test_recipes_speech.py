@@ -22,11 +22,16 @@ from regard.data import (
     SpeechManifest,
     augment_log_mel,
     seeded_generator,
+    speech_preprocessor,
 )
+from regard.data.audio import speech_batches as speech_module
 from regard.data.audio.audio_batches import SORT_WINDOW
+from regard.data.audio.augmentation import add_white_noise
 from regard.data.audio.morse.channel import render_keyings
 from regard.data.audio.speech_batches import speech_batches
+from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError, ShapeError
+from regard.ops import log_mel
 from regard.runs import load_run
 from regard.tasks import (
     MorseTask,
@@ -242,14 +247,57 @@ def test_speed_perturbation_changes_length_and_pitch(recordings):
     assert peaks[1] > peaks[0]
 
 
-def test_noise_has_the_requested_ratio_and_the_padding_has_none(recordings):
-    options = {"mels": 40, "batch_size": 2, "seed": 4}
+@pytest.mark.parametrize("rate", [8000, 11025])
+def test_frames_from_the_cache_are_those_of_inference(recordings, rate):
+    manifest = SpeechManifest(*(recordings / f"{s}.tsv" for s in SPLITS), rate=rate)
+    encode = speech_preprocessor(WORDS, mels=20, dither=0.0)
+    expected = {x.text: encode(x)["frames"] for x in map(manifest.read, manifest.entries["train"])}
+    batch = next(iter(speech_batches(manifest, WORDS, mels=20, batch_size=6)))
+    rows = (batch[name] for name in ("frames", "frames_lengths", "target"))
+    for row, size, target in zip(*rows, strict=True):
+        frames = expected[WORDS.decode([n for n in target.tolist() if n != WORDS.pad_id])]
+        assert len(frames) == size
+        assert_close(row[:size], frames, rtol=0, atol=0.01)  # float16
+
+
+@pytest.mark.parametrize("snr", [0.0, 10.0, 20.0])
+def test_noise_changes_the_frames_as_noise_in_the_wave_would(recordings, monkeypatch, snr):
+    monkeypatch.setattr(speech_module, "MAX_SNR", snr)
+    monkeypatch.setattr(speech_module, "CLEAN_FRACTION", 0.0)
+    options = {"mels": 20, "batch_size": 6, "seed": 4}
     clean, noisy = (
-        next(iter(speech_batches(source(recordings), WORDS, **options, min_snr=snr)))["frames"]
-        for snr in (None, 10.0)
+        next(iter(speech_batches(source(recordings), WORDS, **options, min_snr=level)))["frames"]
+        for level in (None, snr)
     )
-    assert noisy[:, :20].mean() > clean[:, :20].mean() + 1
-    assert_close(noisy[:, -60:], clean[:, -60:])
+    examples = [source(recordings).read(x) for x in source(recordings).entries["train"]]
+    pairs = [(x.wave, add_white_noise(x, snr).wave) for x in examples]
+    before, after = (
+        torch.cat([log_mel(pair[n] / pair[0].abs().max(), 8000, n_mels=20) for pair in pairs])
+        for n in (0, 1)
+    )
+    loud, soft = (lambda x: x > 3), (lambda x: (x > -10) & (x < 3))  # tones, and what is around
+    expected, found = (after - before), (noisy - clean)
+    assert_close(found[soft(clean)].mean(), expected[soft(before)].mean(), rtol=0.1, atol=0)
+    # the phases of tone and noise decide whether they add up or cancel
+    assert_close(found[loud(clean)].std(), expected[loud(before)].std(), rtol=0.4, atol=0)
+    assert_close(noisy[:, -90:], clean[:, -90:])  # none in the padding
+
+
+def test_frames_are_computed_once_for_a_run_and_its_resumption(recordings, tmp_path, monkeypatch):
+    data, settings = SpeechTask(folder=str(recordings), sample_rate=8000), recipe("speech").train
+    settings = replace(settings, device="cpu", batch_size=3)
+    tokenizer = data.tokenizer(0)
+    whole = data.cached_batches(tokenizer, settings, tmp_path / "cache")
+    batches = list(islice(whole, 4))
+    monkeypatch.setattr(SpeechManifest, "read", None)
+    resumed = data.cached_batches(tokenizer, settings, tmp_path / "cache")
+    resumed.restore({"seed": settings.seed, "number": 2})
+    assert_close(next(iter(resumed)), batches[2], rtol=0, atol=0)
+    monkeypatch.undo()
+    soundfile.write(recordings / "train0.flac", tone("abc"), 8000)
+    other = data.cached_batches(tokenizer, settings, tmp_path / "cache")
+    changed = zip(islice(other, 4), batches, strict=True)
+    assert any(x["frames"].shape != y["frames"].shape for x, y in changed)
 
 
 def test_a_second_view_is_augmented_independently(recordings):

@@ -151,6 +151,14 @@ def test_a_recipe_is_a_file(name, full):
     assert parse_recipe(recipe_to_toml(recipe, full=full), f"{name}.toml") == recipe
 
 
+def test_the_files_stand_before_what_is_made_of_them():
+    data = tasks.PairsTask(train=("a.tsv",), source_language="da", vocab_size=99, lowercase=True)
+    text = recipe_to_toml(replace(tasks.recipe("multi30k-en-de"), data=data))
+    lines = text.partition("[data]\n")[2].splitlines()[:4]
+    names = [line.split(" = ")[0] for line in lines]
+    assert names == ["train", "source_language", "vocab_size", "lowercase"]
+
+
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
     ("change", "message"),

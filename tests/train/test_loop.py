@@ -1,6 +1,7 @@
 """The training loop: one update by hand, interruption, exact resume."""
 
 import json
+import math
 import os
 import random
 import shutil
@@ -251,6 +252,17 @@ def test_early_stopping_and_keep_last_keep_the_best_weights(tmp_path):
     assert has_weights(trainer, weights_after(2))
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["best-00000002", "step-00000008"]
+
+
+@pytest.mark.parametrize("monitor", ["loss", "accuracy"])
+def test_an_evaluation_of_nan_is_never_the_best(monitor):
+    values = iter([math.nan, 2.0, math.nan, 1.0])
+    trainer = make_trainer(
+        evaluate=lambda model: {monitor: next(values)}, evaluate_every=3, monitor=monitor
+    )
+    assert trainer.run().weights_step == (12 if monitor == "loss" else 6)
+    assert trainer.best == (1.0 if monitor == "loss" else 2.0)
+    assert trainer.config.is_better(9.0, math.nan)  # of a checkpoint written before
 
 
 def test_of_equal_evaluations_the_last_is_best(tmp_path):

@@ -52,7 +52,7 @@ class InMemorySource:
         while True:
             order = array("I", range(len(examples)))
             Random(f"{seed}/{epoch}").shuffle(order)
-            yield from (examples[i] for i in order[first:])
+            yield from (examples[order[i]] for i in range(first, len(order)))
             epoch, first = epoch + 1, 0
 
 

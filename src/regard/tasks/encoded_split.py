@@ -1,6 +1,8 @@
 """The train split of a task, encoded once into a token cache on disk."""
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
@@ -44,4 +46,13 @@ def encode_train_split(
         yield from track(examples, "encoding the train split", total=count())
 
     shown = tracked() if show else examples
-    return cached_examples(cache, shown, vocab=tokenizer.vocab, key=key)
+    _return_free_memory()
+    encoded = cached_examples(cache, shown, vocab=tokenizer.vocab, key=key)
+    _return_free_memory()
+    return encoded
+
+
+def _return_free_memory() -> None:
+    """Give freed memory, such as of a tokenizer's training, back to the system; glibc keeps it."""
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -91,6 +91,17 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
 
 RECIPE_KEYS = ("name", "task", "data", "model", "train")
 RESOLVED = ("vocab", "source_vocab", "target_vocab", "classes")  # sizes that the data decides
+# the data before what is made of it
+FIRST = (
+    "folder",
+    "path",
+    "train",
+    "valid",
+    "test",
+    "split_by",
+    "source_language",
+    "target_language",
+)
 
 
 def model_type(kind: type) -> str:
@@ -319,7 +330,7 @@ def config_to_toml(
     if full:
         notes = {f"{heading}.{k}": text for k, text in setting_docs(type(config)).items()}
     notes |= comments or {}
-    for field in fields(config):
+    for field in sorted(fields(config), key=lambda field: field.name not in FIRST):
         value, name = getattr(config, field.name), f"{heading}.{field.name}"
         before = _default(field) if default is None else getattr(default, field.name)
         if is_dataclass(value):

@@ -98,10 +98,12 @@ class TrainConfig:
             )
 
     def is_better(self, new: float, old: float | None) -> bool:
-        """Whether a value of the monitored metric improves on the best so far.
+        """Whether a value of the monitored metric improves on the best so far; NaN never does.
 
         >>> accuracy = TrainConfig(steps=1, monitor="accuracy")
         >>> TrainConfig(steps=1).is_better(0.2, 0.3), accuracy.is_better(0.2, 0.3)
         (True, False)
         """
-        return old is None or (new < old if self.monitor.endswith(MINIMISED) else new > old)
+        if old is None or math.isnan(old):
+            return not math.isnan(new)
+        return new < old if self.monitor.endswith(MINIMISED) else new > old

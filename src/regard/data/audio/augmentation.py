@@ -108,7 +108,7 @@ def augment_log_mel(
         frames = frames.gather(2, index) * (1 - weight) + frames.gather(2, index + 1) * weight
     if eq:
         frames = frames + random_eq_curves(batch, mels, eq, generator).to(device)[:, None]
-    mean = frames.mean((1, 2), keepdim=True)
+    mean = frames.mean((1, 2), keepdim=True) if spec_augment else frames
     for _ in range(spec_augment):
         frames = _mask(frames, generator, 2, 6, mean)
         frames = _mask(frames, generator, 1, 12, mean)

@@ -1,33 +1,40 @@
-"""Augmented training batches of your own recordings."""
+"""Augmented training batches of your own recordings, from log-mel frames computed once."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from random import Random
 from typing import NamedTuple, Unpack
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.audio.audio_batches import AudioBatches, ctc_batch
-from regard.data.audio.augmentation import SpeechAugmentation, augment_speech
-from regard.data.audio.peak_normalization import normalize_recordings
+from regard.data.audio.audio_batches import AudioBatches, label_batch
+from regard.data.audio.augmentation import LOG_MEL_FLOOR, SpeechAugmentation, augment_speech
+from regard.data.audio.peak_normalization import PAD_SECONDS, normalize_recording
 from regard.data.audio.resampler import Resampler
 from regard.data.audio.speech_manifest import ManifestEntry, SpeechManifest
 from regard.data.batches import Batch, Shard
 from regard.data.generated_batches import seeded_generator
 from regard.data.text.tokenizers import Tokenizer
+from regard.data.token_cache import TokenCache, cached_examples
 from regard.errors import FileError
+from regard.ops import frame_sizes, log_mel, mel_filters, mel_frame_count
 
 MAX_SNR = 40.0  # dB
 CLEAN_FRACTION = 0.25  # of recordings without added noise
+NOISE_FRAMES = 4096  # 41 seconds of white noise, repeated from a random frame on
+PARTIAL_FRAMES = 2  # that begin in the recording and end in the padding
 
 
 class RecordingPlan(NamedTuple):
-    """A recording, its speed factor and its signal-to-noise ratio in dB."""
+    """A recording, its speed factor, its row in the cache and its signal-to-noise ratio in dB."""
 
     entry: ManifestEntry
     speed: float
+    row: int
     snr: float
 
 
@@ -37,6 +44,7 @@ def speech_batches(
     *,
     mels: int,
     batch_size: int,
+    frames: TokenCache | None = None,
     augmentation: SpeechAugmentation | None = None,
     speeds: Sequence[float] = (1.0,),
     min_snr: float | None = None,
@@ -51,41 +59,74 @@ def speech_batches(
     A recording gets one of `speeds` (Ko et al. 2015; pitch changes with it) and, in 75% of the
     cases, white noise at an SNR of `min_snr` to 40 dB. `dither` is 0 for a model with online CMVN.
     `second_view` adds `frames_again`, the same recordings with another augmentation, for R-Drop.
+    `frames` is a cache of `speech_frames`, of recordings that are `alignable`.
     """
     source = source.alignable(tokenizer, max(speeds))
-    if not source.entries["train"]:
+    entries = source.entries["train"]
+    if not entries:
         raise FileError(
             f"manifest: needs recordings to train on, got none: {source.report.summary}"
         )
+    if frames is None:
+        frames = cached_examples(None, speech_frames(source, mels, speeds), vocab=1 << 16, key="")
+    cache, noise = frames, _white_noise(source.rate, mels).to(device)
 
     def draw_plan(number: int) -> RecordingPlan:
         rng = Random(f"train/{seed}/{number}")
-        speed, snr = rng.choice(speeds), math.inf
+        choice, snr = rng.randrange(len(speeds)), math.inf
         if min_snr is not None and rng.random() >= CLEAN_FRACTION:
             snr = rng.uniform(min_snr, MAX_SNR)
-        return RecordingPlan(source.shuffled_entry(number, seed), speed, snr)
+        index = source.shuffled_index(number, seed)
+        return RecordingPlan(entries[index], speeds[choice], index * len(speeds) + choice, snr)
 
     def render(plans: Sequence[RecordingPlan], number: int) -> Batch:
         cpu_generator = seeded_generator(seed, "voice", number)
         generator = seeded_generator(seed, "noise", number, device=device)
-        rows = [_change_speed(source.read(p.entry).wave, p.speed, source.rate) for p in plans]
-        waves = pad_sequence(rows, batch_first=True).to(device)
-        lengths = torch.tensor([len(row) for row in rows])
-        if min_snr is not None:
-            waves = _add_noise(waves, lengths, [plan.snr for plan in plans], generator)
-        waves, lengths = normalize_recordings(waves, lengths, source.rate, generator, dither=dither)
-        texts = [plan.entry.text for plan in plans]
-        batch = ctc_batch(waves, lengths, texts, tokenizer, source.rate, mels)
+        rows = [_read_frames(cache, plan.row, mels) for plan in plans]
+        counts = torch.tensor([len(row) - PARTIAL_FRAMES for row in rows])
+        lengths = counts + round(PAD_SECONDS * source.rate) // frame_sizes(source.rate)[1]
+        x = torch.full((len(rows), int(lengths.max()), mels), LOG_MEL_FLOOR)
+        for padded, row in zip(x, rows, strict=True):
+            padded[: len(row)] = row
+        x = x.to(device).clamp_(min=LOG_MEL_FLOOR)  # float16 rounds silence down
+        if min_snr is not None or dither:
+            snrs = [plan.snr for plan in plans]
+            x = _add_noise(x, counts.to(device)[:, None], snrs, dither, noise, cpu_generator)
+        batch = {"frames": x, "frames_lengths": lengths.to(device)}
+        batch |= label_batch([plan.entry.text for plan in plans], tokenizer, device)
         if augmentation is not None:
-            frames = batch["frames"]
             for name in ("frames", "frames_again") if second_view else ("frames",):
-                batch[name] = augment_speech(frames, augmentation, cpu_generator, generator)
+                batch[name] = augment_speech(x, augmentation, cpu_generator, generator)
         return batch
 
     return AudioBatches(
         draw_plan, lambda plan: plan.entry.seconds / plan.speed, render,
         batch_size=batch_size, seed=seed, **shard,
     )  # fmt: skip
+
+
+def speech_frames(
+    source: SpeechManifest, mels: int, speeds: Sequence[float]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Log-mel frames of each training recording at each speed, for a token cache.
+
+    They are float16, stored as the integers of the same bits. The padding is left out but for the
+    `PARTIAL_FRAMES` that the recording ends in.
+    """
+    for entry in source.entries["train"]:
+        original = source.read(entry).wave
+        for speed in speeds:
+            wave = _change_speed(original, speed, source.rate)
+            x = log_mel(
+                normalize_recording(wave, source.rate, dither=0.0), source.rate, n_mels=mels
+            )
+            x = x[: mel_frame_count(len(wave), source.rate) + PARTIAL_FRAMES]
+            yield {"frames": x.half().flatten().numpy().view(np.uint16)}
+
+
+def _read_frames(cache: TokenCache, row: int, mels: int) -> Tensor:
+    values = cache[row]["frames"].astype(np.uint16)
+    return torch.from_numpy(values.view(np.float16)).view(-1, mels)
 
 
 def _change_speed(wave: Tensor, speed: float, rate: int) -> Tensor:
@@ -96,12 +137,46 @@ def _change_speed(wave: Tensor, speed: float, rate: int) -> Tensor:
     return torch.cat([resample(wave), resample.finish()])
 
 
+@lru_cache(2)
+def _white_noise(rate: int, mels: int) -> Tensor:
+    """Frames of white noise of variance 1: mel powers N, then Q of `_add_noise`."""
+    window, hop = frame_sizes(rate)
+    samples = window + (NOISE_FRAMES - 1) * hop
+    wave = torch.randn(samples, generator=seeded_generator("white noise"))
+    n_fft = 1 << (window - 1).bit_length()
+    spectrum = torch.fft.rfft(wave.unfold(0, window, hop) * torch.hann_window(window), n_fft)
+    # phases relative to the middle of the window, where those of neighbours are alike
+    middle = torch.arange(n_fft // 2 + 1) * (math.pi * (window - 1) / n_fft)
+    aligned = (spectrum * torch.polar(torch.ones(len(middle)), middle)).real
+    filters = mel_filters(mels, rate, n_fft).float().mT
+    power = spectrum.abs().square() @ filters
+    return torch.cat([power, aligned @ filters / filters.sum(0).sqrt()], dim=1)
+
+
 def _add_noise(
-    waves: Tensor, lengths: Tensor, snrs: Sequence[float], generator: torch.Generator
+    x: Tensor,
+    counts: Tensor,
+    snrs: Sequence[float],
+    dither: float,
+    noise: Tensor,
+    generator: torch.Generator,
 ) -> Tensor:
-    """White noise at the SNR of each recording; the padding stays zero."""
-    valid = torch.arange(waves.shape[1], device=waves.device) < lengths.to(waves.device)[:, None]
-    power = waves.square().sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
-    ratio = torch.tensor([[10 ** (-snr / 20)] for snr in snrs]).to(waves)
-    noise = torch.randn(waves.shape, generator=generator, device=waves.device)
-    return (waves + power.sqrt() * ratio * noise) * valid
+    """White noise at the SNR of each recording, but not in its padding, and dither.
+
+    exp y = S + σ² N + 2 σ √S Q,   S = exp x,   Q = Σ_f filter[f] Re noise[f] / √Σ_f filter[f]
+
+    This is the log-mel of the sum of both waves, if the spectrum is flat within a band.
+    """
+    mels, time = x.shape[2], torch.arange(x.shape[1])
+    root = (x / 2).exp_()
+    # a sum over bands is a power of the wave: filters of neighbouring bands add up to 1
+    signal = root.square().sum((1, 2))[:, None] / counts.clamp(min=1)
+    ratio = torch.tensor([[10 ** (-snr / 10)] for snr in snrs]).to(x)
+    inside = ((counts + 1.5 - time.to(x.device)) / 2.5).clamp(0, 1)  # share of a window: 2.5 hops
+    variance = signal / noise[:, :mels].sum(1).mean() * ratio * inside + dither**2
+    first = torch.randint(NOISE_FRAMES, (len(x), 1), generator=generator)
+    rows = F.embedding(((first + time) % NOISE_FRAMES).to(x.device), noise)
+    sigma = variance.sqrt()[..., None]
+    # (√S + 2 σ Q) √S + σ² N; what rounding makes negative is silence
+    power = root.addcmul(rows[..., mels:], 2 * sigma).mul_(root)
+    return power.addcmul_(rows[..., :mels], sigma.square()).clamp_(min=1e-10).log_()

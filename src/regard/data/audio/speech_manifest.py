@@ -90,14 +90,14 @@ class SpeechManifest:
             return
         number = start
         while True:
-            yield self.read(self.shuffled_entry(number, seed))
+            yield self.read(entries[self.shuffled_index(number, seed)])
             number += 1
 
-    def shuffled_entry(self, number: int, seed: int) -> ManifestEntry:
-        """Training entry of a number, in an order that changes every epoch."""
-        entries = self.entries["train"]
-        epoch, index = divmod(number, len(entries))
-        return entries[permute_index(index, len(entries), f"{seed}/{epoch}")]
+    def shuffled_index(self, number: int, seed: int) -> int:
+        """Index of the training entry of a number, in an order that changes every epoch."""
+        size = len(self.entries["train"])
+        epoch, index = divmod(number, size)
+        return permute_index(index, size, f"{seed}/{epoch}")
 
     def alignable(self, tokenizer: Tokenizer, speed: float = 1.0) -> "SpeechManifest":
         """Without recordings that are too short for their text; its `report` counts them.

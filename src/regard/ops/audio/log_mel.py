@@ -52,7 +52,8 @@ def log_mel(
     if waveform.shape[-1] < window:
         return waveform.new_zeros(*waveform.shape[:-1], 0, n_mels)
     hann = torch.hann_window(window, dtype=waveform.dtype, device=waveform.device)
-    power = torch.fft.rfft(waveform.unfold(-1, window, hop) * hann, n_fft).abs() ** 2
+    spectrum = torch.fft.rfft(waveform.unfold(-1, window, hop) * hann, n_fft)
+    power = spectrum.real.square() + spectrum.imag.square()  # `abs` takes a root
     return (power @ filters.mT).clamp(min=floor).log()
 
 

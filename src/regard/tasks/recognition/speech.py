@@ -16,13 +16,14 @@ from regard.data import (
     train_tokenizer,
 )
 from regard.data.audio.peak_normalization import DITHER
-from regard.data.audio.speech_batches import speech_batches
+from regard.data.audio.speech_batches import speech_batches, speech_frames
 from regard.data.audio.speech_manifest import find_manifests
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.files import open_binary
 from regard.models import RecogniserConfig
 from regard.models.config import check_choices, check_positive
+from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.recipe import DataContents, EvalSplit, Shard
 from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
@@ -145,8 +146,26 @@ class SpeechTask(AudioTask):
         self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]
     ) -> AudioBatches:
         """Endless augmented batches; with R-Drop the second pass sees another augmentation."""
+        return self.cached_batches(tokenizer, train, None, **shard)
+
+    def cached_batches(
+        self,
+        tokenizer: Tokenizer,
+        train: TrainConfig,
+        cache: Path | None,
+        *,
+        show: bool = False,
+        **shard: Unpack[Shard],
+    ) -> AudioBatches:
+        """`batches` from a cache of log-mel frames; without a folder it is a temporary one."""
+        source = self._alignable(tokenizer)
+        files = [entry.path for entry in source.entries["train"]]
+        frames = encode_train_split(
+            self, tokenizer, speech_frames(source, self.n_mels, self.speeds), files,
+            cache=cache, show=show, count=lambda: len(files) * len(self.speeds),
+        )  # fmt: skip
         return speech_batches(
-            self.source(), tokenizer, mels=self.n_mels, batch_size=self.batch_limit(train),
+            source, tokenizer, mels=self.n_mels, batch_size=self.batch_limit(train), frames=frames,
             augmentation=self.augmentation, speeds=self.speeds, min_snr=self.min_snr,
             dither=0.0 if self.online_cmvn else DITHER, second_view=train.rdrop > 0,
             device=select_device(train), seed=train.seed, **shard,
