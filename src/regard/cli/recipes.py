@@ -50,7 +50,7 @@ def new(
     Examples: regard new pairs train.de train.en; regard new images photos/ -o photos.toml
     """
     from regard.cli.output import print_message, report_written
-    from regard.tasks.proposals.file import write_proposal
+    from regard.tasks.proposals.kinds import write_proposal
 
     proposal = write_proposal(kind, data, out, force=force)
     print_message(proposal.report.summary())
