@@ -44,7 +44,6 @@ from regard.runs.load import (
     find_run,
     list_runs,
     load,
-    load_pretrained,
     pretrained_names,
 )
 from regard.runs.report.card import model_card
@@ -106,7 +105,6 @@ __all__ = [
     "iter_settings",
     "list_runs",
     "load",
-    "load_pretrained",
     "load_run",
     "look_report",
     "make_answers",

@@ -59,17 +59,6 @@ def pretrained_names() -> list[str]:
     return sorted(file.parent.name for file in PRETRAINED_FOLDER.glob(f"*/{RECIPE_FILE}"))
 
 
-def load_pretrained(name: str, *, device: Device = "cpu") -> Run:
-    """Open a pretrained model of the package by name.
-
-    >>> load_pretrained("phrases").translate("2 days", to="de")
-    {'de': ['2 Tage']}
-    """
-    if name not in (names := pretrained_names()):
-        raise FileError(f"name: needs one of {_known()}, got {name!r}{suggestion(name, names)}")
-    return load_run(PRETRAINED_FOLDER / name, device=device)
-
-
 def find_run(name: str | Path) -> Path:
     """The folder of a run or saved model, given by its path or as the name of a pretrained model.
 
