@@ -7,15 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, FileError
+from regard.models.serialization import unique_tensors
 from regard.train.config import TrainConfig
 
 
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a model's state dict, detached; a shared one once, under its first name."""
-    first: dict[int, tuple[str, Tensor]] = {}
-    for name, x in model.state_dict(keep_vars=True).items():
-        first.setdefault(id(x), (name, x))
-    return {name: x.detach() for name, x in first.values()}
+    return {name: x.detach() for name, x in unique_tensors(model).items()}
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -11,9 +11,9 @@ from regard.data.text.parallel_formats import (
     read_aligned,
     read_mo,
     read_pairs,
-    read_po,
     read_tmx,
 )
+from regard.data.text.po_catalog import read_po
 from regard.errors import ConfigError, FileError
 
 # one file of pairs, or two line-aligned files

@@ -1,10 +1,9 @@
-"""Readers of parallel text, one pair at a time: aligned files, tables, gettext .po and .mo, TMX."""
+"""Readers of parallel text, one pair at a time: aligned files, tables, gettext .mo, TMX."""
 
 import codecs
 import os
 import re
 import struct
-from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from io import BufferedIOBase
 from itertools import zip_longest
@@ -57,66 +56,6 @@ def _row(number: int, source: bytes, target: bytes) -> CorpusRow:
         return CorpusRow(number, source.decode(), target.decode())
     except UnicodeDecodeError as error:
         return CorpusRow(number, error=f"not UTF-8 ({error.reason})")
-
-
-def read_po(path: Path) -> Iterator[CorpusRow]:
-    """Messages of a gettext catalog; singular and first plural form of a message with plurals."""
-    entry: dict[str, list[str]] = {}
-    first, fuzzy, is_valid, name = 0, False, True, ""
-    for number, raw in enumerate(_po(path), 1):
-        line = raw.decode(errors="replace").strip()
-        if not line or (line.startswith(("msgid ", "msgctxt ", "#")) and "msgstr" in _stems(entry)):
-            if is_valid:
-                yield from _message({key: "".join(x) for key, x in entry.items()}, first, fuzzy)
-            entry, first, fuzzy, is_valid, name = {}, 0, False, True, ""
-        if line.startswith("#"):
-            fuzzy |= line.startswith("#,") and "fuzzy" in line
-            continue
-        if error := _row(number, raw, b"").error:
-            yield CorpusRow(number, error=error)
-            is_valid = False  # the message is reported by this line
-        if line.startswith("msg"):
-            name, _, line = line.partition(" ")
-            first = number if name == "msgid" else first
-            entry[name] = []
-        if not line:
-            continue
-        if not name or (text := unquote_po(line)) is None:
-            yield CorpusRow(number, error="neither a keyword nor a quoted text")
-        else:
-            entry[name].append(text)
-
-
-def _po(file: Path) -> Iterator[bytes]:
-    yield from iter_lines(file)
-    yield b""  # ends the last message
-
-
-def _stems(entry: dict[str, list[str]]) -> set[str]:
-    return {name.partition("[")[0] for name in entry}
-
-
-def unquote_po(line: str) -> str | None:
-    """Text of a quoted .po line; None if it is not quoted."""
-    if len(line) < 2 or line[0] != '"' or line[-1] != '"':
-        return None
-    try:
-        return str(literal_eval(line))  # C escapes are Python escapes
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _message(entry: dict[str, str], line: int, fuzzy: bool) -> Iterator[CorpusRow]:
-    if "msgid" not in entry or not entry["msgid"]:  # a comment, or the header
-        return
-    if fuzzy:
-        yield CorpusRow(line, error="marked fuzzy")
-    elif "msgid_plural" in entry:
-        yield CorpusRow(line, entry["msgid"], entry.get("msgstr[0]", ""))
-        if "msgstr[1]" in entry:
-            yield CorpusRow(line, entry["msgid_plural"], entry["msgstr[1]"])
-    else:
-        yield CorpusRow(line, entry["msgid"], entry.get("msgstr", ""))
 
 
 def read_mo(path: Path) -> Iterator[CorpusRow]:
