@@ -62,18 +62,19 @@ class TextStream:
     def __init__(self, row: GeneratedRow):
         self.row, self.text, self.ended = row, "", False
         # decoded after tokens before them: a token may begin with a space that the first one loses
-        self._context, self._pending = list(row.prompt[-CONTEXT:]), list[int]()
+        self._context = list(row.prompt[-CONTEXT:])
+        self.pending = list[int]()  # tokens of an incomplete character
 
     def push(self, token: int, ended: bool, tokenizer: Tokenizer) -> str:
         """Add a token; returns the text that it completes."""
-        self._pending.append(token)
+        self.pending.append(token)
         before = tokenizer.decode(self._context)
-        text = tokenizer.decode(self._context + self._pending)[len(before) :]
+        text = tokenizer.decode(self._context + self.pending)[len(before) :]
         self.ended = ended
         if text.endswith("�") and not ended:  # a character may be spread over several byte tokens
             return ""
-        self._context = (self._context + self._pending)[-CONTEXT:]
-        self._pending, self.text = [], self.text + text
+        self._context = (self._context + self.pending)[-CONTEXT:]
+        self.pending, self.text = [], self.text + text
         return text
 
 
@@ -197,7 +198,9 @@ def _stream(
     text = TextStream(GeneratedRow(ids, max_new_tokens))
     for number, step in enumerate(steps, 1):
         is_last = number == max_new_tokens or bool(step.ended)
-        yield text.push(int(step.tokens), is_last, tokenizer)
+        piece = text.push(int(step.tokens), is_last, tokenizer)
+        if not text.pending:
+            yield piece
 
 
 def _prompt_ids(run: RunContents, prompt: str, max_new_tokens: int) -> list[int]:
