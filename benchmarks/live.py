@@ -17,7 +17,7 @@ from regard import data, decode, models, runs
 
 def measure(model: torch.nn.Module, wave: torch.Tensor, chunk: int, search: bool) -> tuple:
     """CPU and wall seconds per second of audio, and the longest call."""
-    tokenizer = runs.load_pretrained("morse").tokenizer
+    tokenizer = runs.load("morse", device="cpu").tokenizer
     beam = decode.PrefixBeam(width=8) if search else None
     transcriber = decode.Transcriber(model, tokenizer, search=beam)
     seconds = len(wave) / transcriber.sample_rate
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="seconds of audio")
     seconds = parser.parse_args().seconds
-    pretrained = runs.load_pretrained("morse")
+    pretrained = runs.load("morse", device="cpu")
     small = models.Recogniser(models.recogniser_small(vocab=pretrained.tokenizer.vocab)).eval()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads by default")
     print("model    threads  chunk ms  search      cpu     wall  longest chunk ms")

@@ -36,7 +36,6 @@ def run(tmp_path_factory) -> Path:
         ["demo", "--out", "STOPPED"],
         ["train", "phrases", "--out", "RUN/new"],
         ["translate", "RUN", "--to", "de", "2 days", "--plot", "RUN/a.png"],
-        ["tour", "--svg", "RUN/a.svg"],
         ["work", "--make", "rnn", "--format", "toml", "--out", "RUN/sheet"],
     ],
     ids=" ".join,

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import PoCatalog, placeholders
-from regard.data.text.parallel_formats import read_po, unquote_po
-from regard.data.text.po_catalog import PoMessage, _quoted
+from regard.data.text.po_catalog import PoMessage, _quoted, read_po, unquote_po
 from regard.errors import FileError
 
 WHOLE = """# A translator's note

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import decode, models
-from regard.decode import PrefixBeam, StepperLanguageModel, prefix_beam
+from regard.decode import BestPath, PrefixBeam, StepperLanguageModel, prefix_beam
 from regard.errors import ConfigError, ShapeError
-from regard.tasks import best_path
 
 
 def chances(time: int, vocab: int, sharp: float = 1.0) -> torch.Tensor:
@@ -76,7 +75,7 @@ def test_a_beam_of_one_is_greedy_where_the_model_is_sure(seed):
     torch.manual_seed(seed)
     log_probs = chances(30, 5, sharp=40.0)
     (found,) = prefix_beam(log_probs, width=1, min_log_prob=-math.inf)
-    assert list(found.labels) == best_path(log_probs[None], torch.tensor([30]))[0]
+    assert list(found.labels) == BestPath()(log_probs)
 
 
 @settings(max_examples=8)

@@ -46,8 +46,7 @@ def test_gates_match_trace_and_outputs_stay_bit_identical(kind):
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_torch_modules_are_recorded_in_every_layout(kind):
     theirs = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True)
-    ours = rg.nn.Recurrent(3, 4, kind=kind.__name__.lower(), layers=2, bidirectional=True)
-    ours.load_torch(theirs)
+    ours = rg.nn.from_torch(theirs)
     x, lengths = torch.randn(2, 6, 3), torch.tensor([6, 3])
     packed = pack_padded_sequence(x, lengths, batch_first=True)
     want = ours.gates(x, lengths=lengths)

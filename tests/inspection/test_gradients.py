@@ -146,8 +146,7 @@ def test_a_cell_that_reads_from_the_right_fades_to_the_right():
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_torch_modules_flow_like_ours(kind):
     theirs = kind(3, 4, num_layers=2).double()
-    ours = rg.nn.Recurrent(3, 4, kind=kind.__name__.lower(), layers=2).double()
-    ours.load_torch(theirs)
+    ours = rg.nn.from_torch(theirs)
     x = torch.randn(5, 2, 3).double()
     a = rg.inspection.gradient_norms(theirs, lambda: theirs(x)[0][-1].square().sum())
     b = rg.inspection.gradient_norms(ours, lambda: ours(x.transpose(0, 1))[0][:, -1].square().sum())

@@ -162,17 +162,17 @@ def test_new_weights_are_packed_again_and_copies_have_their_own():
 
 @torch.no_grad()
 def test_streaming_recognition_equals_the_recording():
-    model = models.quantize(rg.runs.load_pretrained("morse").model)
+    model = models.quantize(rg.load("morse", device="cpu").model)
     sound = next(rg.data.Morse(snr=(10, 10)).examples("test", seed=0))
     wave = torch.as_tensor(sound.wave)
-    transcriber = decode.Transcriber(model, rg.runs.load_pretrained("morse").tokenizer)
+    transcriber = decode.Transcriber(model, rg.load("morse", device="cpu").tokenizer)
     text = "".join(map(transcriber.push, wave.split(800))) + transcriber.finish()
     assert text == sound.text
 
 
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
 def test_pretrained_models_still_translate(name):
-    run = rg.runs.load_pretrained(name)
+    run = rg.load(name, device="cpu")
     made = replace(run, model=rg.models.quantize(run.model))
     texts = ["3 days", "March 5, 2024", "$12.50"]
     assert rg.runs.translate_run(made, texts, to=["de"]) == rg.runs.translate_run(
@@ -189,9 +189,9 @@ def test_a_look_inside_sees_the_rounded_model():
 
 @pytest.mark.usefixtures("users_view")
 def test_unsupported_models_raise(monkeypatch, tmp_path):
-    rg.runs.quantize_run(rg.runs.load_pretrained("glyphs"), tmp_path, score=False)
+    rg.runs.quantize_run(rg.load("glyphs", device="cpu"), tmp_path, score=False)
     with pytest.raises(FileError, match="needs to be without a run, got one"):
-        rg.runs.quantize_run(rg.runs.load_pretrained("glyphs"), tmp_path, score=False)
+        rg.runs.quantize_run(rg.load("glyphs", device="cpu"), tmp_path, score=False)
 
     def none(*_):
         raise RuntimeError("no kernel\nat all")

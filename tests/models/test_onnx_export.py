@@ -54,7 +54,7 @@ def test_every_kind_of_model_answers_as_torch_does(name, tmp_path):
 
 @pytest.mark.parametrize("name", rg.runs.pretrained_names())
 def test_every_pretrained_model_matches_torch(name, tmp_path):
-    run = rg.runs.load_pretrained(name)
+    run = rg.load(name, device="cpu")
     # logits of trained models reach tens: 3.5e-5 was seen without AVX-512
     assert all(difference < 1e-4 for _, difference in rg.runs.export_run(run, tmp_path))
     assert (tmp_path / "tokenizer.json").exists() == (run.tokenizer is not None)
@@ -62,7 +62,7 @@ def test_every_pretrained_model_matches_torch(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
 def test_greedy_by_onnxruntime_matches_regard(name, tmp_path):
-    run, to = rg.runs.load_pretrained(name), ["de", "ja"]
+    run, to = rg.load(name, device="cpu"), ["de", "ja"]
     rg.runs.export_run(run, tmp_path)
     texts = ["3 days", "March 5, 2024", "$12.50", "apples, pears and plums"]
     want = rg.runs.translate_run(run, texts, to=to)

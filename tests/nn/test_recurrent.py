@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard.errors import ConfigError, ShapeError
-from regard.nn import Recurrent, RecurrentCell
+from regard.nn import Recurrent, RecurrentCell, from_torch
 
 THEIRS = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
 kinds, small, switch = st.sampled_from(sorted(THEIRS)), st.integers(1, 4), st.booleans()
@@ -99,8 +99,7 @@ def test_dropout_is_between_layers_and_only_in_training():
 def test_same_as_torch_with_gradients(kind, dim, hidden, time, layers, bidirectional, bias):
     how = {"bias": bias, "bidirectional": bidirectional}
     theirs = THEIRS[kind](dim, hidden, layers, batch_first=True, **how).double()
-    ours = Recurrent(dim, hidden, kind=kind, layers=layers, **how).double()
-    ours.load_torch(theirs)
+    ours = from_torch(theirs)
     x = double(2, time, dim).requires_grad_()
     start = [double(2, layers * (2 if bidirectional else 1), hidden) for _ in range(2)]
     first = [s.transpose(0, 1).contiguous() for s in start]
@@ -140,9 +139,7 @@ def test_error_messages():
         layer(x, lengths=torch.tensor([1, 9]))
     with pytest.raises(ShapeError, match=r"state: needs \(h, c\), got 1 tensors"):
         RecurrentCell(3, 4, "lstm")(x[:, 0], (torch.zeros(2, 4),))
-    with pytest.raises(ConfigError, match="module: needs an nn.LSTM as kind='lstm', got GRU"):
-        layer.load_torch(torch.nn.GRU(3, 4))
-    with pytest.raises(ConfigError, match="module: needs tanh and no projection"):
-        layer.load_torch(torch.nn.LSTM(3, 4, proj_size=2))
-    with pytest.raises(ConfigError, match=r"module: needs dim, hidden, .* got \(3, 5, 1, False"):
-        layer.load_torch(torch.nn.LSTM(3, 5))
+    with pytest.raises(ConfigError, match="layer: needs tanh and no projection, got LSTM, proj_si"):
+        from_torch(torch.nn.LSTM(3, 4, proj_size=2))
+    with pytest.raises(ConfigError, match="layer: needs tanh and no projection, got RNN_RELU"):
+        from_torch(torch.nn.RNN(3, 4, nonlinearity="relu"))

@@ -1,6 +1,4 @@
-"""Every mask and bias is registered, can be stored and, without tensors, be spelled."""
-
-from dataclasses import fields
+"""Every mask and bias is registered and can be stored."""
 
 import pytest
 import torch
@@ -9,13 +7,7 @@ from term_cases import AHEAD, EXAMPLES, FEAT, B, H, K, Q
 from regard import ops
 from regard.errors import ConfigError
 from regard.ops import biases, masks
-from regard.ops.term_registry import (
-    TERMS,
-    parse_mask,
-    spell_mask,
-    term_from_dict,
-    term_to_dict,
-)
+from regard.ops.term_registry import TERMS, term_from_dict, term_to_dict
 
 # a caller writes a & b, a | b, a + b, or a tensor
 WRITTEN = {masks.Both, masks.Either, masks.DenseMask, biases.DenseBias, biases.SumBias}
@@ -49,37 +41,6 @@ def test_it_can_be_stored_and_read_back(cls):
     again = term_from_dict(description, tensors.__getitem__)
     assert type(again) is cls
     assert torch.equal(scores(again), scores(EXAMPLES[cls]))
-
-
-@each_term
-def test_a_mask_without_tensors_can_be_spelled(cls):
-    values = [getattr(EXAMPLES[cls], field.name) for field in fields(cls)]
-    has_tensors = any(isinstance(x, torch.Tensor) for x in values)
-    assert (TERMS[cls].spelling is None) == (TERMS[cls].kind == "bias" or has_tensors)
-    if TERMS[cls].spelling is None:
-        with pytest.raises(ConfigError, match="without tensors"):
-            spell_mask(EXAMPLES[cls])
-    else:
-        assert parse_mask(spell_mask(EXAMPLES[cls])) == EXAMPLES[cls]
-
-
-@pytest.mark.parametrize(
-    ("text", "mask"),
-    [
-        ("none", None),
-        ("causal, local:1", ops.Causal() & ops.Local(1)),
-        ("chunked:4", ops.Chunked(4)),
-        ("causal & local:2 | local:0", ops.Causal() & ops.Local(2) | ops.Local(0)),
-    ],
-)
-def test_spellings(text, mask):
-    assert parse_mask(text) == mask
-
-
-@pytest.mark.parametrize("text", ["locl:2", "local", "local:x", "causal:1", "", "&"])
-def test_a_wrong_spelling_names_the_right_ones(text):
-    with pytest.raises(ConfigError, match="mask: needs none or causal, local:RADIUS"):
-        parse_mask(text)
 
 
 def test_an_unregistered_mask_is_refused():

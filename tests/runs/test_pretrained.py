@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.errors import FileError
-from regard.runs import find_run, load_pretrained, load_run, pretrained_names
+from regard.runs import load, load_run, pretrained_names
 from regard.runs.load import PRETRAINED_FOLDER
 from regard.tasks import SearchConfig, translate_texts
 
@@ -32,7 +32,7 @@ def test_each_is_a_finished_run_with_its_record_in_full_precision(name):
 
 @pytest.mark.parametrize("name", [name for name in pretrained_names() if "phrases" in name])
 def test_those_that_translate_do_as_their_record_says(name):
-    run = load_pretrained(name)
+    run = load(name, device="cpu")
     pairs = list(islice(run.recipe.data.source(60).examples("test", 0), 60))
     texts, languages = [p.source for p in pairs], [p.language for p in pairs]
     answers = translate_texts(
@@ -72,7 +72,7 @@ def test_commands_take_a_pretrained_model_by_name(tmp_path):
 
 
 def test_a_look_at_a_translator_is_labelled_with_its_tokens():
-    run = load_pretrained("phrases")
+    run = load("phrases", device="cpu")
     (answer,) = translate_texts(run.model, run.tokenizer, ["3 days"], ["de"])
     site = rg.load("phrases").look("3 days", to="de").sites[-1]
     pieces = [run.tokenizer.id_to_token(i) for i in run.tokenizer.encode(answer)]
@@ -85,10 +85,8 @@ def test_a_look_at_a_translator_is_labelled_with_its_tokens():
 
 @pytest.mark.usefixtures("users_view")
 def test_an_unknown_name_gets_a_suggestion(tmp_path):
-    with pytest.raises(FileError, match="name: needs one of the pretrained models .*; try phrases"):
-        load_pretrained("phrase")
     with pytest.raises(FileError, match="needs to be a run, a saved model or one of .*; try phr"):
-        find_run("phrase")
+        load("phrase")
     done = CliRunner().invoke(app, ["look", "phrases", "3 days", "--out", str(tmp_path / "a")])
     assert "regard: to: needs a target language, one of cs de" in done.stderr
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.runs import load_pretrained, load_run
+from regard.runs import load, load_run
 from regard.runs.load import PRETRAINED_FOLDER
 from regard.tasks import error_rate, transcribe_batch
 
 
 @pytest.mark.parametrize("name", ["glyphs", "morse"])
 def test_their_recipes_are_the_ones_that_can_be_run(name):
-    run = load_pretrained(name)
+    run = load(name, device="cpu")
     assert run.recipe.name == name
     assert run.result["step"] == run.recipe.train.steps
     assert run.recipe.train.device == "auto"
@@ -20,13 +20,13 @@ def test_their_recipes_are_the_ones_that_can_be_run(name):
 
 
 def test_glyphs_of_unseen_fonts_reach_the_recorded_accuracy():
-    run = load_pretrained("glyphs")
+    run = load("glyphs", device="cpu")
     found = replace(run.recipe.data, test_size=500).evaluator(None, "test")(run.model)
     assert abs(found["accuracy"] - run.result["test"]["accuracy"]) < 0.03
 
 
 def test_morse_in_noise_is_read_at_speeds_that_were_never_trained_on():
-    run = load_pretrained("morse")
+    run = load("morse", device="cpu")
     data = run.recipe.data
     for wpm in data.held_out_bands:
         source = data.source(

@@ -14,7 +14,7 @@ from regard.data import LabeledText, LoadReport
 from regard.errors import ConfigError, FileError
 from regard.tasks import DataContents, PairsTask, TextTask, inspect_data, propose, recipe
 from regard.tasks.data_report import SAMPLE_SIZE, Distribution
-from regard.tasks.proposals.file import write_proposal
+from regard.tasks.proposals.kinds import write_proposal
 from regard.tasks.proposals.splits import split_of
 from regard.tasks.recipe_file import parse_recipe
 

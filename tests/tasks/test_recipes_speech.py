@@ -36,7 +36,6 @@ from regard.runs import load_run
 from regard.tasks import (
     MorseTask,
     SpeechTask,
-    best_path,
     edit_distance,
     error_rate,
     recipe,
@@ -175,11 +174,6 @@ def test_edits_are_a_distance(a, b, c):
     assert edit_distance(a, b) == edit_distance(b, a)
     assert (edit_distance(a, b) == 0) == (a == b)
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
-
-
-def test_best_path_ignores_frames_beyond_the_length():
-    path = torch.nn.functional.one_hot(torch.tensor([[1, 0, 2, 2, 1]]), 3).float().log()
-    assert best_path(path, torch.tensor([3])) == [[1, 2]]
 
 
 SMALL = ["steps=2", "batch_size=2", "layers=1", "dim=16", "heads=2", "device=cpu"]

@@ -14,8 +14,7 @@ from regard import work
 from regard.cli import app
 from regard.errors import FileError, WorkError
 from regard.work.families.registry import exercise_families
-from regard.work.making.exercise import MAX_DENOMINATOR, MAX_NUMERATOR
-from regard.work.making.sheets import blank_answers
+from regard.work.making import MAX_DENOMINATOR, MAX_NUMERATOR, blank_answers
 from regard.work.show.mathml import tex_to_mathml
 
 run = CliRunner()

@@ -9,7 +9,7 @@ from regard import work
 from regard.cli import app
 from regard.errors import ShapeError
 from regard.work.families.attention import solve_attention
-from regard.work.show.shapes import detect_convention, list_shapes
+from regard.work.show.text import detect_convention, list_shapes
 from regard.work.solution import SolutionBuilder
 
 

@@ -1,4 +1,4 @@
-"""The command line: one file per command; torch is imported only by a command that runs."""
+"""The command line: commands by subject; torch is imported only by a command that runs."""
 
 import codecs
 import io
@@ -19,9 +19,12 @@ __all__ = ["app", "main"]
 # each is the function, or group of functions, of that name in the module of that name
 COMMANDS = """
     apply claims classify cost data demo evaluate export generate heads label look new quantize
-    recipes report resume runs serve tag tokenizer tour train transcribe translate verify
-    version work
+    recipes report resume runs serve tag tokenizer train transcribe translate verify version work
 """
+# or in the module of another command
+MODULES = dict.fromkeys(["label", "tag"], "apply") | dict.fromkeys(["data", "new"], "recipes")
+MODULES |= dict.fromkeys(["cost", "evaluate", "export", "quantize", "report"], "runs")
+MODULES |= {"resume": "train", "version": "output"}
 
 
 class Commands(TyperGroup):
@@ -69,11 +72,11 @@ def import_files(
 
 
 for name in COMMANDS.split():
-    command = getattr(import_module(f"regard.cli.{name}"), name)
+    command = getattr(import_module(f"regard.cli.{MODULES.get(name, name)}"), name)
     if isinstance(command, typer.Typer):  # with commands of its own
         app.add_typer(command, name=name)
     else:
-        app.command()(command)
+        app.command(name)(command)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.jobs import Confidence, Jobs, Out, run_job
+from regard.cli.apply import Confidence, Jobs, Out, run_job
 
 
 def classify(

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.jobs import Jobs, Out, run_job
+from regard.cli.apply import Jobs, Out, run_job
 
 
 def generate(

@@ -75,7 +75,7 @@ def look(
     regard look FOLDER OTHER_FOLDER "the cat sat" compares two models or checkpoints.
     """
     from regard import runs
-    from regard.cli.jobs import read_input
+    from regard.cli.apply import read_input
     from regard.cli.output import progress_bar, report_written
     from regard.runs.apply.look import parse_cell, parse_queries
 
@@ -107,7 +107,7 @@ def compare(model: str, inputs: list[str], out: Path, as_json: bool, **options: 
     import json
 
     from regard import runs
-    from regard.cli.jobs import read_input
+    from regard.cli.apply import read_input
     from regard.cli.output import progress_bar, report_written
     from regard.inspection import write_comparison
 

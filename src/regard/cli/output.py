@@ -1,9 +1,11 @@
-"""Terminal output: messages on standard error, progress bars, live text and exit codes."""
+"""Terminal output: messages on standard error, progress bars, live text, exit codes, versions."""
 
+import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TextIO
 
@@ -114,3 +116,10 @@ class TerminalWriter:
     def end(self) -> None:
         """Write the whole text."""
         print(f"\r\x1b[K{self.text}", file=self.out, flush=True)
+
+
+def version() -> None:
+    """Print the versions of Regard, Python and torch."""
+    print(f"regard {installed('regard')}")
+    print(f"python {platform.python_version()}")
+    print(f"torch {installed('torch')}")  # from the metadata: importing torch takes seconds

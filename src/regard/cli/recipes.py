@@ -1,5 +1,6 @@
-"""`regard recipes`: the included recipes, and one of them as a file."""
+"""`regard recipes`, `new` and `data`: included recipes, recipes for own data, and their data."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +18,6 @@ def recipes(
 
     Example: regard recipes stdlib > mine.toml; regard train mine.toml
     """
-    from pathlib import Path
-
     from regard import runs, tasks
     from regard.tasks.recipe_file import recipe_to_toml
 
@@ -31,3 +30,40 @@ def recipes(
     else:
         recipe = runs.read_recipe(name) if Path(name).is_dir() else tasks.recipe(name)
         print(recipe_to_toml(recipe, full=full), end="")
+
+
+def new(
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="pairs, text, images, speech, tags or labels.")
+    ],
+    data: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA…", help="Folder or file; two aligned files for pairs."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Recipe file to write.")] = Path(
+        "task.toml"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Look at data and write a recipe file for it, with the reason for each decision.
+
+    Examples: regard new pairs train.de train.en; regard new images photos/ -o photos.toml
+    """
+    from regard.cli.output import print_message, report_written
+    from regard.tasks.proposals.kinds import write_proposal
+
+    proposal = write_proposal(kind, data, out, force=force)
+    print_message(proposal.report.summary())
+    for line in proposal.report.warnings():
+        print_message(f"warning: {line}")
+    report_written(out, f"{out}: written; next:\n  regard data {out}\n  regard train {out}")
+
+
+def data(
+    name: Annotated[str, typer.Argument(metavar="TASK.toml", help="Recipe file.")],
+) -> None:
+    """Show the data of a recipe: counts, lengths, classes, skipped lines, examples, warnings."""
+    from regard import tasks
+
+    recipe = tasks.recipe(name)
+    print(tasks.inspect_data(recipe.data, tokenize=True, seed=recipe.train.seed))

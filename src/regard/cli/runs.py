@@ -1,9 +1,11 @@
-"""`regard runs`: a table of the runs in a folder."""
+"""What one does with a run: `regard runs`, `evaluate`, `report`, `export`, `quantize`, `cost`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder or pretrained model.")]
 
 
 def runs(
@@ -36,3 +38,132 @@ def runs(
     console = Console(highlight=False)
     # a file has no width of its own: cut no line
     Console(width=console.width if console.is_terminal else 200, highlight=False).print(table)
+
+
+def evaluate(
+    run: RunName,
+    split: Annotated[str, typer.Option(help="valid or test.")] = "test",
+    beam: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")] = None,
+    mistakes: Annotated[int, typer.Option(help="Mistakes to show.")] = 10,
+) -> None:
+    """Evaluate a run on the valid or test split, and show its mistakes."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from regard import runs
+    from regard.cli.output import progress_bar
+
+    kind: Any = split  # checked by the library
+    with progress_bar("evaluating"):
+        result = runs.load(run).evaluate(kind, beam_width=beam)
+    console = Console(highlight=False, soft_wrap=True)
+    for name, value in result.scores.items():
+        text = f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+        if name in result.intervals:
+            text += " (95%: {:.4f} to {:.4f})".format(*result.intervals[name])
+        console.print(Text(text))
+    if result.confidence:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in result.confidence.items())
+        console.print(Text(f"confidence: {scores}"))
+    for answer in result.mistakes[:mistakes]:
+        sure = "" if answer.confidence is None else f"  (confidence {answer.confidence:.2f})"
+        console.print(
+            Text(
+                f"\n{answer.source}\n  reference   {answer.reference}\n"
+                f"  prediction  {answer.prediction}{sure}"
+            )
+        )
+    if len(result.mistakes) > mistakes:
+        console.print(f"\nand {len(result.mistakes) - mistakes} more")
+
+
+def report(
+    run: RunName,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="HTML file; RUN/report.html, with CARD.md, if not given."),
+    ] = None,
+) -> None:
+    """Write one HTML page about a run: scores, curves, mistakes, samples, attention, cost, data."""
+    from regard import runs
+    from regard.cli.output import progress_bar
+
+    if out is None and run in runs.pretrained_names():
+        out = Path(f"{run}-report.html")  # not into the installed package
+    with progress_bar("evaluating"):
+        page = runs.load(run).report(out)
+    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, for any browser")
+
+
+def export(
+    run: RunName,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder to write; ./RUN-FORMAT if not given."),
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="onnx or huggingface.")] = "onnx",
+) -> None:
+    """Export a run to ONNX files, compared with torch, or to a folder that transformers opens."""
+    from regard import runs
+    from regard.cli.output import progress_bar
+    from regard.errors import ConfigError
+
+    if kind not in ("onnx", "huggingface"):
+        raise ConfigError(f"format: needs onnx or huggingface, got {kind!r}")
+    folder = out or Path(f"{Path(run).name}-{kind}")
+    loaded = runs.load(run, device="cpu")
+    if kind == "huggingface":
+        print(loaded.save_pretrained(folder))
+        return
+    with progress_bar("exporting"):
+        files = loaded.export(folder)
+    for file, difference in files:
+        size = file.stat().st_size / 1e6
+        print(f"{file}\t{size:.1f} MB\tat most {difference:.1e} from torch", flush=True)
+
+
+def quantize(
+    run: RunName,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="New run folder; ./RUN-int8 if not given."),
+    ] = None,
+    score: Annotated[
+        bool, typer.Option("--score/--no-score", help="Evaluate both on the test split.")
+    ] = True,
+) -> None:
+    """Quantize a run to int8 weights: a smaller file, faster on a CPU, usable like any run."""
+    from regard import runs
+    from regard.cli.output import progress_bar
+
+    folder = out or Path(f"{Path(run).name}-int8")
+    with progress_bar("quantising"):
+        result = runs.load(run).quantize(folder, score=score)
+    old, new = (size / 1e6 for size in result.file_sizes)
+    print(f"{folder}\t{old:.2f} MB before\t{new:.2f} MB after")
+    for name, value in result.scores_after.items():
+        if isinstance(value, int | float):
+            print(f"{name}\t{result.scores_before[name]:.4f} before\t{value:.4f} after")
+
+
+def cost(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="RUN|PRESET", help="Preset, pretrained model or saved model."),
+    ],
+    source: Annotated[
+        int | None, typer.Option(help="Source tokens, audio frames, or image side in pixels.")
+    ] = None,
+    target: Annotated[int, typer.Option(help="Target tokens.")] = 64,
+    batch_size: Annotated[int, typer.Option(help="Batch size.")] = 1,
+    vocab: Annotated[int, typer.Option(help="Vocabulary size of a preset.")] = 32000,
+    classes: Annotated[int, typer.Option(help="Number of classes of a preset.")] = 10,
+) -> None:
+    """Show parameters, multiply-adds, bytes moved and memory of a model, with the formulas."""
+    from rich.console import Console
+
+    from regard import costs, runs
+
+    model = runs.build_or_load_model(name, vocab=vocab, classes=classes)
+    table = costs.cost(model, source, target, batch_size)
+    Console(width=None if Console().is_terminal else 140, highlight=False).print(table)

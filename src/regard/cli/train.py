@@ -1,4 +1,4 @@
-"""`regard train`: train a model by a recipe, on one process or under torchrun."""
+"""`regard train` and `resume`: train by a recipe, on one process or under torchrun."""
 
 import os
 import sys
@@ -69,6 +69,36 @@ def train(
 
         verb = recipe.data.verb if recipe.data.verb in COMMANDS.split() else "apply"
         print(f"next:\n  regard {verb} {folder} …\n  regard serve {folder}")
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting that may change: steps=5000, parallel=none."),
+    ] = None,
+    nproc: Annotated[
+        int, typer.Option(help="Processes to train with, started by torchrun.", min=1)
+    ] = 1,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
+    ] = False,
+) -> None:
+    """Resume a run from its last valid checkpoint; the result is that of an uninterrupted run.
+
+    The number of processes may differ from before.
+    """
+    from regard import runs
+
+    start_ranks(nproc)
+    with distributed_command(runs.read_recipe(run).train.device) as ranks:
+        outcome, damaged = runs.resume_run(
+            run, show=True, ranks=ranks, tensorboard=tensorboard, settings=settings or [],
+            report=True,
+        )  # fmt: skip
+        for line in damaged if ranks.is_first else ():
+            print(f"skipped: {line}")
+    print_outcome(outcome, run, ranks.is_first)
 
 
 def start_ranks(nproc: int) -> None:

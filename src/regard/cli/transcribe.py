@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.jobs import Confidence, Jobs, Out, run_job
+from regard.cli.apply import Confidence, Jobs, Out, run_job
 
 if TYPE_CHECKING:
     from regard.runs import TranscribeJob, TranscriptChunk

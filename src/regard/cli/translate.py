@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.jobs import Confidence, Format, Jobs, Out, read_arguments, run_job
+from regard.cli.apply import Confidence, Format, Jobs, Out, read_arguments, run_job
 
 
 def translate(

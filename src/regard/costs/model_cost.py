@@ -59,14 +59,6 @@ class Cost:
         """Floating-point operations: two per multiply-add."""
         return 2 * self.multiply_adds
 
-    @property
-    def extra_target_multiply_adds(self) -> int:
-        """Multiply-adds of decoding another target from the same encoding.
-
-        decoder, cross-attention with its keys and values of the source, readout
-        """
-        return sum(part.multiply_adds for part in self.parts if part.side == "target")
-
     def __rich__(self) -> Any:
         from rich.table import Table
 

@@ -18,10 +18,9 @@ from regard.data.audio.resampler import Resampler
 from regard.data.audio.speech_manifest import SpeechManifest, speech_preprocessor
 from regard.data.batches import Batches, collate
 from regard.data.generated_batches import GeneratedBatches, seeded_generator
-from regard.data.image.augmentation import CutMixResult, augment, cutmix
 from regard.data.image.example import ImageExample
 from regard.data.image.idx import read_idx
-from regard.data.image.image_batches import ImageBatches
+from regard.data.image.image_batches import CutMixResult, ImageBatches, augment, cutmix
 from regard.data.load_report import LoadReport
 from regard.data.source import InMemorySource, NumberedSource, Source
 from regard.data.split import Split, hash_split
@@ -36,7 +35,9 @@ from regard.data.text.documents import Document, TextFiles, stdlib_files
 from regard.data.text.engine_tokenizers import (
     BPETokenizer,
     HuggingFaceTokenizer,
+    TokenizerType,
     UnigramTokenizer,
+    train_tokenizer,
 )
 from regard.data.text.normalizers import normalize_text
 from regard.data.text.packed import PackedText, TokenWindow, pack_text
@@ -46,7 +47,6 @@ from regard.data.text.phrases.facts import Fact, count_facts, draw_fact, fact_sp
 from regard.data.text.po_catalog import FillResult, PoCatalog, PoMessage, placeholders
 from regard.data.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from regard.data.text.tokenizer_stats import TokenizerStats, measure_tokenizer
-from regard.data.text.tokenizer_types import TokenizerType, train_tokenizer
 from regard.data.text.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from regard.data.image.glyphs.rendered import RenderedGlyphs
     from regard.data.image.glyphs.single_font import Glyphs
     from regard.data.image.image_collection import ImageCollection, load_images
-    from regard.data.image.image_file import open_image, read_image
-    from regard.data.image.ink_crop import crop_to_ink
+    from regard.data.image.image_file import crop_to_ink, open_image, read_image
     from regard.data.text.phrases.source import Phrases, format_fact
 
 _LAZY = {
@@ -69,7 +68,7 @@ _LAZY = {
     "ImageCollection": "image.image_collection",
     "Phrases": "text.phrases.source",
     "RenderedGlyphs": "image.glyphs.rendered",
-    "crop_to_ink": "image.ink_crop",
+    "crop_to_ink": "image.image_file",
     "format_fact": "text.phrases.source",
     "load_images": "image.image_collection",
     "open_image": "image.image_file",

@@ -39,7 +39,7 @@ def save(model: nn.Module, path: str | Path) -> Path:
     'model.safetensors'
     """
     kind, config = type(model).__name__, asdict(get_config(model))
-    tensors = {name: x.detach().cpu().contiguous() for name, x in _unique_tensors(model).items()}
+    tensors = {name: x.detach().cpu().contiguous() for name, x in unique_tensors(model).items()}
     header: dict[str, Any] = {"model": kind, "version": VERSION, "config": config}
     if is_quantized(model):
         tensors, header["int8"] = pack_int8(tensors), True
@@ -149,7 +149,7 @@ def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) ->
     check_config_against_tensors(config, tensors, file)
     with torch.random.fork_rng(devices=[]):  # the initial weights are replaced; no seed is spent
         model = build(config)
-    for name, x in _unique_tensors(model).items():
+    for name, x in unique_tensors(model).items():
         x.data = tensors[name]  # instead of a copy: keeps ties and the saved dtype
     return model
 
@@ -182,7 +182,7 @@ def check_config_against_tensors(
             model = build(config)
     except (RegardError, TypeError, ArithmeticError, RuntimeError) as error:
         raise FileError(f"{file}: needs a valid config, got {error}") from error
-    _compare(_unique_tensors(model), tensors, type(model).__name__, file)
+    _compare(unique_tensors(model), tensors, type(model).__name__, file)
     extra = sum(x.nbytes for x in model.buffers()) - sum(x.nbytes for x in tensors.values())
     if extra > MAX_BUFFER_BYTES:
         raise FileError(
@@ -208,7 +208,7 @@ def _compare(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], kind: str
             )
 
 
-def _unique_tensors(model: nn.Module) -> dict[str, Tensor]:
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The state dict without repeats: a tied tensor goes under its first name."""
     first = {}
     for name, x in model.state_dict(keep_vars=True).items():

@@ -1,19 +1,26 @@
-"""Conversion of torch.nn's attention and Transformer layers."""
+"""Conversion of torch.nn's attention, Transformer and recurrent layers."""
 
 from collections.abc import Mapping
+from typing import overload
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.block import DecoderBlock, EncoderBlock
 from regard.nn.feed_forward import ACTIVATIONS
+from regard.nn.recurrent.layers import CELL_WEIGHTS, CellKind, Recurrent
 
 TorchLayer = nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
 
 
-def from_torch(layer: TorchLayer) -> MultiHeadAttention | EncoderBlock | DecoderBlock:
-    """Convert a torch.nn attention or Transformer layer, which then can be inspected.
+@overload
+def from_torch(layer: nn.RNNBase) -> Recurrent: ...
+@overload
+def from_torch(layer: TorchLayer) -> MultiHeadAttention | EncoderBlock | DecoderBlock: ...
+def from_torch(layer: TorchLayer | nn.RNNBase) -> nn.Module:
+    """Convert a torch.nn attention, Transformer or recurrent layer, which then can be inspected.
 
     from_torch(layer)(x) = layer(x), batch first
 
@@ -22,7 +29,10 @@ def from_torch(layer: TorchLayer) -> MultiHeadAttention | EncoderBlock | Decoder
     >>> torch.allclose(from_torch(theirs)(x), theirs(x, x, x)[0], atol=1e-6)
     True
     """
-    ours = _attention(layer) if isinstance(layer, nn.MultiheadAttention) else _block(layer)
+    if isinstance(layer, nn.RNNBase):
+        ours = _recurrent(layer)
+    else:
+        ours = _attention(layer) if isinstance(layer, nn.MultiheadAttention) else _block(layer)
     return ours.to(next(layer.parameters())).train(layer.training)
 
 
@@ -104,4 +114,22 @@ def _block(
         for key, x in getattr(layer, theirs).state_dict().items():
             named[f"{name}.{gain if key == 'weight' else key}"] = x
     ours.load_state_dict(named)
+    return ours
+
+
+@torch.no_grad()
+def _recurrent(layer: nn.RNNBase) -> Recurrent:
+    kinds: dict[str, CellKind] = {"RNN_TANH": "rnn", "GRU": "gru", "LSTM": "lstm"}
+    if layer.mode not in kinds or layer.proj_size:
+        got = f"{layer.mode}, proj_size={layer.proj_size}"
+        raise ConfigError(f"layer: needs tanh and no projection, got {got}")
+    ours = Recurrent(
+        layer.input_size, layer.hidden_size, kind=kinds[layer.mode], layers=layer.num_layers,
+        bidirectional=layer.bidirectional, bias=layer.bias, dropout=layer.dropout,
+    ).to(next(layer.parameters()))  # fmt: skip
+    for cell, tensors in zip(ours.cells, layer.all_weights, strict=True):
+        weights = CELL_WEIGHTS[ours.kind].from_torch(*tensors)
+        for name in ("w", "u", "w_bias", "u_bias"):
+            if (parameter := getattr(cell, name)) is not None:
+                parameter.copy_(getattr(weights, name))
     return ours

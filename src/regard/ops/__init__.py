@@ -29,8 +29,16 @@ from regard.ops.recurrence import (
     recur,
     rnn_step,
 )
-from regard.ops.scores import additive, bilinear, dot, scaled_dot, score_moments
-from regard.ops.softargmax import gumbel_softmax, softargmax, straight_through
+from regard.ops.scores import (
+    additive,
+    bilinear,
+    dot,
+    gumbel_softmax,
+    scaled_dot,
+    score_moments,
+    softargmax,
+    straight_through,
+)
 from regard.ops.survey import Survey, survey
 from regard.ops.terms import Terms
 

@@ -85,7 +85,7 @@ class Mask:
         return Either(self, other)
 
 
-@register_term("mask", spelling="causal")
+@register_term("mask")
 @dataclass(frozen=True)
 class Causal(Mask):
     """Causal mask: j ≤ i.
@@ -108,7 +108,7 @@ class Causal(Mask):
         return False
 
 
-@register_term("mask", spelling="local")
+@register_term("mask")
 @dataclass(frozen=True)
 class Local(Mask):
     """Sliding window: |i - j| ≤ radius.
@@ -136,7 +136,7 @@ class Local(Mask):
         return last - self.radius <= keys.start and keys.stop - 1 <= positions.start + self.radius
 
 
-@register_term("mask", spelling="chunked")
+@register_term("mask")
 @dataclass(frozen=True)
 class Chunked(Mask):
     """Chunked attention for streaming: the own chunk and `left_chunks` before it (None: all).
@@ -285,7 +285,7 @@ class _Pair(Mask):
         return None if a is None or b is None else type(self)(a, b)
 
 
-@register_term("mask", spelling="&")
+@register_term("mask")
 @dataclass(frozen=True)
 class Both(_Pair):
     """Intersection of two masks, `a & b`.
@@ -310,7 +310,7 @@ class Both(_Pair):
         return b if a is None else a if b is None else torch.maximum(a, b)
 
 
-@register_term("mask", spelling="|")
+@register_term("mask")
 @dataclass(frozen=True)
 class Either(_Pair):
     """Union of two masks, `a | b`.

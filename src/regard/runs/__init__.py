@@ -39,17 +39,14 @@ from regard.runs.apply.translate import TranslationPipeline, translate_run
 from regard.runs.apply.verify import verify_text
 from regard.runs.contents import new_run_folder, read_recipe
 from regard.runs.evaluate import AnswerEvaluator, EvaluatedAnswer, Evaluation, evaluate_run
-from regard.runs.export import export_run
-from regard.runs.listing import list_runs
+from regard.runs.export import QuantizationResult, export_run, quantize_run, save_run_pretrained
 from regard.runs.load import (
     build_or_load_model,
     find_run,
+    list_runs,
     load,
-    load_pretrained,
     pretrained_names,
 )
-from regard.runs.pretrained_folder import save_run_pretrained
-from regard.runs.quantize import QuantizationResult, quantize_run
 from regard.runs.report.card import model_card
 from regard.runs.report.facts import RunFacts, collect_facts
 from regard.runs.report.page import report_run
@@ -110,7 +107,6 @@ __all__ = [
     "iter_settings",
     "list_runs",
     "load",
-    "load_pretrained",
     "load_run",
     "look_report",
     "make_answers",

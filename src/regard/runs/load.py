@@ -1,4 +1,4 @@
-"""Runs, pretrained models, presets and Hugging Face folders by name or path: `rg.load`."""
+"""Runs, pretrained models, presets and Hugging Face folders by name or path; a table of runs."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -12,9 +12,11 @@ from torch import nn
 from regard import models
 from regard.errors import ConfigError, FileError, suggestion
 from regard.models.serialization import WEIGHTS_FILE
-from regard.runs.contents import RECIPE_FILE, Device, default_device
+from regard.runs.contents import RECIPE_FILE, Device, default_device, read_recipe, read_result
 from regard.runs.run import Run, load_run
+from regard.runs.settings import iter_settings
 from regard.runs.text_model import build_hub_model, load_hub_text_model
+from regard.train import read_metrics
 from regard.train.loop import CHECKPOINTS
 
 # runs without checkpoints, in half precision
@@ -55,17 +57,6 @@ def pretrained_names() -> list[str]:
     True
     """
     return sorted(file.parent.name for file in PRETRAINED_FOLDER.glob(f"*/{RECIPE_FILE}"))
-
-
-def load_pretrained(name: str, *, device: Device = "cpu") -> Run:
-    """Open a pretrained model of the package by name.
-
-    >>> load_pretrained("phrases").translate("2 days", to="de")
-    {'de': ['2 Tage']}
-    """
-    if name not in (names := pretrained_names()):
-        raise FileError(f"name: needs one of {_known()}, got {name!r}{suggestion(name, names)}")
-    return load_run(PRETRAINED_FOLDER / name, device=device)
 
 
 def find_run(name: str | Path) -> Path:
@@ -141,3 +132,47 @@ def _required_arguments(function: Callable[..., Any]) -> set[str]:
     parameters = signature(function).parameters.values()
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
     return {p.name for p in named if p.default is p.empty}
+
+
+def list_runs(folder: str | Path) -> list[dict[str, Any]]:
+    """One row per run: name, recipe, step, state, scores, and the settings that differ.
+
+    Scores are those on the test split for a finished run, else the latest on the valid split.
+
+    >>> import tempfile
+    >>> list_runs(tempfile.mkdtemp())
+    []
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileError(f"{folder}: needs to be a folder with runs, got no such folder")
+    rows, settings = [], dict[str, dict[str, Any]]()
+    for run in sorted(file.parent for file in folder.glob(f"*/{RECIPE_FILE}")):
+        try:
+            rows.append(_row(run))
+            settings[run.name] = dict(iter_settings(read_recipe(run)))
+        except FileError as error:  # a damaged run does not hide the others
+            rows.append({"run": run.name, "state": str(error)})
+    names = {name for values in settings.values() for name in values}
+    differ = sorted(n for n in names if len({repr(s.get(n)) for s in settings.values()}) > 1)
+    for row in rows:
+        values = settings.get(row["run"], {})
+        row["differs"] = {name: values[name] for name in differ if name in values}
+    return rows
+
+
+def _row(run: Path) -> dict[str, Any]:
+    recipe, result, metrics = read_recipe(run), read_result(run), read_metrics(run)
+    valid = [line for line in metrics if "valid_loss" in line]
+    last = {n.removeprefix("valid_"): x for n, x in (valid or [{}])[-1].items() if "valid_" in n}
+    scores = result.get("test", last)
+    return {
+        "run": run.name,
+        "recipe": recipe.name,
+        "step": result.get("step", metrics[-1]["step"] if metrics else 0),
+        "steps": recipe.train.steps,
+        "state": result.get("reason", "not finished"),
+        "split": "test" if result else "valid",
+        "scores": {n: x for n, x in scores.items() if isinstance(x, int | float)},
+        "seconds": result.get("seconds", metrics[-1]["seconds"] if metrics else 0.0),
+    }

@@ -24,9 +24,7 @@ from regard.runs.contents import (
     require_verb,
 )
 from regard.runs.evaluate import evaluate_run
-from regard.runs.export import export_run
-from regard.runs.pretrained_folder import save_run_pretrained
-from regard.runs.quantize import quantize_run
+from regard.runs.export import export_run, quantize_run, save_run_pretrained
 from regard.runs.report.page import report_run
 from regard.train import load_calibration, load_last_valid, load_weights, read_metrics
 from regard.train.loop import CHECKPOINTS

@@ -250,8 +250,7 @@ class TextModel:
 def build_hub_model(path: Path) -> nn.Module:
     """The model of a Hugging Face folder on the meta device, from its config.json alone."""
     transformers, config = _hub_config(path)
-    name = next(iter(config.architectures or ()), "")
-    kind = getattr(transformers, name, None)
+    kind = _model_class(transformers, config)
     with torch.device("meta"):
         if kind is None:
             return transformers.AutoModel.from_config(config, dtype=config.dtype).eval()

@@ -43,8 +43,8 @@ from regard.train import (
 )
 from regard.train.checkpoint.store import remove_partial_checkpoints
 from regard.train.evaluation import run_evaluation
-from regard.train.logger import tensorboard_logger
 from regard.train.loop import CHECKPOINTS
+from regard.train.metrics.log import tensorboard_logger
 from regard.train.prefetch import BatchSource
 from regard.train.weights import load_matching_weights
 

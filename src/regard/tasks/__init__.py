@@ -17,7 +17,7 @@ from regard.tasks.recipe import DataContents, EvalSplit, Evaluator, Recipe, Task
 from regard.tasks.recognition.evaluator import RecognitionEvaluator, edit_distance, error_rate
 from regard.tasks.recognition.morse import MorseTask
 from regard.tasks.recognition.speech import SpeechTask
-from regard.tasks.recognition.transcripts import Transcript, best_path, transcribe_batch
+from regard.tasks.recognition.transcripts import Transcript, transcribe_batch
 from regard.tasks.registry import (
     TASKS,
     find_task,
@@ -71,7 +71,6 @@ __all__ = [
     "TranslationEvaluator",
     "TranslationSearch",
     "TranslationTask",
-    "best_path",
     "edit_distance",
     "error_rate",
     "find_task",

@@ -1,6 +1,6 @@
 """What tasks on own annotated texts share: files, splits, class names and the tokenizer."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +24,11 @@ from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
-from regard.tasks.recipe import DataContents, Shard, Task
+from regard.tasks.recipe import DataContents, EvalSplit, Shard, Task
 from regard.tasks.text_tokenizer import TextTokenizer
+from regard.train import mean_loss, objective
 from regard.train.config import TrainConfig
+from regard.train.metrics.intervals import Tally
 
 BATCH_SIZE = 64  # texts that are evaluated together
 MAX_TOKENS = 1024  # of a text that the model reads at once: attention takes their square
@@ -133,6 +135,33 @@ class AnnotatedTextTask(TextTokenizer, Task):
             source, encode, split="train", batch_tokens=self.batch_limit(train),
             pad_id=tokenizer.pad_id, seed=train.seed, **shard,
         )  # fmt: skip
+
+
+class AnnotatedTextEvaluator(ABC):
+    """Loss and scores of a text classifier or tagger on a split."""
+
+    def __init__(self, data: Any, tokenizer: Tokenizer, split: EvalSplit):
+        self.data, self.tokenizer = data, tokenizer
+        self.encoded = data.encoded(tokenizer, split)
+        self.examples: list[Any] = data.load().examples[split]
+
+    @abstractmethod
+    def predict(self, model: nn.Module) -> list[Any]:
+        """The answer of a model to each example."""
+
+    @abstractmethod
+    def tally(self, answers: Sequence[Any]) -> Tally:
+        """Counts of each example, whose sums give the scores."""
+
+    def score(self, model: nn.Module, answers: Sequence[Any]) -> dict[str, Any]:
+        """The scores of a model that gave these answers."""
+        groups = range(0, len(self.encoded), BATCH_SIZE)
+        batches = (collate(self.encoded[n : n + BATCH_SIZE]) for n in groups)
+        loss = mean_loss(model, objective(self.data.objective), batches)
+        return {"loss": loss, **self.tally(answers).scores()}
+
+    def __call__(self, model: nn.Module) -> dict[str, Any]:
+        return self.score(model, self.predict(model))
 
 
 @lru_cache(2)

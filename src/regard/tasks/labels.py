@@ -7,16 +7,20 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from regard.data import LabeledText, LoadReport, Tokenizer, collate, read_labeled_texts
+from regard.data import LabeledText, LoadReport, Tokenizer, read_labeled_texts
 from regard.data.batches import Encoded
 from regard.errors import ConfigError
 from regard.models import ClassifierConfig
-from regard.tasks.annotated_text import BATCH_SIZE, MAX_TOKENS, AnnotatedTextTask, compute_logits
+from regard.tasks.annotated_text import (
+    MAX_TOKENS,
+    AnnotatedTextEvaluator,
+    AnnotatedTextTask,
+    compute_logits,
+)
 from regard.tasks.class_names import Classes, class_tally, format_classes
 from regard.tasks.classification.evaluator import top_log_odds
 from regard.tasks.recipe import EvalSplit
 from regard.tasks.registry import task
-from regard.train import mean_loss, objective
 from regard.train.metrics.intervals import Tally
 
 
@@ -105,15 +109,18 @@ def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
     return [tokenizer.bos_id, *tokenizer.encode_input(text)][:MAX_TOKENS]
 
 
-class LabelsEvaluator:
+class LabelsEvaluator(AnnotatedTextEvaluator):
     """Loss, accuracy and macro F1 of a text classifier on a split."""
 
-    def __init__(self, data: LabelsTask, tokenizer: Tokenizer, split: EvalSplit):
-        self.data, self.tokenizer = data, tokenizer
-        self.encoded = data.encoded(tokenizer, split)
-        examples: list[LabeledText] = data.load().examples[split]
-        self.sources = [example.text for example in examples]
-        self.references = [example.label for example in examples]
+    @property
+    def sources(self) -> list[str]:
+        """The texts."""
+        return [example.text for example in self.examples]
+
+    @property
+    def references(self) -> list[str]:
+        """The label of each text."""
+        return [example.label for example in self.examples]
 
     def predict(self, model: nn.Module) -> list[str]:
         """The most probable class of each text."""
@@ -129,13 +136,3 @@ class LabelsEvaluator:
     def tally(self, answers: Sequence[str]) -> Tally:
         """Correct, predicted and reference counts of each class, per text."""
         return class_tally(answers, self.references)
-
-    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
-        """The scores of a model that gave these answers."""
-        groups = range(0, len(self.encoded), BATCH_SIZE)
-        batches = (collate(self.encoded[n : n + BATCH_SIZE]) for n in groups)
-        loss = mean_loss(model, objective(self.data.objective), batches)
-        return {"loss": loss, **self.tally(answers).scores()}
-
-    def __call__(self, model: nn.Module) -> dict[str, Any]:
-        return self.score(model, self.predict(model))

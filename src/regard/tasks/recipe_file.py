@@ -152,27 +152,6 @@ def recipe_to_toml(
     return head + "\n".join([name, *filter(None, tables)])
 
 
-def config_from_table(kind: type[C], table: Mapping[str, Any], name: str) -> C:
-    """A dataclass of settings from a TOML table; all that is wrong is reported together.
-
-    >>> from regard.train import TrainConfig
-    >>> config_from_table(TrainConfig, {"steps": 9, "lr": 1}, "train").lr
-    1.0
-    >>> config_from_table(TrainConfig, {"step": 9, "lr": "fast"}, "train")
-    Traceback (most recent call last):
-        ...
-    regard.errors.ConfigError: train: needs valid settings, got 3 problems:
-      train.step: needs the name of a setting, got 'step'; try steps
-      train.lr: needs a number, got 'fast'
-      train.steps: needs a value, got none
-    """
-    problems: list[str] = []
-    config = collect_config(kind, table, name, problems)
-    raise_problems(name, problems)
-    assert config is not None
-    return config
-
-
 def raise_problems(name: str, problems: list[str]) -> None:
     """Raise one ConfigError that lists the problems, if there are any."""
     if problems:
@@ -184,7 +163,15 @@ def raise_problems(name: str, problems: list[str]) -> None:
 def collect_config(
     kind: type[C], table: Mapping[str, Any], name: str, problems: list[str]
 ) -> C | None:
-    """As `config_from_table`, but what is wrong is appended to `problems`; then it is None."""
+    """A dataclass of settings from a TOML table; None if problems were appended to `problems`.
+
+    >>> problems = []
+    >>> collect_config(TrainConfig, {"step": 9, "lr": "fast"}, "train", problems)
+    >>> print("\\n".join(problems))
+    train.step: needs the name of a setting, got 'step'; try steps
+    train.lr: needs a number, got 'fast'
+    train.steps: needs a value, got none
+    """
     hints, before = get_type_hints(kind), len(problems)
     settings = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}

@@ -10,13 +10,18 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.data import LoadReport, TaggedTokens, Tokenizer, collate, read_tagged_tokens
+from regard.data import LoadReport, TaggedTokens, Tokenizer, read_tagged_tokens
 from regard.data.batches import Encoded
 from regard.models import ClassifierConfig
-from regard.tasks.annotated_text import BATCH_SIZE, MAX_TOKENS, AnnotatedTextTask, compute_logits
+from regard.tasks.annotated_text import (
+    MAX_TOKENS,
+    AnnotatedTextEvaluator,
+    AnnotatedTextTask,
+    compute_logits,
+)
 from regard.tasks.recipe import EvalSplit
 from regard.tasks.registry import task
-from regard.train import make_objective, mean_loss, objective, register_objective
+from regard.train import make_objective, register_objective
 from regard.train.losses import Batch, ModelOutputs, label_smoothed_cross_entropy
 from regard.train.metrics.intervals import Tally
 
@@ -173,44 +178,29 @@ def cut_words(
         yield piece
 
 
-class TaggingEvaluator:
+class TaggingEvaluator(AnnotatedTextEvaluator):
     """Loss, accuracy per word and F1 of spans (micro average) of a tagger on a split.
 
     F1 = 2 · spans predicted exactly / (spans predicted + spans in the reference)
     """
 
-    def __init__(self, data: TaggingTask, tokenizer: Tokenizer, split: EvalSplit):
-        self.data, self.tokenizer = data, tokenizer
-        self.encoded = data.encoded(tokenizer, split)
-        self.sentences: list[TaggedTokens] = data.load().examples[split]
-
     @property
     def sources(self) -> list[str]:
         """The sentences."""
-        return [" ".join(sentence.tokens) for sentence in self.sentences]
+        return [" ".join(sentence.tokens) for sentence in self.examples]
 
     @property
     def references(self) -> list[TaggedText]:
         """The sentences with their tags."""
-        return [TaggedText(zip(*sentence, strict=True)) for sentence in self.sentences]
+        return [TaggedText(zip(*sentence, strict=True)) for sentence in self.examples]
 
     def predict(self, model: nn.Module) -> list[TaggedText]:
         """The sentences with the tags of a model."""
-        return self.data.tag(model, self.tokenizer, [s.tokens for s in self.sentences])
-
-    def score(self, model: nn.Module, answers: Sequence[TaggedText]) -> dict[str, Any]:
-        """The scores of a model that gave these answers."""
-        groups = range(0, len(self.encoded), BATCH_SIZE)
-        batches = (collate(self.encoded[n : n + BATCH_SIZE]) for n in groups)
-        scores = self.tally(answers).scores()
-        return {"loss": mean_loss(model, objective(self.data.objective), batches), **scores}
+        return self.data.tag(model, self.tokenizer, [s.tokens for s in self.examples])
 
     def tally(self, answers: Sequence[TaggedText]) -> Tally:
         """Counts of words and spans of each sentence."""
         return tag_tally(answers, self.references)
-
-    def __call__(self, model: nn.Module) -> dict[str, Any]:
-        return self.score(model, self.predict(model))
 
 
 def tag_tally(answers: Sequence[TaggedText], references: Sequence[TaggedText]) -> Tally:

@@ -8,7 +8,7 @@ from regard.train.checkpoint.store import (
     load_last_valid,
     save_checkpoint,
 )
-from regard.train.config import TrainConfig
+from regard.train.config import TrainConfig, lr_factor
 from regard.train.distributed.ranks import Ranks, init_distributed, shutdown_distributed
 from regard.train.evaluation import mean_loss, score_texts
 from regard.train.loop import Outcome, Trainer
@@ -32,7 +32,6 @@ from regard.train.metrics.calibration import (
 )
 from regard.train.metrics.log import read_metrics
 from regard.train.progress import Progress
-from regard.train.schedules import lr_factor
 from regard.train.signals import defer_signals
 from regard.train.weights import copy_weights, load_weights
 

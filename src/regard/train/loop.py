@@ -28,28 +28,28 @@ from regard.train.checkpoint.store import (
     verify_checkpoint,
 )
 from regard.train.compilation import build_compile_policy
-from regard.train.config import TrainConfig
+from regard.train.config import TrainConfig, lr_factor
 from regard.train.device import select_device
 from regard.train.distributed.parallel import ParallelModel, choose_strategy
 from regard.train.distributed.ranks import Ranks
 from regard.train.evaluation import format_scores, run_evaluation
-from regard.train.logger import Logger
 from regard.train.losses import Objective
-from regard.train.metrics.log import append_metrics, truncate_metrics
-from regard.train.optimizer import (
-    empty_optimizer_tensors,
-    freeze_parameters,
-    load_optimizer_tensors,
-    make_optimizer,
-    optimizer_tensors,
-)
+from regard.train.metrics.log import Logger, append_metrics, truncate_metrics
 from regard.train.prefetch import BatchSource, Prefetcher
 from regard.train.progress import Progress
 from regard.train.rng import RngState
-from regard.train.schedules import lr_factor
 from regard.train.signals import defer_signals, received_signal
 from regard.train.updates import NonFiniteUpdate, Updater, UpdateStats
-from regard.train.weights import copy_weights, load_weights, state_tensors
+from regard.train.weights import (
+    copy_weights,
+    empty_optimizer_tensors,
+    freeze_parameters,
+    load_optimizer_tensors,
+    load_weights,
+    make_optimizer,
+    optimizer_tensors,
+    state_tensors,
+)
 
 CHECKPOINTS = "checkpoints"
 Evaluate = Callable[[nn.Module], dict[str, Any]]

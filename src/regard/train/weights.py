@@ -1,19 +1,19 @@
-"""The saved tensors of a model: listed, copied and loaded, also where ranks hold shards."""
+"""Saved tensors of a model and its AdamW optimizer: listed, copied and loaded, also as shards."""
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, FileError
+from regard.models.serialization import unique_tensors
+from regard.train.config import TrainConfig
 
 
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a model's state dict, detached; a shared one once, under its first name."""
-    first: dict[int, tuple[str, Tensor]] = {}
-    for name, x in model.state_dict(keep_vars=True).items():
-        first.setdefault(id(x), (name, x))
-    return {name: x.detach() for name, x in first.values()}
+    return {name: x.detach() for name, x in unique_tensors(model).items()}
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -83,3 +83,80 @@ def shard_like(target: Tensor, x: Tensor) -> Tensor:
 def gather_tensor(x: Tensor) -> Tensor:
     """The full tensor of a sharded one; any other tensor as it is."""
     return getattr(x, "full_tensor", lambda: x)()
+
+
+STATE_NAMES = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW; weight decay only for matrices, not for biases and the scales of norms.
+
+    >>> optimizer = make_optimizer(nn.Linear(2, 2), TrainConfig(steps=1, weight_decay=0.1))
+    >>> [group["weight_decay"] for group in optimizer.param_groups]
+    [0.1, 0.0]
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Exclude the parameters whose names match a pattern from training.
+
+    >>> model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    >>> freeze_parameters(model, ["0.*"])
+    >>> [name for name, p in model.named_parameters() if p.requires_grad]
+    ['1.weight', '1.bias']
+    """
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            known = ", ".join(dict.fromkeys(name.partition(".")[0] + ".*" for name in names))
+            raise ConfigError(f"freeze: needs a pattern of {known}, got {pattern!r}")
+    for name, parameter in model.named_parameters():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"freeze: needs to leave parameters to train, got {' '.join(patterns)}")
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The tensors of the optimizer's state, named `parameter.state`."""
+    return {
+        f"{name}.{state}": x
+        for name, p in model.named_parameters()
+        if p in optimizer.state
+        for state, x in optimizer.state[p].items()
+    }
+
+
+def empty_optimizer_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Zeros in the shape of AdamW's state, each sharded as its parameter."""
+    return {
+        f"{name}.{state}": torch.zeros((), device=p.device)
+        if state == "step"
+        else torch.zeros_like(p)
+        for name, p in model.named_parameters()
+        if p.requires_grad
+        for state in STATE_NAMES
+    }
+
+
+@torch.no_grad()
+def load_optimizer_tensors(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Load the state that `optimizer_tensors` returned."""
+    named = dict(model.named_parameters())
+    unknown = {name.rpartition(".")[0] for name in tensors} - set(named)
+    if unknown:
+        raise FileError(f"optimizer: needs names of this model, got {sorted(unknown)[0]!r}")
+    for key, x in tensors.items():
+        name, _, state = key.rpartition(".")
+        p = named[name]
+        local = x if state == "step" else shard_like(p, x)
+        optimizer.state[p][state] = local.to(p.device).clone()

@@ -5,7 +5,7 @@
     families/  one solver per kind of problem, registered with `@family`
     marking/   answers compared with a solution: the first wrong step and its likely cause
     show/      text, Markdown, LaTeX, HTML and JSON
-    making/    random exercises and sheets of them
+    making     random exercises and sheets of them
 
 Each folder imports only from those above it. What is not exported here is imported from its module.
 """

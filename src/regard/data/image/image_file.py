@@ -1,4 +1,4 @@
-"""Read an image file as a tensor."""
+"""Image files as tensors, and images cropped to their ink."""
 
 from pathlib import Path
 
@@ -95,3 +95,94 @@ def _is_light(image: Image.Image) -> bool:
     border = np.concatenate([alpha[0], alpha[-1], alpha[:, 0], alpha[:, -1]])
     grey = np.asarray(image.convert("RGB").convert("L"), dtype=np.float32) / 255
     return bool(np.median(border) < 0.5 and (alpha * grey).sum() > 0.75 * alpha.sum())
+
+
+MAX_SIDE = 1024  # pixels; larger images are reduced first
+MIN_CONTRAST = 0.02  # an image with less contrast is blank
+INK_THRESHOLD = 0.35  # fraction of the largest difference above which a pixel is ink
+MARGIN = 0.12  # on every side, as a fraction of the longer side of the ink
+
+
+def crop_to_ink(
+    image: Image.Image, size: int | None, *, invert: bool = False
+) -> Float[Tensor, "1 height width"]:
+    """The ink of an image, from 0 (background) to 1, centred in a square, aspect ratio kept.
+
+    The background is a plane fitted to the border per colour; ink differs from it, darker or
+    lighter, so polarity, position, scale and contrast do not matter. A blank image is all 0.
+    `invert` states that the ink is dark, for images whose ink touches the whole border. Without
+    `size` nothing is cropped.
+
+    >>> page = Image.new("L", (60, 40), 250)
+    >>> page.paste(20, (5, 5, 9, 15))  # a dark stroke in a corner
+    >>> cropped = crop_to_ink(page, 8)
+    >>> cropped[0, 4].gt(0.5).tolist()
+    [False, False, False, True, True, False, False, False]
+    """
+    if max(image.size) > MAX_SIDE:
+        image = image.reduce(-(-max(image.size) // MAX_SIDE))
+    pixels = np.asarray(image, dtype=np.float32) / 255
+    ink, noise = _difference(pixels if pixels.ndim == 3 else pixels[..., None], invert)
+    smooth = _blurred(ink)
+    peak = float(smooth.max())
+    if peak < MIN_CONTRAST:
+        height, width = ink.shape
+        return torch.zeros(1, size or height, size or width)
+    mask = smooth > max(INK_THRESHOLD * peak, min(3 * noise, 0.9 * peak))
+    strong = float(np.quantile(ink[mask], 0.9))
+    ink = ((ink - noise) / max(strong - noise, MIN_CONTRAST)).clip(0, 1)
+    if size is None:
+        return torch.from_numpy(ink)[None]
+    box = Image.fromarray(mask.astype(np.uint8)).getbbox()
+    assert box is not None  # the peak is above the threshold
+    cropped = _crop(ink, box, size)
+    return torch.from_numpy(np.array(cropped, dtype="float32") / 255)[None]
+
+
+def _difference(pixels: np.ndarray, invert: bool) -> tuple[np.ndarray, float]:
+    """Distance of every pixel from the background, and the median distance on the border."""
+    height, width, channels = pixels.shape
+    if invert:  # the lightest pixels are paper
+        paper = np.quantile(pixels, 0.95, (0, 1))
+        return (paper - pixels).clip(0).mean(-1, dtype=np.float32), 0.0
+    deep = max(1, min(height, width) // 24)
+    ring = np.ones((height, width), bool)
+    ring[deep:-deep, deep:-deep] = False
+    y = ((np.arange(height, dtype=np.float32) + 0.5) / height - 0.5)[:, None]
+    x = ((np.arange(width, dtype=np.float32) + 0.5) / width - 0.5)[None]
+    rows, columns = np.nonzero(ring)
+    plane = np.stack([np.ones(len(rows), np.float32), x[0, columns], y[rows, 0]], 1)
+    border = pixels[ring]
+    # ink that touches the border is an outlier: start at the median, refit without far pixels
+    fitted = np.zeros((3, channels), np.float32)
+    fitted[0] = np.median(border, 0)
+    for bound in (0.3, 0.1):
+        far = np.abs(border - plane @ fitted).max(1)
+        near = far <= max(bound, 2 * float(np.median(far)))
+        inner = plane[near]
+        gram = inner.T @ inner + 1e-3 * np.eye(3, dtype=np.float32)
+        fitted = np.linalg.solve(gram, inner.T @ border[near])
+    ink = np.zeros((height, width), np.float32)
+    for channel, (level, across, down) in enumerate(fitted.T):
+        ink += (pixels[..., channel] - (level + across * x + down * y)) ** 2
+    ink = np.sqrt(ink / channels)
+    return ink, float(np.median(ink[ring]))
+
+
+def _blurred(x: np.ndarray) -> np.ndarray:
+    """3 × 3 box blur, against single noisy pixels."""
+    wide = np.pad(x, 1, mode="edge")
+    wide = wide[:-2] + wide[1:-1] + wide[2:]
+    return (wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]) / 9
+
+
+def _crop(ink: np.ndarray, box: tuple[int, int, int, int], size: int) -> Image.Image:
+    """The square around a box, with margin, resized; 0 beyond the edges of the image."""
+    left, top, right, bottom = box
+    side = max(right - left, bottom - top) * (1 + 2 * MARGIN)
+    x, y = (left + right - side) / 2, (top + bottom - side) / 2
+    padding = int(np.ceil(side))  # how far the square may extend beyond the image
+    left, top, right, bottom = left - padding, top - padding, right + padding, bottom + padding
+    image = Image.fromarray((ink * 255).round().astype(np.uint8)).crop((left, top, right, bottom))
+    x, y = x - left, y - top
+    return image.resize((size, size), Image.Resampling.BILINEAR, (x, y, x + side, y + side))

@@ -86,16 +86,12 @@ class TextFiles:
     def documents(self, split: Split, shuffle_key: str | None = None) -> Iterator[Document]:
         """One pass over the documents of a split; `report` counts unreadable files."""
         self.report.clear()
-        files = self.files["train" if len(self.files) == 1 else split]
+        files, is_hashed = self.files.get(split, self.files["train"]), len(self.files) == 1
         for index in range(len(files)):
-            path = files[
-                index if shuffle_key is None else permute_index(index, len(files), shuffle_key)
-            ]
-            for document in self._read(path):
-                if (
-                    len(self.files) > 1
-                    or hash_split(document.text.encode(errors="surrogatepass")) == split
-                ):
+            number = index if shuffle_key is None else permute_index(index, len(files), shuffle_key)
+            for document in self._read(files[number]):
+                text = document.text.encode(errors="surrogatepass") if is_hashed else b""
+                if not is_hashed or hash_split(text) == split:
                     self.report.loaded += 1
                     yield document
 

@@ -5,11 +5,18 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, get_args
 
-from regard.data.text.pair_merges import merge_pairs
-from regard.data.text.tokenizers import SPECIAL_TOKENS, Tokenizer, shorten_words
-from regard.errors import ConfigError, FileError
+from regard.data.text.tokenizers import (
+    SPECIAL_TOKENS,
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    merge_pairs,
+    shorten_words,
+)
+from regard.errors import ConfigError, FileError, suggestion
 
 # Words with the white space before them, or white space at the end. To Unicode, and so to the
 # pre-tokenizer, the separators U+001C to U+001F are no white space.
@@ -232,3 +239,35 @@ USUAL_NAMES = {
     "eos": ("</s>", "<eos>", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
     "unk": ("<unk>", "[UNK]"),
 }
+
+
+TokenizerType = Literal["bpe", "unigram", "words", "characters", "bytes"]
+
+
+def train_tokenizer(
+    kind: str,
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    languages: Sequence[str] = (),
+) -> Tokenizer:
+    """A tokenizer of texts.
+
+    Args:
+        kind: a `TokenizerType`; "bytes" reads no texts.
+        texts: to learn the vocabulary from.
+        vocab_size: the most ids, of byte pairs, unigram and words.
+        languages: names of languages, each with a token.
+
+    >>> train_tokenizer("words", ["two days"], 99).encode("two")
+    [13]
+    """
+    if kind not in (known := get_args(TokenizerType)):
+        hint = suggestion(kind, known)
+        raise ConfigError(f"type: needs one of {', '.join(known)}, got {kind!r}{hint}")
+    if kind == "bytes":
+        return ByteTokenizer(languages)
+    if kind == "characters":
+        return CharTokenizer.train(texts, languages=languages)
+    classes = {"bpe": BPETokenizer, "unigram": UnigramTokenizer, "words": WordTokenizer}
+    return classes[kind].train(texts, vocab_size=vocab_size, languages=languages)

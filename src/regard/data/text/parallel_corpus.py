@@ -6,8 +6,14 @@ from pathlib import Path
 from regard.data.load_report import LoadReport, OnError
 from regard.data.split import Split, hash_split
 from regard.data.text.pair import Pair
-from regard.data.text.parallel_formats import CorpusRow, read_aligned, read_mo, read_pairs, read_po
-from regard.data.text.tmx import read_tmx
+from regard.data.text.parallel_formats import (
+    CorpusRow,
+    read_aligned,
+    read_mo,
+    read_pairs,
+    read_tmx,
+)
+from regard.data.text.po_catalog import read_po
 from regard.errors import ConfigError, FileError
 
 # one file of pairs, or two line-aligned files

@@ -1,16 +1,17 @@
-"""gettext .po catalogs: fill untranslated messages, preserve everything else byte for byte."""
+"""gettext .po catalogs: read as pairs, or filled and otherwise preserved byte for byte."""
 
 import re
+from ast import literal_eval
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.text.parallel_formats import unquote_po
+from regard.data.text.parallel_formats import CorpusRow
 from regard.errors import FileError
-from regard.files import open_binary, read_text
+from regard.files import iter_lines, open_binary, read_text
 
 BATCH_SIZE = 64  # messages per call of `translate`
 # a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
@@ -34,7 +35,7 @@ def placeholders(text: str) -> Counter[str]:
 
 @dataclass
 class PoMessage:
-    """One message: its lines with the keyword of each, and its texts by keyword.
+    """One message: its lines with the keyword of each, its texts by keyword, and what is wrong.
 
     >>> message = PoMessage([("msgid", 'msgid "two"\\n'), ("msgstr", 'msgstr ""\\n')])
     >>> message.texts.update(msgid="two", msgstr="")
@@ -44,6 +45,8 @@ class PoMessage:
 
     lines: list[tuple[str, str]] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    start: int = 1  # number of its first line
+    errors: list[tuple[int, str]] = field(default_factory=list)  # line number, what is there
 
     @property
     def is_fuzzy(self) -> bool:
@@ -127,7 +130,16 @@ class PoCatalog:
         text = read_text(path, data, converter="msgconv --to-code=UTF-8")
         self.bom = "\ufeff" if data.startswith(BOM_UTF8) else ""
         self.newline = "\r\n" if "\r\n" in text else "\n"
-        self.messages = list(self._read(text))
+        self.messages = list(parse_messages(_LINE.findall(text)))
+        for message in self.messages:
+            if message.texts and ("msgid" not in message.texts or not message.translation_keys):
+                end = message.start + len(message.lines)
+                message.errors.append((end, "a message without msgid or msgstr before it"))
+            for number, found in message.errors:
+                raise FileError(
+                    f"{self.path}: needs keywords and quoted texts, got {found} in line {number}; "
+                    "try msgfmt --check"
+                )
 
     def fill(
         self,
@@ -176,41 +188,79 @@ class PoCatalog:
     def __str__(self) -> str:
         return self.bom + "".join(map(str, self.messages))
 
-    def _read(self, file_text: str) -> Iterator[PoMessage]:
-        message, name = PoMessage(), ""
-        for number, line in enumerate(_LINE.findall(file_text), 1):
-            text = line.strip()
-            new = text.startswith(("#", "msgid ", "msgctxt ")) and not text.startswith("#~")
-            if new and message.translation_keys and not text.startswith("msgid_plural"):
-                yield self._checked(message, number)
-                message, name = PoMessage(), ""
-            kind = text[:2] if text.startswith("#") else ""
-            if text.startswith("msg"):
-                name, _, text = text.partition(" ")
-                text = text.strip()
-                if not _KEYWORD.fullmatch(name):
-                    raise self._broken(number, repr(line.strip()[:40]))
-                if name in message.texts:
-                    raise self._broken(number, f"{name} twice")
-                message.texts[name] = ""
-            if text and not kind:
-                if not name or (part := unquote_po(text)) is None:
-                    raise self._broken(number, repr(line.strip()[:40]))
+
+def parse_messages(lines: Iterable[str]) -> Iterator[PoMessage]:
+    """The messages of the lines of a catalog, each with its errors.
+
+    >>> [message] = parse_messages(['msgid "two"', 'msgstr zwei'])
+    >>> message.texts["msgid"], message.errors
+    ('two', [(2, "'msgstr zwei'")])
+    """
+    message, name = PoMessage(), ""
+    for number, line in enumerate(lines, 1):
+        text, found = line.strip(), repr(line.strip()[:40])
+        new = text.startswith(("#", "msgid ", "msgctxt ")) and not text.startswith("#~")
+        if new and message.translation_keys:
+            yield message
+            message, name = PoMessage(start=number), ""
+        kind = text[:2] if text.startswith("#") else ""
+        if text.startswith("msg"):
+            name, _, text = text.partition(" ")
+            text = text.strip()
+            if not _KEYWORD.fullmatch(name) or name in message.texts:
+                twice = f"{name} twice" if name in message.texts else found
+                message.errors.append((number, twice))
+            message.texts[name] = ""
+        if text and not kind:
+            part = unquote_po(text) if name else None
+            if part is None:
+                message.errors.append((number, found))
+            else:
                 message.texts[name] += part
                 kind = name
-            message.lines.append((kind, line))
-        yield self._checked(message, file_text.count("\n") + 1)
+        message.lines.append((kind, line))
+    yield message
 
-    def _checked(self, message: PoMessage, number: int) -> PoMessage:
-        if message.texts and ("msgid" not in message.texts or not message.translation_keys):
-            raise self._broken(number, "a message without msgid or msgstr before it")
-        return message
 
-    def _broken(self, number: int, what: str) -> FileError:
-        return FileError(
-            f"{self.path}: needs keywords and quoted texts, got {what} in line {number}; "
-            "try msgfmt --check"
-        )
+def unquote_po(line: str) -> str | None:
+    """Text of a quoted .po line; None if it is not quoted."""
+    if len(line) < 2 or line[0] != '"' or line[-1] != '"':
+        return None
+    try:
+        return str(literal_eval(line))  # C escapes are Python escapes
+    except (SyntaxError, ValueError):
+        return None
+
+
+def read_po(path: Path) -> Iterator[CorpusRow]:
+    """Messages of a catalog as pairs; singular and first plural form of one with plurals."""
+    undecodable: dict[int, str] = {}
+
+    def decode(number: int, line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError as error:
+            undecodable[number] = f"not UTF-8 ({error.reason})"
+            return line.decode(errors="replace")
+
+    lines = (decode(number, line) for number, line in enumerate(iter_lines(path), 1))
+    for message in parse_messages(lines):
+        numbers = range(message.start, message.start + len(message.lines))
+        bad = {n: undecodable.pop(n) for n in list(undecodable) if n in numbers}
+        yield from (CorpusRow(number, error=reason) for number, reason in bad.items())
+        for number, _ in message.errors:
+            yield CorpusRow(number, error="neither a keyword nor a quoted text")
+        texts = message.texts
+        if bad or not texts.get("msgid"):  # reported by its lines; a comment, or the header
+            continue
+        kinds = [kind for kind, _ in message.lines]
+        line = message.start + kinds.index("msgid")
+        if message.is_fuzzy:
+            yield CorpusRow(line, error="marked fuzzy")
+            continue
+        yield CorpusRow(line, texts["msgid"], texts.get("msgstr", texts.get("msgstr[0]", "")))
+        if "msgstr[1]" in texts:
+            yield CorpusRow(line, texts["msgid_plural"], texts["msgstr[1]"])
 
 
 def _quoted(name: str, text: str) -> list[str]:

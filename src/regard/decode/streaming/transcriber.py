@@ -86,7 +86,7 @@ class Transcriber:
         more = [] if self.search is None else self.search.unstable_labels()
         return self._trimmed(self.tokenizer.decode([*self.pending_labels, *more]))
 
-    def prepare(self, pieces: Iterable[Float[Tensor, " sample"]]) -> None:
+    def prepare(self, pieces: Iterable[Float[Tensor, " _"]]) -> None:
         """First pass over a recording: measures its peak and initialises the normalization."""
         first, budget = list[Tensor](), round(WARMUP_SECONDS * self.sample_rate)
 

@@ -11,7 +11,7 @@ from regard.errors import ConfigError
 from regard.models.classifier import Classifier
 from regard.models.config import StackConfig
 from regard.models.language import LanguageModel
-from regard.models.onnx import decoders, encoders, parity, recurrent
+from regard.models.onnx import parity, recurrent, transformers
 from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.registry import get_config
@@ -21,12 +21,12 @@ from regard.models.vision import VisionTransformer
 TOLERANCE = 1e-4  # on the difference between onnxruntime and torch
 # the graphs of a model, and their comparison with torch
 EXPORTERS: dict[type[nn.Module], tuple[Any, Any]] = {
-    Translator: (decoders.translator_graphs, parity.compare_translator),
-    LanguageModel: (decoders.language_graphs, parity.compare_language),
+    Translator: (transformers.translator_graphs, parity.compare_translator),
+    LanguageModel: (transformers.language_graphs, parity.compare_language),
     RecurrentTranslator: (recurrent.recurrent_graphs, parity.compare_recurrent),
-    VisionTransformer: (encoders.vision_graphs, parity.compare_vision),
-    Classifier: (encoders.classifier_graphs, parity.compare_classifier),
-    Recogniser: (encoders.recogniser_graphs, parity.compare_recogniser),
+    VisionTransformer: (transformers.vision_graphs, parity.compare_vision),
+    Classifier: (transformers.classifier_graphs, parity.compare_classifier),
+    Recogniser: (transformers.recogniser_graphs, parity.compare_recogniser),
 }
 
 

@@ -148,24 +148,6 @@ class Recurrent(nn.Module):
         """The initial state of `forward` from the states of the cells, here unchanged."""
         return state
 
-    @torch.no_grad()
-    def load_torch(self, module: nn.RNNBase) -> None:
-        """Copy the weights of an nn.RNN, nn.GRU or nn.LSTM of the same sizes.
-
-        >>> theirs, x = torch.nn.GRU(3, 4, batch_first=True), torch.randn(1, 5, 3)
-        >>> ours = Recurrent(3, 4, kind="gru")
-        >>> ours.load_torch(theirs)
-        >>> torch.allclose(ours(x)[0], theirs(x)[0], atol=1e-6)
-        True
-        """
-        self._check_torch(module)
-        for cell, tensors in zip(self.cells, module.all_weights, strict=True):
-            assert isinstance(cell, RecurrentCell)
-            weights = CELL_WEIGHTS[self.kind].from_torch(*tensors)
-            for name in ("w", "u", "w_bias", "u_bias"):
-                if (ours := getattr(cell, name)) is not None:
-                    ours.copy_(getattr(weights, name))
-
     def _run(self, x: Tensor, state: State | None, **options) -> Iterator[RecurrenceResult]:
         if state is not None:
             self._check_state(state, x.shape[0])
@@ -186,21 +168,3 @@ class Recurrent(nn.Module):
         if len(state) != len(names) or any(s.shape != want for s in state):
             shapes = ", ".join(str(tuple(s.shape)) for s in state)
             raise ShapeError(f"state: needs ({', '.join(names)}), each {want}, got ({shapes})")
-
-    def _check_torch(self, module: nn.RNNBase) -> None:
-        got, name = type(module).__name__, self.kind.upper()
-        if not isinstance(module, getattr(nn, name)):
-            raise ConfigError(f"module: needs an nn.{name} as kind={self.kind!r}, got {got}")
-        nonlinearity, projection = getattr(module, "nonlinearity", "tanh"), module.proj_size
-        if nonlinearity != "tanh" or projection:
-            raise ConfigError(
-                f"module: needs tanh and no projection, got {nonlinearity=}, proj_size={projection}"
-            )
-        ours = (self.dim, self.hidden, self.layers, self.bidirectional)
-        theirs = (module.input_size, module.hidden_size, module.num_layers, module.bidirectional)
-        bias = self.cells[0].w_bias is not None
-        if (*theirs, module.bias) != (*ours, bias):
-            raise ConfigError(
-                f"module: needs dim, hidden, layers, bidirectional, bias of {(*ours, bias)}, "
-                f"got {(*theirs, module.bias)}"
-            )

@@ -62,16 +62,19 @@ class TextStream:
     def __init__(self, row: GeneratedRow):
         self.row, self.text, self.ended = row, "", False
         # decoded after tokens before them: a token may begin with a space that the first one loses
-        self._context, self._pending = list(row.prompt[-CONTEXT:]), list[int]()
+        self._context = list(row.prompt[-CONTEXT:])
+        self.pending = list[int]()  # tokens of an incomplete character
 
     def push(self, token: int, ended: bool, tokenizer: Tokenizer) -> str:
         """Add a token; returns the text that it completes."""
-        self._pending.append(token)
-        self.ended, text = ended, _continuation(tokenizer, self._context, self._pending)
+        self.pending.append(token)
+        before = tokenizer.decode(self._context)
+        text = tokenizer.decode(self._context + self.pending)[len(before) :]
+        self.ended = ended
         if text.endswith("�") and not ended:  # a character may be spread over several byte tokens
             return ""
-        self._context = (self._context + self._pending)[-CONTEXT:]
-        self._pending, self.text = [], self.text + text
+        self._context = (self._context + self.pending)[-CONTEXT:]
+        self.pending, self.text = [], self.text + text
         return text
 
 
@@ -192,20 +195,12 @@ def _stream(
         stepper, state, last_tokens(prompt), end=tokenizer.eos_id, max_new_tokens=max_new_tokens,
         sampling=sampling, constraints=[_text_only(tokenizer)],
     )  # fmt: skip
-    # decoded after tokens before them: a token may begin with a space that the first one loses
-    context, pending = ids[-CONTEXT:], list[int]()
-    for step in steps:
-        pending += step.tokens.tolist()
-        text = _continuation(tokenizer, context, pending)
-        if not text.endswith("�"):  # a character may be spread over several byte tokens
-            context, pending = (context + pending)[-CONTEXT:], []
-            yield text
-    if pending:
-        yield _continuation(tokenizer, context, pending)
-
-
-def _continuation(tokenizer: Tokenizer, context: list[int], ids: list[int]) -> str:
-    return tokenizer.decode(context + ids)[len(tokenizer.decode(context)) :]
+    text = TextStream(GeneratedRow(ids, max_new_tokens))
+    for number, step in enumerate(steps, 1):
+        is_last = number == max_new_tokens or bool(step.ended)
+        piece = text.push(int(step.tokens), is_last, tokenizer)
+        if not text.pending:
+            yield piece
 
 
 def _prompt_ids(run: RunContents, prompt: str, max_new_tokens: int) -> list[int]:

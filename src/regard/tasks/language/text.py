@@ -25,11 +25,10 @@ from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig
 from regard.models.config import check_positive
-from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
 from regard.tasks.recipe import DataContents, EvalSplit, Shard, Task
 from regard.tasks.registry import task
-from regard.tasks.text_tokenizer import TextTokenizer
+from regard.tasks.text_tokenizer import TextTokenizer, encode_train_split
 from regard.train.config import TrainConfig
 
 PIECE_CHARS = 10_000  # of texts that a tokenizer's sample consists of

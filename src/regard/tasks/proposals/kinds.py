@@ -1,12 +1,14 @@
-"""The kinds of data that a recipe is proposed for."""
+"""Recipes proposed for the kinds of own data, and written as TOML files."""
 
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from regard.errors import ConfigError, suggestion
+from regard.errors import ConfigError, FileError, suggestion
+from regard.files import is_stream, write_text
 from regard.tasks.proposals.proposal import Proposal
+from regard.tasks.recipe_file import parse_recipe
 
 # kind: the module here that has `propose_KIND`
 KINDS = {
@@ -49,3 +51,39 @@ def default_name(path: Path) -> str:
     """
     stem = os.path.basename(os.path.abspath(path)).partition(".")[0].lower()
     return "-".join(stem.split()) or "task"
+
+
+def write_proposal(
+    kind: str, paths: Sequence[str | Path], out: str | Path, *, force: bool = False
+) -> Proposal:
+    """Look at data and write a recipe for it; an existing file is kept unless `force`.
+
+    Args:
+        kind: pairs, text, images, speech, tags or labels.
+        paths: a folder or file; two aligned files for pairs.
+        out: the .toml file.
+        force: replace an existing file.
+
+    >>> write_proposal("pairs", ["pairs.tsv"], "nowhere.toml")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: pairs.tsv: needs to be a file or a folder, got no such file
+    """
+    file = Path(out)
+    if file.exists() and not is_stream(file) and not force:
+        raise FileError(f"{file}: needs to be a new file, got one that exists; try --force")
+    name = "" if is_stream(file) or file.stem == "task" else file.stem
+    proposal = propose(kind, paths, name=name)
+    seconds, steps = proposal.measure_step(), proposal.recipe.train.steps
+    command = f"regard new {kind} {' '.join(map(str, paths))}"
+    lines = [f"Written by: {command}", *proposal.report.summary().splitlines()]
+    lines += [f"warning: {line}" for line in proposal.report.warnings()]
+    if seconds is not None:
+        minutes = f"{max(1, round(seconds * steps / 60)):,} min"
+        lines.append(
+            f"{steps:,} steps of {seconds:.2g} s: about {minutes} here, evaluation not counted"
+        )
+    text = proposal.to_toml(file.resolve().parent, comment="\n".join(lines))
+    parse_recipe(text, file.name, base=file.resolve().parent)  # what is written can be read
+    write_text(file, text)
+    return proposal

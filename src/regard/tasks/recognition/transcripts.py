@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data import AudioExample, Resampler, Tokenizer, collate
@@ -30,20 +29,6 @@ class Transcript(NamedTuple):
     text: str
     score: float  # of `decode.PathScore`
     confidence: float | MaybeNone = None
-
-
-def best_path(
-    log_probs: Float[Tensor, "batch time vocab"], lengths: Int[Tensor, " batch"]
-) -> list[list[int]]:
-    """Greedy CTC decoding: labels of the best path, repeats merged and blanks removed.
-
-    >>> path = torch.tensor([[1, 1, 0, 1, 2, 2]])
-    >>> best_path(torch.nn.functional.one_hot(path, 3).float().log(), torch.tensor([6]))
-    [[1, 1, 2]]
-    """
-    return [
-        BestPath()(row[:length]) for row, length in zip(log_probs, lengths.tolist(), strict=True)
-    ]
 
 
 def transcribe_batch(

@@ -23,10 +23,9 @@ from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError
 from regard.files import iter_chunks, open_binary
 from regard.models.config import check_positive
-from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.recipe import DataContents, EvalSplit, Shard
 from regard.tasks.registry import task
-from regard.tasks.text_tokenizer import TextTokenizer
+from regard.tasks.text_tokenizer import TextTokenizer, encode_train_split
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig

@@ -1,11 +1,12 @@
-"""metrics.jsonl: training and validation metrics of a run, one JSON object per line."""
+"""Metrics of a run: metrics.jsonl, one JSON object per line, and TensorBoard."""
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FileError
+from regard.errors import ConfigError, FileError
 from regard.files import parse_json, write_text
 
 METRICS_FILE = "metrics.jsonl"
@@ -55,3 +56,33 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
+
+
+TENSORBOARD_FOLDER = "tensorboard"
+
+Logger = Callable[[dict[str, Any]], None]
+
+
+def tensorboard_logger(folder: str | Path) -> Logger:
+    """A logger that writes the numbers of each line of metrics as TensorBoard scalars."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(
+            "tensorboard: needs the package of that name, got none; "
+            "try pip install 'regard[tensorboard]'"
+        ) from error
+    path = Path(folder) / TENSORBOARD_FOLDER
+    try:
+        writer = SummaryWriter(str(path))
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
+
+    def write(line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if name != "step" and isinstance(value, int | float):
+                tag = "valid/" + name.removeprefix("valid_") if name.startswith("valid_") else name
+                writer.add_scalar(tag, value, line["step"])
+        writer.flush()
+
+    return write

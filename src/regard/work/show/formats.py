@@ -19,8 +19,7 @@ from regard.work.show.latex import (
     mark_up,
 )
 from regard.work.show.selection import check_names, has_name
-from regard.work.show.shapes import shapes_as_text
-from regard.work.show.text import as_text
+from regard.work.show.text import as_text, shapes_as_text
 from regard.work.solution import Solution
 
 FORMATS: dict[str, Callable[[Solution, int, Sequence[str]], str]] = {

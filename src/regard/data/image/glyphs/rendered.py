@@ -13,7 +13,7 @@ from regard.data.image.example import ImageExample
 from regard.data.image.glyphs.fonts import find_fonts, load_font
 from regard.data.image.glyphs.ood_images import draw_ood_image
 from regard.data.image.glyphs.single_font import check_classes
-from regard.data.image.ink_crop import crop_to_ink
+from regard.data.image.image_file import crop_to_ink
 from regard.data.source import example_keys
 from regard.data.split import Split
 

@@ -1,7 +1,13 @@
-"""The sections of `regard tour`."""
+"""A short overview of the library in the terminal, every number computed live.
 
+python examples/tour/tour.py                     # seconds on one CPU core
+python examples/tour/tour.py docs/start/tour.svg # the picture of the README
+"""
+
+import sys
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -10,6 +16,7 @@ from torch import Tensor, nn
 
 from regard import models
 from regard.errors import BackendError
+from regard.files import write_text
 from regard.ops import (
     Causal,
     Chunked,
@@ -32,6 +39,18 @@ TOKENS = [[1, -1, 0, 2], [0, -1, 2, 1], [-2, 2, -1, 0]]
 W_Q = [[0, 1], [1, 0], [-0.5, 0], [1, 1]]
 W_K = [[1, -0.5], [0, 1], [0.5, -0.5], [1, 0.5]]
 W_V = [[1, 0.5], [-0.5, 0], [-1, 2], [0.5, -1]]
+
+
+def main(svg: Path | None = None) -> None:
+    """Print attention by hand, sharpness, masks, backends that agree, and the models."""
+    console = Console(record=svg is not None, width=WIDTH, highlight=False)
+    print_head_by_hand(console)
+    print_sharpness(console)
+    print_masks(console)
+    print_backends(console)
+    print_models(console)
+    if svg is not None:
+        write_text(svg, console.export_svg(title="regard"))
 
 
 def print_head_by_hand(console: Console) -> None:
@@ -207,3 +226,7 @@ def _beside(console: Console, *blocks: str) -> None:
         grid.add_column(no_wrap=True)
     grid.add_row(*blocks)
     console.print(grid)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
