@@ -24,6 +24,7 @@ LAYERS = (
     "decode",
     "train",
     "inspection",
+    "claims",
     "costs",
     "work",
     "tasks",

@@ -23,11 +23,11 @@ from regard.errors import ConfigError, FileError
 from regard.files import open_binary
 from regard.models import RecogniserConfig
 from regard.models.config import check_choices, check_positive
-from regard.tasks.encoded_split import encode_train_split
 from regard.tasks.recipe import DataContents, EvalSplit, Shard
 from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.registry import task
+from regard.tasks.text_tokenizer import encode_train_split
 from regard.train.config import TrainConfig
 from regard.train.device import select_device
 
