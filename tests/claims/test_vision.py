@@ -87,7 +87,8 @@ def test_a_large_set_that_helps_most_when_it_comes_last(monkeypatch):
 
 def plant_tables(monkeypatch, tables):
     models = [
-        vision.VisionModel("ViT", 100, seed, None, 1.0, 1.0, dict(enumerate(tables)))
+        vision.VisionModel("ViT", images, seed, None, 1.0, 1.0, dict(enumerate(tables)))
+        for images in (100, 6400)
         for seed in range(2)
     ]
     monkeypatch.setattr(vision, "place_study", lambda trial: models)

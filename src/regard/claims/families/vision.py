@@ -236,31 +236,30 @@ def two_dimensional_positions(trial: Trial) -> Evidence:
     study="vision",
 )
 def positions_learn_locality(trial: Trial) -> Evidence:
-    places = place_study(trial)
     shapes = [m for m in shape_study(trial) if m.kind == "ViT"]
-    sizes = sorted({m.images for m in shapes})
-    few, many = (
-        torch.tensor([_locality(m.last_table) for m in shapes if m.images == n])
-        for n in (sizes[0], sizes[-1])
-    )
-    curves = torch.tensor([[_locality(x) for x in m.tables.values()] for m in places])
-    start, end = curves[:, 0], curves[:, -1]
-    curve = [Measure.mean("", column) for column in curves.mT]
+    few, *_, many = sorted({m.images for m in shapes})
+    groups = {"place": place_study(trial)} | {
+        f"shape, {n} images": [m for m in shapes if m.images == n] for n in (few, many)
+    }
+    curves = {
+        name: torch.tensor([[_locality(x) for x in m.tables.values()] for m in models])
+        for name, models in groups.items()
+    }
+    start, end = curves["place"][:, 0], curves["place"][:, -1]
+    little = curves[f"shape, {few} images"][:, -1]
     return Evidence(
-        holds=min(start.min(), few.min(), end.min()) > 0.2,
-        holds_if=end.min() > 0.2 and start.abs().max() < 0.15 and few.mean().abs() < 0.15,
+        holds=min(start.min(), little.min(), end.min()) > 0.2,
+        holds_if=end.min() > 0.2 and max(start.abs().max(), little.mean().abs()) < 0.2,
         measures=[
             Measure.mean("new table: cosine of neighbours less that of far patches", start),
-            Measure.mean("trained on places", end),
-            Measure.mean(f"trained on {sizes[0]} images of shapes", few),
-            Measure.mean(f"trained on {sizes[-1]} images of shapes", many),
+            *(Measure.mean(f"trained, label by {n}", x[:, -1]) for n, x in curves.items()),
         ],
         chart=Lines(
-            list(places[0].tables),
-            {f"seed {m.seed}": row for m, row in zip(places, curves, strict=True)}
-            | {"mean": [m.value for m in curve]},
-            x_label="step, labels by place",
+            torch.linspace(0, 100, len(curves["place"][0])),
+            {f"label by {name}": x.mean(0) for name, x in curves.items()},
+            x_label="% of the training steps",
             y_label="cosine, neighbours − far patches",
+            bands={f"label by {n}": (x.amin(0), x.amax(0)) for n, x in curves.items()},
         ),
     )
 
@@ -286,7 +285,7 @@ def interpolation(trial: Trial) -> Evidence:
         "zeros for new rows": torch.tensor(zeros),
     }
     lost = torch.stack([curves["interpolated"] - x for x in list(curves.values())[1:]])
-    table = models[0].model.positions
+    table = models[0].tables[max(models[0].tables)]
     same = (interpolate_positions(table, (4, 4), (4, 4)) - table).abs().max()
     fits = [(side // 4) ** 2 + 1 == len(table) for side in sides]
     return Evidence(
@@ -397,8 +396,8 @@ def two_heads(trial: Trial) -> Evidence:
     source="homework",
     verdict="true",
     refutation="a ViT ahead at 100 images, or a last gap above half of the largest",
-    remark="Settled at toy size: shapes of 16 × 16, equal parameters and steps. The ViT does not "
-    "overtake here.",
+    remark="At toy size: shapes of 16 × 16, equal parameters and steps. The CNN solves them with "
+    "100 images, so the ViT can only catch up here.",
     trained=True,
     study="vision",
 )
@@ -494,7 +493,7 @@ def fine_tuned_on_the_large_set(trial: Trial) -> Evidence:
 Labelled = tuple[Tensor, Tensor]  # images and their classes
 SHAPES, OTHER_SHAPES = range(4), range(4, 8)
 VIT = VisionConfig(
-    classes=4, image_size=16, patch_size=4, channels=1, layers=2, dim=32, heads=4, dropout=0.0
+    classes=4, image_size=16, patch_size=4, channels=1, layers=2, dim=28, heads=4, dropout=0.0
 )
 
 
@@ -508,18 +507,13 @@ class VisionModel:
     model: Any  # a VisionTransformer or a ResNet
     train: float
     test: float
-    tables: dict[int, Tensor]
-
-    @property
-    def last_table(self) -> Tensor:
-        """The position table after training."""
-        return list(self.tables.values())[-1]
+    tables: dict[int, Tensor]  # every tenth of the training
 
 
 def shape_study(trial: Trial) -> list[VisionModel]:
     """A ViT and a ResNet of as many parameters per number of images and seed."""
     return [
-        _train_on_shapes(kind, count, seed, trial.size(350, 2000), trial.device)
+        _train_on_shapes(kind, count, seed, trial.size(250, 2000), trial.device)
         for count in (100, 800, trial.size(6400, 50000))
         for seed in trial.seeds(2, 5)
         for kind in ("CNN", "ViT")
@@ -528,7 +522,7 @@ def shape_study(trial: Trial) -> list[VisionModel]:
 
 def place_study(trial: Trial) -> list[VisionModel]:
     """ViTs that say in which quarter of the image a blob is."""
-    return [_train_on_places(n, trial.size(100, 400), trial.device) for n in trial.seeds(3, 5)]
+    return [_train_on_places(n, trial.size(90, 400), trial.device) for n in trial.seeds(3, 5)]
 
 
 @cache
@@ -551,9 +545,9 @@ def _train_on_places(seed: int, steps: int, device: str) -> VisionModel:
 
 def fine_tune(trial: Trial, seed: int) -> dict[str, float]:
     """Accuracy on a target set of 100 images, by when the large set was trained on."""
-    rng, steps = torch.Generator().manual_seed(1000 + seed), trial.size(100, 400)
+    rng, steps = torch.Generator().manual_seed(1000 + seed), trial.size(80, 400)
     target, test = draw_shapes(rng, 100, OTHER_SHAPES), draw_shapes(rng, 1000, OTHER_SHAPES)
-    count, large_steps = trial.size(6400, 50000), trial.size(350, 2000)
+    count, large_steps = trial.size(6400, 50000), trial.size(250, 2000)
     large = draw_shapes(torch.Generator().manual_seed(seed), count)
     pretrained = _train_on_shapes("ViT", count, seed, large_steps, trial.device).model
 
