@@ -230,8 +230,8 @@ def two_dimensional_positions(trial: Trial) -> Evidence:
     condition="They were trained, and the labels depend on where things are. If labels depend on "
     "shape alone it takes many images; 100 leave the table as random as it was.",
     refutation="a new table that is local already, or one that is not after training on places",
-    remark="Was open; settled at toy size. On shapes alone and 2000 steps the difference stays "
-    "near 0 with 100 images and comes to 0.1–0.3 with 6400 and more.",
+    remark="Was open; settled at toy size. On shapes alone the difference stays about 0 with 100 "
+    "images, and comes to 0.1–0.3 after 2000 steps with 50,000.",
     trained=True,
     study="vision",
 )
