@@ -1,0 +1,766 @@
+"""Claims about Vision Transformers: patches, positions, the class token, and data size."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.claims.charts import Bars, Lines, Maps, Points
+from regard.claims.claim import Evidence, Measure, Trial, claim, literature
+from regard.claims.training import Batch, train_model
+from regard.models import (
+    ResNet,
+    ResNetConfig,
+    VisionConfig,
+    VisionTransformer,
+    resnet_of_size,
+    vision_base,
+)
+from regard.nn import PatchEmbedding
+from regard.ops import interpolate_positions, patchify, sinusoidal, unpatchify
+
+
+@claim(
+    "L1",
+    "Embedding the patches of an image is a convolution whose kernel and stride are the patch "
+    "size.",
+    source="homework",
+    verdict="true",
+    refutation="a difference between the convolution and W · flatten(patch) + b",
+)
+def patches_as_convolution(trial: Trial) -> Evidence:
+    errors, overlapping = {}, {}
+    linear, convolved = torch.zeros(0), torch.zeros(0)
+    for size in (2, 4, 8):
+        layer = trial.build(lambda size=size: PatchEmbedding(3, 12, size))
+        images, (weight, bias) = trial.normal(2, 3, 24, 24), layer.project.parameters()
+        linear = torch.stack([weight.flatten(1) @ p + bias for p in patchify(images, size)[0]])
+        convolved = F.conv2d(images, weight, bias, stride=size)[0].flatten(1).mT
+        errors[size] = max((x - linear).abs().max() for x in (convolved, layer(images)[0]))
+        overlapping[size] = F.conv2d(images, weight, bias, stride=size // 2)[0, 0].numel()
+    return Evidence(
+        holds=max(errors.values()) < 1e-12,
+        measures=[
+            *(Measure(f"largest difference, patches of {n}", x) for n, x in errors.items()),
+            Measure("tokens, patches of 8, stride 8", len(convolved)),
+            Measure("tokens, patches of 8, stride 4", overlapping[8]),
+        ],
+        chart=Points(
+            {"feature of a token": (linear.flatten(), convolved.flatten())},
+            x_label="W · flatten(patch) + b",
+            y_label="convolution, stride 8",
+        ),
+    )
+
+
+@claim(
+    "L2",
+    "A 224 × 224 image in patches of 16 is 196 patches of 768 numbers, and 197 tokens.",
+    source="homework",
+    verdict="true",
+    refutation="another count in the model that is built",
+    remark="The count grows with the square of the side: 384 × 384 gives 576 + 1.",
+)
+def token_count(trial: Trial) -> Evidence:
+    counts = {}
+    for side, patch in ((224, 32), (224, 16), (384, 16), (224, 14)):
+        config = vision_base(classes=10, image_size=side, patch_size=patch, layers=1)
+        with torch.device("meta"):  # shapes only
+            model, image = VisionTransformer(config), torch.empty(1, 3, side, side)
+            patches, tokens = patchify(image, patch), model.encode(image)
+        counts[f"{side} / {patch}"] = (*patches.shape[1:], tokens.shape[1])
+    expected = {
+        "224 / 32": (49, 3072, 50),
+        "224 / 16": (196, 768, 197),
+        "384 / 16": (576, 768, 577),
+        "224 / 14": (256, 588, 257),
+    }
+    return Evidence(
+        holds=counts == expected,
+        measures=[
+            Measure("patches, 224 / 16", counts["224 / 16"][0]),
+            Measure("numbers per patch, 224 / 16", counts["224 / 16"][1]),
+            *(Measure(f"tokens, {name}", n) for name, (_, _, n) in counts.items()),
+        ],
+        chart=Bars({name: n for name, (_, _, n) in counts.items()}, y_label="tokens"),
+    )
+
+
+@claim(
+    "L3",
+    "A ViT has no spatial bias built in.",
+    source="homework",
+    verdict="false",
+    correction="It has a weak one: a token sees the pixels of one patch, and all patches share one "
+    "embedding, which follows shifts by whole patches. A convolution follows every shift.",
+    refutation="an embedding that does not follow a shift by one patch, or tokens that see pixels "
+    "of other patches",
+)
+def spatial_bias(trial: Trial) -> Evidence:
+    size, side, images = 4, 16, trial.normal(20, 1, 16, 16)
+    embedding = trial.build(lambda: PatchEmbedding(1, 8, size))
+    convolution = trial.build(lambda: nn.Conv2d(1, 8, 3, padding=1, padding_mode="circular"))
+    dense = trial.build(lambda: nn.Linear(side * side, side * side // size**2))
+    shifts = list(range(2 * size + 1))
+    errors = {
+        "patch embedding": _shift_errors(embedding.project, images, shifts, size),
+        "convolution": _shift_errors(convolution, images, shifts, 1),
+        "dense layer": _shift_errors(
+            lambda x: dense(x.flatten(1)).view(len(x), 1, 4, 4), images, shifts, size
+        ),
+    }
+    reach = torch.autograd.functional.jacobian(lambda x: embedding(x)[0].sum(-1), images[:1])
+    assert isinstance(reach, Tensor)
+    pixels = (reach[:, 0, 0] != 0).flatten(1).sum(1)
+    whole = errors["patch embedding"][[size, 2 * size]].max()
+    part = errors["patch embedding"][[n for n in shifts if n % size]].min()
+    return Evidence(
+        holds=whole > 1e-6 and pixels.min() == side * side,
+        corrected=whole < 1e-12
+        and part > 0.1
+        and errors["convolution"].max() < 1e-12
+        and errors["dense layer"][1:].min() > 0.1
+        and pixels.max() == size**2,
+        measures=[
+            Measure("error of a ViT's embedding, shift by a patch", whole),
+            Measure("smallest error, shift by part of a patch", part),
+            Measure("largest error of a convolution, any shift", errors["convolution"].max()),
+            Measure("pixels that a token sees, of 256", pixels.max()),
+        ],
+        chart=Lines(shifts, errors, x_label="shift in pixels, patches of 4", y_label="error"),
+    )
+
+
+@claim(
+    "L4",
+    "Without position embeddings a ViT cannot see the order of the patches.",
+    source="homework",
+    verdict="true",
+    refutation="logits that change when patches are shuffled and there are no positions",
+    remark="At the class token. The outputs of the patches are shuffled along.",
+)
+def patch_order(trial: Trial) -> Evidence:
+    changes: dict[str, list[Tensor]] = {"without positions": [], "with positions": []}
+    followed = []
+    for _ in range(10):
+        model, images = _small_vit(trial), trial.normal(4, 1, 16, 16)
+        order = torch.randperm(16, generator=trial.rng)
+        shuffled = unpatchify(patchify(images, 4)[:, order], 4, (4, 4))
+        for name, scale in (("without positions", 0), ("with positions", 1)):
+            model.positions.data = scale * trial.normal(17, 16)
+            changes[name].append((model(shuffled) - model(images)).abs().max())
+            if not scale:
+                outputs = model.encode(images)[:, 1:]
+                followed.append((model.encode(shuffled)[:, 1:] - outputs[:, order]).abs().max())
+    without, within = (torch.stack(x) for x in changes.values())
+    return Evidence(
+        holds=max(without.max(), max(followed)) < 1e-12 and within.min() > 1e-3,
+        measures=[
+            Measure("largest change of a logit, without positions", without.max()),
+            Measure.mean("largest change of a logit, with positions", within),
+            Measure("outputs of the patches: difference from shuffled ones", max(followed)),
+        ],
+        chart=Bars(
+            {"without positions": without.max(), "with positions": within.mean()},
+            y_label="largest change of a logit, patches shuffled",
+        ),
+    )
+
+
+@claim(
+    "L5",
+    "A ViT encodes the 2-D position of a patch.",
+    source="homework",
+    verdict="false",
+    correction="It adds one learned vector per index, as for text; rows and columns are unknown "
+    "to it. The vectors may come to reflect them in training (L6).",
+    refutation="a table of a new model that rows and columns explain better than chance, or "
+    "another output when patches and table are shuffled together",
+)
+def two_dimensional_positions(trial: Trial) -> Evidence:
+    grid, shares, errors = 8, [], []
+    config = VisionConfig(
+        classes=4, image_size=16, patch_size=2, channels=1, layers=1, dim=32, heads=4
+    )
+    model = trial.build(lambda: VisionTransformer(config))
+    for _ in range(10):
+        model, images = trial.build(lambda: VisionTransformer(config)), trial.normal(2, 1, 16, 16)
+        shares.append(_row_column_share(model.positions[1:], grid))
+        order, before = torch.randperm(grid**2, generator=trial.rng), model(images)
+        other = deepcopy(model)
+        other.positions.data[1:] = model.positions[1:][order]
+        shuffled = unpatchify(patchify(images, 2)[:, order], 2, (grid, grid))
+        errors.append((other(shuffled) - before).abs().max())
+    places = sinusoidal(torch.arange(grid), 16).double()
+    built = torch.cat([places.repeat_interleave(grid, 0), places.repeat(grid, 1)], -1)
+    share, chance = Measure.mean("of a new ViT", shares), 2 * (grid - 1) / (grid**2 - 1)
+    name = "share of the table that rows and columns explain"
+    return Evidence(
+        holds=share.value > 2 * chance or max(errors) > 1e-6,
+        corrected=abs(share.value - chance) < 0.5 * chance
+        and max(errors) < 1e-12
+        and _row_column_share(built, grid) > 0.99,
+        measures=[
+            replace(share, name=f"{name}, new ViT"),
+            Measure(f"{name}, by chance", chance),
+            Measure(f"{name}, sinusoids of row and column", _row_column_share(built, grid)),
+            Measure("change of a logit, patches and table shuffled together", max(errors)),
+        ],
+        chart=Maps(
+            {
+                "new ViT": _similarity(model.positions[1:])[27].view(grid, grid),
+                "built from row and column": _similarity(built)[27].view(grid, grid),
+            },
+            x_label="column",
+            y_label="row; cosine with patch (3, 3)",
+        ),
+    )
+
+
+@claim(
+    "L6",
+    "The position embeddings of a ViT preserve locality: those of near patches are similar.",
+    source="homework",
+    verdict="conditional",
+    condition="They were trained, and the labels depend on where things are. If labels depend on "
+    "shape alone it takes many images; 100 leave the table as random as it was.",
+    refutation="a new table that is local already, or one that is not after training on places",
+    remark="Was open; settled at toy size. On shapes alone the difference stays about 0 with 100 "
+    "images, and comes to 0.1–0.3 after 2000 steps with 50,000.",
+    trained=True,
+    study="vision",
+)
+def positions_learn_locality(trial: Trial) -> Evidence:
+    shapes = [m for m in shape_study(trial) if m.kind == "ViT"]
+    few, *_, many = sorted({m.images for m in shapes})
+    groups = {"place": place_study(trial)} | {
+        f"shape, {n} images": [m for m in shapes if m.images == n] for n in (few, many)
+    }
+    curves = {
+        name: torch.tensor([[_locality(x) for x in m.tables.values()] for m in models])
+        for name, models in groups.items()
+    }
+    start, end = curves["place"][:, 0], curves["place"][:, -1]
+    little = curves[f"shape, {few} images"][:, -1]
+    return Evidence(
+        holds=min(start.min(), little.min(), end.min()) > 0.2,
+        holds_if=end.min() > 0.2 and max(start.abs().max(), little.mean().abs()) < 0.2,
+        measures=[
+            Measure.mean("new table: cosine of neighbours less that of far patches", start),
+            *(Measure.mean(f"trained, label by {n}", x[:, -1]) for n, x in curves.items()),
+        ],
+        chart=Lines(
+            torch.linspace(0, 100, len(curves["place"][0])),
+            {f"label by {name}": x.mean(0) for name, x in curves.items()},
+            x_label="% of the training steps",
+            y_label="cosine, neighbours − far patches",
+            bands={f"label by {n}": (x.amin(0), x.amax(0)) for n, x in curves.items()},
+        ),
+    )
+
+
+@claim(
+    "L7",
+    "For images of another size the position embeddings must be interpolated.",
+    source="homework",
+    verdict="true",
+    refutation="a table that fits as it is, or an accuracy without interpolation that is as good",
+    remark="At the training size interpolation is the identity. To resize the image is a way out.",
+    trained=True,
+    study="vision",
+)
+def interpolation(trial: Trial) -> Evidence:
+    models, sides = place_study(trial), [16, 20, 24, 32]
+    repeat = [_accuracies_by_side(trial, m.model, sides, _repeat_rows) for m in models]
+    zeros = [_accuracies_by_side(trial, m.model, sides, _add_zero_rows) for m in models]
+    resized = [_accuracies_by_side(trial, m.model, sides, None) for m in models]
+    curves = {
+        "interpolated": torch.tensor(resized),
+        "rows repeated in order": torch.tensor(repeat),
+        "zeros for new rows": torch.tensor(zeros),
+    }
+    lost = torch.stack([curves["interpolated"] - x for x in list(curves.values())[1:]])
+    table = models[0].tables[max(models[0].tables)]
+    same = (interpolate_positions(table, (4, 4), (4, 4)) - table).abs().max()
+    fits = [(side // 4) ** 2 + 1 == len(table) for side in sides]
+    return Evidence(
+        holds=curves["interpolated"].mean(0).min() > 0.75
+        and lost.mean(1)[:, 1:].min() > 0.1
+        and same == 0
+        and fits == [True, False, False, False],
+        measures=[
+            *(
+                Measure.mean(f"accuracy at 24 × 24, {name}", x[:, sides.index(24)])
+                for name, x in curves.items()
+            ),
+            Measure.mean("accuracy at 16 × 16", curves["interpolated"][:, 0]),
+            Measure("largest change of the table at the same size", same),
+        ],
+        chart=Lines(
+            sides,
+            {name: x.mean(0) for name, x in curves.items()},
+            x_label="side of the image (trained at 16)",
+            y_label="accuracy",
+        ),
+    )
+
+
+@claim(
+    "L8",
+    "The class token gathers all patches; the head ignores the outputs of the patches.",
+    source="homework",
+    verdict="true",
+    refutation="a patch without effect on the logits, or a gradient at another output than the "
+    "class token's",
+)
+def class_token_gathers(trial: Trial) -> Evidence:
+    effects, own, others = [], [], []
+    for _ in range(10):
+        model, images = _small_vit(trial), trial.normal(1, 1, 16, 16).requires_grad_()
+        outputs: list[Tensor] = []
+        with model.encoder.register_forward_hook(lambda *args, to=outputs: to.append(args[-1])):
+            score = model(images)[0, 0]
+        pixels, tokens = torch.autograd.grad(score, [images, outputs[0]])
+        effects.append(patchify(pixels[0], 4).norm(dim=-1))
+        own.append(tokens[0, 0].norm())
+        others.append(tokens[0, 1:].norm())
+    effect = torch.stack(effects)
+    return Evidence(
+        holds=effect.min() > 1e-3 and min(own) > 1e-3 and max(others) == 0,
+        measures=[
+            Measure("smallest gradient of a logit by a patch", effect.min()),
+            Measure("gradient by the encoder's class token, least", min(own)),
+            Measure("gradient by the encoder's other outputs, largest", max(others)),
+        ],
+        chart=Maps(
+            {"mean of 10 models": effect.mean(0).view(4, 4)},
+            x_label="column of patches",
+            y_label="row; gradient of a logit",
+        ),
+    )
+
+
+@claim(
+    "L9",
+    "The head of a ViT is an MLP with one hidden layer in pre-training and one linear layer in "
+    "fine-tuning.",
+    source="homework",
+    verdict="true",
+    refutation="a head of the other form, or one that reads something else than the encoder's "
+    "class token",
+    remark="It sits on the class token after the last norm, not on the output of attention.",
+)
+def two_heads(trial: Trial) -> Evidence:
+    heads = {"pre-training, MLP": "mlp", "fine-tuning, linear": "linear"}
+    models = {name: _small_vit(trial, head=head) for name, head in heads.items()}
+    images, scales = trial.normal(4, 1, 16, 16), torch.linspace(-3, 3, 13).double()
+    curves, reads, attention = {}, {}, {}
+    for name, model in models.items():
+        after = _after_encoder(model)
+        features = model.encode(images)[:, 0]
+        reads[name] = (after(features) - model(images)).abs().max()
+        mixed = _last_attention_output(model, images)
+        attention[name] = (after(mixed) - model(images)).abs().max()
+        curves[name] = (after(scales[:, None] * features[0]) - after(0 * features[:1]))[:, 0]
+    bends = {n: (y - y[-1] * scales / 3).abs().max() / y.abs().max() for n, y in curves.items()}
+    states = [set(model.state_dict()) for model in models.values()]
+    return Evidence(
+        holds=max(reads.values()) < 1e-12
+        and min(attention.values()) > 1e-3
+        and bends["fine-tuning, linear"] < 1e-12
+        and bends["pre-training, MLP"] > 0.01
+        and states[0] ^ states[1] == {"pre_logits.weight", "pre_logits.bias"},
+        measures=[
+            *(Measure(f"deviation from a straight line, {n}", x) for n, x in bends.items()),
+            Measure("head on the encoder's class token: error", max(reads.values())),
+            Measure("head on the output of attention: error", min(attention.values())),
+            Measure("tensors that only one of the models has", len(states[0] ^ states[1])),
+        ],
+        chart=Lines(
+            scales,
+            {n: y / y.abs().max() for n, y in curves.items()},
+            x_label="scale of the class token",
+            y_label="logit, largest is 1",
+        ),
+    )
+
+
+@claim(
+    "L10",
+    "With little data a CNN is ahead of a ViT; with more data the gap closes.",
+    source="homework",
+    verdict="true",
+    refutation="a ViT ahead at 100 images, or a last gap above half of the largest",
+    remark="At toy size: shapes of 16 × 16, equal parameters and steps. The CNN solves them with "
+    "100 images, so the ViT can only catch up here.",
+    trained=True,
+    study="vision",
+)
+def cnn_against_vit(trial: Trial) -> Evidence:
+    sizes, accuracy = _by_size(shape_study(trial), "test")
+    gaps = accuracy["CNN"] - accuracy["ViT"]  # size, seed
+    means = gaps.mean(1)
+    return Evidence(
+        holds=gaps[0].min() > 0.03 and means[-1] < 0.5 * means.max(),
+        measures=[
+            *(
+                Measure.mean(f"CNN less ViT, {n} images", row)
+                for n, row in zip(sizes, gaps, strict=True)
+            ),
+            Measure.mean(f"test accuracy of the CNN, {sizes[0]} images", accuracy["CNN"][0]),
+            Measure.mean(f"test accuracy of the ViT, {sizes[0]} images", accuracy["ViT"][0]),
+        ],
+        chart=_curves_by_size(sizes, accuracy, "test accuracy"),
+    )
+
+
+@claim(
+    "L11",
+    "A ViT overfits more than a CNN.",
+    source="homework",
+    verdict="true",
+    refutation="a larger difference between training and test accuracy of the CNN",
+    remark="Shown at toy size and from scratch, with equal parameters and steps; the difference "
+    "goes away with more images.",
+    trained=True,
+    study="vision",
+)
+def vit_overfits(trial: Trial) -> Evidence:
+    models = shape_study(trial)
+    sizes, train = _by_size(models, "train")
+    test = _by_size(models, "test")[1]
+    lost = {kind: train[kind] - test[kind] for kind in train}
+    more = lost["ViT"] - lost["CNN"]
+    return Evidence(
+        holds=more[0].min() > 0.03 and more.mean(1).min() > -0.03,
+        measures=[
+            Measure.mean(f"train less test accuracy, {kind}, {n} images", x)
+            for kind, rows in lost.items()
+            for n, x in zip(sizes, rows, strict=True)
+        ],
+        chart=_curves_by_size(sizes, lost, "train − test accuracy"),
+    )
+
+
+literature(
+    "L12",
+    "ViT overtakes CNNs when it is pre-trained on 300 million images; on 1.3 million the large "
+    "ViT is below the base one, and on 9 million ViT-B/32 is below a ResNet50.",
+    source="homework",
+    remark="Dosovitskiy et al., An image is worth 16x16 words, ICLR 2021 (arXiv 2010.11929), "
+    "figures 3 and 4; the 9 million are a subset of JFT, not of ImageNet. Disputed since: Smith "
+    "et al., ConvNets match Vision Transformers at scale, 2023 (arXiv 2310.16764), at equal "
+    "compute. Neither can be repeated at toy size.",
+)
+
+
+@claim(
+    "L13",
+    "The ViTs of the paper were fine-tuned on ImageNet-21k.",
+    source="homework",
+    verdict="false",
+    correction="They were pre-trained on the large set and fine-tuned on the smaller ones that "
+    "they were tested on. The large set comes first: trained on last, it undoes the target task.",
+    refutation="a target accuracy that is best when the large set comes last",
+    remark="Dosovitskiy et al. 2020, sections 3.2 and 4.1. The toy: 4 shapes in many images and 4 "
+    "other shapes in 100.",
+    trained=True,
+    study="vision",
+)
+def fine_tuned_on_the_large_set(trial: Trial) -> Evidence:
+    runs = [fine_tune(trial, seed) for seed in trial.seeds(2, 5)]
+    accuracy = {name: torch.tensor([run[name] for run in runs]) for name in runs[0]}
+    last, first = accuracy["large set last"], accuracy["large set first"]
+    gain = first - accuracy["target alone"]
+    means = {name: Measure.mean(f"target accuracy, {name}", x) for name, x in accuracy.items()}
+    return Evidence(
+        holds=last.mean() > first.mean(),
+        corrected=(first - last).min() > 0.05 and gain.mean() > 0,
+        measures=[*means.values(), Measure.mean("gain by pre-training", gain)],
+        chart=Bars(
+            {name: m.value for name, m in means.items()}, y_label="accuracy on the target set"
+        ),
+    )
+
+
+# ---- trainings
+
+Labelled = tuple[Tensor, Tensor]  # images and their classes
+SHAPES, OTHER_SHAPES = range(4), range(4, 8)
+VIT = VisionConfig(
+    classes=4, image_size=16, patch_size=4, channels=1, layers=2, dim=28, heads=4, dropout=0.0
+)
+
+
+@dataclass(frozen=True)
+class VisionModel:
+    """A trained model, its accuracies, and, of a ViT, its position table by step of training."""
+
+    kind: str
+    images: int
+    seed: int
+    model: Any  # a VisionTransformer or a ResNet
+    train: float
+    test: float
+    tables: dict[int, Tensor]  # every tenth of the training
+
+
+def shape_study(trial: Trial) -> list[VisionModel]:
+    """A ViT and a ResNet of as many parameters per number of images and seed."""
+    return [
+        _train_on_shapes(kind, count, seed, trial.size(250, 2000), trial.device)
+        for count in (100, 800, trial.size(6400, 50000))
+        for seed in trial.seeds(2, 5)
+        for kind in ("CNN", "ViT")
+    ]
+
+
+def place_study(trial: Trial) -> list[VisionModel]:
+    """ViTs that say in which quarter of the image a blob is."""
+    return [_train_on_places(n, trial.size(90, 400), trial.device) for n in trial.seeds(3, 5)]
+
+
+@cache
+def _train_on_shapes(kind: str, count: int, seed: int, steps: int, device: str) -> VisionModel:
+    rng = torch.Generator().manual_seed(seed)
+    data, test = draw_shapes(rng, count), draw_shapes(rng, 1000)
+    parameters = sum(p.numel() for p in VisionTransformer(VIT).parameters())
+    resnet = resnet_of_size(parameters, ResNetConfig(classes=4, blocks=1))
+    build = (lambda: ResNet(resnet)) if kind == "CNN" else (lambda: VisionTransformer(VIT))
+    lr = 1e-2 if kind == "CNN" else 3e-3  # the best of a few for each, on other seeds
+    return _train(kind, build, data, test, seed, steps, device, lr=lr)
+
+
+@cache
+def _train_on_places(seed: int, steps: int, device: str) -> VisionModel:
+    rng = torch.Generator().manual_seed(seed)
+    data, test = draw_places(rng, 6400), draw_places(rng, 1000)
+    return _train("ViT", lambda: VisionTransformer(VIT), data, test, seed, steps, device)
+
+
+def fine_tune(trial: Trial, seed: int) -> dict[str, float]:
+    """Accuracy on a target set of 100 images, by when the large set was trained on."""
+    rng, steps = torch.Generator().manual_seed(1000 + seed), trial.size(80, 400)
+    target, test = draw_shapes(rng, 100, OTHER_SHAPES), draw_shapes(rng, 1000, OTHER_SHAPES)
+    count, large_steps = trial.size(6400, 50000), trial.size(250, 2000)
+    large = draw_shapes(torch.Generator().manual_seed(seed), count)
+    pretrained = _train_on_shapes("ViT", count, seed, large_steps, trial.device).model
+
+    def train(start: nn.Module | None, data: Labelled) -> nn.Module:
+        def build() -> nn.Module:
+            model = VisionTransformer(VIT)
+            if start is not None:
+                body = {n: x for n, x in start.state_dict().items() if "head" not in n}
+                model.load_state_dict(body, strict=False)  # a new head
+            return model
+
+        return _train("ViT", build, data, test, seed, steps, trial.device).model
+
+    alone, tuned = train(None, target), train(pretrained, target)
+    last = train(alone, large)
+    last.load_state_dict(
+        {n: x for n, x in alone.state_dict().items() if "head" in n}, strict=False
+    )  # the head of the target task
+    order = {"target alone": alone, "large set first": tuned, "large set last": last}
+    return {name: _accuracy(model, test) for name, model in order.items()}
+
+
+def _train(
+    kind: str,
+    build: Callable[[], nn.Module],
+    data: Labelled,
+    test: Labelled,
+    seed: int,
+    steps: int,
+    device: str,
+    lr: float = 3e-3,
+) -> VisionModel:
+    images, labels = data
+    batches, tables = 0, dict[int, Tensor]()
+
+    def draw(rng: torch.Generator) -> Batch:
+        chosen = torch.randint(len(images), (32,), generator=rng)
+        return {"images": images[chosen], "labels": labels[chosen]}
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        nonlocal batches
+        if batches % max(1, steps // 10) == 0 and isinstance(model, VisionTransformer):
+            tables[batches] = model.positions.detach().double().cpu()
+        batches += 1
+        return F.cross_entropy(model(batch["images"]), batch["labels"])
+
+    model = train_model(build, draw, loss, steps=steps, lr=lr, seed=seed, device=device).cpu()
+    if isinstance(model, VisionTransformer):
+        tables[steps] = model.positions.detach().double()
+    known = (images[:1000], labels[:1000])
+    accuracies = _accuracy(model, known), _accuracy(model, test)
+    return VisionModel(kind, len(images), seed, model, *accuracies, tables)
+
+
+def draw_shapes(rng: torch.Generator, count: int, kinds: Sequence[int] = SHAPES) -> Labelled:
+    """Noisy 16 × 16 images of a shape at a random place, and which of the kinds it is.
+
+    Disc, cross, ring, frame, square, diamond, X, bar.
+    """
+    label = torch.randint(len(kinds), (count,), generator=rng)
+    x, y, radius = _coordinates(rng, count, 16, reach=0.4, radii=(0.5, 0.65))
+    circle, box = (x * x + y * y).sqrt(), torch.maximum(x, y)
+    inside = [  # positive inside the shape
+        1 - circle,
+        torch.minimum(0.35 - torch.minimum(x, y), 1 - box),
+        torch.minimum(1 - circle, circle - 0.55),
+        torch.minimum(0.9 - box, box - 0.5),
+        0.85 - box,
+        1.1 - (x + y),
+        torch.minimum(0.4 - (x - y).abs(), 1 - box),
+        torch.minimum(0.35 - y, 1 - x),
+    ]
+    chosen = torch.stack([inside[kind] for kind in kinds], 1)[torch.arange(count), label]
+    return _add_noise(rng, (16 * radius * chosen).sigmoid()), label
+
+
+def draw_places(rng: torch.Generator, count: int, side: int = 16) -> Labelled:
+    """Noisy images of a blob, and the quarter of the image that it is in."""
+    x, y, _ = _coordinates(rng, count, side, reach=0.9, radii=(0.35, 0.35), signed=True)
+    right, low = x[:, 0, side // 2] < 0, y[:, side // 2, 0] < 0
+    return _add_noise(rng, (-(x * x + y * y) / 2).exp()), 2 * right + low.long()
+
+
+def _coordinates(
+    rng: torch.Generator,
+    count: int,
+    side: int,
+    reach: float,
+    radii: tuple[float, float],
+    signed: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates of all pixels around a random centre, in units of a random radius."""
+    centre = reach * (2 * torch.rand(2, count, 1, 1, generator=rng) - 1)
+    radius = radii[0] + (radii[1] - radii[0]) * torch.rand(count, 1, 1, generator=rng)
+    axis = (torch.arange(side) + 0.5) / side * 2 - 1
+    x = ((axis - centre[0]) / radius).expand(count, side, side)
+    y = ((axis[:, None] - centre[1]) / radius).expand(count, side, side)
+    return (x, y, radius) if signed else (x.abs(), y.abs(), radius)
+
+
+def _add_noise(rng: torch.Generator, images: Tensor) -> Tensor:
+    return (images + 0.1 * torch.randn(images.shape, generator=rng))[:, None]
+
+
+def _accuracy(model: nn.Module, data: Labelled) -> float:
+    with torch.no_grad():
+        return (model(data[0]).argmax(-1) == data[1]).double().mean().item()
+
+
+def _by_size(models: list[VisionModel], what: str) -> tuple[list[int], dict[str, Tensor]]:
+    """Accuracies by kind of model: (number of images, seed)."""
+    sizes = sorted({m.images for m in models})
+    return sizes, {
+        kind: torch.tensor(
+            [[getattr(m, what) for m in models if (m.kind, m.images) == (kind, n)] for n in sizes]
+        )
+        for kind in ("CNN", "ViT")
+    }
+
+
+def _curves_by_size(sizes: list[int], values: dict[str, Tensor], y_label: str) -> Lines:
+    """Means over seeds; the bands are from the worst seed to the best."""
+    return Lines(
+        sizes,
+        {kind: x.mean(1) for kind, x in values.items()},
+        x_label="training images",
+        y_label=y_label,
+        log="x",
+        bands={kind: (x.amin(1), x.amax(1)) for kind, x in values.items()},
+    )
+
+
+# ---- helpers
+
+
+def _small_vit(trial: Trial, **changes) -> VisionTransformer:
+    """An untrained ViT of 4 × 4 patches, two layers of width 16."""
+    return trial.build(lambda: VisionTransformer(replace(VIT, dim=16, **changes)))
+
+
+def _shift_errors(
+    layer: Callable[[Tensor], Tensor], images: Tensor, shifts: list[int], stride: int
+) -> Tensor:
+    """Largest difference of layer(shifted images) from the best whole shift of layer(images)."""
+    before, errors = layer(images), []
+    for shift in shifts:
+        after = layer(images.roll(shift, -1))
+        steps = {shift // stride, -(-shift // stride)}
+        errors.append(min((after - before.roll(n, -1)).abs().max() for n in steps))
+    return torch.stack(errors)
+
+
+def _row_column_share(table: Tensor, grid: int) -> float:
+    """Share of the variance of a table that a vector per row plus one per column explains."""
+    x = (table - table.mean(0)).view(grid, grid, -1)
+    explained = x.mean(0, keepdim=True) + x.mean(1, keepdim=True)
+    return float(explained.square().sum() / x.square().sum())
+
+
+def _similarity(table: Tensor) -> Tensor:
+    """Cosines of all pairs of rows, after their mean is taken off."""
+    x = F.normalize(table - table.mean(0), dim=-1)
+    return x @ x.mT
+
+
+def _locality(table: Tensor) -> float:
+    """Mean cosine of neighbouring patches, less that of patches two and more apart."""
+    grid = round((len(table) - 1) ** 0.5)
+    axis = torch.arange(grid).double()
+    places = torch.cartesian_prod(axis, axis)
+    distance = torch.cdist(places, places)
+    cosine = _similarity(table[1:])
+    return float(cosine[distance == 1].mean() - cosine[distance >= 2].mean())
+
+
+def _accuracies_by_side(
+    trial: Trial,
+    model: VisionTransformer,
+    sides: list[int],
+    make_table: Callable[[Tensor, int], Tensor] | None,
+) -> list[float]:
+    """Accuracy by size of the image; without a new table the model interpolates its own."""
+    found = []
+    for side in sides:
+        data = draw_places(torch.Generator().manual_seed(trial.seed + side), 1000, side)
+        other = model
+        if make_table:
+            other = deepcopy(model)
+            other.config = replace(model.config, image_size=side)
+            patches = make_table(model.positions[1:], (side // 4) ** 2)
+            other.positions = nn.Parameter(torch.cat([model.positions[:1], patches]))
+        found.append(_accuracy(other, data))
+    return found
+
+
+def _repeat_rows(rows: Tensor, count: int) -> Tensor:
+    return rows[torch.arange(count) % len(rows)]
+
+
+def _add_zero_rows(rows: Tensor, count: int) -> Tensor:
+    return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])])
+
+
+def _after_encoder(model: VisionTransformer) -> Callable[[Tensor], Tensor]:
+    """The layers of the model that run after the encoder."""
+    layers = [model.head] if model.pre_logits is None else [model.pre_logits, nn.Tanh(), model.head]
+    return nn.Sequential(*layers)
+
+
+def _last_attention_output(model: VisionTransformer, images: Tensor) -> Tensor:
+    """Output of the last multi-head attention at the class token."""
+    kept: list[Tensor] = []
+    attention = model.get_submodule(f"encoder.blocks.{model.config.layers - 1}.self_attention")
+    with attention.register_forward_hook(lambda *args: kept.append(args[-1])):
+        model.encode(images)
+    return kept[0][:, 0]
