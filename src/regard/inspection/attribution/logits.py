@@ -209,26 +209,27 @@ def logit_attribution(
     if by not in ("part", "head", "neuron", "source"):
         raise LookError(f"by: needs part, head, neuron or source, got {by!r}")
     stream = record_stream(model, inputs, stack=stack, at="*" if by == "source" else "")
+    shape = stream.state(0).shape
+    batch = resolve_index("batch", batch, shape[0])
+    position = resolve_index("position", position, shape[1])
+    stream = stream.at(batch, position)
     end = stream.state(stream.depth)
-    batch = resolve_index("batch", batch, end.shape[0])
-    position = resolve_index("position", position, end.shape[1])
     head = find_unembedding(stream)
     target = _target(token, against, len(head.weight), end)
-    frozen = head.freeze(end[batch, position])
+    frozen = head.freeze(end[0, 0])
     direction = frozen.direction(target)
-
-    def project(x: Tensor) -> float:
-        return float(x[batch, position].to(direction) @ direction)
-
-    parts = {"embedding": project(stream.state(0))}
+    vectors, parts = {"embedding": stream.state(0)}, {}
     for block in range(stream.depth):
         if by == "source":
             parts |= _by_source(stream, block, batch, position, direction)
         elif by == "neuron":
-            parts |= _by_neuron(stream, block, batch, position, direction)
+            parts |= _by_neuron(stream, block, direction)
         else:
-            parts |= {name: project(x) for name, x in stream.block_parts(block, by=by)}
-    constant, logits = float(frozen.constant(target)), _plain_logits(head, end[batch, position])
+            vectors |= dict(stream.block_parts(block, by=by))
+    # one product and one transfer for all parts
+    values = torch.cat([x[0].to(direction) for x in vectors.values()]) @ direction
+    parts = dict(zip(vectors, values.tolist(), strict=True)) | parts
+    constant, logits = float(frozen.constant(target)), _plain_logits(head, end[0, 0])
     return LogitAttribution(float(target.to(logits) @ logits), parts, constant)
 
 
@@ -245,20 +246,18 @@ def _target(token: int, against: int | None, vocab: int, like: Tensor) -> Tensor
     return target
 
 
-def _by_neuron(
-    stream: ResidualStream, block: int, batch: int, position: int, direction: Tensor
-) -> dict[str, float]:
+def _by_neuron(stream: ResidualStream, block: int, direction: Tensor) -> dict[str, float]:
     """Parts of one block by neuron: hidden_n · (w_n · direction), in one product."""
     parts: dict[str, float] = {}
     for name, out in stream.block_parts(block):
-        value, hidden = float(out[batch, position].to(direction) @ direction), f"{name}.hidden"
+        value, hidden = float(out[0, 0].to(direction) @ direction), f"{name}.hidden"
         if hidden not in stream.activations:
             parts[name] = value
             continue
         post, factor = stream.post_norm(name), stream.factor(name)
-        back = direction if post is None else post.at(batch, position).pull_back(direction)
+        back = direction if post is None else post.at(0, 0).pull_back(direction)
         weights = stream.writer_weight(hidden).to(direction) @ back
-        values = factor * weights * stream.activations[hidden][batch, position].to(direction)
+        values = factor * weights * stream.activations[hidden][0, 0].to(direction)
         parts |= {f"{name} neuron {n}": x for n, x in enumerate(values.tolist())}
         parts[f"{name} bias"] = value - float(values.sum())
     return parts
@@ -270,13 +269,13 @@ def _by_source(
     """Parts of one block by head and attended position: w_ij (v_j W_O) · direction."""
     parts: dict[str, float] = {}
     for name, out in stream.block_parts(block):
-        value, heads = float(out[batch, position].to(direction) @ direction), f"{name}.heads"
+        value, heads = float(out[0, 0].to(direction) @ direction), f"{name}.heads"
         site = stream.site(name)
         if site is None or heads not in stream.activations:
             parts[name] = value
             continue
         post, factor = stream.post_norm(name), stream.factor(name)
-        back = direction if post is None else post.at(batch, position).pull_back(direction)
+        back = direction if post is None else post.at(0, 0).pull_back(direction)
         shape = stream.activations[heads].shape[-2:]
         by_head = (stream.writer_weight(heads).to(direction) @ back).unflatten(0, shape)
         w = site.window(rows=slice(position, position + 1))[batch, :, 0].to(direction)

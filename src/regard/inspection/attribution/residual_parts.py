@@ -65,6 +65,15 @@ class ResidualStream:
         start, end = f"{self.stack}.", ".residual_out"
         return sum(name.startswith(start) and name.endswith(end) for name in self.points)
 
+    def at(self, batch: int, position: int) -> "ResidualStream":
+        """The stream of one position, with batch and time of size 1."""
+        sight = Sight(self.sight.sites)
+        for name, x in self.activations.items():
+            is_sequence = x.ndim > 2
+            x = x[batch : batch + 1, position : position + 1] if is_sequence else x
+            sight.activations.append(name, x)
+        return ResidualStream(self.model, self.stack, self.points, sight)
+
     def state(self, depth: int) -> Tensor:
         """The residual stream before block `depth`; the number of blocks stands for the end."""
         depth = as_int("depth", depth)
