@@ -31,19 +31,24 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
+import regard as rg
+
 TOLERANCE = 1e-4
-LIBRARIES = ("regard", "transformer_lens", "nnsight", "captum", "bertviz", "inseq")
+# transformers alone is a forward pass without any inspection, for comparison
+LIBRARIES = "regard", "transformer_lens", "nnsight", "captum", "bertviz", "inseq", "transformers"
 ROWS = {
     "cache": "6 activations of every block and the logits, 128 tokens",
     "pattern": "one head's map and the logits, 256 tokens",
-    "ablation": "loss without each head, 64 tokens",
-    "patching": "logit difference with each layer × position patched, 12 tokens",
+    "ablation": "loss without each head, 32 tokens",
+    "patching": "logit difference with each layer × position patched, 10 tokens",
     "dla": "logit difference split by head, 128 tokens",
     "gradient": "gradient · input of each token, 128 tokens",
     "entropy_1k": "entropy of every row of every map, 1,024 tokens",
     "entropy_2k": "entropy of every row of every map, 2,048 tokens",
 }
-LENGTHS = {"cache": 128, "pattern": 256, "ablation": 64, "patching": 12, "dla": 128,
+LENGTHS = {"cache": 128, "pattern": 256, "ablation": 32, "patching": 10, "dla": 128,
            "gradient": 128, "entropy_1k": 1024, "entropy_2k": 2048}  # fmt: skip
 LAYER, HEAD = 5, 3  # of the pattern
 FIRST, SECOND = 260, 1200  # tokens of the logit difference
@@ -66,12 +71,17 @@ def difference(logits: Any) -> Any:
     return logits[0, -1, FIRST] - logits[0, -1, SECOND]
 
 
+@task("transformers", "cache", "pattern", "dla", "entropy_1k", "entropy_2k")
+def forward(work: Work) -> Any:
+    return work.model(work.ids).logits
+
+
 # Regard
 
 
 @task("regard", "cache")
 def regard_cache(work: Work) -> Any:
-    kinds = "residual_in self.heads self.out mlp.hidden mlp.out residual_out".split()
+    kinds = ["residual_in", "self.heads", "self.out", "mlp.hidden", "mlp.out", "residual_out"]
     with rg.look(work.model, "", activations=[*(f"*.{kind}" for kind in kinds), "logits"]) as sight:
         work.model(work.ids)
     return list(sight.activations.values())
@@ -202,7 +212,7 @@ def lens_entropy(work: Work) -> Any:
 def nnsight_cache(work: Work) -> Any:
     model = work.model
     with model.trace(work.ids):
-        kept = list().save()
+        kept = [].save()
         for layer in model.model.layers:
             kept += [layer.input, layer.self_attn.o_proj.input, layer.self_attn.o_proj.output]
             kept += [layer.mlp.down_proj.input, layer.mlp.down_proj.output, layer.output]
@@ -251,7 +261,7 @@ def nnsight_patching(work: Work) -> Any:
 def nnsight_dla(work: Work) -> Any:
     model = work.model
     with model.trace(work.ids):
-        heads = list().save()
+        heads = [].save()
         for layer in model.model.layers:
             heads.append(layer.self_attn.o_proj.input[0, -1].unflatten(0, (work.heads, -1)))
         last = model.model.norm.input[0, -1].save()
@@ -280,7 +290,7 @@ def nnsight_gradient(work: Work) -> Any:
 def nnsight_entropy(work: Work) -> Any:
     model = work.model
     with model.trace(work.ids):
-        found = list().save()
+        found = [].save()
         for layer in model.model.layers:
             found.append(torch.special.entr(layer.self_attn.output[1]).sum(-1))
     return found
@@ -293,7 +303,7 @@ def nnsight_entropy(work: Work) -> Any:
 def captum_cache(work: Work) -> Any:
     layers, forward = work.model.model.layers, lambda ids: work.model(ids).logits
     inner = [m for x in layers for m in (x.self_attn.o_proj, x.mlp.down_proj)]
-    read = lambda modules, inputs: LayerActivation(forward, modules).attribute(  # noqa: E731
+    read = lambda modules, inputs: work.captum.LayerActivation(forward, modules).attribute(  # noqa: E731
         work.ids, attribute_to_layer_input=inputs
     )
     ins, outs = read([*layers, *inner], True), read([*layers, *inner, work.model.lm_head], False)
@@ -308,7 +318,7 @@ def captum_ablation(work: Work) -> Any:
     forward = lambda ids: work.model(ids, labels=ids).loss[None]  # noqa: E731
     mask = torch.arange(work.heads, device=work.ids.device).repeat_interleave(work.width)
     changes = [
-        LayerFeatureAblation(forward, layer.self_attn.o_proj).attribute(
+        work.captum.LayerFeatureAblation(forward, layer.self_attn.o_proj).attribute(
             work.ids, layer_mask=mask[None, None], attribute_to_layer_input=True
         )
         for layer in work.model.model.layers
@@ -319,7 +329,7 @@ def captum_ablation(work: Work) -> Any:
 @task("captum", "gradient")
 def captum_gradient(work: Work) -> Any:
     forward = lambda ids: difference(work.model(ids).logits)[None]  # noqa: E731
-    method = LayerGradientXActivation(forward, work.model.model.embed_tokens)
+    method = work.captum.LayerGradientXActivation(forward, work.model.model.embed_tokens)
     return method.attribute(work.ids).sum(-1)
 
 
@@ -330,7 +340,7 @@ def captum_gradient(work: Work) -> Any:
 def bertviz_pattern(work: Work) -> Any:
     out = work.model(work.ids, output_attentions=True)
     tokens = [str(i) for i in work.ids[0].tolist()]
-    head_view(out.attentions, tokens, include_layers=[LAYER], heads=[HEAD], html_action="return")
+    work.head_view(out.attentions, tokens, include_layers=[LAYER], html_action="return")
     return [out.attentions[LAYER][:, HEAD], out.logits]
 
 
@@ -358,7 +368,6 @@ def load(library: str, row: str, folder: str | None, device: str) -> Work:
     """Import a library, and make the model and the inputs of a row."""
     import transformers
 
-    globals()["torch"] = __import__("torch")
     torch.manual_seed(0)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -396,12 +405,7 @@ def load(library: str, row: str, folder: str | None, device: str) -> Work:
 
 def wrap(library: str, work: Work, folder: str | None, tokenizer: Any, device: str) -> None:
     """Wrap the model as the library wants it."""
-    names: dict[str, Any] = globals()
-    if library == "regard":
-        import regard
-
-        names["rg"] = regard
-    elif library == "transformer_lens":
+    if library == "transformer_lens":
         from transformer_lens.model_bridge import TransformerBridge
 
         name = folder or tempfile.mkdtemp()
@@ -417,12 +421,12 @@ def wrap(library: str, work: Work, folder: str | None, tokenizer: Any, device: s
     elif library == "captum":
         from captum import attr
 
-        names |= {name: getattr(attr, name) for name in dir(attr) if name.startswith("Layer")}
+        work.captum = attr
     elif library == "bertviz":
         from bertviz import head_view
 
-        names["head_view"] = head_view
-    else:
+        work.head_view = head_view
+    elif library == "inseq":
         import inseq
 
         inseq.register_step_function(
@@ -480,8 +484,8 @@ def read_peak(on_gpu: bool) -> int:
 
 
 def read_status(name: str) -> int:
-    line = next(x for x in Path("/proc/self/status").open() if x.startswith(name))
-    return int(line.split()[1]) << 10
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(x for x in lines if x.startswith(name)).split()[1]) << 10
 
 
 def count_lines(function: Callable) -> int:
@@ -516,8 +520,6 @@ def measure(row: str, libraries: list[str], options: Any) -> list[dict[str, Any]
                 print(f"{row}: {name} cannot run: {reason}", flush=True)
                 continue
             found[name], results[name] = [], file
-        import torch
-
         vectors = {name: torch.load(file) for name, file in results.items()}
         for _ in range(options.repeats):
             for name in found:
@@ -530,6 +532,7 @@ def measure(row: str, libraries: list[str], options: Any) -> list[dict[str, Any]
     for name, runs in found.items():
         same = vectors[name].shape == reference.shape
         error = float((vectors[name] - reference).abs().max()) / size if same else float("inf")
+        error = 0.0 if name == "transformers" else error
         walls = sorted(run["wall"] for run in runs)
         rows.append({
             "row": row, "library": name, "wall": median(walls), "least": walls[0],
@@ -568,7 +571,7 @@ def main() -> None:
     libraries = [x for x in options.libraries if find_spec(x)]
     if options.model is None and "inseq" in libraries:
         libraries.remove("inseq")  # needs a tokenizer
-    packages = [x.replace("_", "-") for x in libraries] + ["torch", "transformers"]
+    packages = [x.replace("_", "-") for x in dict.fromkeys((*libraries, "torch"))]
     print(", ".join(f"{x} {version(x)}" for x in packages), flush=True)
     print("| task | library | time | least to most | CPU time | peak | lines | error |")
     print("|---|---|---|---|---|---|---|---|", flush=True)

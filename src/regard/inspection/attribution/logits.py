@@ -15,7 +15,7 @@ from regard.inspection.attribution.residual_parts import (
     ResidualStream,
     record_stream,
 )
-from regard.inspection.attribution.unembedding import Unembedding, find_unembedding
+from regard.inspection.attribution.unembedding import find_unembedding
 from regard.inspection.edits.activations import ActivationEdit, set_activation
 from regard.inspection.edits.what_if import what_if
 from regard.ops.indices import resolve_index
@@ -208,16 +208,14 @@ def logit_attribution(
     """
     if by not in ("part", "head", "neuron", "source"):
         raise LookError(f"by: needs part, head, neuron or source, got {by!r}")
-    stream = record_stream(model, inputs, stack=stack, at="*" if by == "source" else "")
-    shape = stream.state(0).shape
-    batch = resolve_index("batch", batch, shape[0])
-    position = resolve_index("position", position, shape[1])
-    stream = stream.at(batch, position)
+    at, only = "*" if by == "source" else "", (batch, position)
+    stream = record_stream(model, inputs, stack=stack, at=at, only=only)
     end = stream.state(stream.depth)
     head = find_unembedding(stream)
-    target = _target(token, against, len(head.weight), end)
+    token = resolve_index("token", token, len(head.weight))
+    against = None if against is None else resolve_index("against", against, len(head.weight))
     frozen = head.freeze(end[0, 0])
-    direction = frozen.direction(target)
+    direction = frozen.direction(token, against)
     vectors, parts = {"embedding": stream.state(0)}, {}
     for block in range(stream.depth):
         if by == "source":
@@ -229,21 +227,10 @@ def logit_attribution(
     # one product and one transfer for all parts
     values = torch.cat([x[0].to(direction) for x in vectors.values()]) @ direction
     parts = dict(zip(vectors, values.tolist(), strict=True)) | parts
-    constant, logits = float(frozen.constant(target)), _plain_logits(head, end[0, 0])
-    return LogitAttribution(float(target.to(logits) @ logits), parts, constant)
-
-
-def _plain_logits(head: Unembedding, x: Tensor) -> Tensor:
-    """The logits of a state before the bound."""
-    return replace(head, softcap=None).logits(x).float()
-
-
-def _target(token: int, against: int | None, vocab: int, like: Tensor) -> Tensor:
-    target = torch.zeros(vocab, device=like.device)
-    target[resolve_index("token", token, vocab)] += 1
-    if against is not None:
-        target[resolve_index("against", against, vocab)] -= 1
-    return target
+    # the logit before a bound
+    x = stream.logits if head.softcap is None else replace(head, softcap=None).logits(end)
+    logit = x[0, 0, token] - (0.0 if against is None else x[0, 0, against])
+    return LogitAttribution(float(logit), parts, float(frozen.constant(token, against)))
 
 
 def _by_neuron(stream: ResidualStream, block: int, direction: Tensor) -> dict[str, float]:
@@ -278,7 +265,8 @@ def _by_source(
         back = direction if post is None else post.at(0, 0).pull_back(direction)
         shape = stream.activations[heads].shape[-2:]
         by_head = (stream.writer_weight(heads).to(direction) @ back).unflatten(0, shape)
-        w = site.window(rows=slice(position, position + 1))[batch, :, 0].to(direction)
+        row = resolve_index("position", position, site.queries)
+        w = site.window(rows=slice(row, row + 1))[batch, :, 0].to(direction)
         v = site.v[batch].to(direction).repeat_interleave(site.heads // site.v.shape[1], 0)
         values = factor * w * torch.einsum("hjv,hv->hj", v, by_head)
         for h, row in enumerate(values.tolist()):

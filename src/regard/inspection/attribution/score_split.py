@@ -181,7 +181,11 @@ class AttentionReplay:
                     lambda m, args, out, f=frozen: (f.apply(args[0].float()) + f.bias).to(out)
                 )
                 hooks.callback(handle.remove)
-            return self._run(x)
+            try:
+                return self._run(x)
+            except RuntimeError:  # an argument with batch and heads in one axis, as Bloom's ALiBi
+                q, k, v = zip(*(self._run(part[None]) for part in x), strict=True)
+                return torch.cat(q), torch.cat(k), torch.cat(v)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found: list[tuple[Tensor, Tensor, Tensor]] = []

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.errors import FileError, LookError, ShapeError
 from regard.files import parse_json, write_text
 from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
-from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
 from regard.inspection.adapters.prefix_replay import PrefixReplay, is_close
 from regard.inspection.gradients.activations import activation_gradients
@@ -82,7 +82,7 @@ def sweep(
     source = sight.activations
     replay = PrefixReplay(model)
     with look(model, "", activations=wanted[:1], max_bytes=1 << 40) as other, replay.recording():
-        corrupt_logits = get_logits(run_model(model, corrupt))
+        corrupt_logits = get_output(run_model(model, corrupt))
     corrupt_value = metric_value(metric, corrupt_logits)
     shape = source[points[0].name].shape
     if other.activations[points[0].name].shape != shape:
@@ -215,7 +215,7 @@ class _Runs:
         try:
             with skipping:
                 inputs = _repeat(self.corrupt, batch, copies)
-                logits = get_logits(run_model(self.model, inputs)).split(batch)
+                logits = get_output(run_model(self.model, inputs)).split(batch)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -236,7 +236,7 @@ def _estimate(
     corrupt_value: float,
 ) -> None:
     names = [point.name for point in points]
-    found = activation_gradients(model, lambda m: metric(get_logits(run_model(m, corrupt))), names)
+    found = activation_gradients(model, lambda m: metric(get_output(run_model(m, corrupt))), names)
     for row, name in enumerate(names):
         change = source[name].float() - found.activations[name].float()
         values[row] = corrupt_value + place.sum(found.gradients[name].float() * change).cpu()
@@ -304,7 +304,7 @@ def _repeat(inputs: Any, batch: int, count: int) -> Any:
 
 def metric_value(metric: Metric, output: Any) -> float:
     """The metric of one output of the model, as a number."""
-    value = metric(get_logits(output))
+    value = metric(get_output(output))
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ShapeError(f"metric: needs to return a scalar, got {got}; try .mean()")

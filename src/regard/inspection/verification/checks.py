@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
-from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.attribution.logits import logit_attribution, logit_lens
 from regard.inspection.attribution.score_split import split_score
 from regard.inspection.edits.activations import add_to_activation, set_activation
@@ -72,7 +72,7 @@ def check(name: str, meaning: str) -> Callable[[Check], Check]:
 @check("output", "logits under look against logits without")
 def _output(subject: Subject) -> float:
     with look(subject.model):
-        looked = get_logits(run_model(subject.model, subject.inputs))
+        looked = get_output(run_model(subject.model, subject.inputs))
     return _error(looked, subject.logits)
 
 
@@ -140,10 +140,10 @@ def _edits(subject: Subject) -> float:
     for point, site in pairs[:ROWS]:
         edit = drop_head(glob.escape(site.path), site.heads - 1)
         with what_if(subject.model, edit):
-            edited = get_logits(run_model(subject.model, subject.inputs))
+            edited = get_output(run_model(subject.model, subject.inputs))
         handle = point.module.register_forward_pre_hook(_zero_last(site.heads))
         try:
-            expected = get_logits(run_model(subject.model, subject.inputs))
+            expected = get_output(run_model(subject.model, subject.inputs))
         finally:
             handle.remove()
         errors.append(_error(edited, expected))
@@ -159,7 +159,7 @@ def _patching(subject: Subject) -> float:
         run_model(subject.model, subject.inputs)
     edit = set_activation(name, clean.activations[name], positions=result.values.shape[1] - 1)
     with what_if(subject.model, edit):
-        expected = float(subject.metric(get_logits(run_model(subject.model, corrupt))))
+        expected = float(subject.metric(get_output(run_model(subject.model, corrupt))))
     size = max(abs(result.clean), abs(result.corrupt), 1e-6)
     return abs(float(result.values[-1, -1]) - expected) / size
 
@@ -200,7 +200,7 @@ def _gradients(subject: Subject) -> float:
     name = names[-1]
 
     def score(model: nn.Module) -> Tensor:
-        return subject.metric(get_logits(run_model(model, subject.inputs)))
+        return subject.metric(get_output(run_model(model, subject.inputs)))
 
     found = activation_gradients(subject.model, score, name)
     gradient, size = found.gradients[name].float(), float(found.activations[name].float().norm())
