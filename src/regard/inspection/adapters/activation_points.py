@@ -33,6 +33,7 @@ from regard.inspection.adapters.module_tracker import (
 from regard.nn import Norm
 
 ATTENTION = re.compile(r"att(n|ention)", re.IGNORECASE)
+OUTPUT = re.compile(r"(^|_)(o|wo|out|output|dense)(_|$)|c_proj|out_lin", re.IGNORECASE)
 MLP_CHILD = re.compile(r"mlp|moe|ffn?|feed_?forward", re.IGNORECASE)
 MIXTURE = re.compile(r"expert|router|moe", re.IGNORECASE)
 POST_ATTENTION = re.compile(r"post_(self_)?att(n|ention)_(layer_?)?norm")
@@ -196,7 +197,9 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
     for kind in ("self", "cross"):
         if not (group := projections[kind]):
             continue
-        writer = group[-1]
+        # the last one, but Afmoe and Beam have a gate behind it
+        writer = [n for n in group if OUTPUT.search(n.rpartition(".")[2])][-1:] or group[-1:]
+        writer = writer[0]
         after = post_attention if post_mlp and kind == "self" else None
         yield point(f"{kind}.in", _parent(group[0]), "in")
         if (heads := _head_count(block, writer)) is not None:

@@ -65,11 +65,12 @@ class PrefixReplay:
             return x.repeat(copies, *(1,) * (x.ndim - 1)) if is_batch else x.clone()
 
         skipped = self.paths_before(path)
+        # only the last output of each stack is read; its reader may change it in place
+        read = {name.rpartition(".")[0]: name for name in skipped}.values()
         with ExitStack() as undo:
             for name in skipped:
-                # only the last output is read; its reader may change it in place
-                is_last, out = name == skipped[-1], self.outputs[name]
-                out = _map_tensors(out, repeat) if is_last else out
+                out = self.outputs[name]
+                out = _map_tensors(out, repeat) if name in read else out
                 block = self.blocks[name]
                 undo.callback(_restore, block, block.__dict__.get("forward"))
                 block.forward = partial(_return, out)

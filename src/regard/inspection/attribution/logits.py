@@ -108,17 +108,19 @@ def logit_lens(
     """
     stream = record_stream(model, inputs, stack=stack)
     states = [stream.state(depth) for depth in range(stream.depth + 1)]
-    length = states[0].shape[1]
-    given = range(length) if positions is None else positions
-    kept = [resolve_index("positions", p, length) for p in given]
+
+    def keep(length: int) -> list[int]:
+        given = range(length) if positions is None else positions
+        # a model with one prediction per input has one position
+        return [resolve_index("positions", p, length) for p in given] if length > 1 else [0]
+
     try:
         head = find_unembedding(stream)
     except LookError:  # the model's own head, from the replaced state of its last block
         last = f"{stream.stack}.{stream.depth - 1}.residual_out"
-        logits = [_rerun(model, inputs, set_activation(last, x)) for x in states]
-        # a model with one prediction per input has one position
-        kept = kept if logits[0].shape[1] == length else [0]
-        return LogitLens(torch.stack(logits)[:, :, kept], id_to_token)
+        logits = torch.stack([_rerun(model, inputs, set_activation(last, x)) for x in states])
+        return LogitLens(logits[:, :, keep(logits.shape[2])], id_to_token)
+    kept = keep(states[0].shape[1])
     return LogitLens(torch.stack([head.logits(x[:, kept]) for x in states]), id_to_token)
 
 

@@ -78,11 +78,16 @@ def _output(subject: Subject) -> float:
 
 @check("maps", "recomputed weights against the maps of eager attention")
 def _maps(subject: Subject) -> float:
-    with _eager_maps(subject) as maps:
+    with _eager_maps(subject) as (maps, logits):
         pairs = list(zip(subject.sight.sites, maps, strict=False))
     if len(maps) != len(subject.sight.sites):
         raise NotApplicable(
             f"maps: needs one map per attention of eager attention, got {len(maps)}"
+        )
+    if not (change := _error(logits, subject.logits)) < 1e-2:
+        raise NotApplicable(
+            f"maps: needs eager attention with the output of the fused one, got {change:.1g} "
+            "difference by the model's own code"
         )
     errors = []
     for site, expected in pairs:
@@ -91,6 +96,13 @@ def _maps(subject: Subject) -> float:
             raise NotApplicable("maps: needs weights of eager attention, got scores")  # Falcon
         if expected.shape[-1] > got.shape[-1]:
             expected = expected[..., : got.shape[-1]]  # a column of sinks
+        elif site.terms.sinks is not None:  # Granite's maps leave the sink out
+            got = got / got.sum(-1, keepdim=True)
+        if expected.shape != got.shape:
+            raise NotApplicable(
+                f"maps: needs maps of {tuple(got.shape)}, got {tuple(expected.shape)} of eager "
+                "attention"
+            )
         errors.append(float((got - expected.to(got)).abs().max()))
     return max(errors)
 
@@ -136,6 +148,9 @@ def _edits(subject: Subject) -> float:
     pairs = [(p, site) for p in heads for site in subject.sight.sites if _belongs(site, p, points)]
     if not pairs:
         raise NotApplicable("edits: needs an output projection, got none by name")
+    names = [point.name for point, _ in pairs]
+    with look(subject.model, "", activations=names, max_bytes=1 << 40) as kept:
+        run_model(subject.model, subject.inputs)
     errors = []
     for point, site in pairs[:ROWS]:
         edit = drop_head(glob.escape(site.path), site.heads - 1)
@@ -147,6 +162,12 @@ def _edits(subject: Subject) -> float:
         finally:
             handle.remove()
         errors.append(_error(edited, expected))
+        heads = kept.activations.calls(point.name)[0]
+        if errors[-1] > 1e-2 and not _is_same(heads, site.out.transpose(1, 2)):
+            raise NotApplicable(
+                "edits: needs heads that reach the output projection unchanged, got a norm or "
+                "another mixture between"
+            )
     return max(errors)
 
 
@@ -184,6 +205,8 @@ def _logit_attribution(subject: Subject) -> float:
 @check("split score", "the sum over parts of query and key against the score")
 def _split_score(subject: Subject) -> float:
     names = [n for n in find_activations(subject.model) if n.endswith(".self.in")]
+    if not names:
+        raise NotApplicable("split score: needs a self-attention in blocks, got none by name")
     length = subject.sight.sites[-1].queries
     at = names[-1].removesuffix(".in")
     split = split_score(
@@ -220,6 +243,10 @@ def _error(got: Tensor, expected: Tensor) -> float:
     return float((got - expected)[finite].abs().max() / size)
 
 
+def _is_same(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and _error(x, y) < 1e-2
+
+
 def _belongs(site: Site, point: ActivationPoint, points: dict[str, ActivationPoint]) -> bool:
     inside = points[point.name.replace(".heads", ".in")].path
     return site.path == inside or site.path.startswith(f"{inside}.")
@@ -247,8 +274,8 @@ def _shuffled(inputs: Any) -> Any:
 
 
 @contextmanager
-def _eager_maps(subject: Subject) -> Iterator[list[Tensor]]:
-    """The maps of the model's own eager attention; for our models, softmax in float64."""
+def _eager_maps(subject: Subject) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Maps and output of the model's own eager attention; for our models, softmax in float64."""
     model = subject.model
     if hasattr(model, "set_attn_implementation") and isinstance(subject.inputs, dict):
         before = model.config._attn_implementation  # pyright: ignore
@@ -261,7 +288,7 @@ def _eager_maps(subject: Subject) -> Iterator[list[Tensor]]:
         maps = {
             name: [x for x in getattr(out, name, None) or () if x is not None] for name in names
         }
-        yield _in_order(subject.sight.sites, maps)
+        yield _in_order(subject.sight.sites, maps), get_output(out)
         return
     maps_of_calls: list[Tensor] = []
 
@@ -271,8 +298,8 @@ def _eager_maps(subject: Subject) -> Iterator[list[Tensor]]:
         return proceed(call)
 
     with intercepting(collect):
-        run_model(model, subject.inputs)
-    yield maps_of_calls
+        out = run_model(model, subject.inputs)
+    yield maps_of_calls, get_output(out)
 
 
 def _in_order(sites: list[Site], maps: dict[str, list[Tensor]]) -> list[Tensor]:
