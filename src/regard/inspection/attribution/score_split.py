@@ -205,7 +205,7 @@ class AttentionReplay:
                 self.module(*args, **kwargs)
             except _Stop:
                 return found[0]
-            except RuntimeError as error:
+            except (RuntimeError, ValueError, TypeError) as error:
                 raise LookError(
                     f"at: needs an attention that runs on parts of its input, got one that does "
                     f"not: {error}"

@@ -80,6 +80,11 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
     weight, bias = _head(model)
     softcap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
     end, logits = stream.state(stream.depth), stream.logits.detach().float()
+    if weight.shape[1] != end.shape[-1]:
+        raise LookError(
+            f"model: needs a head as wide as its last state, {end.shape[-1]}, got one of "
+            f"{weight.shape[1]}"
+        )
     allowed = 3e-2 if weight.dtype in (torch.float16, torch.bfloat16) else TOLERANCE
     for final in (norm, None):
         head = Unembedding(final, weight, bias, 1.0, softcap)
