@@ -367,12 +367,15 @@ def inseq_gradient(work: Work) -> Any:
 def load(library: str, row: str, folder: str | None, device: str) -> Work:
     """Import a library, and make the model and the inputs of a row."""
     import transformers
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
 
     torch.manual_seed(0)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     eager = library == "bertviz" or library == "nnsight" and row.startswith(("pattern", "entropy"))
     options: dict[str, Any] = {"attn_implementation": "eager" if eager else "sdpa"}
+    work = Work(folder=folder)
     if folder is None:  # the sizes of SmolLM2-135M
         config = transformers.LlamaConfig(
             vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
@@ -380,7 +383,13 @@ def load(library: str, row: str, folder: str | None, device: str) -> Work:
             tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, initializer_range=0.05,
         )  # fmt: skip
         model = transformers.AutoModelForCausalLM.from_config(config, **options)
-        tokenizer = None
+        words = Tokenizer(WordLevel({"<unk>": 0, "<s>": 1, "</s>": 2}, "<unk>"))
+        special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special)
+        work.folder = tempfile.mkdtemp()
+        config.save_pretrained(work.folder)
+        tokenizer.save_pretrained(work.folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(work.folder)
     else:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, **options
@@ -388,9 +397,9 @@ def load(library: str, row: str, folder: str | None, device: str) -> Work:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = model.eval().to(device)
     heads = model.config.num_attention_heads
-    work = Work(model=model, heads=heads, width=model.config.hidden_size // heads)
+    work.model, work.heads, work.width = model, heads, model.config.hidden_size // heads
     length = LENGTHS[row]
-    if tokenizer is None:
+    if folder is None:
         work.ids = torch.randint(3, 49152, (1, length), generator=torch.Generator().manual_seed(1))
     else:
         text = inspect.getdoc(sys.modules["argparse"]) + inspect.getsource(argparse)
@@ -399,20 +408,17 @@ def load(library: str, row: str, folder: str | None, device: str) -> Work:
     work.ids = work.ids.to(device)
     work.other = work.ids.clone()
     work.other[:, length // 2] = 500
-    wrap(library, work, folder, tokenizer, device)
+    wrap(library, work, tokenizer, device)
     return work
 
 
-def wrap(library: str, work: Work, folder: str | None, tokenizer: Any, device: str) -> None:
+def wrap(library: str, work: Work, tokenizer: Any, device: str) -> None:
     """Wrap the model as the library wants it."""
     if library == "transformer_lens":
         from transformer_lens.model_bridge import TransformerBridge
 
-        name = folder or tempfile.mkdtemp()
-        if folder is None:
-            work.model.config.save_pretrained(name)
         work.model = TransformerBridge.boot_transformers(
-            name, hf_model=work.model, tokenizer=tokenizer, device=device
+            work.folder, hf_model=work.model, tokenizer=tokenizer, device=device
         )
     elif library == "nnsight":
         from nnsight import NNsight

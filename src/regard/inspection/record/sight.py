@@ -94,7 +94,7 @@ class Sight:
         return labelled
 
     def save(self, path: str | Path) -> Path:
-        """Write the sight, activations included, to a safetensors file; `rg.load_sight` reads it."""
+        """Write the sight with its activations to one file; `rg.load_sight` reads it."""
         from regard.inspection.record.sight_file import save_sight
 
         return save_sight(self, path)

@@ -138,7 +138,9 @@ def _influence(subject: Subject) -> float:
         expected = change.norm(dim=-1).nan_to_num(0).sum(-1)
         errors.append(_error(site.influence().effect_on_query[..., -1], expected))
     if not errors:
-        raise NotApplicable(f"influence: needs attentions with 2 to {MAX_KEYS} keys, got none")
+        raise NotApplicable(
+            f"influence: needs attentions with 2 to {MAX_KEYS} keys and without sinks, got none"
+        )
     return max(errors)
 
 
