@@ -56,6 +56,20 @@ def test_the_exact_table_is_the_loss_with_one_head_dropped(model):
     assert float(found.ablation[name][head]) == max(float(d.max()) for d in found.ablation.values())
 
 
+def test_blocks_before_a_dropped_head_are_computed_once(model):
+    calls = []
+    inner = model.decoder.blocks[0].feed_forward
+    with inner.register_forward_hook(lambda *_: calls.append(1)):
+        found = rg.inspection.head_importance(model, loss, exact=True)
+    assert len(calls) == 1 + 1 + 4  # gradient, recording, heads of this block
+    assert "forward" not in vars(model.decoder.blocks[0])
+    for head in range(4):
+        with torch.no_grad(), rg.what_if(model, rg.edit.drop_head("decoder.1.self", head)):
+            assert_close(
+                float(found.ablation["decoder.1.self"][head]), float(loss(model)) - found.loss
+            )
+
+
 def test_every_sequence_has_its_own_gates(model):
     both = rg.inspection.head_importance(model, loss).gradient["decoder.0.self"]
     one = rg.inspection.head_importance(

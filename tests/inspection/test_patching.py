@@ -46,6 +46,41 @@ def test_each_place_equals_one_patched_run(model, batch_size):
         assert float(result.values[layer, head, position]) == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_block_that_reads_more_than_the_output_of_the_one_before(model):
+    seen = {}  # a second path between the blocks, which is gone if the first one is skipped
+    first, second = model.model.layers
+    hooks = [first.mlp.register_forward_hook(lambda module, args, out: seen.update(x=out))]
+    hooks += [second.register_forward_hook(lambda module, args, out: out + seen.pop("x", 0))]
+    try:
+        values = rg.patching.sweep(model, CLEAN, CORRUPT, metric, over="mlp×position").values
+        for layer in (0, 1):
+            expected = patched_by_hand(model, f"decoder.{layer}.mlp.out", None, 1)
+            assert float(values[layer, 1]) == pytest.approx(expected, abs=1e-5)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def test_encoder_decoder():
+    torch.manual_seed(0)
+    config = transformers.BartConfig(
+        vocab_size=40, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=24, init_std=0.3,
+        max_position_embeddings=20,
+    )  # fmt: skip
+    model = transformers.BartForConditionalGeneration(config).eval()
+    target = torch.tensor([[2, 8, 5]])
+    clean, corrupt = ({"input_ids": x, "decoder_input_ids": target} for x in (CLEAN, CORRUPT))
+    for stack, name in (("encoder", "encoder.1.mlp.out"), ("decoder", "decoder.1.mlp.out")):
+        over = {"over": "mlp×position", "stack": stack}
+        found = rg.patching.sweep(model, clean, corrupt, metric, **over).values[1, 1]
+        with rg.look(model, "", activations=name) as sight:
+            model(**clean)
+        edit = rg.edit.set_activation(name, sight.activations[name], positions=1)
+        with torch.no_grad(), rg.what_if(model, edit):
+            assert float(found) == pytest.approx(float(metric(model(**corrupt).logits)), abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("over", "name", "shape"),
     [

@@ -46,6 +46,18 @@ def test_a_model_with_tokens_and_refused_sites_is_stored(tmp_path):
         assert torch.equal(mine.out, theirs.out)
 
 
+def test_activations_are_stored_with_their_calls(tmp_path):
+    model = models.LanguageModel(models.language_tiny(vocab=10)).eval()
+    with rg.look(model, activations=["*.self.heads", "logits"]) as sight:
+        model(torch.tensor([[1, 2, 3]]))
+        model(torch.tensor([[4, 5]]))
+    there = rg.load_sight(sight.with_tokens(["a", "b", "c"]).save(tmp_path)).activations
+    assert list(there) == list(sight.activations)
+    for name in there:
+        for mine, theirs in zip(sight.activations.calls(name), there.calls(name), strict=True):
+            assert torch.equal(mine, theirs)
+
+
 def test_the_keys_of_a_generated_text_are_written_once(tmp_path):
     sight = in_steps(rg.nn.MultiHeadAttention(8, 2), X.repeat(1, 20, 1), (100,) + (1,) * 20)
     file = sight.save(tmp_path)

@@ -43,6 +43,51 @@ def test_what_does_not_apply_is_named():
     assert "got a BertForMaskedLM whose head" in by_name["logit attribution"].reason
 
 
+SIZES = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24}
+LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        # a gate is declared behind the output projection
+        (
+            "Afmoe",
+            SIZES | LAYERS | {"head_dim": 4, "num_key_value_heads": 2, "num_dense_layers": 2},
+        ),
+        # ALiBi with batch and heads in one axis
+        ("Bloom", {"vocab_size": 40, "hidden_size": 16, "n_layer": 2, "n_head": 4}),
+        # norms whose epsilon is in the code only
+        ("Olmo", SIZES | LAYERS),
+    ],
+)
+def test_architectures_with_a_habit_of_their_own(kind, options):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**options, pad_token_id=None)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    found = rg.inspection.verify(model, {"input_ids": IDS})
+    assert {r.status for r in found.results} == {"ok"}, found
+
+
+def test_a_model_without_a_head_is_verified():
+    config = transformers.BertConfig(**SIZES, **LAYERS)
+    found = rg.inspection.verify(transformers.BertModel(config).eval(), {"input_ids": IDS})
+    status = {r.name: r.status for r in found.results}
+    assert found.passed
+    assert status["maps"] == status["edits"] == status["patching"] == status["gradients"] == "ok"
+    assert status["lens"] == "not applicable"
+
+
+def test_a_check_that_raises_is_reported(model, monkeypatch):
+    def broken(*args, **options):
+        raise IndexError("out of range")
+
+    monkeypatch.setattr(checks, "logit_lens", broken)
+    found = rg.inspection.verify(model, {"input_ids": IDS})
+    assert not found.passed
+    assert "IndexError" in repr(found)
+
+
 def test_a_wrong_map_is_found(model, monkeypatch):
     right = Site.window
 

@@ -16,7 +16,7 @@ the block:
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from regard.inspection.adapters.module_tracker import (
 from regard.nn import Norm
 
 ATTENTION = re.compile(r"att(n|ention)", re.IGNORECASE)
+OUTPUT = re.compile(r"(^|_)(o|wo|out|output|dense)(_|$)|c_proj|out_lin", re.IGNORECASE)
 MLP_CHILD = re.compile(r"mlp|moe|ffn?|feed_?forward", re.IGNORECASE)
 MIXTURE = re.compile(r"expert|router|moe", re.IGNORECASE)
 POST_ATTENTION = re.compile(r"post_(self_)?att(n|ention)_(layer_?)?norm")
@@ -116,8 +117,17 @@ def find_activations(model: nn.Module) -> dict[str, ActivationPoint]:
     for name, stack in zip(_stack_names(model, stacks), stacks, strict=True):
         if (path := _embedding_of(stack.path, embeddings, len(stacks))) is not None:
             points.append(ActivationPoint(f"{name}.embedding", path, modules[path], "out"))
+        known: dict[tuple, list[ActivationPoint]] = {}  # blocks of one stack are mostly alike
         for i, block in enumerate(stack.blocks):
-            points += _block_points(f"{name}.{i}", f"{stack.path}.{i}", block)
+            inside, path = dict(block.named_modules()), f"{stack.path}.{i}"
+            alike = known.get(layout := _layout(inside))
+            if alike is None:
+                known[layout] = alike = list(_block_points(block))
+            for point in alike:
+                module, around = inside[point.path], block if point.block else None
+                full = f"{path}.{point.path}" if point.path else path
+                place = {"name": f"{name}.{i}.{point.name}", "path": full}
+                points.append(replace(point, **place, module=module, block=around))
         if (norm := _final_norm(stack.path, modules)) is not None:
             points.append(ActivationPoint(f"{name}.final_norm", norm, modules[norm], "out"))
     points.append(ActivationPoint(_output_name(model), "", model, "out"))
@@ -156,15 +166,24 @@ def match_activations(
     return [p for name, p in points.items() if any(matches(glob, name) for glob in given)]
 
 
-def _block_points(name: str, path: str, block: nn.Module) -> Iterator[ActivationPoint]:
+def _layout(modules: Mapping[str, nn.Module]) -> tuple:
+    """What `_block_points` reads of a block: classes, shapes and head counts."""
+
+    def describe(module: nn.Module) -> tuple:
+        weight, own = module._parameters.get("weight"), vars(module)
+        counts = (own.get(name) for name in HEAD_COUNTS)
+        return type(module), None if weight is None else weight.shape, *counts
+
+    return tuple((name, *describe(module)) for name, module in modules.items())
+
+
+def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
+    """The activations of a block, with names and paths inside it."""
     projections, modules = _projections(block), dict(block.named_modules())
 
     def point(suffix: str, inside: str, side: Any, heads: int | None = None) -> ActivationPoint:
-        full = f"{path}.{inside}" if inside else path
         flattens = block if inside and "." not in inside else None
-        return ActivationPoint(
-            f"{name}.{suffix}", full, modules[inside], side, heads, flattens, overwritten
-        )
+        return ActivationPoint(suffix, inside, modules[inside], side, heads, flattens, overwritten)
 
     overwritten = _writes_in_place(block)
     norms = [inside for inside, module in modules.items() if is_norm(module)]
@@ -178,7 +197,9 @@ def _block_points(name: str, path: str, block: nn.Module) -> Iterator[Activation
     for kind in ("self", "cross"):
         if not (group := projections[kind]):
             continue
-        writer = group[-1]
+        # the last one, but Afmoe and Beam have a gate behind it
+        writer = [n for n in group if OUTPUT.search(n.rpartition(".")[2])][-1:] or group[-1:]
+        writer = writer[0]
         after = post_attention if post_mlp and kind == "self" else None
         yield point(f"{kind}.in", _parent(group[0]), "in")
         if (heads := _head_count(block, writer)) is not None:

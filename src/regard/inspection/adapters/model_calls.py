@@ -36,6 +36,17 @@ def get_logits(output: Any) -> Tensor:
     return logits
 
 
+def get_output(output: Any) -> Tensor:
+    """The logits, or the last hidden states of a model without a head.
+
+    >>> from transformers.modeling_outputs import BaseModelOutput
+    >>> get_output(BaseModelOutput(last_hidden_state=torch.ones(1)))
+    tensor([1.])
+    """
+    hidden = getattr(output, "last_hidden_state", None)
+    return hidden if isinstance(hidden, Tensor) else get_logits(output)
+
+
 def check_scalar(name: str, value: object) -> None:
     """Raise unless it is a tensor of one number that requires a gradient."""
     if not isinstance(value, Tensor) or value.numel() != 1:

@@ -1,6 +1,7 @@
 """A norm with its statistics held fixed: the linear map that it applied to one input."""
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -56,20 +57,23 @@ def freeze_norm(norm: nn.Module, x: Tensor) -> FrozenNorm:
     """
     check_model(norm)
     x = x.detach()
-    with torch.no_grad():
-        y = norm(x).to(_compute(x).dtype)
+    try:
+        with torch.no_grad():
+            y = norm(x).to(_compute(x).dtype)
+    except TypeError as error:  # Zaya's norm of queries and keys together
+        raise LookError(f"model: needs norms of one input, got {type(norm).__name__}") from error
     x = _compute(x)
     weight = next((getattr(norm, n) for n in ("weight", "gain", "scale") if _has(norm, n)), None)
     bias = getattr(norm, "bias", None)
-    eps = next(
-        (getattr(norm, n) for n in ("eps", "variance_epsilon", "epsilon") if hasattr(norm, n)), 0.0
-    )
-    eps = torch.finfo(x.dtype).eps if eps is None else eps  # torch's RMSNorm
+    names = [n for n in ("eps", "variance_epsilon", "epsilon") if hasattr(norm, n)]
+    # OLMo has it in its code only
+    known = [getattr(norm, n) for n in names[:1]] or [0.0, 1e-5, 1e-6, 1e-12]
+    known = [torch.finfo(x.dtype).eps if eps is None else eps for eps in known]  # torch's RMSNorm
     ones = torch.ones(x.shape[-1], dtype=x.dtype, device=x.device)
     weight = ones if weight is None else weight.detach().to(x)
     bias = bias.detach().to(x) if isinstance(bias, Tensor) else torch.zeros_like(ones)
     errors: list[tuple[float, FrozenNorm]] = []
-    for is_centred in (True, False):
+    for is_centred, eps in product((True, False), known):
         centred = x - x.mean(-1, keepdim=True) if is_centred else x
         scale = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
         for gain in (weight, 1 + weight):

@@ -1,6 +1,6 @@
 """Importance of each head to a loss: by gradient in one backward pass, or by exact ablation."""
 
-import glob
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.inspection.adapters.module_tracker import Caller
+from regard.inspection.adapters.prefix_replay import PrefixReplay, is_close
 from regard.inspection.attribution.propagation import Scalar, run_with_gradient
+from regard.inspection.edits.base import Edit
 from regard.inspection.edits.weights import drop_head
-from regard.inspection.edits.what_if import what_if
-from regard.ops.intercept import AttentionCall, AttentionResult
+from regard.inspection.record.look import patched
+from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.tables import format_table
 
 if TYPE_CHECKING:
@@ -104,12 +106,14 @@ def head_importance(
     True
     """
     gates: dict[str, Tensor] = {}  # of 1, one per sequence and head
+    paths: dict[str, str] = {}
 
     def apply_gate(call: AttentionCall, result: AttentionResult, caller: Caller) -> Tensor:
         out = result[0]
         size = out.shape[:-3].numel(), out.shape[-3]
         if caller.name not in gates:
             gates[caller.name] = out.new_ones(size).requires_grad_()
+            paths[caller.name] = caller.path
         gate = gates[caller.name]
         if gate.shape != size:
             raise ShapeError(
@@ -126,12 +130,46 @@ def head_importance(
     result = HeadImportance(loss=float(value.detach()), gradient=gradient)
     if not exact:
         return result
+    return replace(result, ablation=_ablate(model, loss, result, paths, progress))
+
+
+def _ablate(
+    model: nn.Module,
+    loss: Scalar,
+    base: HeadImportance,
+    paths: dict[str, str],
+    progress: bool,
+) -> dict[str, Tensor]:
+    """The change of the loss from dropping each head; runs share the blocks before it."""
     from rich.progress import track
 
-    changes = {name: g.new_zeros(g.shape[-1]) for name, g in gradient.items()}
-    heads = [(name, head) for name, change in changes.items() for head in range(len(change))]
-    with torch.no_grad():
-        for name, head in track(heads, "dropping each head", transient=True, disable=not progress):
-            with what_if(model, drop_head(glob.escape(name), head)):
-                changes[name][head] = float(loss(model)) - result.loss
-    return replace(result, ablation=changes)
+    changes = {name: g.new_zeros(g.shape[-1]) for name, g in base.gradient.items()}
+    edit: Edit | None = None
+
+    def drop(call: AttentionCall, proceed: Proceed) -> AttentionResult:
+        caller = tracker.caller
+        if edit is None or caller.name != edit.site:
+            return proceed(call)
+        return edit.apply(call, proceed, caller)
+
+    replay: PrefixReplay | None = PrefixReplay(model)
+    names = track(changes, "dropping each head", transient=True, disable=not progress)
+    with (
+        torch.no_grad(),
+        patched(model) as tracker,
+        intercepting(drop, tracker, other_threads=False),
+    ):
+        with replay.recording():
+            whole = torch.as_tensor(loss(model))
+        for name in names:
+            edit = None
+            if replay is not None and replay.paths_before(paths[name]):
+                with replay.skipping(paths[name]):
+                    same = is_close(torch.as_tensor(loss(model)), whole)
+                replay = replay if same else None
+            for head in range(len(changes[name])):
+                edit = drop_head(name, head)
+                skipping = nullcontext() if replay is None else replay.skipping(paths[name])
+                with skipping:
+                    changes[name][head] = float(loss(model)) - base.loss
+    return changes

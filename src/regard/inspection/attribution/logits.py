@@ -15,7 +15,7 @@ from regard.inspection.attribution.residual_parts import (
     ResidualStream,
     record_stream,
 )
-from regard.inspection.attribution.unembedding import Unembedding, find_unembedding
+from regard.inspection.attribution.unembedding import find_unembedding
 from regard.inspection.edits.activations import ActivationEdit, set_activation
 from regard.inspection.edits.what_if import what_if
 from regard.ops.indices import resolve_index
@@ -108,17 +108,19 @@ def logit_lens(
     """
     stream = record_stream(model, inputs, stack=stack)
     states = [stream.state(depth) for depth in range(stream.depth + 1)]
-    length = states[0].shape[1]
-    given = range(length) if positions is None else positions
-    kept = [resolve_index("positions", p, length) for p in given]
+
+    def keep(length: int) -> list[int]:
+        given = range(length) if positions is None else positions
+        # a model with one prediction per input has one position
+        return [resolve_index("positions", p, length) for p in given] if length > 1 else [0]
+
     try:
         head = find_unembedding(stream)
     except LookError:  # the model's own head, from the replaced state of its last block
         last = f"{stream.stack}.{stream.depth - 1}.residual_out"
-        logits = [_rerun(model, inputs, set_activation(last, x)) for x in states]
-        # a model with one prediction per input has one position
-        kept = kept if logits[0].shape[1] == length else [0]
-        return LogitLens(torch.stack(logits)[:, :, kept], id_to_token)
+        logits = torch.stack([_rerun(model, inputs, set_activation(last, x)) for x in states])
+        return LogitLens(logits[:, :, keep(logits.shape[2])], id_to_token)
+    kept = keep(states[0].shape[1])
     return LogitLens(torch.stack([head.logits(x[:, kept]) for x in states]), id_to_token)
 
 
@@ -208,57 +210,43 @@ def logit_attribution(
     """
     if by not in ("part", "head", "neuron", "source"):
         raise LookError(f"by: needs part, head, neuron or source, got {by!r}")
-    stream = record_stream(model, inputs, stack=stack, at="*" if by == "source" else "")
+    at, only = "*" if by == "source" else "", (batch, position)
+    stream = record_stream(model, inputs, stack=stack, at=at, only=only)
     end = stream.state(stream.depth)
-    batch = resolve_index("batch", batch, end.shape[0])
-    position = resolve_index("position", position, end.shape[1])
     head = find_unembedding(stream)
-    target = _target(token, against, len(head.weight), end)
-    frozen = head.freeze(end[batch, position])
-    direction = frozen.direction(target)
-
-    def project(x: Tensor) -> float:
-        return float(x[batch, position].to(direction) @ direction)
-
-    parts = {"embedding": project(stream.state(0))}
+    token = resolve_index("token", token, len(head.weight))
+    against = None if against is None else resolve_index("against", against, len(head.weight))
+    frozen = head.freeze(end[0, 0])
+    direction = frozen.direction(token, against)
+    vectors, parts = {"embedding": stream.state(0)}, {}
     for block in range(stream.depth):
         if by == "source":
             parts |= _by_source(stream, block, batch, position, direction)
         elif by == "neuron":
-            parts |= _by_neuron(stream, block, batch, position, direction)
+            parts |= _by_neuron(stream, block, direction)
         else:
-            parts |= {name: project(x) for name, x in stream.block_parts(block, by=by)}
-    constant, logits = float(frozen.constant(target)), _plain_logits(head, end[batch, position])
-    return LogitAttribution(float(target.to(logits) @ logits), parts, constant)
+            vectors |= dict(stream.block_parts(block, by=by))
+    # one product and one transfer for all parts
+    values = torch.cat([x[0].to(direction) for x in vectors.values()]) @ direction
+    parts = dict(zip(vectors, values.tolist(), strict=True)) | parts
+    # the logit before a bound
+    x = stream.logits if head.softcap is None else replace(head, softcap=None).logits(end)
+    logit = x[0, 0, token] - (0.0 if against is None else x[0, 0, against])
+    return LogitAttribution(float(logit), parts, float(frozen.constant(token, against)))
 
 
-def _plain_logits(head: Unembedding, x: Tensor) -> Tensor:
-    """The logits of a state before the bound."""
-    return replace(head, softcap=None).logits(x).float()
-
-
-def _target(token: int, against: int | None, vocab: int, like: Tensor) -> Tensor:
-    target = torch.zeros(vocab, device=like.device)
-    target[resolve_index("token", token, vocab)] += 1
-    if against is not None:
-        target[resolve_index("against", against, vocab)] -= 1
-    return target
-
-
-def _by_neuron(
-    stream: ResidualStream, block: int, batch: int, position: int, direction: Tensor
-) -> dict[str, float]:
+def _by_neuron(stream: ResidualStream, block: int, direction: Tensor) -> dict[str, float]:
     """Parts of one block by neuron: hidden_n · (w_n · direction), in one product."""
     parts: dict[str, float] = {}
     for name, out in stream.block_parts(block):
-        value, hidden = float(out[batch, position].to(direction) @ direction), f"{name}.hidden"
+        value, hidden = float(out[0, 0].to(direction) @ direction), f"{name}.hidden"
         if hidden not in stream.activations:
             parts[name] = value
             continue
         post, factor = stream.post_norm(name), stream.factor(name)
-        back = direction if post is None else post.at(batch, position).pull_back(direction)
+        back = direction if post is None else post.at(0, 0).pull_back(direction)
         weights = stream.writer_weight(hidden).to(direction) @ back
-        values = factor * weights * stream.activations[hidden][batch, position].to(direction)
+        values = factor * weights * stream.activations[hidden][0, 0].to(direction)
         parts |= {f"{name} neuron {n}": x for n, x in enumerate(values.tolist())}
         parts[f"{name} bias"] = value - float(values.sum())
     return parts
@@ -270,16 +258,17 @@ def _by_source(
     """Parts of one block by head and attended position: w_ij (v_j W_O) · direction."""
     parts: dict[str, float] = {}
     for name, out in stream.block_parts(block):
-        value, heads = float(out[batch, position].to(direction) @ direction), f"{name}.heads"
+        value, heads = float(out[0, 0].to(direction) @ direction), f"{name}.heads"
         site = stream.site(name)
         if site is None or heads not in stream.activations:
             parts[name] = value
             continue
         post, factor = stream.post_norm(name), stream.factor(name)
-        back = direction if post is None else post.at(batch, position).pull_back(direction)
+        back = direction if post is None else post.at(0, 0).pull_back(direction)
         shape = stream.activations[heads].shape[-2:]
         by_head = (stream.writer_weight(heads).to(direction) @ back).unflatten(0, shape)
-        w = site.window(rows=slice(position, position + 1))[batch, :, 0].to(direction)
+        row = resolve_index("position", position, site.queries)
+        w = site.window(rows=slice(row, row + 1))[batch, :, 0].to(direction)
         v = site.v[batch].to(direction).repeat_interleave(site.heads // site.v.shape[1], 0)
         values = factor * w * torch.einsum("hjv,hv->hj", v, by_head)
         for h, row in enumerate(values.tolist()):

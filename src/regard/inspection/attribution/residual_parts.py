@@ -1,7 +1,9 @@
 """The residual stream as a sum: embedding, and what each attention, head and MLP added."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,6 +14,7 @@ from regard.inspection.adapters.activation_points import (
     ActivationPoint,
     find_activations,
     is_norm,
+    match_activations,
 )
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
@@ -20,7 +23,7 @@ from regard.inspection.record.activations import Activations
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
-from regard.ops.indices import as_int
+from regard.ops.indices import as_int, resolve_index
 
 By = Literal["part", "head"]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the sum, relative; half precision 3e-2
@@ -159,7 +162,12 @@ class ResidualStream:
 
 
 def record_stream(
-    model: nn.Module, inputs: Any, *, stack: str | None = None, at: str = ""
+    model: nn.Module,
+    inputs: Any,
+    *,
+    stack: str | None = None,
+    at: str = "",
+    only: tuple[int, int] | None = None,
 ) -> ResidualStream:
     """Run a model once and record its residual stream with all parts.
 
@@ -168,6 +176,7 @@ def record_stream(
         inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
         stack: "encoder" or "decoder"; the last stack by default.
         at: Glob over attentions whose q, k and v are recorded too.
+        only: Sequence and position to record; batch and time have size 1 then. All by default.
 
     >>> record_stream(rg.nn.Recurrent(2, 2), torch.zeros(1, 3, 2))
     Traceback (most recent call last):
@@ -187,7 +196,24 @@ def record_stream(
         raise LookError(f"stack: needs one of {', '.join(stacks)}, got {stack!r}")
     chosen = stacks[-1] if stack is None else stack
     globs = [f"{chosen}.*", next(reversed(points))]
-    with torch.no_grad(), look(model, at, activations=globs, max_bytes=1 << 40) as sight:
+    with ExitStack() as contexts:
+        contexts.enter_context(torch.no_grad())
+        sight = Sight()
+        if at:
+            sight = contexts.enter_context(look(model, at, max_bytes=1 << 40))
+
+        def keep(point: ActivationPoint, x: Tensor) -> None:
+            if only is not None and x.ndim > 2:
+                i = resolve_index("batch", only[0], x.shape[0])
+                j = resolve_index("position", only[1], x.shape[1])
+                x = x[i : i + 1, j : j + 1].clone()
+            elif point.overwritten:
+                x = x.clone()
+            sight.activations.append(point.name, x)
+
+        for point in match_activations(points, globs, "stack"):
+            for hook in point.hook(partial(keep, point)):
+                contexts.callback(hook.remove)
         run_model(model, inputs)
     return ResidualStream(model, chosen, points, sight)
 

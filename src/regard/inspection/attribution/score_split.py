@@ -181,7 +181,11 @@ class AttentionReplay:
                     lambda m, args, out, f=frozen: (f.apply(args[0].float()) + f.bias).to(out)
                 )
                 hooks.callback(handle.remove)
-            return self._run(x)
+            try:
+                return self._run(x)
+            except LookError:  # an argument with batch and heads in one axis, as Bloom's ALiBi
+                q, k, v = zip(*(self._run(part[None]) for part in x), strict=True)
+                return torch.cat(q), torch.cat(k), torch.cat(v)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -201,6 +205,11 @@ class AttentionReplay:
                 self.module(*args, **kwargs)
             except _Stop:
                 return found[0]
+            except (RuntimeError, ValueError, TypeError) as error:
+                raise LookError(
+                    f"at: needs an attention that runs on parts of its input, got one that does "
+                    f"not: {error}"
+                ) from error
         raise LookError("at: needs an attention that calls attend, got one that does not")
 
     def _replaced(self, x: Tensor) -> tuple[tuple, dict[str, Any]]:
@@ -247,7 +256,8 @@ def _norm_between(
     for norm in module.modules():
         if is_norm(norm) and _width(norm) in (None, before.shape[-1]):
             with torch.no_grad():
-                if torch.allclose(norm(before).to(inside), inside, rtol=1e-3, atol=1e-4):
+                y = norm(before).to(inside)
+                if y.shape == inside.shape and torch.allclose(y, inside, rtol=1e-3, atol=1e-4):
                     return freeze_norm(norm, before)
     raise LookError(
         f"at: needs an attention whose input is a norm of the residual stream, got block {block} "
@@ -256,8 +266,10 @@ def _norm_between(
 
 
 def _width(norm: nn.Module) -> int | None:
-    weight = next(norm.parameters(), None)
-    return None if weight is None else weight.shape[-1]
+    weight, shape = next(norm.parameters(), None), getattr(norm, "normalized_shape", None)
+    if weight is None:
+        return None if shape is None else shape[-1]
+    return weight.shape[-1]
 
 
 def _chunks(items: list[Tensor], size: int) -> Iterator[list[Tensor]]:

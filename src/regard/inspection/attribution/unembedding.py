@@ -51,23 +51,25 @@ class FrozenUnembedding:
     unembedding: Unembedding
     norm: FrozenNorm | None
 
-    def direction(self, target: Tensor) -> Tensor:
-        """The direction a in the residual stream with a · part = target · logits of the part."""
-        u = self.unembedding.factor * (target.to(self._weight) @ self._weight)
+    def direction(self, token: int, against: int | None = None) -> Tensor:
+        """The direction a in the residual stream with a · part = logit (difference) of the part."""
+        u = self._difference(self.unembedding.weight, token, against) * self.unembedding.factor
         return u if self.norm is None else self.norm.pull_back(u)
 
-    def constant(self, target: Tensor) -> Tensor:
-        """What the biases of norm and head add to target · logits."""
-        bias, target = self.unembedding.bias, target.to(self._weight)
-        total = target.new_zeros(()) if bias is None else target @ bias.to(target)
+    def constant(self, token: int, against: int | None = None) -> Tensor:
+        """What the biases of norm and head add to the logit (difference)."""
+        weight, bias = self.unembedding.weight, self.unembedding.bias
+        total = weight.new_zeros(()) if bias is None else self._difference(bias, token, against)
         if self.norm is not None:
-            total = total + self.unembedding.factor * (target @ self._weight) @ self.norm.bias
+            u = self._difference(weight, token, against)
+            total = total + self.unembedding.factor * u @ self.norm.bias
         return total
 
-    @property
-    def _weight(self) -> Tensor:
-        weight = self.unembedding.weight
-        return weight if weight.dtype == torch.float64 else weight.float()
+    def _difference(self, x: Tensor, token: int, against: int | None) -> Tensor:
+        """One row, or the difference of two, in float32 or better."""
+        rows = x[[token] if against is None else [token, against]]
+        rows = rows if x.dtype == torch.float64 else rows.float()
+        return rows[0] if against is None else rows[0] - rows[1]
 
 
 def find_unembedding(stream: ResidualStream) -> Unembedding:
@@ -78,6 +80,11 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
     weight, bias = _head(model)
     softcap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
     end, logits = stream.state(stream.depth), stream.logits.detach().float()
+    if weight.shape[1] != end.shape[-1]:
+        raise LookError(
+            f"model: needs a head as wide as its last state, {end.shape[-1]}, got one of "
+            f"{weight.shape[1]}"
+        )
     allowed = 3e-2 if weight.dtype in (torch.float16, torch.bfloat16) else TOLERANCE
     for final in (norm, None):
         head = Unembedding(final, weight, bias, 1.0, softcap)

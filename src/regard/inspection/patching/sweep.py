@@ -3,6 +3,7 @@
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from regard.errors import FileError, LookError, ShapeError
 from regard.files import parse_json, write_text
 from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
-from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.inspection.adapters.prefix_replay import PrefixReplay, is_close
 from regard.inspection.gradients.activations import activation_gradients
 from regard.inspection.patching.result import PatchingResult
 from regard.inspection.record.activations import Activations
@@ -78,8 +80,10 @@ def sweep(
     with look(model, "", activations=wanted, max_bytes=1 << 40) as sight:
         clean_value = metric_value(metric, run_model(model, clean))
     source = sight.activations
-    with look(model, "", activations=wanted[:1], max_bytes=1 << 40) as other:
-        corrupt_value = metric_value(metric, run_model(model, corrupt))
+    replay = PrefixReplay(model)
+    with look(model, "", activations=wanted[:1], max_bytes=1 << 40) as other, replay.recording():
+        corrupt_logits = get_output(run_model(model, corrupt))
+    corrupt_value = metric_value(metric, corrupt_logits)
     shape = source[points[0].name].shape
     if other.activations[points[0].name].shape != shape:
         raise ShapeError(
@@ -93,7 +97,8 @@ def sweep(
     elif method == "exact":
         key = zlib.crc32(repr((over, wanted, clean_value, corrupt_value)).encode())
         saved = None if resume is None else _Saved(Path(resume), key)
-        _run_all(model, corrupt, metric, points, source, place, values, batch_size, progress, saved)
+        runs = _Runs(model, corrupt, metric, place, replay, corrupt_logits)
+        _run_all(runs, points, source, values, batch_size, progress, saved)
     else:
         raise LookError(f"method: needs exact or gradient, got {method!r}")
     axes, names = place.axes_and_labels(labels)
@@ -148,12 +153,9 @@ class _Places:
 
 
 def _run_all(
-    model: nn.Module,
-    corrupt: Any,
-    metric: Metric,
+    runs: "_Runs",
     points: Sequence[ActivationPoint],
     source: Activations,
-    place: _Places,
     values: Tensor,
     batch_size: int,
     progress: bool,
@@ -161,49 +163,75 @@ def _run_all(
 ) -> None:
     from rich.progress import Progress
 
-    count = max(1, torch.Size(place.sizes).numel())
+    sizes = runs.place.sizes
+    count = max(1, torch.Size(sizes).numel())
     done = saved.read() if saved else {}
     with Progress(transient=True, disable=not progress) as bar:
         task = bar.add_task("patching", total=count * len(points))
         for row, point in enumerate(points):
             if point.name in done:
-                values[row] = torch.tensor(done[point.name]).view(place.sizes)
+                values[row] = torch.tensor(done[point.name]).view(sizes)
                 bar.advance(task, count)
                 continue
             found: list[float] = []
             for start in range(0, count, batch_size):
                 chunk = range(start, min(start + batch_size, count))
-                found += _run_chunk(model, corrupt, metric, point, source[point.name], place, chunk)
+                found += runs.run_chunk(point, source[point.name], chunk)
                 bar.advance(task, len(chunk))
-            values[row] = torch.tensor(found).view(place.sizes)
+            values[row] = torch.tensor(found).view(sizes)
             done[point.name] = found
             if saved:
                 saved.write(done)
 
 
-def _run_chunk(
-    model: nn.Module,
-    corrupt: Any,
-    metric: Metric,
-    point: ActivationPoint,
-    clean: Tensor,
-    place: _Places,
-    chunk: range,
-) -> list[float]:
-    """The metric of each place, from one forward pass of as many copies of the inputs."""
-    batch, mask = len(clean), place.mask(chunk, clean.device)
+@dataclass
+class _Runs:
+    """Patched runs; they share the blocks before the patched one, which the patch cannot change."""
 
-    def patch(x: Tensor) -> Tensor:
-        copies = x.unflatten(0, (len(chunk), batch))
-        return torch.where(mask, clean.to(x), copies).flatten(0, 1)
+    model: nn.Module
+    corrupt: Any
+    metric: Metric
+    place: _Places
+    replay: PrefixReplay | None
+    logits: Tensor  # of the corrupt run
 
-    hooks = point.hook(patch, first=True)
-    try:
-        logits = get_logits(run_model(model, _repeat(corrupt, batch, len(chunk))))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [metric_value(metric, part) for part in logits.split(batch)]
+    def run_chunk(self, point: ActivationPoint, clean: Tensor, chunk: range) -> list[float]:
+        """The metric of each place, from one forward pass of as many copies of the inputs."""
+        batch, mask = len(clean), self.place.mask(chunk, clean.device)
+        # the first chunk of a layer has an unpatched copy, to check the shared blocks
+        checks = self.replay is not None and bool(self.replay.paths_before(point.path))
+        checks = checks and chunk.start == 0
+        copies = len(chunk) + checks
+        mask = torch.cat([mask, torch.zeros_like(mask[:1])]) if checks else mask
+
+        def patch(x: Tensor) -> Tensor:
+            if len(x) != copies * batch:
+                raise LookError(
+                    f"model: needs activations with the batch first, got {tuple(x.shape)} of "
+                    f"{point.name} for a batch of {copies * batch}"
+                )
+            parts = x.unflatten(0, (copies, batch))
+            return torch.where(mask, clean.to(x), parts).flatten(0, 1)
+
+        hooks = point.hook(patch, first=True)
+        skipping = nullcontext()
+        if self.replay is not None:
+            skipping = self.replay.skipping(point.path, copies, batch)
+        try:
+            with skipping:
+                inputs = _repeat(self.corrupt, batch, copies)
+                logits = get_output(run_model(self.model, inputs)).split(batch)
+        except RuntimeError:  # such as a block that reads what a skipped one left behind
+            if self.replay is None:
+                raise
+            logits = None
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if logits is None or checks and not is_close(logits[-1], self.logits):
+            self.replay = None
+            return self.run_chunk(point, clean, chunk)
+        return [metric_value(self.metric, part) for part in logits[: len(chunk)]]
 
 
 def _estimate(
@@ -217,7 +245,7 @@ def _estimate(
     corrupt_value: float,
 ) -> None:
     names = [point.name for point in points]
-    found = activation_gradients(model, lambda m: metric(get_logits(run_model(m, corrupt))), names)
+    found = activation_gradients(model, lambda m: metric(get_output(run_model(m, corrupt))), names)
     for row, name in enumerate(names):
         change = source[name].float() - found.activations[name].float()
         values[row] = corrupt_value + place.sum(found.gradients[name].float() * change).cpu()
@@ -285,7 +313,7 @@ def _repeat(inputs: Any, batch: int, count: int) -> Any:
 
 def metric_value(metric: Metric, output: Any) -> float:
     """The metric of one output of the model, as a number."""
-    value = metric(get_logits(output))
+    value = metric(get_output(output))
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ShapeError(f"metric: needs to return a scalar, got {got}; try .mean()")

@@ -1,7 +1,7 @@
 """`look`: records every attention of a model inside a `with` block."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -70,7 +70,9 @@ def look(
         survey=survey,
         activations=activations,
     )
-    with patched(model) as tracker, ExitStack() as hooks:
+    # activations alone need no interception, so the model runs as it is
+    tracking = nullcontext(ModuleTracker(model)) if activations and not at else patched(model)
+    with tracking as tracker, ExitStack() as hooks:
         recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
         for hook in recorder.hook_activations():
             hooks.callback(hook.remove)

@@ -89,10 +89,12 @@ class Sight:
         """
         partial = bool(self.unmatched or self.skipped)
         sites = label_sites(self.sites, *parse_tokens(tokens), partial=partial)
-        return Sight(sites, dict(self.skipped), list(self.unmatched))
+        labelled = Sight(sites, dict(self.skipped), list(self.unmatched))
+        labelled.activations = self.activations
+        return labelled
 
     def save(self, path: str | Path) -> Path:
-        """Write the sight to one safetensors file; `rg.load_sight` reads it."""
+        """Write the sight with its activations to one file; `rg.load_sight` reads it."""
         from regard.inspection.record.sight_file import save_sight
 
         return save_sight(self, path)

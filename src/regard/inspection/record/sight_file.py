@@ -32,8 +32,10 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
     """Write a sight to a .safetensors file, or into a folder; returns the path of the file."""
     packer = TensorPacker()
     sites = [_encode_site(site, packer) for site in sight.sites]
+    kept = sight.activations
+    activations = {name: [packer.add(x) for x in kept.calls(name)] for name in kept}
     tensors = packer.tensors()
-    header: dict[str, Any] = {"sight": sites, "version": VERSION}
+    header: dict[str, Any] = {"sight": sites, "activations": activations, "version": VERSION}
     header |= {"skipped": sight.skipped, "unmatched": sight.unmatched}
     header["checksum"] = _checksum(header, tensors)
     file = _file(path)
@@ -59,7 +61,11 @@ def load_sight(path: str | Path) -> Sight:
     header = _parse_header(text, tensors, file)
     try:
         sites = [_decode_site(entry, tensors) for entry in header["sight"]]
-        return Sight(sites, dict(header["skipped"]), list(header["unmatched"]))
+        sight = Sight(sites, dict(header["skipped"]), list(header["unmatched"]))
+        for name, refs in header.get("activations", {}).items():
+            for ref in refs:
+                sight.activations.append(name, TensorPacker.get(ref, tensors))
+        return sight
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FileError(
             f"{file}: needs sites as `save_sight` writes them, got {error!r}"

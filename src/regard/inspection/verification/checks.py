@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
-from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.attribution.logits import logit_attribution, logit_lens
 from regard.inspection.attribution.score_split import split_score
 from regard.inspection.edits.activations import add_to_activation, set_activation
@@ -72,17 +72,22 @@ def check(name: str, meaning: str) -> Callable[[Check], Check]:
 @check("output", "logits under look against logits without")
 def _output(subject: Subject) -> float:
     with look(subject.model):
-        looked = get_logits(run_model(subject.model, subject.inputs))
+        looked = get_output(run_model(subject.model, subject.inputs))
     return _error(looked, subject.logits)
 
 
 @check("maps", "recomputed weights against the maps of eager attention")
 def _maps(subject: Subject) -> float:
-    with _eager_maps(subject) as maps:
+    with _eager_maps(subject) as (maps, logits):
         pairs = list(zip(subject.sight.sites, maps, strict=False))
     if len(maps) != len(subject.sight.sites):
         raise NotApplicable(
             f"maps: needs one map per attention of eager attention, got {len(maps)}"
+        )
+    if not (change := _error(logits, subject.logits)) < 1e-2:
+        raise NotApplicable(
+            f"maps: needs eager attention with the output of the fused one, got {change:.1g} "
+            "difference by the model's own code"
         )
     errors = []
     for site, expected in pairs:
@@ -91,6 +96,14 @@ def _maps(subject: Subject) -> float:
             raise NotApplicable("maps: needs weights of eager attention, got scores")  # Falcon
         if expected.shape[-1] > got.shape[-1]:
             expected = expected[..., : got.shape[-1]]  # a column of sinks
+        elif site.terms.sinks is not None and expected.sum(-1).min() > 0.999:
+            # Granite's maps leave the sink out
+            got = got / got.sum(-1, keepdim=True)
+        if expected.shape != got.shape:
+            raise NotApplicable(
+                f"maps: needs maps of {tuple(got.shape)}, got {tuple(expected.shape)} of eager "
+                "attention"
+            )
         errors.append(float((got - expected.to(got)).abs().max()))
     return max(errors)
 
@@ -125,7 +138,9 @@ def _influence(subject: Subject) -> float:
         expected = change.norm(dim=-1).nan_to_num(0).sum(-1)
         errors.append(_error(site.influence().effect_on_query[..., -1], expected))
     if not errors:
-        raise NotApplicable(f"influence: needs attentions with 2 to {MAX_KEYS} keys, got none")
+        raise NotApplicable(
+            f"influence: needs attentions with 2 to {MAX_KEYS} keys and without sinks, got none"
+        )
     return max(errors)
 
 
@@ -136,17 +151,27 @@ def _edits(subject: Subject) -> float:
     pairs = [(p, site) for p in heads for site in subject.sight.sites if _belongs(site, p, points)]
     if not pairs:
         raise NotApplicable("edits: needs an output projection, got none by name")
+    names = [point.name for point, _ in pairs]
+    with look(subject.model, "", activations=names, max_bytes=1 << 40) as kept:
+        run_model(subject.model, subject.inputs)
     errors = []
     for point, site in pairs[:ROWS]:
         edit = drop_head(glob.escape(site.path), site.heads - 1)
         with what_if(subject.model, edit):
-            edited = get_logits(run_model(subject.model, subject.inputs))
+            edited = get_output(run_model(subject.model, subject.inputs))
         handle = point.module.register_forward_pre_hook(_zero_last(site.heads))
         try:
-            expected = get_logits(run_model(subject.model, subject.inputs))
+            expected = get_output(run_model(subject.model, subject.inputs))
         finally:
             handle.remove()
         errors.append(_error(edited, expected))
+        calls = kept.activations.calls(point.name)
+        unchanged = len(calls) == 1 and _is_same(calls[0], site.out.transpose(1, 2))
+        if errors[-1] > 1e-2 and not unchanged:
+            raise NotApplicable(
+                "edits: needs heads that reach the output projection unchanged, got a norm or "
+                "another mixture between"
+            )
     return max(errors)
 
 
@@ -159,7 +184,7 @@ def _patching(subject: Subject) -> float:
         run_model(subject.model, subject.inputs)
     edit = set_activation(name, clean.activations[name], positions=result.values.shape[1] - 1)
     with what_if(subject.model, edit):
-        expected = float(subject.metric(get_logits(run_model(subject.model, corrupt))))
+        expected = float(subject.metric(get_output(run_model(subject.model, corrupt))))
     size = max(abs(result.clean), abs(result.corrupt), 1e-6)
     return abs(float(result.values[-1, -1]) - expected) / size
 
@@ -184,6 +209,8 @@ def _logit_attribution(subject: Subject) -> float:
 @check("split score", "the sum over parts of query and key against the score")
 def _split_score(subject: Subject) -> float:
     names = [n for n in find_activations(subject.model) if n.endswith(".self.in")]
+    if not names:
+        raise NotApplicable("split score: needs a self-attention in blocks, got none by name")
     length = subject.sight.sites[-1].queries
     at = names[-1].removesuffix(".in")
     split = split_score(
@@ -200,7 +227,7 @@ def _gradients(subject: Subject) -> float:
     name = names[-1]
 
     def score(model: nn.Module) -> Tensor:
-        return subject.metric(get_logits(run_model(model, subject.inputs)))
+        return subject.metric(get_output(run_model(model, subject.inputs)))
 
     found = activation_gradients(subject.model, score, name)
     gradient, size = found.gradients[name].float(), float(found.activations[name].float().norm())
@@ -218,6 +245,10 @@ def _error(got: Tensor, expected: Tensor) -> float:
     finite = got.isfinite() & expected.isfinite()
     size = expected[finite].abs().max().clamp(min=1e-30)
     return float((got - expected)[finite].abs().max() / size)
+
+
+def _is_same(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and _error(x, y) < 1e-2
 
 
 def _belongs(site: Site, point: ActivationPoint, points: dict[str, ActivationPoint]) -> bool:
@@ -247,8 +278,8 @@ def _shuffled(inputs: Any) -> Any:
 
 
 @contextmanager
-def _eager_maps(subject: Subject) -> Iterator[list[Tensor]]:
-    """The maps of the model's own eager attention; for our models, softmax in float64."""
+def _eager_maps(subject: Subject) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Maps and output of the model's own eager attention; for our models, softmax in float64."""
     model = subject.model
     if hasattr(model, "set_attn_implementation") and isinstance(subject.inputs, dict):
         before = model.config._attn_implementation  # pyright: ignore
@@ -259,9 +290,10 @@ def _eager_maps(subject: Subject) -> Iterator[list[Tensor]]:
             model.set_attn_implementation(before)  # pyright: ignore
         names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
         maps = {
-            name: [x for x in getattr(out, name, None) or () if x is not None] for name in names
+            name: [x for x in getattr(out, name, None) or () if isinstance(x, Tensor)]
+            for name in names
         }
-        yield _in_order(subject.sight.sites, maps)
+        yield _in_order(subject.sight.sites, maps), get_output(out)
         return
     maps_of_calls: list[Tensor] = []
 
@@ -271,8 +303,8 @@ def _eager_maps(subject: Subject) -> Iterator[list[Tensor]]:
         return proceed(call)
 
     with intercepting(collect):
-        run_model(model, subject.inputs)
-    yield maps_of_calls
+        out = run_model(model, subject.inputs)
+    yield maps_of_calls, get_output(out)
 
 
 def _in_order(sites: list[Site], maps: dict[str, list[Tensor]]) -> list[Tensor]:

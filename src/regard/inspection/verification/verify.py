@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.errors import LookError, RegardError
-from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
 from regard.inspection.record.look import look
 from regard.inspection.verification.checks import CHECKS, Subject
@@ -96,7 +96,7 @@ def verify(model: nn.Module, inputs: Any) -> Verification:
     parameter = next(model.parameters(), torch.zeros(()))
     bound = BOUNDS.get(parameter.dtype, BOUNDS[torch.float32])
     with torch.no_grad():
-        logits = get_logits(run_model(model, inputs)).detach()
+        logits = get_output(run_model(model, inputs)).detach()
         with look(model) as sight:
             run_model(model, inputs)
     subject, results = Subject(model, inputs, sight, logits), []
@@ -107,5 +107,7 @@ def verify(model: nn.Module, inputs: Any) -> Verification:
                 error, reason = function(subject), ""
         except RegardError as problem:
             error, reason = None, str(problem)
+        except Exception as problem:  # a bug of the library: reported with the others
+            error, reason = float("inf"), f"wrong: raised {problem!r}"
         results.append(CheckResult(name, meaning, error, limit, reason))
     return Verification(results)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from regard.errors import LookError
 from regard.inspection import Verification, verify
 from regard.runs.text_model import TextModel
 
@@ -33,11 +32,6 @@ def verify_text(
         inputs = {"input_ids": inputs[0], "decoder_input_ids": inputs[1]}
     elif hasattr(model.model, "base_model_prefix"):  # of transformers
         inputs = {"input_ids": inputs}
-    if getattr(model.model, "base_model", None) is model.model:
-        raise LookError(
-            f"model: needs a head with logits to be verified, got {type(model.model).__name__}; "
-            "try a folder whose config names a class with a head"
-        )
     return verify(model.model, inputs)
 
 
