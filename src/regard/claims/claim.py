@@ -38,8 +38,8 @@ FAMILIES = {
 class Measure:
     """A number of an experiment, with its 95% interval if it was sampled.
 
-    >>> Measure.mean("accuracy", [0.9, 1.0, 0.95])
-    Measure(name='accuracy', value=0.95, low=0.8257933961659614, high=1.0742066038340386)
+    >>> print(Measure.mean("accuracy", [0.9, 1.0, 0.95]))
+    accuracy: 0.95 [0.826, 1.07]
     """
 
     name: str
@@ -48,7 +48,10 @@ class Measure:
     high: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", float(self.value))
+        value = self.value
+        object.__setattr__(
+            self, "value", float(value.detach() if isinstance(value, Tensor) else value)
+        )
 
     @classmethod
     def mean(cls, name: str, samples: Iterable[float | Tensor]) -> "Measure":
@@ -91,7 +94,8 @@ class Evidence:
         chart: the picture.
         note: what was found, where the numbers need a sentence.
 
-    >>> Evidence(holds=False, holds_if=True, measures=[], chart=Bars({"a": 1.0})).verdict
+    >>> chart = rg.claims.Bars({"a": 1.0})
+    >>> Evidence(holds=False, holds_if=True, measures=[], chart=chart).verdict
     'conditional'
     """
 
@@ -258,7 +262,12 @@ def claim(
 
 
 def literature(name: str, statement: str, *, source: Source, remark: str) -> None:
-    """Register a claim that is known from publications alone; the remark cites them."""
+    """Register a claim that is known from publications alone; the remark cites them.
+
+    >>> literature("Z9", "More data helps.", source="common belief", remark="Not run here.")
+    >>> CLAIMS.pop("Z9").verdict
+    'literature'
+    """
     _check(name, "literature", {})
     CLAIMS[name] = Claim(
         id=name,

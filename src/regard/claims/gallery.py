@@ -14,6 +14,7 @@ from regard.claims.charts import describe_chart, draw_chart
 from regard.claims.claim import FAMILIES, Verdict
 from regard.claims.results import Result, summary
 from regard.files import atomic_write, make_folder, read_text, write_text
+from regard.inspection.figures.canvas import render
 
 TEMPLATE = Path(__file__).with_name("page.html")
 LABELS: dict[Verdict | None, str] = {
@@ -58,7 +59,12 @@ def write_page(results: Sequence[Result], path: str | Path) -> Path:
 def write_gallery(results: Sequence[Result], folder: str | Path) -> Path:
     """Write Markdown pages, one per family, and their pictures: the gallery of the docs.
 
-    Each claim has an anchor, its id in lower case, such as `temperature.md#b5`.
+    Each claim has an anchor, its id in lower case, such as `basic-attention.md#a1`.
+
+    >>> import tempfile
+    >>> results = rg.claims.run_claims(rg.claims.select_claims(["A1"]), use_cache=False)
+    >>> write_gallery(results, tempfile.mkdtemp()).name
+    'index.md'
     """
     folder = make_folder(folder)
     figures = make_folder(folder / "figures")
@@ -133,10 +139,9 @@ def _png(result: Result) -> bytes:
     from PIL import Image
 
     assert result.evidence is not None
-    buffer = io.BytesIO()
-    draw_chart(result.evidence.chart).savefig(buffer, format="png", dpi=110)
-    small = io.BytesIO()
-    image = Image.open(buffer).convert("RGB")
+    picture, small = io.BytesIO(), io.BytesIO()
+    render(draw_chart(result.evidence.chart), picture, format="png", dpi=110)
+    image = Image.open(picture).convert("RGB")
     image.quantize(64).save(small, format="png", optimize=True)
     return small.getvalue()
 
@@ -162,6 +167,11 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
 
     The feedback has the condition or the correct statement, the numbers and the picture. Open
     claims and those known from literature alone are left out.
+
+    >>> import tempfile
+    >>> results = rg.claims.run_claims(rg.claims.select_claims(["A1"]), use_cache=False)
+    >>> write_quiz(results, Path(tempfile.mkdtemp()) / "quiz.xml").name
+    'quiz.xml'
     """
     quiz = ElementTree.Element("quiz")
     category = ElementTree.SubElement(quiz, "question", type="category")

@@ -17,7 +17,7 @@ OPEN, SHUT = 40.0, -40.0  # biases that set a gate to 1 or 0 in float64
 
 @claim(
     "I7",
-    "σ(−x) = 1 − σ(x).",
+    "The sigmoid satisfies σ(−x) = 1 − σ(x).",
     source="exercises",
     verdict="true",
     refutation="a remainder after symbolic simplification, or a difference in float64",

@@ -532,7 +532,7 @@ def _train_on_shapes(kind: str, count: int, seed: int, steps: int, device: str) 
     parameters = sum(p.numel() for p in VisionTransformer(VIT).parameters())
     resnet = resnet_of_size(parameters, ResNetConfig(classes=4, blocks=1))
     build = (lambda: ResNet(resnet)) if kind == "CNN" else (lambda: VisionTransformer(VIT))
-    lr = 1e-2 if kind == "CNN" else 3e-3  # the best of a few for each, on other seeds
+    lr = 1e-2 if kind == "CNN" else 3e-3  # the best of a few for each
     return _train(kind, build, data, test, seed, steps, device, lr=lr)
 
 
