@@ -81,10 +81,7 @@ def write_gallery(results: Sequence[Result], folder: str | Path) -> Path:
                 with atomic_write(figures / f"{result.id}.png") as file:
                     file.write_bytes(_png(result))
             text += [f"## {result.id}. {result.claim.statement} {{#{result.id.lower()}}}", ""]
-            text += [_render(result, picture, code=False), ""]
-            if result.claim.code:
-                text += ['??? example "Code"', ""]
-                text += [f"    {line}".rstrip() for line in _fenced(result.claim.code)] + [""]
+            text += [_render(result, picture), ""]
         write_text(folder / page, "\n".join(text))
         lines.append("")
     return write_text(folder / "index.md", "\n".join(lines))
@@ -97,15 +94,11 @@ def _by_family(results: Iterable[Result]) -> list[tuple[str, list[Result]]]:
     return list(groups.items())
 
 
-def _fenced(code: str) -> list[str]:
-    return ["```python", *code.rstrip().splitlines(), "```"]
-
-
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _render(result: Result, picture: str, *, code: bool = True) -> str:
+def _render(result: Result, picture: str) -> str:
     """Verdict, sentences, numbers and picture of a claim, as HTML."""
     claim, evidence = result.claim, result.evidence
     parts = [f'<p class="verdict"><b>{LABELS[result.found]}</b>']
@@ -128,7 +121,7 @@ def _render(result: Result, picture: str, *, code: bool = True) -> str:
         alt = escape(describe_chart(evidence.chart))
         parts.append(f'<ul>{rows}</ul><p><img src="{picture}" alt="{alt}" loading="lazy"></p>')
         parts.append(f"<p><small>{result.seconds:.1f} s, {size} size{cached}</small></p>")
-    if code and claim.code:
+    if claim.code:
         text = escape(claim.code)
         parts.append(f"<details><summary>Code</summary><pre><code>{text}</code></pre></details>")
     return "".join(parts)
