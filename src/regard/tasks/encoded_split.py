@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from regard.data import Tokenizer
+from regard.data import BPETokenizer, Tokenizer
 from regard.data.batches import Encoded
 from regard.data.token_cache import TokenCache, cached_examples
 from regard.train.progress import track
@@ -48,6 +48,8 @@ def encode_train_split(
     shown = tracked() if show else examples
     _return_free_memory()
     encoded = cached_examples(cache, shown, vocab=tokenizer.vocab, key=key)
+    if isinstance(tokenizer, BPETokenizer):
+        tokenizer.clear_cache()
     _return_free_memory()
     return encoded
 
