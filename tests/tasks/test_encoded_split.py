@@ -3,7 +3,7 @@
 import os
 import tracemalloc
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from random import Random
 
 import pytest
@@ -53,11 +53,16 @@ def test_a_reservoir_keeps_all_that_fits_in_order_and_a_uniform_sample_of_more()
     assert all(400 < count < 600 for count in counts)  # 500 each, standard deviation 19
 
 
-def test_the_tokenizer_of_pairs_is_trained_on_so_many(task):
-    words = replace(task, vocab_size=1000, tokenizer_pairs=7).tokenizer(0).tokens
-    whole = replace(task, vocab_size=1000).tokenizer(0).tokens
-    assert sum(word in ("word", "Wort") for word in words) == 2
-    assert len(words) < len(whole)
+def test_the_tokenizer_of_pairs_is_trained_on_so_many_evenly_spaced(task, monkeypatch):
+    taken = []
+    monkeypatch.setattr(parallel_text, "iter_texts", lambda pairs: taken.extend(pairs) or ["a"])
+    for size in (7, 1000):
+        replace(task, tokenizer_pairs=size).tokenizer(0)
+    train = task.pairs("train")
+    assert taken[-len(train) :] == train
+    places = [train.index(pair) for pair in taken[: -len(train)]]
+    assert len(places) == 7
+    assert {b - a for a, b in pairwise(places)} == {39}  # of 270 or so
 
 
 def test_the_tokenizer_of_texts_is_trained_on_evenly_spaced_pieces(tmp_path, monkeypatch):

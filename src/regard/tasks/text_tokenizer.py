@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 
-from regard.data import InMemorySource, NumberedSource, Source, Tokenizer, train_tokenizer
+from regard.data import (
+    BPETokenizer,
+    InMemorySource,
+    NumberedSource,
+    Source,
+    Tokenizer,
+    train_tokenizer,
+)
 from regard.data.batches import Encoded
 from regard.data.text.engine_tokenizers import TokenizerType
 from regard.data.token_cache import TokenCache, cached_examples
@@ -123,6 +130,8 @@ def encode_train_split(
     shown = tracked() if show else examples
     _return_free_memory()
     encoded = cached_examples(cache, shown, vocab=tokenizer.vocab, key=key)
+    if isinstance(tokenizer, BPETokenizer):
+        tokenizer.clear_cache()
     _return_free_memory()
     return encoded
 

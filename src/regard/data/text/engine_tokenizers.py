@@ -114,6 +114,10 @@ class BPETokenizer(EngineTokenizer):
             rows.append(ids)
         return rows
 
+    def clear_cache(self) -> None:
+        """Forget the words that `encode_batch` keeps: tens of megabytes."""
+        self._words.clear()
+
     @classmethod
     def train(
         cls, texts: Iterable[str], vocab_size: int, *, languages: Sequence[str] = ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -53,7 +54,7 @@ class PairsTask(TextTokenizer, TranslationTask):
         source_language, target_language: their names, such as "de" and "en".
         columns: of source and target in a table, by number, or by name with `header` or in .jsonl.
         header: whether the first line of a .tsv or .csv names its columns.
-        tokenizer_pairs: train pairs that the tokenizer is trained on, at most; a uniform sample.
+        tokenizer_pairs: train pairs that the tokenizer is trained on, at most; evenly spaced.
         eval_pairs: pairs of valid and of test to evaluate, at most, a uniform sample; None is all.
         lowercase: lower-case both sides.
         bidirectional: also train in the other direction; the first target token is the language.
@@ -145,9 +146,9 @@ class PairsTask(TextTokenizer, TranslationTask):
         languages = (self.source_language, self.target_language)
 
         def sample_texts() -> Iterable[str]:
-            sample = Reservoir[Pair](self.tokenizer_pairs, seed)
-            sample.extend(self.stream_pairs("train"))
-            return iter_texts(sample.items)
+            # not held in memory: of so many strings, parts of the heap would stay in use
+            every, size = -(-self._count_pairs() // self.tokenizer_pairs), self.tokenizer_pairs
+            return iter_texts(islice(self.stream_pairs("train"), 0, every * size, every))
 
         tokenizer = self.make_tokenizer(sample_texts, languages)
         if self.lowercase and "lower" not in tokenizer.normalizers:
@@ -178,19 +179,20 @@ class PairsTask(TextTokenizer, TranslationTask):
             return Batches(source, encode, sort_window=DROPOUT_WINDOW, **options)
         encoded = encode_train_split(
             self, tokenizer, map(pair_preprocessor(tokenizer), self._train_pairs()),
-            self.corpus().files, cache=cache, show=show, count=self._count_lines,
+            self.corpus().files, cache=cache, show=show,
+            count=lambda: self._count_pairs() * (2 if self.bidirectional else 1),
         )  # fmt: skip
         return Batches(InMemorySource(train=encoded), None, sort_window=SORT_WINDOW, **options)
 
-    def _count_lines(self) -> int | None:
-        """About the number of train pairs, where a line is a pair."""
+    def _count_pairs(self) -> int:
+        """About the number of train pairs; of tables and aligned files without parsing them."""
         path = self.corpus().paths["train"]
         file = path[0] if isinstance(path, tuple) else path
         if corpus_suffix(file) in (".po", ".mo", ".tmx"):
-            return None
+            return sum(1 for _ in self.stream_pairs("train"))
         with open_binary(file) as opened:
             lines = sum(chunk.count(b"\n") for chunk in iter_chunks(opened))
-        return round(lines * (1.0 if self.valid else 0.9) * (2 if self.bidirectional else 1))
+        return max(1, round(lines * (1.0 if self.valid else 0.9)))
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> TranslationEvaluator:
         """Loss, exact match and BLEU, cased and lower-cased."""
