@@ -70,6 +70,24 @@ def test_blocks_before_a_dropped_head_are_computed_once(model):
             )
 
 
+@pytest.mark.parametrize("kind", ["Llama", "BitNet"])  # BitNet has a norm before W_O
+def test_dropped_heads_of_transformers(kind):
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=24, initializer_range=0.3, pad_token_id=None,
+    )  # fmt: skip
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).double().eval()
+    loss = lambda model: model(TOKENS, labels=TOKENS).loss  # noqa: E731
+    found = rg.inspection.head_importance(model, loss, exact=True)
+    for name, changes in found.ablation.items():
+        with torch.no_grad(), rg.what_if(model, rg.edit.drop_head(name, 2)):
+            want = float(loss(model)) - found.loss
+        assert float(changes[2]) == pytest.approx(want, abs=1e-6)
+
+
 def test_every_sequence_has_its_own_gates(model):
     both = rg.inspection.head_importance(model, loss).gradient["decoder.0.self"]
     one = rg.inspection.head_importance(

@@ -13,6 +13,7 @@ the block:
     logits                    output of the model; `output` where it has no head
 """
 
+import fnmatch
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,6 @@ from regard.errors import LookError
 from regard.inspection.adapters.block_stacks import BlockStack, find_stacks, first_tensor
 from regard.inspection.adapters.module_tracker import (
     is_cross_attention,
-    matches,
     uncompiled_modules,
 )
 from regard.nn import Norm
@@ -111,15 +111,17 @@ def find_activations(model: nn.Module) -> dict[str, ActivationPoint]:
     ['decoder.embedding', 'decoder.0.residual_in', 'decoder.0.self.in', 'decoder.0.self.heads']
     """
     modules = dict(model.named_modules())
-    stacks = [stack for stack in find_stacks(model) if _projections(stack.blocks[0])["self"]]
+    stacks = [stack for stack in find_stacks(modules) if _projections(stack.blocks[0])["self"]]
     points: list[ActivationPoint] = []
     embeddings = _token_embeddings(model, modules)
     for name, stack in zip(_stack_names(model, stacks), stacks, strict=True):
         if (path := _embedding_of(stack.path, embeddings, len(stacks))) is not None:
             points.append(ActivationPoint(f"{name}.embedding", path, modules[path], "out"))
         known: dict[tuple, list[ActivationPoint]] = {}  # blocks of one stack are mostly alike
-        for i, block in enumerate(stack.blocks):
-            inside, path = dict(block.named_modules()), f"{stack.path}.{i}"
+        for i, (block, inside) in enumerate(
+            zip(stack.blocks, _modules_inside(stack, modules), strict=True)
+        ):
+            path = f"{stack.path}.{i}"
             alike = known.get(layout := _layout(inside))
             if alike is None:
                 known[layout] = alike = list(_block_points(block))
@@ -153,9 +155,11 @@ def match_activations(
     points: Mapping[str, ActivationPoint], globs: str | Sequence[str], argument: str
 ) -> list[ActivationPoint]:
     """The points whose names match a glob; each glob must match one."""
-    given: list[Any] = list(globs) if isinstance(globs, list | tuple) else [globs]
-    for glob in given:
-        if not isinstance(glob, str) or not any(matches(glob, name) for name in points):
+    matched: set[str] = set()
+    for glob in globs if isinstance(globs, list | tuple) else [globs]:
+        names = fnmatch.filter(points, glob) if isinstance(glob, str) else []
+        matched.update(names)
+        if not names:
             from difflib import get_close_matches
 
             close = get_close_matches(str(glob), points, 1, 0) or ["*"]
@@ -163,7 +167,21 @@ def match_activations(
                 f"{argument}: needs a glob over the names of activations, got {glob!r}; "
                 f"try {close[0]!r}, or one of regard.inspection.activation_names(model)"
             )
-    return [p for name, p in points.items() if any(matches(glob, name) for glob in given)]
+    return [point for name, point in points.items() if name in matched]
+
+
+def _modules_inside(
+    stack: BlockStack, modules: Mapping[str, nn.Module]
+) -> list[dict[str, nn.Module]]:
+    """The modules of each block by their paths in it, from those of the model."""
+    found: list[dict[str, nn.Module]] = [{"": block} for block in stack.blocks]
+    prefix = f"{stack.path}." if stack.path else ""
+    for path, module in modules.items():
+        if path.startswith(prefix):
+            index, _, inside = path[len(prefix) :].partition(".")
+            if inside and index.isdigit():
+                found[int(index)][inside] = module
+    return found
 
 
 def _layout(modules: Mapping[str, nn.Module]) -> tuple:

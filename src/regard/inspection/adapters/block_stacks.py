@@ -1,7 +1,7 @@
 """Stacks of blocks in any model, and the hidden states between the blocks."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +46,7 @@ def record_stacks(
     With `inputs_require_grad` the input of each stack requires a gradient, also when nothing
     before it is trainable.
     """
-    stacks = find_stacks(model)
+    stacks = find_stacks(dict(model.named_modules()))
     with ExitStack() as hooks:
         for stack in stacks:
             for hook in _hook_blocks(stack, inputs_require_grad):
@@ -54,17 +54,19 @@ def record_stacks(
         yield stacks
 
 
-def find_stacks(model: nn.Module) -> list[BlockStack]:
+def find_stacks(modules: Mapping[str, nn.Module]) -> list[BlockStack]:
     """Every ModuleList or Sequential of modules of one class; lists inside a block do not count.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9))
-    >>> [(stack.path, len(stack.blocks)) for stack in find_stacks(model)]
+    >>> [(stack.path, len(stack.blocks)) for stack in find_stacks(dict(model.named_modules()))]
     [('encoder.blocks', 2), ('decoder.blocks', 2)]
     """
     stacks: list[BlockStack] = []
-    for path, module in model.named_modules():
+    for path, module in modules.items():
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or not len(module):
+            continue
         inside = any(path.startswith(stack.path and f"{stack.path}.") for stack in stacks)
-        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and not inside:
+        if not inside:
             blocks = list(module)
             if len({type(block) for block in blocks}) == 1 and _is_block(blocks[0]):
                 stacks.append(BlockStack(path, blocks, [[] for _ in blocks]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -53,7 +54,6 @@ class ModuleTracker:
         self.model = model
         self.modules = uncompiled_modules(model)  # listed once: a GPU would idle
         self.ids = {id(module) for module in self.modules.values()}
-        self.names = _names(self.modules)
         self.called_modules: dict[str, nn.Module] = {}  # by path
         # entered per thread
         self.run_contexts: list[Callable[[], AbstractContextManager[Any]]] = []
@@ -62,6 +62,11 @@ class ModuleTracker:
         self._runs: WeakSet[_Run] = WeakSet()  # of all threads that are alive
         self._lock = threading.RLock()
         self._is_open = False
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """A unique name per path."""
+        return _names(self.modules)
 
     @property
     def caller(self) -> Caller:

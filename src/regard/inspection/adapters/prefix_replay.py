@@ -30,7 +30,7 @@ class PrefixReplay:
     """
 
     def __init__(self, model: nn.Module):
-        stacks = find_stacks(model)
+        stacks = find_stacks(dict(model.named_modules()))
         self.blocks = {f"{s.path}.{i}": b for s in stacks for i, b in enumerate(s.blocks)}
         self.outputs: dict[str, Any] = {}  # by path, in the order of the calls
         self.repeated: set[str] = set()  # called more than once

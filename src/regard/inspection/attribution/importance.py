@@ -1,7 +1,10 @@
 """Importance of each head to a loss: by gradient in one backward pass, or by exact ablation."""
 
-from contextlib import nullcontext
+import glob
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
+from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
 from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.adapters.prefix_replay import PrefixReplay, is_close
 from regard.inspection.attribution.propagation import Scalar, run_with_gradient
-from regard.inspection.edits.base import Edit
 from regard.inspection.edits.weights import drop_head
-from regard.inspection.record.look import patched
-from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
+from regard.inspection.edits.what_if import what_if
+from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.tables import format_table
 
 if TYPE_CHECKING:
@@ -106,23 +109,25 @@ def head_importance(
     True
     """
     gates: dict[str, Tensor] = {}  # of 1, one per sequence and head
-    paths: dict[str, str] = {}
+    writers = _Writers(model)
 
     def apply_gate(call: AttentionCall, result: AttentionResult, caller: Caller) -> Tensor:
         out = result[0]
         size = out.shape[:-3].numel(), out.shape[-3]
         if caller.name not in gates:
             gates[caller.name] = out.new_ones(size).requires_grad_()
-            paths[caller.name] = caller.path
         gate = gates[caller.name]
         if gate.shape != size:
             raise ShapeError(
                 f"loss: needs batches of one size, got {size[0]} sequences after {len(gate)}; "
                 "try one call of the model"
             )
+        writers.paths[caller.name] = caller.path
+        writers.latest = caller, out
         return out * gate.view(*out.shape[:-2], 1, 1)
 
-    value = run_with_gradient(model, loss, "loss", at, apply_gate)
+    with writers.watching() if exact else nullcontext():
+        value = run_with_gradient(model, loss, "loss", at, apply_gate)
     grads = torch.autograd.grad(
         value, list(gates.values()), allow_unused=True, materialize_grads=True
     )
@@ -130,46 +135,89 @@ def head_importance(
     result = HeadImportance(loss=float(value.detach()), gradient=gradient)
     if not exact:
         return result
-    return replace(result, ablation=_ablate(model, loss, result, paths, progress))
+    with torch.no_grad():
+        return replace(result, ablation=_ablate(model, loss, gradient, writers, progress))
+
+
+class _Writers:
+    """The output projections that read the heads of an attention as they are.
+
+    There a hook drops a head as `drop_head` does, without a look at every call of the model.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.paths: dict[str, str] = {}  # of the attentions, by name
+        self.latest: tuple[Caller, Tensor] | None = None  # attention and its output
+        self.points: dict[str, ActivationPoint] = {}  # by the name of the attention
+        self._others: set[str] = set()  # attentions with something in between
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Compare what each projection reads with the output of the attention before it."""
+
+        def compare(point: ActivationPoint, x: Tensor) -> None:
+            if self.latest is None:  # it reads something beside the attention too
+                self._others |= {name for name, p in self.points.items() if p is point}
+                return
+            (caller, out), self.latest = self.latest, None
+            if out.ndim == 4 and torch.equal(x, out.transpose(1, 2)):
+                self.points[caller.name] = point
+            else:
+                self._others.add(caller.name)
+
+        with ExitStack() as hooks:
+            for name, point in find_activations(self.model).items():
+                if name.endswith(".heads"):
+                    for hook in point.hook(partial(compare, point)):
+                        hooks.callback(hook.remove)
+            yield
+        for name in self._others:
+            self.points.pop(name, None)
+
+    @contextmanager
+    def dropping(self, name: str, head: int) -> Iterator[None]:
+        """Run the model without one head."""
+        if name not in self.points:
+            with what_if(self.model, drop_head(glob.escape(name), head)):
+                yield
+            return
+
+        def drop(x: Tensor) -> Tensor:
+            x = x.clone()
+            x[:, :, head] = 0
+            return x
+
+        hooks = self.points[name].hook(drop)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _ablate(
     model: nn.Module,
     loss: Scalar,
-    base: HeadImportance,
-    paths: dict[str, str],
+    gradient: dict[str, Tensor],
+    writers: _Writers,
     progress: bool,
 ) -> dict[str, Tensor]:
     """The change of the loss from dropping each head; runs share the blocks before it."""
     from rich.progress import track
 
-    changes = {name: g.new_zeros(g.shape[-1]) for name, g in base.gradient.items()}
-    edit: Edit | None = None
-
-    def drop(call: AttentionCall, proceed: Proceed) -> AttentionResult:
-        caller = tracker.caller
-        if edit is None or caller.name != edit.site:
-            return proceed(call)
-        return edit.apply(call, proceed, caller)
-
+    changes = {name: g.new_zeros(g.shape[-1]) for name, g in gradient.items()}
     replay: PrefixReplay | None = PrefixReplay(model)
-    names = track(changes, "dropping each head", transient=True, disable=not progress)
-    with (
-        torch.no_grad(),
-        patched(model) as tracker,
-        intercepting(drop, tracker, other_threads=False),
-    ):
-        with replay.recording():
-            whole = torch.as_tensor(loss(model))
-        for name in names:
-            edit = None
-            if replay is not None and replay.paths_before(paths[name]):
-                with replay.skipping(paths[name]):
-                    same = is_close(torch.as_tensor(loss(model)), whole)
-                replay = replay if same else None
-            for head in range(len(changes[name])):
-                edit = drop_head(name, head)
-                skipping = nullcontext() if replay is None else replay.skipping(paths[name])
-                with skipping:
-                    changes[name][head] = float(loss(model)) - base.loss
+    with replay.recording():
+        whole = torch.as_tensor(loss(model))
+    for name in track(changes, "dropping each head", transient=True, disable=not progress):
+        path = writers.paths[name]
+        if replay is not None and replay.paths_before(path):
+            with replay.skipping(path):
+                same = is_close(torch.as_tensor(loss(model)), whole)
+            replay = replay if same else None
+        for head in range(len(changes[name])):
+            skipping = nullcontext() if replay is None else replay.skipping(path)
+            with skipping, writers.dropping(name, head):
+                changes[name][head] = loss(model) - whole
     return changes

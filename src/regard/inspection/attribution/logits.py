@@ -1,6 +1,6 @@
 """Logit lens, and direct logit attribution: which parts of the model made a prediction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -218,60 +218,69 @@ def logit_attribution(
     against = None if against is None else resolve_index("against", against, len(head.weight))
     frozen = head.freeze(end[0, 0])
     direction = frozen.direction(token, against)
-    vectors, parts = {"embedding": stream.state(0)}, {}
+    names, values = ["embedding"], [(stream.state(0)[0, 0].to(direction) @ direction)[None]]
     for block in range(stream.depth):
         if by == "source":
-            parts |= _by_source(stream, block, batch, position, direction)
-        elif by == "neuron":
-            parts |= _by_neuron(stream, block, direction)
+            found = _by_source(stream, block, batch, position, direction)
         else:
-            vectors |= dict(stream.block_parts(block, by=by))
-    # one product and one transfer for all parts
-    values = torch.cat([x[0].to(direction) for x in vectors.values()]) @ direction
-    parts = dict(zip(vectors, values.tolist(), strict=True)) | parts
+            found = _by_input(stream, block, by, direction)
+        for labels, x in found:
+            names += labels
+            values.append(x)
+    # one transfer for all parts
+    parts = dict(zip(names, torch.cat(values).tolist(), strict=True))
     # the logit before a bound
     x = stream.logits if head.softcap is None else replace(head, softcap=None).logits(end)
     logit = x[0, 0, token] - (0.0 if against is None else x[0, 0, against])
     return LogitAttribution(float(logit), parts, float(frozen.constant(token, against)))
 
 
-def _by_neuron(stream: ResidualStream, block: int, direction: Tensor) -> dict[str, float]:
-    """Parts of one block by neuron: hidden_n · (w_n · direction), in one product."""
-    parts: dict[str, float] = {}
+INPUTS = {"head": "heads", "neuron": "hidden"}  # what the last matrix of a part reads
+Labelled = Iterator[tuple[list[str], Tensor]]
+
+
+def _by_input(stream: ResidualStream, block: int, by: str, direction: Tensor) -> Labelled:
+    """Parts of one block by head or neuron: x_n · (w_n · direction), in one product."""
     for name, out in stream.block_parts(block):
-        value, hidden = float(out[0, 0].to(direction) @ direction), f"{name}.hidden"
-        if hidden not in stream.activations:
-            parts[name] = value
+        value, inner = out[0, 0].to(direction) @ direction, f"{name}.{INPUTS.get(by)}"
+        if inner not in stream.activations:
+            yield [name], value[None]
             continue
-        post, factor = stream.post_norm(name), stream.factor(name)
-        back = direction if post is None else post.at(0, 0).pull_back(direction)
-        weights = stream.writer_weight(hidden).to(direction) @ back
-        values = factor * weights * stream.activations[hidden][0, 0].to(direction)
-        parts |= {f"{name} neuron {n}": x for n, x in enumerate(values.tolist())}
-        parts[f"{name} bias"] = value - float(values.sum())
-    return parts
+        x = stream.activations[inner][0, 0].to(direction)  # (neuron,) or (head, value)
+        back = stream.writer_weight(inner).to(direction) @ _pull_back(stream, name, direction)
+        values = stream.factor(name) * back.view_as(x) * x
+        yield _with_bias(name, by, values.sum(-1) if by == "head" else values, value)
 
 
 def _by_source(
     stream: ResidualStream, block: int, batch: int, position: int, direction: Tensor
-) -> dict[str, float]:
+) -> Labelled:
     """Parts of one block by head and attended position: w_ij (v_j W_O) · direction."""
-    parts: dict[str, float] = {}
     for name, out in stream.block_parts(block):
-        value, heads = float(out[0, 0].to(direction) @ direction), f"{name}.heads"
+        value, heads = out[0, 0].to(direction) @ direction, f"{name}.heads"
         site = stream.site(name)
         if site is None or heads not in stream.activations:
-            parts[name] = value
+            yield [name], value[None]
             continue
-        post, factor = stream.post_norm(name), stream.factor(name)
-        back = direction if post is None else post.at(0, 0).pull_back(direction)
-        shape = stream.activations[heads].shape[-2:]
-        by_head = (stream.writer_weight(heads).to(direction) @ back).unflatten(0, shape)
+        back = stream.writer_weight(heads).to(direction) @ _pull_back(stream, name, direction)
+        by_head = back.unflatten(0, stream.activations[heads].shape[-2:])
         row = resolve_index("position", position, site.queries)
         w = site.window(rows=slice(row, row + 1))[batch, :, 0].to(direction)
         v = site.v[batch].to(direction).repeat_interleave(site.heads // site.v.shape[1], 0)
-        values = factor * w * torch.einsum("hjv,hv->hj", v, by_head)
-        for h, row in enumerate(values.tolist()):
-            parts |= {f"{name} head {h} from {j}": x for j, x in enumerate(row)}
-        parts[f"{name} bias"] = value - float(values.sum())
-    return parts
+        values = stream.factor(name) * w * torch.einsum("hjv,hv->hj", v, by_head)
+        yield _with_bias(name, "head", values, value)
+
+
+def _pull_back(stream: ResidualStream, name: str, direction: Tensor) -> Tensor:
+    """The direction before the norm behind a part."""
+    post = stream.post_norm(name)
+    return direction if post is None else post.at(0, 0).pull_back(direction)
+
+
+def _with_bias(name: str, by: str, values: Tensor, total: Tensor) -> tuple[list[str], Tensor]:
+    """Labels and values, (part,) or (head, source); the bias is what is left of the total."""
+    labels = [f"{name} {by} {n}" for n in range(len(values))]
+    if values.ndim == 2:
+        labels = [f"{label} from {j}" for label in labels for j in range(values.shape[1])]
+    rest = total - values.sum()
+    return [*labels, f"{name} bias"], torch.cat([values.flatten(), rest[None]])

@@ -24,10 +24,12 @@ from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_int, resolve_index
+from regard.ops.terms import upcast
 
 By = Literal["part", "head"]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the sum, relative; half precision 3e-2
 MODULES = ("self", "cross", "mlp")
+INNER = ("heads", "hidden")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +98,15 @@ class ResidualStream:
 
     def _block_factors(self, block: int) -> dict[str, float]:
         """The factor of each part of a block, 1 in most models; found by least squares if not."""
+        if not self._factors:
+            self._factors.update(self._unit_factors())
         if block in self._factors:
             return self._factors[block]
         prefix = f"{self.stack}.{block}"
         names = [m for m in MODULES if f"{prefix}.{m}.out" in self.activations]
-        outs = [self.activations[f"{prefix}.{m}.out"].detach().float() for m in names]
+        outs = [upcast(self.activations[f"{prefix}.{m}.out"].detach()) for m in names]
         before, after = (self.activations[f"{prefix}.residual_{s}"].detach() for s in ("in", "out"))
-        change = after.float() - before.float()
+        change = upcast(after) - upcast(before)
         factors = [1.0] * len(names)
         if not _is_close(sum(outs), change, after):
             columns = torch.stack([x.flatten() for x in outs], 1).double()
@@ -116,6 +120,22 @@ class ResidualStream:
                 )
         self._factors[block] = dict(zip(names, factors, strict=True))
         return self._factors[block]
+
+    def _unit_factors(self) -> dict[int, dict[str, float]]:
+        """Factors of 1 for the blocks that are plain sums, compared all at once."""
+        prefixes = [f"{self.stack}.{block}" for block in range(self.depth)]
+        names = [m for m in MODULES if f"{prefixes[0]}.{m}.out" in self.activations]
+        suffixes = ["residual_in", *(f"{m}.out" for m in names), "residual_out"]
+        if any(f"{p}.{s}" not in self.activations for p in prefixes for s in suffixes):
+            return {}
+        before, *outs, after = (
+            torch.stack([self.activations[f"{p}.{s}"].detach() for p in prefixes]).flatten(1)
+            for s in suffixes
+        )
+        error = sum((upcast(x) for x in outs), upcast(before)) - upcast(after)
+        allowed = TOLERANCE.get(after.dtype, 3e-2) * after.abs().amax(1)
+        close = (error.abs().amax(1) <= allowed).tolist()
+        return {block: dict.fromkeys(names, 1.0) for block, ok in enumerate(close) if ok}
 
     def factor(self, name: str) -> float:
         """The factor of a part, such as "decoder.3.mlp", in the sum; 1 in most models."""
@@ -134,7 +154,7 @@ class ResidualStream:
         """The output of each head through W_O, and a norm behind it."""
         heads = self.activations[f"{name}.heads"].detach()
         weight = self.writer_weight(f"{name}.heads").unflatten(0, heads.shape[-2:])
-        outs = torch.einsum("bthv,hvd->hbtd", heads.float(), weight.float())
+        outs = torch.einsum("bthv,hvd->hbtd", upcast(heads), upcast(weight))
         post = self.post_norm(name)
         return list(outs if post is None else post.apply(outs))
 
@@ -150,7 +170,7 @@ class ResidualStream:
         """The norm between a part and the residual stream, frozen; None in most models."""
         if name not in self._post_norms:
             module = self.points[f"{name}.out"].module
-            inner = next(s for s in ("heads", "hidden", "in") if f"{name}.{s}" in self.points)
+            inner = next(s for s in (*INNER, "in") if f"{name}.{s}" in self.points)
             frozen = None
             if is_norm(module):
                 linear = self.points[f"{name}.{inner}"].module
@@ -212,6 +232,9 @@ def record_stream(
             sight.activations.append(point.name, x)
 
         for point in match_activations(points, globs, "stack"):
+            before, _, last = point.name.rpartition(".")
+            if only and last == "in" and any(f"{before}.{x}" in points for x in INNER):
+                continue  # nobody reads it
             for hook in point.hook(partial(keep, point)):
                 contexts.callback(hook.remove)
         run_model(model, inputs)

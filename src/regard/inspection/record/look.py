@@ -71,9 +71,8 @@ def look(
         activations=activations,
     )
     # activations alone need no interception, so the model runs as it is
-    tracking = (
-        nullcontext(ModuleTracker(model)) if activations is not None and not at else patched(model)
-    )
+    alone = at == "" and activations is not None
+    tracking = nullcontext(ModuleTracker(model)) if alone else patched(model)
     with tracking as tracker, ExitStack() as hooks:
         recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
         for hook in recorder.hook_activations():
