@@ -94,7 +94,7 @@ def test_own_file_through_the_command(own_file, tmp_path):
     assert right == ["False", "True"]
     assert files["page.html"].read_text().count("<article") == 3
     assert "{#z1}" in (gallery / "your-own.md").read_text()
-    assert sorted(file.name for file in (gallery / "figures").iterdir()) == ["Z1.png", "Z2.png"]
+    assert sorted(file.name for file in (gallery / "figures").iterdir()) == ["z1.png", "z2.png"]
 
 
 def test_json_and_cache(own_file):

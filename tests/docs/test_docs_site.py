@@ -15,6 +15,7 @@ SECTIONS = (
     "train",
     "run",
     "work",
+    "claims",
     "scale",
     "results",
     "reference",

@@ -67,7 +67,7 @@ def write_gallery(results: Sequence[Result], folder: str | Path) -> Path:
     'index.md'
     """
     folder = make_folder(folder)
-    figures = make_folder(folder / "figures")
+    make_folder(folder / "figures")
     lines = ["# Claims", "", read_text(TEMPLATE.with_name("gallery.md")), ""]
     for letter, group in _by_family(results):
         page = f"{SECTIONS[letter]}.md"
@@ -76,9 +76,9 @@ def write_gallery(results: Sequence[Result], folder: str | Path) -> Path:
         for result in group:
             link = f"[{result.id}]({page}#{result.id.lower()})"
             lines.append(f"| {link} | {_cell(result.claim.statement)} | {LABELS[result.found]} |")
-            picture = f"figures/{result.id}.png"
+            picture = f"figures/{result.id.lower()}.png"
             if result.evidence:
-                with atomic_write(figures / f"{result.id}.png") as file:
+                with atomic_write(folder / picture) as file:
                     file.write_bytes(_png(result))
             text += [f"## {result.id}. {result.claim.statement} {{#{result.id.lower()}}}", ""]
             text += [_render(result, picture), ""]
@@ -122,7 +122,7 @@ def _render(result: Result, picture: str) -> str:
         parts.append(f'<ul>{rows}</ul><p><img src="{picture}" alt="{alt}" loading="lazy"></p>')
         parts.append(f"<p><small>{result.seconds:.1f} s, {size} size{cached}</small></p>")
     if claim.code:
-        text = escape(claim.code)
+        text = escape(claim.code).replace("](", "]&#40;")  # no link in Markdown
         parts.append(f"<details><summary>Code</summary><pre><code>{text}</code></pre></details>")
     return "".join(parts)
 
