@@ -64,7 +64,7 @@ def test_collection_is_complete():
 def test_found_as_declared(letter):
     quick = [claim for claim in select_claims([letter]) if not claim.trained]
     differing = [
-        f"{r.id}: declared {r.claim.verdict}, found {r.found} {r.error}"
+        f"{r.id}: declared {r.claim.verdict}, found {r.verdict} {r.error}"
         for r in run_claims(quick, use_cache=False)
         if not r.agrees
     ]
@@ -75,7 +75,7 @@ def test_found_as_declared(letter):
 def test_trained_claims_found_as_declared():
     trained = [claim for claim in select_claims([]) if claim.trained]
     results = run_claims(trained, jobs=2, use_cache=False)
-    assert not [f"{r.id}: {r.found} {r.error}" for r in results if not r.agrees]
+    assert not [f"{r.id}: {r.verdict} {r.error}" for r in results if not r.agrees]
 
 
 def test_own_file_through_the_command(own_file, tmp_path):
@@ -110,7 +110,7 @@ def test_json_and_cache(own_file):
 def test_side_by_side_equals_one_process(own_file):
     claims = select_claims([str(own_file), "A"])
     one, two = (run_claims(claims, jobs=jobs, use_cache=False) for jobs in (1, 2))
-    assert [(r.id, r.found, r.error) for r in one] == [(r.id, r.found, r.error) for r in two]
+    assert [(r.id, r.verdict, r.error) for r in one] == [(r.id, r.verdict, r.error) for r in two]
 
 
 def test_unknown_id_names_the_nearest():

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from regard.claims.charts import describe_chart, draw_chart
 from regard.claims.claim import FAMILIES, Verdict
-from regard.claims.results import Result, summary
+from regard.claims.results import Result, summarise
 from regard.files import atomic_write, make_folder, read_text, write_text
 from regard.inspection.figures.canvas import render
 
@@ -35,7 +35,7 @@ def write_page(results: Sequence[Result], path: str | Path) -> Path:
     sections = []
     for letter, group in _by_family(results):
         items = "".join(
-            f'<article class="{result.found or "failed"}" id="{result.id}">'
+            f'<article class="{result.verdict or "failed"}" id="{result.id}">'
             f'<h3><a href="#{result.id}">{result.id}</a> {escape(result.claim.statement)}</h3>'
             f"{_render(result, _data_url(result))}</article>"
             for result in group
@@ -44,7 +44,7 @@ def write_page(results: Sequence[Result], path: str | Path) -> Path:
             f'<section><h2 id="{letter}">{escape(FAMILIES[letter])}</h2>{items}</section>'
         )
     parts = {
-        "SUMMARY": escape(summary(results)),
+        "SUMMARY": escape(summarise(results)),
         "LINKS": "".join(
             f'<a href="#{letter}">{escape(FAMILIES[letter])}</a>'
             for letter, _ in _by_family(results)
@@ -75,7 +75,7 @@ def write_gallery(results: Sequence[Result], folder: str | Path) -> Path:
         text = [f"# {FAMILIES[letter]}", ""]
         for result in group:
             link = f"[{result.id}]({page}#{result.id.lower()})"
-            lines.append(f"| {link} | {_cell(result.claim.statement)} | {LABELS[result.found]} |")
+            lines.append(f"| {link} | {_cell(result.claim.statement)} | {LABELS[result.verdict]} |")
             picture = f"figures/{result.id.lower()}.png"
             if result.evidence:
                 with atomic_write(folder / picture) as file:
@@ -101,8 +101,8 @@ def _cell(text: str) -> str:
 def _render(result: Result, picture: str) -> str:
     """Verdict, sentences, numbers and picture of a claim, as HTML."""
     claim, evidence = result.claim, result.evidence
-    parts = [f'<p class="verdict"><b>{LABELS[result.found]}</b>']
-    if result.found and not result.agrees:
+    parts = [f'<p class="verdict"><b>{LABELS[result.verdict]}</b>']
+    if result.verdict and not result.agrees:
         parts.append(f" (declared: {LABELS[claim.verdict]})")
     parts.append(f" · source: {claim.source}</p>")
     sentences = {
@@ -170,7 +170,7 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
     category = ElementTree.SubElement(quiz, "question", type="category")
     _text(category, "category", "$course$/top/Claims about sequence models")
     for result in results:
-        if result.found not in CHOICES or result.evidence is None:
+        if result.verdict not in CHOICES or result.evidence is None:
             continue
         question = ElementTree.SubElement(quiz, "question", type="multichoice")
         _text(question, "name", f"{result.id} {result.claim.statement}"[:100])
@@ -183,7 +183,7 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
         feedback = _text(
             question,
             "generalfeedback",
-            f"<p><b>{CHOICES[result.found]}.</b> {escape(words)}</p><ul>{numbers}</ul>"
+            f"<p><b>{CHOICES[result.verdict]}.</b> {escape(words)}</p><ul>{numbers}</ul>"
             f'<p><img src="@@PLUGINFILE@@/{file}" alt="{alt}"></p>',
             html=True,
         )
@@ -194,7 +194,7 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
         ElementTree.SubElement(question, "shuffleanswers").text = "false"
         ElementTree.SubElement(question, "answernumbering").text = "none"
         for verdict, text in CHOICES.items():
-            fraction = "100" if verdict == result.found else "0"
+            fraction = "100" if verdict == result.verdict else "0"
             answer = ElementTree.SubElement(question, "answer", fraction=fraction, format="html")
             ElementTree.SubElement(answer, "text").text = text
     ElementTree.indent(quiz)

@@ -41,7 +41,7 @@ class Result:
         return CLAIMS[self.id]
 
     @property
-    def found(self) -> Verdict | None:
+    def verdict(self) -> Verdict | None:
         """The verdict that the evidence supports; None if the experiment failed."""
         if self.claim.experiment is None:
             return self.claim.verdict
@@ -50,7 +50,7 @@ class Result:
     @property
     def agrees(self) -> bool:
         """Whether the declared verdict was found."""
-        return self.found == self.claim.verdict
+        return self.verdict == self.claim.verdict
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON data, with the text of the claim."""
@@ -59,10 +59,16 @@ class Result:
         if self.evidence and evidence:
             evidence["chart"]["kind"] = type(self.evidence.chart).__name__
         fields = {k: v for k, v in vars(self).items() if k not in ("id", "evidence")}
-        return {**about, "found": self.found, "agrees": self.agrees, **fields, "evidence": evidence}
+        return {
+            **about,
+            "found": self.verdict,
+            "agrees": self.agrees,
+            **fields,
+            "evidence": evidence,
+        }
 
 
-def read_result(data: dict[str, Any]) -> Result:
+def result_from_dict(data: dict[str, Any]) -> Result:
     """The result that `Result.to_dict` wrote."""
     evidence = data["evidence"]
     if evidence:
@@ -80,7 +86,9 @@ def read_result(data: dict[str, Any]) -> Result:
 def load_cached(name: str, trial: Trial) -> Result | None:
     """The stored result of the same code, size, seed and device, if there is one."""
     try:
-        return replace(read_result(parse_json(_cache_file(name, trial).read_bytes())), cached=True)
+        return replace(
+            result_from_dict(parse_json(_cache_file(name, trial).read_bytes())), cached=True
+        )
     except (OSError, ValueError, KeyError, TypeError):  # absent or damaged: run again
         return None
 
@@ -139,7 +147,7 @@ def junit_xml(results: Iterable[Result]) -> str:
         elif result.claim.experiment is None:
             ElementTree.SubElement(case, "skipped", message=result.claim.remark)
         elif not result.agrees:
-            text = f"declared {result.claim.verdict}, found {result.found}"
+            text = f"declared {result.claim.verdict}, found {result.verdict}"
             ElementTree.SubElement(case, "failure", message=text)
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", str(len(suite.findall("testcase/error"))))
@@ -147,14 +155,14 @@ def junit_xml(results: Iterable[Result]) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def summary(results: Sequence[Result]) -> str:
+def summarise(results: Sequence[Result]) -> str:
     """How many claims have each verdict, how many were cached, differ or failed.
 
-    >>> summary([Result(id="A1", error="ValueError: nan")])
+    >>> summarise([Result(id="A1", error="ValueError: nan")])
     '1 claim: 1 failed to run'
     """
     counts = {
-        name: sum(r.found == name for r in results)
+        name: sum(r.verdict == name for r in results)
         for name in ("true", "conditional", "false", "open", "literature")
     }
     counts["cached"] = sum(r.cached for r in results)

@@ -68,7 +68,7 @@ def run_claims(
         use_cache: take results of the same code, size, seed and device from the cache.
         progress: called with every result, in the order of completion.
 
-    >>> [(r.id, r.found) for r in run_claims(select_claims(["A1"]), use_cache=False)]
+    >>> [(r.id, r.verdict) for r in run_claims(select_claims(["A1"]), use_cache=False)]
     [('A1', 'true')]
     """
     claims, results = list(claims), dict[str, Result]()

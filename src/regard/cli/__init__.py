@@ -24,7 +24,7 @@ COMMANDS = """
 # or in the module of another command
 MODULES = dict.fromkeys(["label", "tag"], "apply") | dict.fromkeys(["data", "new"], "recipes")
 MODULES |= dict.fromkeys(["cost", "evaluate", "export", "quantize", "report"], "runs")
-MODULES |= {"resume": "train", "version": "output"}
+MODULES |= {"resume": "train", "version": "output", "heads": "look", "verify": "look"}
 
 
 class Commands(TyperGroup):

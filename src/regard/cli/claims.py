@@ -41,7 +41,7 @@ def claims(
     """
     from regard.claims import gallery as pages
     from regard.claims import junit_xml, run_claims, select_claims
-    from regard.claims.results import summary
+    from regard.claims.results import summarise
     from regard.cli.output import print_message, progress_bar
     from regard.files import write_text
 
@@ -66,7 +66,7 @@ def claims(
     else:
         for result in results:
             print(_describe(result, details=len(results) <= 10, code=code))
-        print(summary(results))
+        print(summarise(results))
     if run_all and not page and not gallery:
         page = Path("claims.html")
     for write, path in ((pages.write_page, page), (pages.write_quiz, quiz)):
@@ -102,7 +102,7 @@ def _describe(result, *, details: bool, code: bool) -> str:
     from regard.claims.gallery import LABELS
 
     claim = result.claim
-    lines = [f"{claim.id:4} {LABELS[result.found]}: {claim.statement}"]
+    lines = [f"{claim.id:4} {LABELS[result.verdict]}: {claim.statement}"]
     if result.error:
         lines.append(f"     {result.error}")
     elif not result.agrees:

@@ -51,7 +51,7 @@ def sigmoid_symmetry(trial: Trial) -> Evidence:
     remark="In the convention h' = (1 − z) h + z ĥ; the z of torch is 1 − z.",
     refutation="a change of the state that is not z · ‖ĥ − h‖, or that stays as z goes to 0",
 )
-def small_update_gate_keeps(trial: Trial) -> Evidence:
+def small_update_gate(trial: Trial) -> Evidence:
     weights, x, h = _gru(trial), trial.normal(DIM), trial.normal(HIDDEN)
     biases = torch.linspace(-14, 6, 21)
     steps = [gru_step(x, h, _set_gate(weights, "z", float(b))) for b in biases]
@@ -149,7 +149,7 @@ def zero_input_changes_state(trial: Trial) -> Evidence:
     condition="The recurrent weights U are not 0: gradients flow through i, o and the candidate.",
     refutation="zero gradients with U ≠ 0, or gradients of earlier inputs with U = 0",
 )
-def forget_zero_keeps_gradients(trial: Trial) -> Evidence:
+def gradients_at_forget_zero(trial: Trial) -> Evidence:
     with_u, without_u = (_input_gradients(trial, forget=SHUT, u_gain=g) for g in (1.0, 0.0))
     return Evidence(
         holds=bool((with_u > 1e-6).all() and (without_u > 1e-6).all()),
