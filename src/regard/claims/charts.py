@@ -47,6 +47,9 @@ class Lines:
                 low, high = self.bands[name]
                 axes.fill_between(self.x, low, high, color=COLORS[n % 7], alpha=0.2, linewidth=0)
         _finish(axes, self.x_label, self.y_label, self.log, legend=len(self.curves) > 1)
+        if "x" in self.log and len(self.x) <= 6:  # labels of a log axis would overlap
+            axes.set_xticks(self.x, [f"{x:g}" for x in self.x])
+            axes.xaxis.minorticks_off()
 
 
 @dataclass(frozen=True)

@@ -94,23 +94,32 @@ def weights_explain(trial: Trial) -> Evidence:
 )
 def encoder_is_independent(trial: Trial) -> Evidence:
     model, source, target = _translation(trial)
-    changes = []
-    for position in range(target.shape[1]):
-        other = target.clone()
-        other[0, position] = (other[0, position] + 1) % VOCAB
-        changes.append((_encodings(model, source, other) - _encodings(model, source, target)).abs())
-    change = torch.stack(changes).amax((1, 2, 3))
+    before = _encodings(model, source, target)
+    by_target, by_source = [], []
+    for position in range(5):
+        by_target.append(_encodings(model, source, _other(target, position)) - before)
+        by_source.append(_encodings(model, _other(source, position), target) - before)
+    changes = {
+        name: torch.stack(change).abs().amax((1, 2, 3))
+        for name, change in {"a target token": by_target, "a source token": by_source}.items()
+    }
     loss = model(source, target).square().sum()
     gradient = torch.autograd.grad(loss, list(model.encoder.parameters()))
     norm = torch.stack([g.norm() for g in gradient]).norm()
     return Evidence(
-        holds=change.max() == 0 and norm > 0,
+        holds=changes["a target token"].max() == 0
+        and changes["a source token"].min() > 1e-6
+        and norm > 0,
         measures=[
-            Measure("largest change of the encoding by any target token", change.max()),
+            *(
+                Measure(f"largest change of the encoding by {k}", v.max())
+                for k, v in changes.items()
+            ),
             Measure("norm of the encoder's gradient from the decoder's loss", norm),
         ],
         chart=Bars(
-            {f"target {n + 1}": c for n, c in enumerate(change)}, y_label="change of the encoding"
+            {f"position {n + 1}": {k: v[n] for k, v in changes.items()} for n in range(5)},
+            y_label="change of the encoding",
         ),
     )
 
@@ -126,8 +135,7 @@ def decoder_reads_all(trial: Trial) -> Evidence:
     model, source, target = _translation(trial)
     before, changes = model(source, target), []
     for position in range(source.shape[1]):
-        other = source.clone()
-        other[0, position] = (other[0, position] + 1) % VOCAB
+        other = _other(source, position)
         changes.append((model(other, target) - before).abs().amax(-1)[0])
     change = torch.stack(changes, 1).detach()
     return Evidence(
@@ -323,6 +331,13 @@ def kinds_of_attention(trial: Trial) -> Evidence:
 def _translation(trial: Trial) -> tuple[Translator, Tensor, Tensor]:
     model = trial.build(lambda: Translator(translator_tiny(vocab=VOCAB))).requires_grad_()
     return model, trial.integers(VOCAB, 1, 7), trial.integers(VOCAB, 1, 5)
+
+
+def _other(tokens: Tensor, position: int) -> Tensor:
+    """The tokens, with another one at a position."""
+    tokens = tokens.clone()
+    tokens[0, position] = (tokens[0, position] + 1) % VOCAB
+    return tokens
 
 
 def _encodings(model: Translator, source: Tensor, target: Tensor) -> Tensor:
