@@ -48,6 +48,8 @@ def stops(trial):
 def own_file(tmp_path, monkeypatch):
     """A user's file with a right claim, a wrongly declared one and one that fails to run."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("Z1", "Z2", "Z3"):  # an example of the docs registers one too
+        monkeypatch.delitem(CLAIMS, name, raising=False)
     file = tmp_path / "own_claims.py"
     file.write_text(OWN)
     yield file
@@ -57,7 +59,7 @@ def own_file(tmp_path, monkeypatch):
 
 def test_collection_is_complete():
     expected = {f"{letter}{n}" for letter, numbers in NUMBERS.items() for n in numbers}
-    assert set(CLAIMS) == expected
+    assert {name for name in CLAIMS if name[0] != "Z"} == expected
 
 
 @pytest.mark.parametrize("letter", NUMBERS)
