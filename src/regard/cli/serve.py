@@ -1,5 +1,6 @@
-"""`regard serve`: an HTTP API of trained runs."""
+"""`regard serve`: the explorer and the HTTP API of models."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,11 +8,17 @@ import typer
 
 def serve(
     names: Annotated[
-        list[str], typer.Argument(metavar="RUN…", help="Run folders or names of pretrained models.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL…]",
+            help="Run folders, Hugging Face folders, saved sights or pretrained models; by default "
+            "the pretrained models and the runs in --runs.",
+        ),
+    ] = None,
     api: Annotated[
-        bool, typer.Option("--api", help="Serve the HTTP API, described by /openapi.json.")
-    ] = True,
+        bool, typer.Option("--api", help="Serve the HTTP API only, without the page.")
+    ] = False,
+    runs: Annotated[Path, typer.Option(help="Folder whose runs the page lists.")] = Path("runs"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
     token: Annotated[
@@ -22,31 +29,51 @@ def serve(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda where available.")] = None,
     threads: Annotated[
-        int, typer.Option(help="Threads of the models on a CPU; small models need one.", min=1)
-    ] = 1,
+        int | None,
+        typer.Option(help="Threads of the models on a CPU: 1 with --api, else one per core.", min=1),
+    ] = None,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the default browser.")
+    ] = False,
 ) -> None:
-    """Serve runs over HTTP, each at the path of its verb, such as /translate; see /models.
+    """Open the explorer, a page that shows what models do, and serve them over HTTP.
 
+    Each named run is also served at the path of its verb, such as /translate; see /models.
     Waiting requests are computed as one batch. Example: curl -d '{"texts": ["3 days"],
     "to": ["de"]}' -H 'Content-Type: application/json' http://127.0.0.1:8000/translate
     """
-    from pathlib import Path
-
     import torch
 
     from regard.errors import ConfigError
     from regard.runs import load
     from regard.web.api import create_app, serve_app
+    from regard.web.explorer.catalog import Catalog, default_names
+    from regard.web.explorer.explorer import Explorer
     from regard.web.gate import LOOPBACK
 
     is_loopback = host in ("127.0.0.1", "localhost", "::1")
     if not is_loopback and not token:
         raise ConfigError(f"token: needs one to listen beyond loopback, on {host}, got none")
-    runs = {Path(name).name: load(name, device=device) for name in names}
-    if len(runs) < len(names):
-        raise ConfigError(f"runs: need different names, got {' '.join(names)}")
+    if api and not names:
+        raise ConfigError("MODEL: needs one or more for --api, got none; try phrases")
+    torch.set_num_threads(threads or (1 if api else torch.get_num_threads()))
+    explorer = None
+    if not api:
+        folders = [runs] if runs.is_dir() else []
+        explorer = Explorer(Catalog([*(names or default_names())], folders, device=device))
+    served = {Path(name).name: load(name, device=device) for name in names or [] if api}
+    if api and len(served) < len(names or []):
+        raise ConfigError(f"runs: need different names, got {' '.join(names or [])}")
     hosts = LOOPBACK if is_loopback else (*LOOPBACK, host)
-    torch.set_num_threads(threads)
-    app = create_app(runs, hosts=hosts, token=token)
-    print(f"http://{host}:{port}: {', '.join(app.paths)}; Ctrl-C stops", flush=True)
+    app = create_app(served, hosts=hosts, token=token, explorer=explorer)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    page = f"{address}/{f'#token={token}' if token else ''}"
+    lines = [] if api else [f"{page}: the explorer"]
+    lines += [f"{address}: {', '.join(app.paths)}"] if app.paths else []
+    print("; ".join([*lines, "Ctrl-C stops"]), flush=True)
+    if open_browser and not api:
+        import threading
+        import webbrowser
+
+        threading.Timer(0.5, webbrowser.open, [page]).start()
     serve_app(app, host=host, port=port)

@@ -22,6 +22,9 @@ from regard.data import Resampler
 from regard.decode import Sampling, Transcriber
 from regard.errors import ConfigError, RegardError
 from regard.runs import Run
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.routes import add_explorer
+from regard.web.explorer.static_files import page_files
 from regard.web.gate import LOOPBACK, BodyTooLarge, Gate
 from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, add_own_tasks
 from regard.web.server import Server
@@ -72,18 +75,20 @@ def create_app(
     hosts: Sequence[str] = LOOPBACK,
     token: str | None = None,
     worker: Worker | None = None,
+    explorer: Explorer | None = None,
 ) -> Gate:
-    """The ASGI application that serves runs by name.
+    """The ASGI application that serves runs by name, and the page of an explorer.
 
     Args:
         runs: open runs by the name that requests use.
         hosts: allowed Host headers.
         token: required of every request; None requires none.
         worker: that computes; a new one by default.
+        explorer: of the page at /; None serves no page.
 
     >>> app = create_app({"phrases": rg.load("phrases", device="cpu")})
     """
-    server = Server(runs, worker)
+    server = Server(runs, worker, has_page=explorer is not None)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -101,6 +106,8 @@ def create_app(
     _add_files(app, server)
     _add_completions(app, server)
     add_own_tasks(app, server)
+    if explorer is not None:
+        add_explorer(app, explorer, server.worker)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
@@ -116,7 +123,8 @@ def create_app(
         return server.metrics()
 
     paths = dict.fromkeys(path for paths in server.paths.values() for path in paths)
-    return Gate(app, paths=list(paths), hosts=hosts, token=token)
+    pages = () if explorer is None else page_files()
+    return Gate(app, paths=list(paths), hosts=hosts, token=token, open_paths=pages)
 
 
 def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:

@@ -2,12 +2,13 @@
 
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
 MAX_BODY, MAX_JSON = 64 << 20, 8 << 20  # bytes of a file and of any other body
-FILE_PATHS = ("/classify", "/transcribe")  # their bodies are files
+FILE_PATHS = ("/classify", "/transcribe", "/explore/upload")  # their bodies are files
+PAGE_HEADER = "x-regard"  # sent by the page with every request; no other origin may add it
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -27,6 +28,7 @@ class Gate:
         hosts: allowed Host headers, without port.
         token: required as `Authorization: Bearer …`; None requires none.
         max_body: bytes of a body that is a file; of others at most MAX_JSON.
+        open_paths: that need no token: the code of the page, which is no secret.
     """
 
     def __init__(
@@ -37,8 +39,9 @@ class Gate:
         hosts: Sequence[str] = LOOPBACK,
         token: str | None = None,
         max_body: int = MAX_BODY,
+        open_paths: Collection[str] = (),
     ):
-        self.app, self.paths = app, tuple(paths)
+        self.app, self.paths, self.open_paths = app, tuple(paths), frozenset(open_paths)
         self.hosts, self.token, self.max_body = tuple(hosts), token, max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +69,11 @@ class Gate:
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             return 403, f"origin: needs to be this server, got {origin[:80]!r}"
+        if scope["type"] == "http" and scope["path"].startswith("/explore/"):
+            if scope["method"] != "GET" and PAGE_HEADER not in headers:
+                return 403, f"{PAGE_HEADER}: needs this header on every request that is not a GET"
+        elif self.token is not None and scope["path"] in self.open_paths:
+            return None
         if self.token is not None:
             given = headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self.token.encode()):

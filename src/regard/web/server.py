@@ -14,7 +14,7 @@ from regard.runs.apply.any_task import BY_VERB, has_own_apply
 from regard.web.worker import END, Worker
 
 # of these paths a task with an `apply` of its own gets none
-RESERVED = {*BY_VERB, "apply", "health", "models", "metrics", "v1", "openapi.json"}
+RESERVED = {*BY_VERB, "apply", "health", "models", "metrics", "v1", "openapi.json", "explore", "page"}
 # beside the path of its verb
 MORE_PATHS = {"generate": ["/v1/completions"], "transcribe": ["/transcribe/stream"]}
 MAX_PIPELINES = 32  # translation pipelines that are kept ready, one per combination of options
@@ -37,8 +37,10 @@ def paths(run: Run) -> list[str]:
 class Server:
     """The served runs, their worker, and counts of what was done."""
 
-    def __init__(self, runs: Mapping[str, Run], worker: Worker | None = None):
-        if not any(paths(run) for run in runs.values()):
+    def __init__(
+        self, runs: Mapping[str, Run], worker: Worker | None = None, *, has_page: bool = False
+    ):
+        if not has_page and not any(paths(run) for run in runs.values()):
             raise ConfigError(f"runs: need one or more with a task, got {' '.join(runs) or 'none'}")
         self.runs, self.worker, self.started = dict(runs), worker or Worker(), time.monotonic()
         self.requests: Counter[tuple[str, int]] = Counter()

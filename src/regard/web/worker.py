@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from regard.errors import RegardError
+from regard.web.jobs import Cancelled, Job
 
 MAX_WAITING = 256  # requests; more are refused with 503
 MAX_BATCH = 32  # inputs that are computed together
@@ -38,6 +39,9 @@ class _Request:
     key: Hashable  # requests with equal keys can be computed as one batch
     inputs: Sequence[Any]
     compute: Callable[[list[Any]], Sequence[Any]]
+    priority: int = 0
+    job: Job | None = None  # checked and cancelled while it is computed
+    view: Hashable | None = None  # a newer request of the same view replaces this one
     future: Future = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
 
@@ -82,6 +86,7 @@ class Worker:
         self.batch_sizes: Counter[int] = Counter()
         self._waiting: deque[_Request] = deque()
         self._joining: deque[Stream] = deque()
+        self._running: list[_Request] = []
         self._open: dict[Any, Stream] = {}
         self._expected, self._window = 0, 0.0
         self._changed, self._is_closed = threading.Condition(), False
@@ -103,6 +108,32 @@ class Worker:
     ) -> Future:
         """The future of `compute(inputs)`, possibly computed in one call with equal requests."""
         request = _Request(key, inputs, compute)
+        self._enqueue(self._waiting, request)
+        return request.future
+
+    def submit_job(
+        self,
+        job: Job,
+        compute: Callable[[], Any],
+        *,
+        view: Hashable | None = None,
+        priority: int = 0,
+    ) -> Future:
+        """The future of `[compute()]`; the newest job of a view cancels the older ones.
+
+        Args:
+            job: to cancel it with; `compute` checks it.
+            compute: what to do.
+            view: of the page that asks; None is never replaced.
+            priority: smaller ones are computed first.
+        """
+        request = _Request(object(), [None], lambda _: [compute()], priority, job, view)
+        if view is not None:
+            with self._changed:
+                older = [x for x in (*self._waiting, *self._running) if x.view == view]
+            for x in older:
+                assert x.job is not None
+                x.job.cancel()
         self._enqueue(self._waiting, request)
         return request.future
 
@@ -175,22 +206,29 @@ class Worker:
         self._expected = 0
 
     def _take_batch(self) -> list[_Request]:
-        """The first waiting request, and those of the same key that fit into one batch."""
-        batch, size, others = list[_Request](), 0, deque[_Request]()
+        """The first request of the best priority, and those of its key that fit into one batch."""
+        if not self._waiting:
+            return []
+        first = min(self._waiting, key=lambda request: request.priority)  # the oldest of equals
+        batch, size, others = [first], len(first.inputs), deque[_Request]()
         for request in self._waiting:
-            fits = not batch or size + len(request.inputs) <= self.max_batch
-            if (not batch or request.key == batch[0].key) and fits:
+            if request is first:
+                continue
+            if request.key == first.key and size + len(request.inputs) <= self.max_batch:
                 batch.append(request)
                 size += len(request.inputs)
             else:
                 others.append(request)
-        self._waiting = others
+        self._waiting, self._running = others, batch
         return batch
 
     def _compute(self, batch: list[_Request]) -> None:
         batch = [request for request in batch if request.future.set_running_or_notify_cancel()]
         inputs = [x for request in batch for x in request.inputs]
         if not batch:
+            return
+        if (job := batch[0].job) is not None and job.is_cancelled:
+            batch[0].future.set_exception(Cancelled("request: needs a client, got a newer request"))
             return
         self.batch_sizes[len(inputs)] += 1
         try:

@@ -1,0 +1,160 @@
+"""The models that the explorer may open: by name, from folders given at the start."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from regard.errors import ConfigError, FileError, suggestion
+from regard.files import parse_json
+from regard.inspection import Sight, load_sight
+from regard.runs import Run, load, pretrained_names
+from regard.runs.contents import RECIPE_FILE, read_recipe
+from regard.runs.load import find_run, holds_model
+
+MAX_OPEN = 4  # models in memory
+Kind = Literal["run", "hugging face", "model", "sight"]
+
+
+class CatalogEntry(NamedTuple):
+    """A model that can be opened.
+
+    >>> CatalogEntry("phrases", Path("phrases"), "run", "translate").verb
+    'translate'
+    """
+
+    name: str
+    path: Path
+    kind: Kind
+    verb: str | None = None  # of the task of a run
+    task: str | None = None
+    languages: tuple[str, ...] = ()  # that a translator writes
+
+    @property
+    def reads(self) -> str:
+        """What the model reads: text, image, sound, or nothing for a saved sight."""
+        if self.kind == "sight":
+            return "nothing"
+        return {"classify": "image", "transcribe": "sound"}.get(self.verb or "", "text")
+
+
+class Catalog:
+    """Models by name; requests never name a path.
+
+    Args:
+        names: run folders, Hugging Face folders, saved sights or names of pretrained models.
+        folders: folders whose runs are listed too, also those that appear later.
+
+    >>> Catalog(["phrases"]).entries["phrases"].verb
+    'translate'
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str | Path] = (),
+        folders: Iterable[Path] = (),
+        *,
+        device: str | None = None,
+    ):
+        self.folders, self.device = [Path(x).resolve() for x in folders], device
+        self._entries: dict[str, CatalogEntry] = {}
+        self._open: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        for name in names:
+            entry = describe(find_run(name))
+            if entry.name in self._entries:
+                raise ConfigError(f"names: need to differ, got {entry.name!r} twice")
+            self._entries[entry.name] = entry
+
+    @property
+    def entries(self) -> dict[str, CatalogEntry]:
+        """What can be opened now, the folders read anew."""
+        found = dict(self._entries)
+        for folder in self.folders:
+            for file in sorted(folder.glob(f"*/{RECIPE_FILE}")):
+                name = f"{folder.name}/{file.parent.name}"
+                if not file.resolve().is_relative_to(folder):  # a link that leads elsewhere
+                    continue
+                try:
+                    found.setdefault(name, describe(file.parent)._replace(name=name))
+                except FileError:  # a damaged run, or one that is just being written
+                    continue
+        return found
+
+    def entry(self, name: str) -> CatalogEntry:
+        """The entry of a name."""
+        known = self.entries
+        if name not in known:
+            raise ConfigError(
+                f"model: needs one of {', '.join(known) or 'none'}, got {name[:80]!r}"
+                f"{suggestion(name, known)}"
+            )
+        return known[name]
+
+    def run(self, name: str) -> Run:
+        """The open run of a name; at most a few stay in memory."""
+        entry = self.entry(name)
+        if entry.kind == "sight":
+            raise ConfigError(f"model: needs one that runs, got the saved sight {name!r}")
+        return self._opened(entry)
+
+    def sight(self, name: str) -> Sight:
+        """The saved sight of a name."""
+        entry = self.entry(name)
+        if entry.kind != "sight":
+            raise ConfigError(f"model: needs a saved sight, got {name!r}")
+        return self._opened(entry)
+
+    def _opened(self, entry: CatalogEntry) -> Any:
+        stamp = _stamp(entry.path)
+        with self._lock:
+            if entry.name in self._open and self._open[entry.name][0] == stamp:
+                self._open.move_to_end(entry.name)
+                return self._open[entry.name][1]
+        if entry.kind == "sight":
+            opened: Any = load_sight(entry.path)
+        else:
+            opened = load(entry.path, device=self.device)
+        with self._lock:
+            self._open[entry.name] = stamp, opened
+            while len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)
+        return opened
+
+    def version(self, name: str) -> float:
+        """Changes when the files of a model do: a run that trains gets new weights."""
+        return _stamp(self.entry(name).path)
+
+
+def default_names() -> list[str]:
+    """The pretrained models, in the order in which the page lists them.
+
+    >>> default_names()[0]
+    'phrases'
+    """
+    first = ("phrases", "stdlib", "phrases-gru", "glyphs", "morse")
+    return sorted(pretrained_names(), key=lambda x: (first.index(x) if x in first else 9, x))
+
+
+def describe(path: Path) -> CatalogEntry:
+    """The entry of a folder or file, read from its small files only."""
+    name = path.resolve().name
+    if path.is_file():
+        return CatalogEntry(path.stem, path, "sight")
+    if (path / RECIPE_FILE).is_file():
+        recipe = read_recipe(path)
+        languages = tuple(getattr(recipe.data, "languages", ()) or ())
+        return CatalogEntry(name, path, "run", recipe.data.verb, recipe.data.name, languages)
+    if holds_model(path):
+        return CatalogEntry(name, path, "model")
+    config = path / "config.json"
+    if not config.is_file():
+        raise FileError(f"{path}: needs a run, a model or a Hugging Face folder, got neither")
+    kind = (parse_json(config.read_text(encoding="utf-8")).get("architectures") or ["model"])[0]
+    return CatalogEntry(name, path, "hugging face", None, kind)
+
+
+def _stamp(path: Path) -> float:
+    files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*/latest*")]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)

@@ -1,0 +1,122 @@
+"""`Explorer`: answers queries about the models of a catalog."""
+
+import csv
+import hashlib
+import io
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+from regard.errors import ConfigError
+from regard.web.explorer.catalog import Catalog
+from regard.web.explorer.queries import Query, find_query
+from regard.web.explorer.recordings import Recordings
+from regard.web.jobs import Job
+
+MAX_ANSWERS, MAX_UPLOADS = 64 << 20, 64 << 20  # bytes kept of each
+MAX_UPLOAD = 16 << 20  # bytes of one file
+
+
+class Explorer:
+    """Answers queries; the page, the tests and the command line ask the same ones.
+
+    >>> explorer = Explorer(Catalog(["phrases"]))
+    >>> explorer.answer("models", {})["models"][0]["name"]
+    'phrases'
+    """
+
+    def __init__(self, catalog: Catalog):
+        self.catalog = catalog
+        self.recordings = Recordings(catalog)
+        self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
+
+    def answer(self, name: str, body: Any, job: Job | None = None) -> Any:
+        """The answer to a query as Python values, computed in this thread."""
+        return json.loads(self.answer_json(find_query(name), body, job or Job()))
+
+    def answer_json(self, query: Query, body: Any, job: Job) -> bytes:
+        """The answer as JSON; equal requests are computed once."""
+        request = query.parse(body)
+        key = self.answer_key(query, body)
+        if key is not None and (known := self.answers.get(key)) is not None:
+            return known
+        answer = query.compute(self, request, job)
+        encoded = json.dumps(answer, ensure_ascii=False, allow_nan=False).encode(errors="replace")
+        if key is not None:
+            self.answers.put(key, encoded)
+        return encoded
+
+    def known_answer(self, query: Query, body: Any) -> bytes | None:
+        """The answer if it was computed before."""
+        key = self.answer_key(query, body)
+        return None if key is None else self.answers.get(key)
+
+    def answer_key(self, query: Query, body: Any) -> Hashable | None:
+        """What the answer depends on: the request, and the files of the models it names."""
+        if not query.is_cached:
+            return None
+        names = [x for n, x in sorted(body.items()) if n in ("model", "other_model") and x]
+        known = self.catalog.entries
+        versions = [self.catalog.version(x) if x in known else 0.0 for x in names]
+        return query.name, json.dumps(body, sort_keys=True), tuple(versions)
+
+    def csv(self, query: Query, body: Any, job: Job) -> str:
+        """The table of an answer as CSV."""
+        if query.table is None:
+            raise ConfigError(f"query: needs one with a table, got {query.name!r}")
+        file = io.StringIO()
+        csv.writer(file).writerows(query.table(json.loads(self.answer_json(query, body, job))))
+        return file.getvalue()
+
+    def upload(self, content: bytes) -> str:
+        """Keep a file that a user dropped; the name to ask with."""
+        if not 0 < len(content) <= MAX_UPLOAD:
+            raise ConfigError(f"file: needs 1 to {MAX_UPLOAD} bytes, got {len(content)}")
+        name = hashlib.sha256(content).hexdigest()[:24]
+        self.uploads.put(name, content)
+        return name
+
+    def uploaded(self, name: str) -> bytes:
+        """The content of an uploaded file."""
+        content = self.uploads.get(name)
+        if content is None:
+            raise ConfigError("file: needs one that was uploaded, got another; try it once more")
+        return content
+
+
+class BoundedStore:
+    """Byte strings by key; the least recently used ones leave when there are too many.
+
+    >>> store = BoundedStore(10)
+    >>> store.put("a", b"12345678"), store.put("b", b"1234")
+    (None, None)
+    >>> store.get("a"), store.get("b")
+    (None, b'1234')
+    """
+
+    def __init__(self, max_bytes: int):
+        self.max_bytes, self.size = max_bytes, 0
+        self._items: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> bytes | None:
+        """The bytes of a key, or None."""
+        with self._lock:
+            if key not in self._items:
+                return None
+            self._items.move_to_end(key)
+            return self._items[key]
+
+    def put(self, key: Hashable, content: bytes) -> None:
+        """Keep bytes, unless they alone are too many."""
+        if len(content) > self.max_bytes:
+            return
+        with self._lock:
+            self.size += len(content) - len(self._items.pop(key, b""))
+            self._items[key] = content
+            while self.size > self.max_bytes:
+                self.size -= len(self._items.popitem(last=False)[1])
+
+

@@ -1,0 +1,141 @@
+"""The registry of queries: what the page can ask, each a function of a checked request."""
+
+import base64
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from regard.errors import ConfigError, suggestion
+from regard.web.jobs import Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from regard.web.explorer.explorer import Explorer
+
+MAX_CHARS = 400_000  # of a text
+Rows = Sequence[Sequence[Any]]  # of a table, the first one with the names of its columns
+
+
+class QueryRequest(BaseModel):
+    """Base of every request: an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ModelRequest(QueryRequest):
+    """A request about one model of the catalog."""
+
+    model: str = Field(max_length=200)
+
+
+class TextRequest(ModelRequest):
+    """A request about one text that a model reads, and writes if it is an encoder-decoder."""
+
+    text: str = Field(max_length=MAX_CHARS)
+    to: str | None = Field(None, max_length=20)
+    target: str | None = Field(None, max_length=MAX_CHARS)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A registered query."""
+
+    name: str
+    request: type[QueryRequest]
+    compute: "Callable[[Explorer, Any, Job], Any]"
+    table: Callable[[Any], Rows] | None = None  # of its answer, for CSV
+    figure: "Callable[[Any], Figure] | None" = None  # of its answer, for SVG and PNG
+    is_cached: bool = True
+    priority: int = 0  # smaller ones are computed first
+
+    def parse(self, body: Any) -> QueryRequest:
+        """The request of a JSON body; a ConfigError lists what is wrong with it."""
+        try:
+            return self.request.model_validate(body)
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()
+            ]
+            raise ConfigError("; ".join(problems)) from None
+
+
+_queries: dict[str, Query] = {}
+
+
+def query(
+    name: str,
+    request: type[QueryRequest],
+    *,
+    table: Callable[[Any], Rows] | None = None,
+    figure: "Callable[[Any], Figure] | None" = None,
+    is_cached: bool = True,
+    priority: int = 0,
+) -> "Callable[[Callable[[Explorer, Any, Job], Any]], Callable[[Explorer, Any, Job], Any]]":
+    """Register a function as a query; one that has the name of a view opens that view.
+
+    Args:
+        name: such as "text" or "text.cell".
+        request: what the query takes.
+        table: rows of an answer, for CSV.
+        figure: a matplotlib figure of an answer, for SVG and PNG.
+        is_cached: whether equal requests have equal answers.
+        priority: smaller ones are computed first.
+    """
+
+    def register(compute: "Callable[[Explorer, Any, Job], Any]") -> Any:
+        if name in _queries:
+            raise ConfigError(f"name: needs a new name of a query, got {name!r}")
+        _queries[name] = Query(name, request, compute, table, figure, is_cached, priority)
+        return compute
+
+    return register
+
+
+def query_names() -> list[str]:
+    """The names of all queries.
+
+    >>> "text" in query_names()
+    True
+    """
+    import regard.web.explorer.views  # noqa: F401  # registers them
+
+    return sorted(_queries)
+
+
+def find_query(name: str) -> Query:
+    """The query of a name.
+
+    >>> find_query("texts")
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: query: needs a known name, got 'texts'; try text
+    """
+    known = query_names()
+    if name not in known:
+        raise ConfigError(f"query: needs a known name, got {name[:40]!r}{suggestion(name, known)}")
+    return _queries[name]
+
+
+def pack(x: Tensor) -> dict[str, Any]:
+    """A tensor for JSON: its shape and its float32 values in base64, little-endian.
+
+    >>> pack(torch.zeros(2))
+    {'shape': [2], 'float32': 'AAAAAAAAAAA='}
+    """
+    values = x.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4")
+    return {"shape": list(x.shape), "float32": base64.b64encode(values.tobytes()).decode()}
+
+
+def finite(x: float) -> float | None:
+    """A number that JSON has, else None.
+
+    >>> finite(0.5), finite(float("nan"))
+    (0.5, None)
+    """
+    return x if math.isfinite(x) else None

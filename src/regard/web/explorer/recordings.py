@@ -1,0 +1,100 @@
+"""Recorded forward passes: one per model, input and edits, kept within a memory limit."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from regard.errors import LookError
+from regard.inspection import Edit, Sight, Site, what_if
+from regard.runs.text_model import Reading
+from regard.web.explorer.catalog import Catalog
+from regard.web.jobs import Job
+
+MAX_BYTES = 4 << 30  # of all recordings
+MAX_RECORDINGS = 64
+
+
+class Recordings:
+    """What models did with texts; a reading that was dropped is simply recorded again.
+
+    >>> readings = Recordings(Catalog(["phrases"]))
+    >>> readings.read("phrases", "3 days", to="de").target
+    '3 Tage'
+    """
+
+    def __init__(self, catalog: Catalog):
+        self.catalog = catalog
+        self._readings: OrderedDict[Hashable, Reading] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(
+        self,
+        model: str,
+        text: str,
+        *,
+        to: str | None = None,
+        target: str | None = None,
+        edits: Sequence[Edit] = (),
+        job: Job | None = None,
+    ) -> Reading:
+        """Sight, output and predictions of a model on a text; recorded once.
+
+        Args:
+            model: a name of the catalog.
+            text: what it reads.
+            to: target language of a translator.
+            target: what an encoder-decoder writes; its own translation by default.
+            edits: of the forward pass, as `rg.what_if` takes them.
+            job: to check between blocks.
+        """
+        entry = self.catalog.entry(model)
+        if entry.kind == "sight":
+            return Reading(self.catalog.sight(model), None)
+        key = (model, self.catalog.version(model), text, to, target, tuple(map(repr, edits)))
+        with self._lock:
+            if key in self._readings:
+                self._readings.move_to_end(key)
+                return self._readings[key]
+        reading = self._record(model, text, to, target, edits, job or Job())
+        with self._lock:
+            self._readings[key] = reading
+            while len(self._readings) > MAX_RECORDINGS or (
+                len(self._readings) > 1 and sum(map(_size, self._readings.values())) > MAX_BYTES
+            ):
+                self._readings.popitem(last=False)
+        return reading
+
+    def _record(
+        self,
+        model: str,
+        text: str,
+        to: str | None,
+        target: str | None,
+        edits: Sequence[Edit],
+        job: Job,
+    ) -> Reading:
+        text_model = self.catalog.run(model).text_model
+        if to is None and text_model.is_encoder_decoder and text_model.tokenizer is not None:
+            to = next(iter(text_model.tokenizer.languages), None)
+        target = text_model.complete_target(text, target, to)  # decoded by the unedited model
+        with ExitStack() as stack:
+            stack.enter_context(job.checking(text_model.model))
+            if edits:
+                stack.enter_context(what_if(text_model.model, *edits))
+            return text_model.read(text, target, to=to)
+
+
+def find_site(sight: Sight, name: str) -> Site:
+    """The first call of a site; the error lists the names."""
+    for site in sight:
+        if site.name == name:
+            return site
+    names = ", ".join(sight.names[:6])
+    raise LookError(f"site: needs one of {names} …, got {name[:80]!r}")
+
+
+def _size(reading: Reading) -> int:
+    tensors: list[Any] = [x for s in reading.sight for x in (s.q, s.k, s.v, s.out, s.lse)]
+    return sum(x.nbytes for x in tensors)

@@ -1,0 +1,145 @@
+"""HTTP of the explorer: one path per query, progress as server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from regard.errors import ConfigError, RegardError
+from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
+from regard.web.explorer.queries import Query, find_query, query_names
+from regard.web.explorer.static_files import add_page, offline_page
+from regard.web.jobs import Job
+from regard.web.worker import Busy, Worker
+
+PATIENCE = 0.4  # seconds before progress is reported instead of waiting for the answer
+PROGRESS_SECONDS = 0.2  # between two reports
+MAX_OFFLINE_ANSWERS = 400
+
+
+def add_explorer(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
+    """Add the page and its queries to an application."""
+    add_page(app)
+    for name in query_names():
+        _add_query(app, explorer, worker, find_query(name))
+
+    @app.post("/explore/upload")
+    async def upload(request: Request) -> dict[str, str]:
+        """Keep the file in the body; the answer has the name to ask with."""
+        content = b""
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > MAX_UPLOAD:
+                raise ConfigError(f"file: needs at most {MAX_UPLOAD} bytes, got more")
+        return {"file": explorer.upload(content)}
+
+    @app.post("/explore/offline")
+    async def offline(request: Request) -> Response:
+        """One HTML file with a view and the answers that the page has got for it."""
+        body = await _json(request)
+        answers = body.get("answers", []) if isinstance(body, dict) else None
+        if not isinstance(answers, list) or len(answers) > MAX_OFFLINE_ANSWERS:
+            raise ConfigError(f"answers: needs a list of at most {MAX_OFFLINE_ANSWERS}")
+        return Response(offline_page(str(body.get("state", "")), answers), media_type="text/html")
+
+
+def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -> None:
+    async def respond(request: Request) -> Response:
+        body = await _json(request)
+        query.parse(body)  # raised before it waits for the worker
+        wants_csv = "text/csv" in request.headers.get("accept", "")
+        if not wants_csv and (known := explorer.known_answer(query, body)) is not None:
+            return Response(known, media_type="application/json")
+        job = Job()
+
+        def compute() -> bytes:
+            job.report(0.0, "computing")
+            if wants_csv:
+                return explorer.csv(query, body, job).encode()
+            return explorer.answer_json(query, body, job)
+
+        view = request.headers.get("x-regard-view")
+        future = worker.submit_job(
+            job, compute, view=view and view[:80], priority=query.priority
+        )
+        return await _response(request, job, future, "text/csv" if wants_csv else None)
+
+    schema = {"content": {"application/json": {"schema": query.request.model_json_schema()}}}
+    app.add_api_route(
+        f"/explore/{query.name}",
+        respond,
+        methods=["POST"],
+        summary=(query.compute.__doc__ or query.name).strip().splitlines()[0],
+        openapi_extra={"requestBody": schema | {"required": True}},
+    )
+
+
+async def _json(request: Request) -> Any:
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise ConfigError("body: needs JSON, got something else") from None
+    if not isinstance(body, dict):
+        raise ConfigError(f"body: needs an object, got a {type(body).__name__}")
+    return body
+
+
+async def _response(
+    request: Request, job: Job, future: Future, media_type: str | None
+) -> Response:
+    """The answer, or a stream of progress where it takes long and the client can read one."""
+    done = asyncio.wrap_future(future)
+    left = asyncio.ensure_future(_disconnect(request))
+    streams = "text/event-stream" in request.headers.get("accept", "")
+    await asyncio.wait(
+        (done, left), timeout=PATIENCE if streams else None, return_when=asyncio.FIRST_COMPLETED
+    )
+    if left.done() and not done.done():
+        job.cancel()
+        done.cancel()
+        return Response(status_code=499)  # nobody reads it
+    if done.done():
+        left.cancel()
+        (content,) = done.result()
+        return Response(content, media_type=media_type or "application/json")
+    return StreamingResponse(_events(job, done, left), media_type="text/event-stream")
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> AsyncIterator[bytes]:
+    """Progress until the answer is there; closing the connection cancels the job."""
+    try:
+        while not done.done():
+            fraction, text = job.progress
+            yield _event("progress", json.dumps({"fraction": fraction, "text": text}).encode())
+            await asyncio.wait((done, left), timeout=PROGRESS_SECONDS)
+            if left.done():
+                return
+        try:
+            yield _event("answer", done.result()[0])
+        except RegardError as error:
+            status = 503 if isinstance(error, Busy) else 400
+            yield _event("error", json.dumps({"error": str(error), "status": status}).encode())
+        except Exception as error:
+            text = f"server: failed with {type(error).__name__}; its log has the traceback"
+            yield _event("error", json.dumps({"error": text, "status": 500}).encode())
+            raise
+    finally:
+        left.cancel()
+        if not done.done():
+            job.cancel()
+            with suppress(asyncio.CancelledError):
+                done.cancel()
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)

@@ -1,0 +1,36 @@
+"""The list of models that every view begins with."""
+
+from typing import Any
+
+from regard.web.explorer.catalog import CatalogEntry
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import QueryRequest, query
+from regard.web.jobs import Job
+
+EXAMPLES = {  # inputs to begin with, by task
+    "phrases": ["3 days", "March 5, 2024", "Monday, Tuesday, and Friday", "€12.50"],
+    "stdlib": ["def main(argv):\n    parser = argparse.", "import os\nimport sys\n\nclass "],
+}
+FALLBACK = ["When Mary and John went to the store, John gave a drink to"]
+
+
+class ModelsRequest(QueryRequest):
+    """The request of the list takes nothing."""
+
+
+@query("models", ModelsRequest, is_cached=False, priority=-1)
+def models(explorer: Explorer, request: ModelsRequest, job: Job) -> dict[str, Any]:
+    """The models that can be opened, with what they read and examples of it."""
+    return {"models": [_as_dict(entry) for entry in explorer.catalog.entries.values()]}
+
+
+def _as_dict(entry: CatalogEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "task": entry.task,
+        "verb": entry.verb,
+        "reads": entry.reads,
+        "languages": list(entry.languages),
+        "examples": EXAMPLES.get(entry.task or "", FALLBACK) if entry.reads == "text" else [],
+    }

@@ -1,0 +1,65 @@
+"""Jobs of the worker: cancellable computations that report progress."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from regard.errors import RegardError
+
+
+class Cancelled(RegardError):
+    """The client left, or a newer request of the same view replaced this one."""
+
+
+class Job:
+    """One computation: `check` it between steps, `report` how far it is.
+
+    >>> job = Job()
+    >>> job.cancel()
+    >>> job.check()
+    Traceback (most recent call last):
+        ...
+    regard.web.jobs.Cancelled: request: needs a client that waits, got a newer request or none
+    """
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+        self.progress: tuple[float, str] = (0.0, "waiting")
+        self.on_progress: Callable[[], None] = lambda: None
+
+    def cancel(self) -> None:
+        """Make the next `check` raise; a job that has not begun never begins."""
+        self._cancelled.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the result any more."""
+        return self._cancelled.is_set()
+
+    def check(self) -> None:
+        """Raise `Cancelled` if nobody waits any more."""
+        if self.is_cancelled:
+            raise Cancelled("request: needs a client that waits, got a newer request or none")
+
+    def report(self, fraction: float, text: str = "") -> None:
+        """Say how far the job is, from 0 to 1, and stop here if it is cancelled."""
+        self.check()
+        self.progress = (min(max(fraction, 0.0), 1.0), text)
+        self.on_progress()
+
+    @contextmanager
+    def checking(self, model: nn.Module, text: str = "running the model") -> Iterator[None]:
+        """Check and report before each block of a model that runs inside the `with` block."""
+        stacks = [x for x in model.modules() if isinstance(x, nn.ModuleList)]
+        blocks = [block for stack in stacks for block in stack]
+        hooks = [
+            block.register_forward_pre_hook(lambda *_, n=n: self.report(n / len(blocks), text))
+            for n, block in enumerate(blocks)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()

@@ -1,0 +1,70 @@
+// The shell of the page: navigation, the view of the URL, what is being computed, the first steps.
+import { html, render, useEffect, useRef, useSignal, useState } from "./lib/dom.js";
+import { activity, cancelAll } from "./lib/api.js";
+import { theme, toggleTheme } from "./lib/colours.js";
+import { SaveMenu } from "./lib/save.js";
+import { linkTo, offline, openView, state } from "./lib/state.js";
+import { Guide } from "./lib/guide.js";
+import { loadModels } from "./lib/widgets.js";
+
+// Each module has: hint (a sentence), View({params}), and csv(params) -> [query, body] where it has a table.
+const VIEWS = {
+  text: ["Text", () => import("./views/text.js")],
+  "what-if": ["What-if", () => import("./views/what-if.js")],
+  atlas: ["Atlas", () => import("./views/atlas.js")],
+  time: ["Time", () => import("./views/time.js")],
+  image: ["Image", () => import("./views/image.js")],
+  sound: ["Sound", () => import("./views/sound.js")],
+  work: ["Work", () => import("./views/work.js")],
+  claims: ["Claims", () => import("./views/claims.js")],
+  cost: ["Cost", () => import("./views/cost.js")],
+  runs: ["Runs", () => import("./views/runs.js")],
+};
+
+function Shell() {
+  const { view, params } = useSignal(state);
+  const [module, setModule] = useState(null), [failed, setFailed] = useState("");
+  const root = useRef(null);
+  useSignal(theme);
+  document.documentElement.dataset.theme = theme.peek();
+  const [title, load] = VIEWS[view] ?? [];
+  useEffect(() => {
+    let live = true;
+    setFailed("");
+    document.title = title ? `${title} · Regard` : "Regard";
+    if (load) load().then((m) => live && setModule({ view, ...m })).catch((e) => live && setFailed(`This view could not be loaded: ${e.message}`));
+    return () => { live = false; };
+  }, [view]);
+  const ready = module?.view === view;
+  return html`
+    <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); root.current?.focus(); }}>Skip to the view</a>
+    <header class="bar">
+      <a class="brand" href=${linkTo("text")} onClick=${(e) => { e.preventDefault(); openView("text"); }}>Regard</a>
+      <nav aria-label="Views">${Object.entries(VIEWS).map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
+        onClick=${(e) => { if (e.metaKey || e.ctrlKey) return; e.preventDefault(); openView(name, keep(params)); }}>${text}</a>`)}</nav>
+      <button class="theme" onClick=${toggleTheme} aria-label=${theme.peek() === "dark" ? "Light colours" : "Dark colours"}>${theme.peek() === "dark" ? "☀" : "☾"}</button>
+    </header>
+    <main id="main" tabindex="-1" ref=${root}>
+      ${offline && html`<p class="banner">A saved page: what was on the screen when it was saved works, nothing else can be computed.</p>`}
+      ${!title && html`<p class="error">There is no view ${view}. <a href=${linkTo("text")}>Open the text view</a>.</p>`}
+      ${failed && html`<p class="error" role="alert">${failed}</p>`}
+      ${ready && html`<div class="head"><div><h1>${title}</h1><p class="hint">${module.hint}</p></div>
+        <${SaveMenu} root=${root} csv=${module.csv?.(params)} /></div>
+        <${module.View} params=${params} key=${view} />`}
+    </main>
+    <${Guide} view=${view} />
+    <${Activity} />`;
+}
+
+// A view opened by the navigation keeps the model and the input, so that one text can be seen in all of them.
+const keep = ({ model, text, to }) => ({ model, text, to });
+
+function Activity() {
+  const now = useSignal(activity);
+  return html`<div class="activity" role="status" aria-live="polite">${now && html`<div><span>${now.text || "computing"}</span>
+    <progress max="1" value=${now.fraction} aria-label="Progress"></progress><button onClick=${cancelAll}>Cancel</button></div>`}</div>`;
+}
+
+document.documentElement.dataset.theme = theme.peek();
+render(html`<${Shell} />`, document.getElementById("app"));
+loadModels().catch(() => {});

@@ -1,0 +1,141 @@
+// Asks the server. The newest question of a view wins; an offline page answers from what was saved in it.
+import { signal, useEffect, useState } from "./dom.js";
+import { formatState, offline, state } from "./state.js";
+
+const windowId = Math.random().toString(36).slice(2);
+const pending = new Map(); // by view: the AbortController of the question in progress
+const answered = new Map(); // by name and body, for offline pages
+export const activity = signal(null); // {text, fraction} of what takes longer than a moment
+
+const keyOf = (name, body) => JSON.stringify([name, sortKeys(body)]);
+const sortKeys = (x) => (x && typeof x === "object" && !Array.isArray(x)
+  ? Object.fromEntries(Object.keys(x).sort().filter((k) => x[k] !== undefined).map((k) => [k, sortKeys(x[k])])) : x);
+const saved = new Map((offline?.answers ?? []).map((x) => [keyOf(x.name, x.body), x.answer]));
+
+export class AskError extends Error {
+  constructor(message, status) { super(message); this.status = status; }
+}
+
+function headers(more) {
+  const token = sessionStorage.getItem("token");
+  return { "X-Regard": "1", ...(token ? { Authorization: `Bearer ${token}` } : {}), ...more };
+}
+
+// The answer to a query. `view` names what it is for: asking again for the same cancels the older question.
+export async function ask(name, body = {}, { view = null, quiet = false } = {}) {
+  const key = keyOf(name, body);
+  if (offline) {
+    if (saved.has(key)) return saved.get(key);
+    throw new AskError("This saved page does not hold that; open it with regard serve.", 0);
+  }
+  const control = new AbortController();
+  if (view !== null) {
+    pending.get(view)?.abort();
+    pending.set(view, control);
+  }
+  try {
+    for (let attempt = 0; ; attempt++) {
+      const more = { "Content-Type": "application/json", Accept: "text/event-stream, application/json" };
+      if (view !== null) more["X-Regard-View"] = `${windowId}/${view}`;
+      const response = await fetch(`/explore/${name}`,
+        { method: "POST", headers: headers(more), body: JSON.stringify(body), signal: control.signal });
+      if (response.status === 503 && attempt < 5) {
+        await new Promise((resume) => setTimeout(resume, 1000 * Number(response.headers.get("Retry-After") ?? 1)));
+        continue;
+      }
+      const answer = await read(response, quiet);
+      if (JSON.stringify(answer).length < 4e6) answered.set(key, { name, body: sortKeys(body), answer });
+      return answer;
+    }
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    if (error instanceof AskError) throw error;
+    throw new AskError("The server does not answer; is regard serve still running?", 0);
+  } finally {
+    if (view !== null && pending.get(view) === control) pending.delete(view);
+    if (!quiet && !pending.size) activity.value = null;
+  }
+}
+
+async function read(response, quiet) {
+  if (!(response.headers.get("Content-Type") ?? "").startsWith("text/event-stream")) {
+    const answer = await response.json().catch(() => ({ error: `status ${response.status}` }));
+    if (!response.ok) throw new AskError(answer.error, response.status);
+    return answer;
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new AskError("The server stopped in the middle of an answer.", 0);
+    text += value;
+    for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+      const [event, data] = text.slice(0, end).split("\n");
+      const content = JSON.parse(data.slice("data: ".length));
+      if (event === "event: answer") return content;
+      if (event === "event: error") throw new AskError(content.error, content.status);
+      if (!quiet) activity.value = content;
+    }
+  }
+}
+
+export function cancelAll() {
+  for (const control of pending.values()) control.abort();
+  pending.clear();
+  activity.value = null;
+}
+
+// The answer to a query as state of a component: {answer, error, loading}. The last answer stays while a new one loads.
+export function useAsk(name, body, { view = name, skip = false, delay = 0 } = {}) {
+  const [result, setResult] = useState({ answer: null, error: null, loading: true });
+  const key = skip ? null : keyOf(name, body);
+  useEffect(() => {
+    if (skip) return;
+    let live = true;
+    setResult((old) => ({ ...old, loading: true }));
+    const timer = setTimeout(() => {
+      ask(name, body, { view })
+        .then((answer) => live && setResult({ answer, error: null, loading: false }))
+        .catch((error) => live && error.name !== "AbortError"
+          && setResult((old) => ({ ...old, error: error.message, loading: false })));
+    }, offline ? 0 : delay);
+    return () => { live = false; clearTimeout(timer); };
+  }, [key]);
+  return result;
+}
+
+export async function upload(content) {
+  if (offline) throw new AskError("A saved page takes no files; open it with regard serve.", 0);
+  const response = await fetch("/explore/upload", { method: "POST", headers: headers({}), body: content });
+  const answer = await response.json();
+  if (!response.ok) throw new AskError(answer.error, response.status);
+  return answer.file;
+}
+
+export async function fetchBytes(url) {
+  const response = await fetch(url, { headers: headers({}) });
+  if (!response.ok) throw new AskError((await response.json().catch(() => ({}))).error ?? `status ${response.status}`, response.status);
+  return response.arrayBuffer();
+}
+
+export async function fetchCsv(name, body) {
+  const more = { "Content-Type": "application/json", Accept: "text/csv" };
+  const response = await fetch(`/explore/${name}`, { method: "POST", headers: headers(more), body: JSON.stringify(body) });
+  if (!response.ok) throw new AskError((await response.json()).error, response.status);
+  return response.text();
+}
+
+// The page as one file, with every answer that it has got so far.
+export async function fetchOfflinePage() {
+  const body = { state: formatState(state.peek()), answers: [...answered.values()].slice(-300) };
+  const more = { "Content-Type": "application/json" };
+  const response = await fetch("/explore/offline", { method: "POST", headers: headers(more), body: JSON.stringify(body) });
+  if (!response.ok) throw new AskError((await response.json()).error, response.status);
+  return response.text();
+}
+
+// A tensor of the server: {shape, float32 in base64} -> {shape, values}.
+export function unpack(packed) {
+  const bytes = Uint8Array.from(atob(packed.float32), (c) => c.charCodeAt(0));
+  return { shape: packed.shape, values: new Float32Array(bytes.buffer) };
+}

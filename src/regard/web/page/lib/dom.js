@@ -1,0 +1,52 @@
+// Preact, and signals as a hook: a component that uses a signal is drawn again when it changes.
+import { html, render, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { batch, computed, effect, signal } from "../vendor/signals.js";
+
+export { batch, computed, effect, html, render, signal };
+export { useEffect, useLayoutEffect, useMemo, useRef, useState };
+
+export function useSignal(source) {
+  const [, redraw] = useState(0);
+  useLayoutEffect(() => {
+    let first = true;
+    return effect(() => {
+      source.value;
+      if (!first) redraw((n) => n + 1);
+      first = false;
+    });
+  }, [source]);
+  return source.peek();
+}
+
+// Width of an element in CSS pixels, followed while the window changes.
+export function useWidth(ref, fallback = 640) {
+  const [width, setWidth] = useState(fallback);
+  useLayoutEffect(() => {
+    if (!ref.current) return;
+    const measure = () => setWidth(Math.max(120, Math.floor(ref.current.clientWidth)));
+    const observer = new ResizeObserver(measure);
+    observer.observe(ref.current);
+    measure();
+    return () => observer.disconnect();
+  }, []);
+  return width;
+}
+
+export const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
+export const range = (n) => Array.from({ length: n }, (_, i) => i);
+
+// A number as people read it: three significant digits, and small ones without an exponent of -0.
+export function format(x, digits = 3) {
+  if (x === null || x === undefined || Number.isNaN(x)) return "–";
+  if (x === 0) return "0";
+  const size = Math.abs(x);
+  if (size >= 1e6 || size < 1e-4) return x.toExponential(digits - 1);
+  return Number(x.toPrecision(digits)).toString();
+}
+
+// White space and control characters of a token, made visible.
+export function showToken(token) {
+  if (token === "") return "∅";
+  return token.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ +| +$/g, (s) => "␣".repeat(s.length))
+    .replace(/[\u0000-\u001f\u007f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g, "·");
+}

@@ -1,0 +1,146 @@
+// Drawings as SVG: heat maps, arcs and curves. What is on the screen is what "save as SVG" writes.
+import { clamp, format, html, range, showToken, useRef, useSignal, useState, useWidth } from "./dom.js";
+import { colourScale, css, DASHES, inkOn, LINES, theme } from "./colours.js";
+
+export const MAX_RECTANGLES = 4096; // cells drawn one by one; larger maps are an image
+
+// Draw values (row-major) on a canvas, one pixel per cell.
+export function paint(values, rows, columns, colour, canvas = document.createElement("canvas")) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const image = new ImageData(columns, rows);
+  for (let i = 0; i < rows * columns; i++) {
+    const [r, g, b] = colour(values[i]);
+    image.data.set([r, g, b, 255], 4 * i);
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+const largest = (values) => values.reduce((m, x) => (Math.abs(x) > m ? Math.abs(x) : m), 0);
+
+// A heat map with labelled axes. Hover or move with the arrow keys; Enter or a click selects a cell.
+// values: Float32Array (row-major) · rowLabels, columnLabels: strings · selected: {row, column} · onSelect(row, column)
+export function HeatMap({
+  values, rows, columns, rowLabels, columnLabels, label, kind = "sequential", max, log = false,
+  selected = null, onSelect = () => {}, onHover = () => {}, maxCell = 34, rowTitle = "query", columnTitle = "key",
+  square = true,
+}) {
+  useSignal(theme);
+  const box = useRef(null), width = useWidth(box);
+  const [cursor, setCursor] = useState(null);
+  const showsLabels = rowLabels && rows <= 96 && columns <= 96;
+  const size = (labels) => Math.min(110, 12 + 6.6 * Math.max(1, ...(labels ?? [""]).map((x) => showToken(x).length)));
+  const left = showsLabels ? size(rowLabels) : 34, top = showsLabels ? size(columnLabels) : 22;
+  const cell = clamp((width - left - 8) / columns, 1.2, maxCell), tall = square ? cell : clamp(cell, 6, maxCell);
+  const colour = colourScale({ kind, max: max ?? largest(values), log });
+  const at = cursor ?? selected;
+  const height = top + rows * tall + 4;
+
+  const locate = (event) => {
+    const bounds = event.currentTarget.getBoundingClientRect();
+    const column = Math.floor((event.clientX - bounds.left - left) / cell);
+    const row = Math.floor((event.clientY - bounds.top - top) / tall);
+    return row >= 0 && column >= 0 && row < rows && column < columns ? { row, column } : null;
+  };
+  const move = (place) => { setCursor(place); onHover(place); };
+  const press = (event) => {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const from = at ?? { row: 0, column: 0 };
+    if (steps[event.key]) {
+      const [dr, dc] = steps[event.key];
+      move({ row: clamp(from.row + dr, 0, rows - 1), column: clamp(from.column + dc, 0, columns - 1) });
+    } else if (event.key === "Enter" || event.key === " ") onSelect(from.row, from.column);
+    else return;
+    event.preventDefault();
+  };
+  const name = (labels, i) => (labels ? `${showToken(labels[i] ?? "")} (${i})` : i);
+  const told = at && at.row < rows && at.column < columns
+    ? `${rowTitle} ${name(rowLabels, at.row)}, ${columnTitle} ${name(columnLabels, at.column)}: ${format(values[at.row * columns + at.column], 4)}` : "";
+  const cells = rows * columns <= MAX_RECTANGLES
+    ? range(rows * columns).map((i) => {
+      const fill = colour(values[i]);
+      return html`<rect x=${left + (i % columns) * cell} y=${top + Math.floor(i / columns) * tall}
+        width=${cell + 0.4} height=${tall + 0.4} fill=${css(fill)} />`;
+    })
+    : html`<image x=${left} y=${top} width=${columns * cell} height=${rows * tall} preserveAspectRatio="none"
+        class="pixels" href=${paint(values, rows, columns, colour).toDataURL()} />`;
+  const writesNumbers = cell >= 30 && rows * columns <= 400;
+  return html`<div class="heatmap" ref=${box}>
+    <svg width=${left + columns * cell + 4} height=${height} role="application" aria-roledescription="heat map"
+      aria-label=${`${label}. ${rows} by ${columns}. Arrow keys move, Enter selects.`} tabindex="0" class="drawing"
+      onMouseMove=${(e) => move(locate(e))} onMouseLeave=${() => move(null)} onBlur=${() => move(null)}
+      onClick=${(e) => { const p = locate(e); if (p) onSelect(p.row, p.column); }} onKeyDown=${press}>
+      ${cells}
+      ${writesNumbers && range(rows * columns).map((i) => Number.isNaN(values[i]) ? null : html`<text class="number"
+        x=${left + (i % columns + 0.5) * cell} y=${top + (Math.floor(i / columns) + 0.5) * tall + 3.5}
+        text-anchor="middle" font-size="9.5" fill=${inkOn(colour(values[i]))}>${shortNumber(values[i])}</text>`)}
+      ${showsLabels && rowLabels.map((x, i) => html`<text class=${at?.row === i ? "label on" : "label"} x=${left - 5}
+        y=${top + (i + 0.5) * tall + 3.5} text-anchor="end" font-size=${Math.min(11, tall + 1)}>${showToken(x).slice(0, 16)}</text>`)}
+      ${showsLabels && columnLabels.map((x, i) => html`<text class=${at?.column === i ? "label on" : "label"}
+        transform=${`translate(${left + (i + 0.5) * cell + 3.5},${top - 5}) rotate(-90)`} font-size=${Math.min(11, cell + 1)}>${showToken(x).slice(0, 16)}</text>`)}
+      ${!showsLabels && html`<text class="label" x=${left} y="14" font-size="11">${columnTitle} 0 … ${columns - 1} →</text>
+        <text class="label" transform=${`translate(14,${top}) rotate(90)`} font-size="11">${rowTitle} 0 … ${rows - 1} →</text>`}
+      ${selected && outline(selected, left, top, cell, tall, "selected")}
+      ${cursor && outline(cursor, left, top, cell, tall, "cursor")}
+    </svg>
+    <p class="told" aria-live="polite">${told || html`<span class="faint">Point at a cell.</span>`}</p>
+  </div>`;
+}
+
+const shortNumber = (x) => (Math.abs(x) < 0.005 ? "" : x.toFixed(2).replace(/^(-?)0/, "$1"));
+const outline = (p, left, top, cell, tall, name) => html`<rect class=${`outline ${name}`} fill="none"
+  x=${left + p.column * cell} y=${top + p.row * tall} width=${cell} height=${tall} />`;
+
+// Curves over a common x axis. series: [{name, x: [...], y: [...]}]
+export function LineChart({ series, label, xTitle = "", yTitle = "", logX = false, logY = false, height = 240, marks = [] }) {
+  useSignal(theme);
+  const box = useRef(null), width = useWidth(box);
+  const [near, setNear] = useState(null);
+  const margin = { left: 58, right: 14, top: 10, bottom: 34 };
+  const fx = logX ? Math.log10 : (v) => v, fy = logY ? Math.log10 : (v) => v;
+  const usable = (s) => range(s.x.length).filter((i) => Number.isFinite(fx(s.x[i])) && s.y[i] !== null && Number.isFinite(fy(s.y[i])));
+  const xs = series.flatMap((s) => usable(s).map((i) => fx(s.x[i]))), ys = series.flatMap((s) => usable(s).map((i) => fy(s.y[i])));
+  if (!xs.length) return html`<div ref=${box}><p class="faint">No points yet.</p></div>`;
+  const [x0, x1] = extent(xs), [y0, y1] = extent(ys);
+  const px = (v) => margin.left + ((fx(v) - x0) / (x1 - x0)) * (width - margin.left - margin.right);
+  const py = (v) => height - margin.bottom - ((fy(v) - y0) / (y1 - y0)) * (height - margin.top - margin.bottom);
+  const hover = (event) => {
+    const bounds = event.currentTarget.getBoundingClientRect(), at = event.clientX - bounds.left;
+    const best = series.flatMap((s, n) => usable(s).map((i) => ({ n, i, gap: Math.abs(px(s.x[i]) - at) + 0.2 * Math.abs(py(s.y[i]) - (event.clientY - bounds.top)) })));
+    setNear(best.reduce((a, b) => (a && a.gap < b.gap ? a : b), null));
+  };
+  const point = near && series[near.n]?.x[near.i] !== undefined ? series[near.n] : null;
+  return html`<div class="chart" ref=${box}>
+    <svg width=${width} height=${height} role="img" aria-label=${`${label}: ${series.map((s) => s.name).join(", ")}`} class="drawing"
+      onMouseMove=${hover} onMouseLeave=${() => setNear(null)}>
+      ${ticks(y0, y1, logY).map((v) => html`<g><line class="grid" x1=${margin.left} x2=${width - margin.right} y1=${py(v)} y2=${py(v)} />
+        <text class="label" x=${margin.left - 6} y=${py(v) + 3.5} text-anchor="end" font-size="10.5">${format(v)}</text></g>`)}
+      ${ticks(x0, x1, logX).map((v) => html`<text class="label" x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="10.5">${format(v)}</text>`)}
+      <text class="label" x=${(width + margin.left) / 2} y=${height - 4} text-anchor="middle" font-size="11">${xTitle}</text>
+      <text class="label" transform=${`translate(11,${(height - margin.bottom) / 2}) rotate(-90)`} text-anchor="middle" font-size="11">${yTitle}</text>
+      ${marks.map((m) => html`<line class="mark" x1=${px(m)} x2=${px(m)} y1=${margin.top} y2=${height - margin.bottom} />`)}
+      ${series.map((s, n) => html`<path fill="none" stroke=${LINES[n % LINES.length]} stroke-width="1.8" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]}
+        d=${usable(s).map((i, j) => `${j ? "L" : "M"}${px(s.x[i]).toFixed(1)} ${py(s.y[i]).toFixed(1)}`).join("")} />`)}
+      ${point && html`<circle cx=${px(point.x[near.i])} cy=${py(point.y[near.i])} r="4" fill=${LINES[near.n % LINES.length]} />`}
+    </svg>
+    <p class="legend">${series.map((s, n) => html`<span><svg width="22" height="8" aria-hidden="true"><line x1="0" x2="22" y1="4" y2="4" stroke=${LINES[n % LINES.length]}
+      stroke-width="2.2" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]} /></svg> ${s.name}</span>`)}
+      ${point && html`<strong class="told">${point.name}: ${xTitle} ${format(point.x[near.i])}, ${format(point.y[near.i], 4)}</strong>`}</p>
+  </div>`;
+}
+
+function extent(values) {
+  let low = Infinity, high = -Infinity;
+  for (const v of values) { low = Math.min(low, v); high = Math.max(high, v); }
+  return high > low ? [low, high] : [low - 0.5, high + 0.5];
+}
+
+function ticks(low, high, isLog) {
+  if (isLog && high - low >= 1) return range(Math.floor(high) - Math.ceil(low) + 1).map((i) => 10 ** (Math.ceil(low) + i));
+  const raw = (high - low) / 5, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
+  const found = [];
+  for (let v = Math.ceil(low / step) * step; v <= high + 1e-9; v += step) found.push(isLog ? 10 ** v : Number(v.toPrecision(12)));
+  return found;
+}

@@ -1,0 +1,22 @@
+// The first minute: four things to try, each ticked off when it was done. Shown until it is closed.
+import { html, useEffect, useSignal, useState } from "./dom.js";
+import { offline, openView, state } from "./state.js";
+
+const STEPS = [
+  ["Type a text", (before, now) => now.view === "text" && now.params.text && now.params.text !== before.params.text],
+  ["Choose a head in the grid", (before, now) => now.params.head !== undefined],
+  ["Click a cell to see its arithmetic", (before, now) => now.params.key !== undefined],
+  ["Move a slider in What-if", (before, now) => now.view === "what-if" && Object.keys(now.params).some((k) => !["model", "text", "to"].includes(k))],
+];
+
+export function Guide() {
+  const now = useSignal(state);
+  const [first] = useState(now), [closed, setClosed] = useState(offline !== null || localStorage.getItem("guide") === "closed");
+  const [done, setDone] = useState(STEPS.map(() => false));
+  useEffect(() => setDone((old) => old.map((was, i) => was || Boolean(STEPS[i][1](first, now)))), [now]);
+  if (closed) return null;
+  const close = () => { localStorage.setItem("guide", "closed"); setClosed(true); };
+  return html`<aside class="guide" aria-label="First steps"><h2>First steps</h2>
+    <ol>${STEPS.map(([text], i) => html`<li class=${done[i] ? "done" : ""}>${done[i] ? "✓ " : ""}${i === 3 ? html`<button class="link" onClick=${() => openView("what-if", { model: now.params.model, text: now.params.text, to: now.params.to })}>${text}</button>` : text}</li>`)}</ol>
+    <button onClick=${close}>${done.every(Boolean) ? "Done" : "Close"}</button></aside>`;
+}
