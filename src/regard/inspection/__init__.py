@@ -73,6 +73,8 @@ from regard.inspection.report.predictions import Predictions
 from regard.inspection.report.report import write_report
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.from_tensors import make_site
+from regard.inspection.sites.map_tile import MapTile
+from regard.inspection.sites.pyramid import MapMargins, MapPyramid
 from regard.inspection.sites.site import Site
 
 if TYPE_CHECKING:
@@ -100,6 +102,9 @@ __all__ = [
     "HeadTable",
     "LogitAttribution",
     "LogitLens",
+    "MapMargins",
+    "MapPyramid",
+    "MapTile",
     "NoiseEffect",
     "OutputChange",
     "Predictions",

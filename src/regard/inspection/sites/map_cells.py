@@ -1,0 +1,159 @@
+"""Pooled cells of one head's map and of its diagonal band, streamed in blocks."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.inspection.sites.head_map import HeadMap
+from regard.ops.terms import LOG2E, LOWEST_SCORE
+from regard.ops.tiling import split_keys
+
+CPU_BLOCK = (1024, 1024)  # rows and keys: the two tensors of a block take 4 MB each
+GPU_BLOCK = (4096, 8192)  # few, large launches
+BAND_ROWS = 512  # rows per block of the band, whose rectangle is wider by as many keys
+
+
+class Cells(NamedTuple):
+    """Pooled weights: the sum and log2 of the maximum per cell, -inf if every weight is hidden."""
+
+    total: Tensor
+    top: Tensor
+
+    def mean_and_max(self, counts: Tensor) -> Tensor:
+        """Mean over `counts` weights, and maximum, (2, row, column); NaN in hidden cells."""
+        values = torch.stack([self.total / counts, self.top.exp2()])
+        return values.masked_fill_(self.top == -torch.inf, torch.nan).float().cpu()
+
+
+class MarginTotals(NamedTuple):
+    """Entropy of each query and received mass of each key, over the blocks added so far."""
+
+    entropy: Tensor
+    received: Tensor
+
+
+def pool_cells(cells: Cells, high: int, wide: int) -> Cells:
+    """Pool high × wide cells into one; the last ones may be smaller.
+
+    >>> pool_cells(Cells(torch.ones(3, 2), torch.zeros(3, 2)), 2, 2).total
+    tensor([[4.],
+            [2.]])
+    """
+    total, top = cells
+    rows, columns = total.shape
+    missing = (0, -columns % wide, 0, -rows % high)
+    if any(missing):
+        total, top = F.pad(total, missing), F.pad(top, missing, value=-torch.inf)
+    if high > 1:  # rows first: along them the sums run over contiguous memory
+        total, top = total.unflatten(0, (-1, high)).sum(1), top.unflatten(0, (-1, high)).amax(1)
+    if wide > 1:
+        total, top = total.unflatten(1, (-1, wide)).sum(2), top.unflatten(1, (-1, wide)).amax(2)
+    return Cells(total, top)
+
+
+def pool_rectangle(
+    head_map: HeadMap,
+    rows: range,
+    keys: range,
+    cell: tuple[int, int],
+    margins: MarginTotals | None = None,
+) -> Cells:
+    """Pool a rectangle of the map into cells; tiles outside the mask's span are skipped.
+
+    Args:
+        head_map: The map.
+        rows: The queries; with a step, a cell holds `cell[0]` of the queries taken.
+        keys: The keys; the first is a multiple of `cell[1]`.
+        cell: Rows and keys per cell; the last cells may be smaller.
+        margins: Totals of these rows and keys, to which the rectangle is added.
+
+    >>> head_map = HeadMap(rg.make_site(*torch.zeros(2, 4, 2), mask=rg.Causal()), head=0)
+    >>> pool_rectangle(head_map, range(4), range(4), (2, 2)).total
+    tensor([[2.0000, 0.0000],
+            [1.1667, 0.8333]])
+    """
+    high, wide = cell
+    size = -(-len(rows) // high), -(-len(keys) // wide)
+    cells = _hidden_cells(head_map, size)
+    block_rows, block_keys = GPU_BLOCK if head_map.device.type == "cuda" else CPU_BLOCK
+    block_rows, block_keys = max(1, block_rows // high) * high, max(1, block_keys // wide) * wide
+    for first in range(0, len(rows), block_rows):
+        block = rows[first : first + block_rows]
+        block = range(block.start, block[-1] + 1, block.step)  # not beyond the map
+        span = head_map.key_span(block)
+        start, stop = max(span.start // wide * wide, keys.start), min(span.stop, keys.stop)
+        for part in split_keys(range(start, stop), block_keys):
+            left = part.start - keys.start
+            own = margins and MarginTotals(
+                margins.entropy[first : first + len(block)],
+                margins.received[left : left + len(part)],
+            )
+            pooled = _pool_block(head_map, block, part, cell, own)
+            i, j = first // high, left // wide
+            for whole, new in zip(cells, pooled, strict=True):
+                whole[i : i + len(new), j : j + new.shape[1]] = new
+    return cells
+
+
+def _hidden_cells(head_map: HeadMap, size: tuple[int, int]) -> Cells:
+    total = torch.zeros(size, device=head_map.device, dtype=head_map.lse.dtype)
+    return Cells(total, torch.full_like(total, -torch.inf))
+
+
+def _pool_block(
+    head_map: HeadMap,
+    rows: range,
+    keys: range,
+    cell: tuple[int, int],
+    margins: MarginTotals | None,
+) -> Cells:
+    x = head_map.log2_weights(rows, keys)
+    w = x.exp2()  # on a CPU exp of what underflows, or of -inf, is forty times slower
+    cells = pool_cells(Cells(w, x), *cell)
+    if margins is not None:
+        if cell == (1, 1):  # the cells are x and w themselves
+            x, w = x.clone(), w.clone()
+        margins.received.add_(w.sum(0))
+        if not (head_map.is_plain and head_map.is_full(rows, keys)):
+            x.clamp_(min=LOWEST_SCORE)  # 0 · log 0 = 0
+        margins.entropy.sub_(w.mul_(x).sum(1) / LOG2E)
+    return cells
+
+
+def pool_band(head_map: HeadMap, rows: range, distances: range, size: int) -> tuple[Cells, Tensor]:
+    """Pool size × size weights of queries by distances, i - j, and count those that exist.
+
+    >>> head_map = HeadMap(rg.make_site(*torch.zeros(2, 3, 2), mask=rg.Causal()), head=0)
+    >>> pool_band(head_map, range(3), range(2), 1)[0].total  # w_ii and w_i,i-1
+    tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000],
+            [0.3333, 0.3333]])
+    """
+    parts = []
+    height = max(1, BAND_ROWS // size) * size
+    for first in range(rows.start, rows.stop, height):
+        x, exists = _band_block(head_map, range(first, min(first + height, rows.stop)), distances)
+        counts = pool_cells(Cells(exists, exists), size, size).total
+        parts.append((*pool_cells(Cells(x.exp2(), x), size, size), counts))
+    total, top, counts = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+    return Cells(total, top), counts
+
+
+def _band_block(head_map: HeadMap, rows: range, distances: range) -> tuple[Tensor, Tensor]:
+    """log2 w of rows by distances, and 1 where the key exists."""
+    # the keys of the band, from the last distance of the first row to the first of the last row
+    first = rows.start + head_map.terms.offset - distances.stop + 1
+    width = len(rows) + len(distances) - 1
+    keys = range(min(max(first, 0), head_map.keys), max(0, min(first + width, head_map.keys)))
+    rectangle = torch.full(
+        (len(rows), width), -torch.inf, device=head_map.device, dtype=head_map.lse.dtype
+    )
+    exists = torch.zeros(width, device=head_map.device)
+    if keys:
+        inside = slice(keys.start - first, keys.stop - first)
+        rectangle[:, inside], exists[inside] = head_map.log2_weights(rows, keys), 1.0
+    # one step right per row: the diagonals become columns, the largest distance first
+    band = rectangle.as_strided((len(rows), len(distances)), (width + 1, 1)).flip(1)
+    return band, exists.as_strided(band.shape, (1, 1)).flip(1)
