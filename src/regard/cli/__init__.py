@@ -19,7 +19,8 @@ __all__ = ["app", "main"]
 # each is the function, or group of functions, of that name in the module of that name
 COMMANDS = """
     apply claims classify cost data demo evaluate export generate heads label look new quantize
-    recipes report resume runs serve tag tokenizer train transcribe translate verify version work
+    recipes report resume runs serve tag tokenizer train transcribe translate verify version view
+    work
 """
 # or in the module of another command
 MODULES = dict.fromkeys(["label", "tag"], "apply") | dict.fromkeys(["data", "new"], "recipes")

@@ -64,6 +64,7 @@ def demo(
         raise
     console.print(f"\n[bold]{folder / 'report.html'}[/] is the report, for any browser")
     console.print(f"[bold]{folder / HEADS_PAGE}[/] shows what each head attends to")
+    console.print(f"[bold]regard serve {folder} --open[/] opens a page that shows it think")
     console.print(f"total time {format_duration(time.monotonic() - started)}")
 
 

@@ -30,7 +30,9 @@ def serve(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda where available.")] = None,
     threads: Annotated[
         int | None,
-        typer.Option(help="Threads of the models on a CPU: 1 with --api, else one per core.", min=1),
+        typer.Option(
+            help="Threads of the models on a CPU: 1 with --api, else one per core.", min=1
+        ),
     ] = None,
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in the default browser.")

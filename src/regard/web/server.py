@@ -14,7 +14,17 @@ from regard.runs.apply.any_task import BY_VERB, has_own_apply
 from regard.web.worker import END, Worker
 
 # of these paths a task with an `apply` of its own gets none
-RESERVED = {*BY_VERB, "apply", "health", "models", "metrics", "v1", "openapi.json", "explore", "page"}
+RESERVED = {
+    *BY_VERB,
+    "apply",
+    "health",
+    "models",
+    "metrics",
+    "v1",
+    "openapi.json",
+    "explore",
+    "page",
+}
 # beside the path of its verb
 MORE_PATHS = {"generate": ["/v1/completions"], "transcribe": ["/transcribe/stream"]}
 MAX_PIPELINES = 32  # translation pipelines that are kept ready, one per combination of options

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from regard.errors import ConfigError, FileError, suggestion
 from regard.files import parse_json
 from regard.inspection import Sight, load_sight
+from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
 from regard.runs import Run, load, pretrained_names
 from regard.runs.contents import RECIPE_FILE, read_recipe
 from regard.runs.load import find_run, holds_model
@@ -62,10 +63,15 @@ class Catalog:
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
         for name in names:
-            entry = describe(find_run(name))
-            if entry.name in self._entries:
-                raise ConfigError(f"names: need to differ, got {entry.name!r} twice")
-            self._entries[entry.name] = entry
+            self.add(name)
+
+    def add(self, name: str | Path) -> str:
+        """Add a model by its path or pretrained name; the name that requests use."""
+        entry = describe(find_run(name))
+        if entry.name in self._entries:
+            raise ConfigError(f"names: need to differ, got {entry.name!r} twice")
+        self._entries[entry.name] = entry
+        return entry.name
 
     @property
     def entries(self) -> dict[str, CatalogEntry]:
@@ -140,7 +146,7 @@ def default_names() -> list[str]:
 def describe(path: Path) -> CatalogEntry:
     """The entry of a folder or file, read from its small files only."""
     name = path.resolve().name
-    if path.is_file():
+    if path.is_file() or (path / SIGHT_FILE).is_file():
         return CatalogEntry(path.stem, path, "sight")
     if (path / RECIPE_FILE).is_file():
         recipe = read_recipe(path)

@@ -118,5 +118,3 @@ class BoundedStore:
             self._items[key] = content
             while self.size > self.max_bytes:
                 self.size -= len(self._items.popitem(last=False)[1])
-
-

@@ -51,6 +51,7 @@ class Query:
     compute: "Callable[[Explorer, Any, Job], Any]"
     table: Callable[[Any], Rows] | None = None  # of its answer, for CSV
     figure: "Callable[[Any], Figure] | None" = None  # of its answer, for SVG and PNG
+    related: "Callable[[Any, Any], list[tuple[str, dict[str, Any]]]] | None" = None
     is_cached: bool = True
     priority: int = 0  # smaller ones are computed first
 
@@ -74,6 +75,7 @@ def query(
     *,
     table: Callable[[Any], Rows] | None = None,
     figure: "Callable[[Any], Figure] | None" = None,
+    related: "Callable[[Any, Any], list[tuple[str, dict[str, Any]]]] | None" = None,
     is_cached: bool = True,
     priority: int = 0,
 ) -> "Callable[[Callable[[Explorer, Any, Job], Any]], Callable[[Explorer, Any, Job], Any]]":
@@ -84,6 +86,8 @@ def query(
         request: what the query takes.
         table: rows of an answer, for CSV.
         figure: a matplotlib figure of an answer, for SVG and PNG.
+        related: names and bodies of what the view asks next, from its request and answer; an
+            offline page holds their answers too.
         is_cached: whether equal requests have equal answers.
         priority: smaller ones are computed first.
     """
@@ -91,7 +95,7 @@ def query(
     def register(compute: "Callable[[Explorer, Any, Job], Any]") -> Any:
         if name in _queries:
             raise ConfigError(f"name: needs a new name of a query, got {name!r}")
-        _queries[name] = Query(name, request, compute, table, figure, is_cached, priority)
+        _queries[name] = Query(name, request, compute, table, figure, related, is_cached, priority)
         return compute
 
     return register

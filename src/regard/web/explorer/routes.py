@@ -64,9 +64,7 @@ def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -
             return explorer.answer_json(query, body, job)
 
         view = request.headers.get("x-regard-view")
-        future = worker.submit_job(
-            job, compute, view=view and view[:80], priority=query.priority
-        )
+        future = worker.submit_job(job, compute, view=view and view[:80], priority=query.priority)
         return await _response(request, job, future, "text/csv" if wants_csv else None)
 
     schema = {"content": {"application/json": {"schema": query.request.model_json_schema()}}}
@@ -89,9 +87,7 @@ async def _json(request: Request) -> Any:
     return body
 
 
-async def _response(
-    request: Request, job: Job, future: Future, media_type: str | None
-) -> Response:
+async def _response(request: Request, job: Job, future: Future, media_type: str | None) -> Response:
     """The answer, or a stream of progress where it takes long and the client can read one."""
     done = asyncio.wrap_future(future)
     left = asyncio.ensure_future(_disconnect(request))

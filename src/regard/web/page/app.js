@@ -66,5 +66,7 @@ function Activity() {
 }
 
 document.documentElement.dataset.theme = theme.peek();
-render(html`<${Shell} />`, document.getElementById("app"));
+const root = document.getElementById("app");
+root.replaceChildren();
+render(html`<${Shell} />`, root);
 loadModels().catch(() => {});

@@ -10,6 +10,8 @@ export const activity = signal(null); // {text, fraction} of what takes longer t
 const keyOf = (name, body) => JSON.stringify([name, sortKeys(body)]);
 const sortKeys = (x) => (x && typeof x === "object" && !Array.isArray(x)
   ? Object.fromEntries(Object.keys(x).sort().filter((k) => x[k] !== undefined).map((k) => [k, sortKeys(x[k])])) : x);
+// a page of the command line holds one answer per query, whatever the view adds to the question
+const anyBody = new Map((offline?.answers ?? []).filter((x) => x.any).map((x) => [x.name, x.answer]));
 const saved = new Map((offline?.answers ?? []).map((x) => [keyOf(x.name, x.body), x.answer]));
 
 export class AskError extends Error {
@@ -26,6 +28,7 @@ export async function ask(name, body = {}, { view = null, quiet = false } = {}) 
   const key = keyOf(name, body);
   if (offline) {
     if (saved.has(key)) return saved.get(key);
+    if (anyBody.has(name)) return anyBody.get(name);
     throw new AskError("This saved page does not hold that; open it with regard serve.", 0);
   }
   const control = new AbortController();

@@ -1,0 +1,112 @@
+"""A view of the explorer as a file: an offline page, CSV, JSON, SVG or PNG."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from regard.errors import ConfigError, suggestion
+from regard.files import atomic_write
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import Query, find_query, query_names
+from regard.web.explorer.static_files import offline_page
+from regard.web.jobs import Job
+
+FORMATS = (".html", ".csv", ".json", ".svg", ".png", ".pdf")
+
+
+def view_names() -> list[str]:
+    """The names of the views.
+
+    >>> "text" in view_names()
+    True
+    """
+    return [name for name in query_names() if "." not in name and name != "models"]
+
+
+def write_view(explorer: Explorer, view: str, params: dict[str, str], path: str | Path) -> Path:
+    """Write what the page shows for a view; the suffix of the path chooses the format.
+
+    Args:
+        explorer: that answers.
+        view: such as "text".
+        params: of the view, as they stand in its link.
+        path: of the file: .html, .csv, .json, .svg, .png or .pdf.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "costs.csv"
+    >>> _ = write_view(Explorer(Catalog(["phrases"])), "cost", {"model": "phrases"}, file)
+    """
+    path = Path(path)
+    if view not in view_names():
+        known = ", ".join(view_names())
+        raise ConfigError(
+            f"view: needs one of {known}, got {view!r}{suggestion(view, view_names())}"
+        )
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"out: needs one of {' '.join(FORMATS)}, got {path.name!r}")
+    query = find_query(view)
+    body = parse_params(query, params)
+    with atomic_write(path) as temporary:
+        _write(explorer, query, body, params, path.suffix, temporary)
+    return path
+
+
+def parse_params(query: Query, params: dict[str, str]) -> dict[str, Any]:
+    """The body of a query from the texts of a link or a command line."""
+    known = query.request.model_fields
+    body: dict[str, Any] = {}
+    for name, text in params.items():
+        if name not in known:
+            raise ConfigError(
+                f"{name}: needs a parameter of the view, one of {', '.join(known)}"
+                f"{suggestion(name, known)}"
+            )
+        body[name] = json.loads(text) if text[:1] in "[{" and _is_json(text) else text
+    return query.parse(body).model_dump(mode="json", exclude_unset=True)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), list | dict)
+    except ValueError:
+        return False
+
+
+def _write(
+    explorer: Explorer,
+    query: Query,
+    body: dict[str, Any],
+    params: dict[str, str],
+    suffix: str,
+    file: Path,
+) -> None:
+    if suffix == ".csv":
+        file.write_text(explorer.csv(query, body, Job()), encoding="utf-8", newline="")
+        return
+    answer = explorer.answer(query.name, body)
+    if suffix == ".json":
+        file.write_text(json.dumps(answer, ensure_ascii=False, indent=1), encoding="utf-8")
+    elif suffix == ".html":
+        state = f"/{query.name}?{urlencode(params)}"
+        file.write_text(
+            offline_page(state, collect_answers(explorer, query, body, answer)), encoding="utf-8"
+        )
+    elif query.figure is None:
+        raise ConfigError(f"out: needs .html, .csv or .json for {query.name}, got {suffix}")
+    else:
+        query.figure(answer).savefig(file, format=suffix[1:])
+
+
+def collect_answers(
+    explorer: Explorer, query: Query, body: dict[str, Any], answer: Any
+) -> list[dict[str, Any]]:
+    """Everything that the page asks when it opens a view."""
+    answers = [
+        {"name": "models", "body": {}, "answer": explorer.answer("models", {}), "any": True},
+        {"name": query.name, "body": body, "answer": answer, "any": True},
+    ]
+    related = [] if query.related is None else query.related(query.parse(body), answer)
+    for name, other in related:
+        answers.append({"name": name, "body": other, "answer": explorer.answer(name, other)})
+    return answers
