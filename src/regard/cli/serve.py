@@ -44,10 +44,13 @@ def serve(
     Waiting requests are computed as one batch. Example: curl -d '{"texts": ["3 days"],
     "to": ["de"]}' -H 'Content-Type: application/json' http://127.0.0.1:8000/translate
     """
+    import threading
+    import webbrowser
+
     import torch
 
+    from regard.cli.look import silence_transformers
     from regard.errors import ConfigError
-    from regard.runs import load
     from regard.web.api import create_app, serve_app
     from regard.web.explorer.catalog import Catalog, default_names
     from regard.web.explorer.explorer import Explorer
@@ -59,23 +62,18 @@ def serve(
     if api and not names:
         raise ConfigError("MODEL: needs one or more for --api, got none; try phrases")
     torch.set_num_threads(threads or (1 if api else torch.get_num_threads()))
-    explorer = None
-    if not api:
-        folders = [runs] if runs.is_dir() else []
-        explorer = Explorer(Catalog([*(names or default_names())], folders, device=device))
-    served = {Path(name).name: load(name, device=device) for name in names or [] if api}
-    if api and len(served) < len(names or []):
-        raise ConfigError(f"runs: need different names, got {' '.join(names or [])}")
+    catalog = Catalog(names or default_names(), [runs] if runs.is_dir() else [], device=device)
+    with silence_transformers():
+        # an API for the runs that are named; the others are opened when the page asks for them
+        served = {x.name: catalog.run(x.name) for x in catalog.named if names and x.kind == "run"}
     hosts = LOOPBACK if is_loopback else (*LOOPBACK, host)
+    explorer = None if api else Explorer(catalog)
     app = create_app(served, hosts=hosts, token=token, explorer=explorer)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     page = f"{address}/{f'#token={token}' if token else ''}"
-    lines = [] if api else [f"{page}: the explorer"]
+    lines = [] if api else [f"{page} is the explorer"]
     lines += [f"{address}: {', '.join(app.paths)}"] if app.paths else []
     print("; ".join([*lines, "Ctrl-C stops"]), flush=True)
     if open_browser and not api:
-        import threading
-        import webbrowser
-
         threading.Timer(0.5, webbrowser.open, [page]).start()
     serve_app(app, host=host, port=port)

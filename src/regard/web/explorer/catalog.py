@@ -74,6 +74,11 @@ class Catalog:
         return entry.name
 
     @property
+    def named(self) -> list[CatalogEntry]:
+        """The models given at the start."""
+        return list(self._entries.values())
+
+    @property
     def entries(self) -> dict[str, CatalogEntry]:
         """What can be opened now, the folders read anew."""
         found = dict(self._entries)
