@@ -8,7 +8,7 @@ VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGA
 # bytecode is kept: without it each worker and each command that tests start compiles all sources
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check format docs tour slow gpu clean
+.PHONY: demo test check format docs tour slow gpu browser clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -43,6 +43,9 @@ slow: $(VENV)/.tested
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -o addopts= tests
 
+browser: $(VENV)/.browser
+	$(BIN)/pytest -q -m browser tests/browser
+
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
@@ -58,6 +61,15 @@ $(VENV)/.tested: $(VENV)/.installed
 $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/pip install --quiet --group docs
+	touch $@
+
+# Chromium of the distribution: Playwright's own download is for few systems and 500 MB
+$(VENV)/.browser: $(VENV)/.tested
+	$(BIN)/pip install --quiet --group browser
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+		|| { command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium; } \
+		|| { echo "Chromium is missing and could not be installed (needs apt-get and root);" \
+			"install the package chromium, then run make browser again"; exit 1; }
 	touch $@
 
 clean:
