@@ -134,26 +134,52 @@ def pool_band(head_map: HeadMap, rows: range, distances: range, size: int) -> tu
     parts = []
     height = max(1, BAND_ROWS // size) * size
     for first in range(rows.start, rows.stop, height):
-        x, exists = _band_block(head_map, range(first, min(first + height, rows.stop)), distances)
-        counts = pool_cells(Cells(exists, exists), size, size).total
+        block = range(first, min(first + height, rows.stop))
+        x = _band_block(head_map, block, distances)
+        counts = _count_band_keys(head_map, block, distances, size)
         parts.append((*pool_cells(Cells(x.exp2(), x), size, size), counts))
     total, top, counts = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     return Cells(total, top), counts
 
 
-def _band_block(head_map: HeadMap, rows: range, distances: range) -> tuple[Tensor, Tensor]:
-    """log2 w of rows by distances, and 1 where the key exists."""
-    # the keys of the band, from the last distance of the first row to the first of the last row
+def _band_keys(head_map: HeadMap, rows: range, distances: range) -> range:
+    """The keys of a band, from the last distance of the first row to the first of the last row."""
     first = rows.start + head_map.terms.offset - distances.stop + 1
-    width = len(rows) + len(distances) - 1
-    keys = range(min(max(first, 0), head_map.keys), max(0, min(first + width, head_map.keys)))
-    rectangle = torch.full(
-        (len(rows), width), -torch.inf, device=head_map.device, dtype=head_map.lse.dtype
-    )
-    exists = torch.zeros(width, device=head_map.device)
-    if keys:
-        inside = slice(keys.start - first, keys.stop - first)
-        rectangle[:, inside], exists[inside] = head_map.log2_weights(rows, keys), 1.0
+    return range(first, first + len(rows) + len(distances) - 1)
+
+
+def _band_block(head_map: HeadMap, rows: range, distances: range) -> Tensor:
+    """log2 w of rows by distances, -inf where hidden or without a key."""
+    keys, span = _band_keys(head_map, rows, distances), head_map.key_span(rows)
+    visible = range(max(keys.start, span.start), min(keys.stop, span.stop))
+    if visible == keys:
+        rectangle = head_map.log2_weights(rows, keys)
+    else:
+        rectangle = _hidden_cells(head_map, (len(rows), len(keys))).top
+        if visible:
+            at = slice(visible.start - keys.start, visible.stop - keys.start)
+            rectangle[:, at] = head_map.log2_weights(rows, visible)
     # one step right per row: the diagonals become columns, the largest distance first
-    band = rectangle.as_strided((len(rows), len(distances)), (width + 1, 1)).flip(1)
-    return band, exists.as_strided(band.shape, (1, 1)).flip(1)
+    return rectangle.as_strided((len(rows), len(distances)), (len(keys) + 1, 1)).flip(1)
+
+
+def _count_band_keys(head_map: HeadMap, rows: range, distances: range, size: int) -> Tensor:
+    """The number of keys that exist in each cell of a band."""
+    keys = _band_keys(head_map, rows, distances)
+    if keys.start >= 0 and keys.stop <= head_map.keys:
+        return (cell_sizes(rows, size)[:, None] * cell_sizes(distances, size)).to(head_map.device)
+    j = torch.arange(keys.start, keys.stop, device=head_map.device)
+    exists = ((j >= 0) & (j < head_map.keys)).float()
+    exists = exists.as_strided((len(rows), len(distances)), (1, 1)).flip(1)
+    return pool_cells(Cells(exists, exists), size, size).total
+
+
+def cell_sizes(span: range, size: int) -> Tensor:
+    """How many of a range fall into each cell of `size`; the last may have fewer.
+
+    >>> cell_sizes(range(4, 9), 2)
+    tensor([2, 2, 1])
+    """
+    counts = torch.full((-(-len(span) // size),), size)
+    counts[-1] -= -len(span) % size
+    return counts

@@ -4,7 +4,13 @@ import torch
 from torch import Tensor
 
 from regard.inspection.sites.head_map import HeadMap
-from regard.inspection.sites.map_cells import Cells, MarginTotals, pool_cells, pool_rectangle
+from regard.inspection.sites.map_cells import (
+    Cells,
+    MarginTotals,
+    cell_sizes,
+    pool_cells,
+    pool_rectangle,
+)
 
 PREVIEW_WEIGHTS = 1 << 26  # 0.1 s on two cores
 MIN_PREVIEW_ROWS = 64
@@ -51,14 +57,3 @@ class MapPreview:
         """The row taken that is in, or nearest to, each of `rows`, counted in units of `size`."""
         at = torch.arange(rows.start, rows.stop) * size // self.stride
         return at.clamp(max=self._rows - 1)
-
-
-def cell_sizes(span: range, size: int) -> Tensor:
-    """How many of a range fall into each cell of `size`; the last may have fewer.
-
-    >>> cell_sizes(range(4, 9), 2)
-    tensor([2, 2, 1])
-    """
-    counts = torch.full((-(-len(span) // size),), size)
-    counts[-1] -= -len(span) % size
-    return counts

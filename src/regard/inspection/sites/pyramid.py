@@ -14,11 +14,12 @@ from regard.inspection.sites.head_map import HeadMap
 from regard.inspection.sites.map_cells import (
     Cells,
     MarginTotals,
+    cell_sizes,
     pool_band,
     pool_cells,
     pool_rectangle,
 )
-from regard.inspection.sites.map_preview import MapPreview, cell_sizes
+from regard.inspection.sites.map_preview import MapPreview
 from regard.inspection.sites.map_tile import (
     REDUCES,
     MapTile,
