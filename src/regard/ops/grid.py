@@ -91,4 +91,6 @@ def to_4d(x: Tensor) -> Tensor:
     >>> to_4d(torch.zeros(2, 3, 4, 5, 6)).shape
     torch.Size([6, 4, 5, 6])
     """
-    return x.reshape((1,) * (4 - x.ndim) + x.shape) if x.ndim <= 4 else x.flatten(0, -4)
+    if x.ndim == 4:
+        return x
+    return x.reshape((1,) * (4 - x.ndim) + x.shape) if x.ndim < 4 else x.flatten(0, -4)

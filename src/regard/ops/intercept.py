@@ -56,6 +56,7 @@ class _Entry(Generic[A]):
     serial: int
     interceptor: A
     scope: Scope | None
+    when: Callable[[], bool] | None = None
     is_open: bool = True
 
     def receives(self, call: Any) -> bool:
@@ -78,10 +79,15 @@ class InterceptorRegistry(Generic[A]):
 
     @contextmanager
     def register(
-        self, interceptor: A, scope: Scope | None = None, *, other_threads: bool = True
+        self,
+        interceptor: A,
+        scope: Scope | None = None,
+        *,
+        other_threads: bool = True,
+        when: Callable[[], bool] | None = None,
     ) -> Iterator[None]:
         """Register an interceptor for the duration of the context."""
-        entry = _Entry(next(self._serials), interceptor, scope)
+        entry = _Entry(next(self._serials), interceptor, scope, when)
         self._local.set((*self._local.get(), entry))
         if scope is not None and other_threads:
             with self._lock:
@@ -103,7 +109,7 @@ class InterceptorRegistry(Generic[A]):
         if all(e.scope is None for e in entries):
             entries += [e for e in global_ if e.receives(call)]
             entries.sort(key=lambda e: e.serial)
-        return [e.interceptor for e in entries]
+        return [e.interceptor for e in entries if e.when is None or e.when()]
 
     def intercepts(self, model: nn.Module) -> bool:
         """Whether calls of this model would be intercepted; it need not be running."""
@@ -132,15 +138,20 @@ _interceptors: InterceptorRegistry[Interceptor] = InterceptorRegistry("intercept
 
 
 def intercepting(
-    interceptor: Interceptor, scope: Scope | None = None, *, other_threads: bool = True
+    interceptor: Interceptor,
+    scope: Scope | None = None,
+    *,
+    other_threads: bool = True,
+    when: Callable[[], bool] | None = None,
 ) -> AbstractContextManager[None]:
     """Register an interceptor: it receives each call and `proceed`, which computes it.
 
     A recorder calls `proceed(call)` and keeps the result; an edit proceeds with another call or
     changes the result. The latest is called first. With a scope it receives the calls of one model,
-    by default also those of other threads; without, all calls of this thread.
+    by default also those of other threads; without, all calls of this thread. `when` tells at each
+    call of the scope whether to receive it; other calls take the fastest path.
     """
-    return _interceptors.register(interceptor, scope, other_threads=other_threads)
+    return _interceptors.register(interceptor, scope, other_threads=other_threads, when=when)
 
 
 def is_intercepted(model: nn.Module | None = None) -> bool:

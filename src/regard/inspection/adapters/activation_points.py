@@ -276,7 +276,7 @@ def _prefixes(path: str) -> list[str]:
 
 
 def _crosses(path: str, block: nn.Module) -> bool:
-    return is_cross_attention(path, block.get_submodule(path))
+    return is_cross_attention(path, type(block.get_submodule(path)).__name__)
 
 
 def _is_mixture(path: str, modules: Mapping[str, nn.Module]) -> bool:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from regard.errors import LookError
+from regard.inspection.adapters.forward_code import may_attend
 
 # torch registers hooks without a lock; reentrant, as garbage collection may end a look anywhere
 _registering = threading.RLock()
@@ -73,7 +75,8 @@ class ModuleTracker:
         """The innermost running module; the model itself when none runs."""
         run = self._run
         path, module, crosses = run.frames[-1] if run and run.frames else ("", self.model, None)
-        crosses = is_cross_attention(path, module) if crosses is None else crosses
+        if crosses is None:
+            crosses = is_cross_attention(path, type(module).__name__)
         return Caller(self.names[path], path, "cross" if crosses else "self", module)
 
     def includes_call(self, call: Any) -> bool:
@@ -89,14 +92,21 @@ class ModuleTracker:
         return any(id(module) in self.ids for module in model.modules())
 
     @contextmanager
-    def hooks(self) -> Iterator[None]:
-        """Track every module that could attend, inside the `with` block."""
+    def hooks(self, *prepare: "Callable[[ModuleTracker], None]") -> Iterator[None]:
+        """Track every module that could attend, and the model itself, inside the `with` block.
+
+        `prepare` is called before, and may add to `run_contexts` and `exit_stack`.
+        """
         self._is_open = True
-        with _registering:
-            for path, module in self.modules.items():
-                if module is self.model or not _is_torch_leaf(module):
-                    self._hook(path, module)
+        handles: list[RemovableHandle] = []
         try:
+            for function in prepare:
+                function(self)
+            self.exit_stack.callback(lambda: [handle.remove() for handle in reversed(handles)])
+            with _registering:
+                for path, module in self.modules.items():
+                    if module is self.model or may_attend(module):
+                        handles += self._hook(path, module)
             yield
         finally:
             self._end()  # forward hooks do not run on KeyboardInterrupt
@@ -105,7 +115,7 @@ class ModuleTracker:
             if done:
                 self._close()
 
-    def _hook(self, path: str, module: nn.Module) -> None:
+    def _hook(self, path: str, module: nn.Module) -> list[RemovableHandle]:
         # torch registers a hook and its with_kwargs flag in two steps: in between, and during
         # removal, a forward pass in another thread calls it without kwargs
         def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
@@ -115,20 +125,21 @@ class ModuleTracker:
                 run.frames.append((path, module, _two_sequences(module, args, kwargs or {})))
 
         def leave(module: nn.Module, args: tuple, out: Any) -> None:
-            frames = [] if self._run is None else self._run.frames
-            # an exception caught inside the model may have left inner frames behind
-            at = next((i for i in reversed(range(len(frames))) if frames[i][1] is module), None)
-            if at is None:
+            run = self._run
+            if run is None or all(frame[1] is not module for frame in run.frames):
                 return
-            del frames[at:]
-            if not frames and self._end():
+            while run.frames.pop()[1] is not module:
+                pass  # an exception caught inside the model left inner frames behind
+            if not run.frames and self._end():
                 self._close()
 
-        # `leave` first: between the two another thread may call the module and enter it
-        last = module.register_forward_hook(leave, always_call=True)
-        first = module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
-        self.exit_stack.callback(last.remove)
-        self.exit_stack.callback(first.remove)  # called before: no frame is left behind
+        # `leave` first: between the two another thread may call the module and enter it; it is
+        # removed last, so that no frame is left behind
+        needs_kwargs = isinstance(module, nn.MultiheadAttention)
+        return [
+            module.register_forward_hook(leave, always_call=True),
+            module.register_forward_pre_hook(enter, with_kwargs=needs_kwargs, prepend=True),
+        ]
 
     def add_output_hook(self, module: nn.Module, hook: Callable[..., Any]) -> None:
         """Call a hook with module, args, kwargs and output, while the module is the caller."""
@@ -192,19 +203,16 @@ def matches(glob: str, *names: str) -> bool:
     return any(fnmatchcase(name, glob) for name in names)
 
 
-def _is_torch_leaf(module: nn.Module) -> bool:
-    """Whether it is a torch layer without submodules: most modules are, and none attends."""
-    is_torch = type(module).__module__.startswith("torch.nn.modules.")
-    return is_torch and not module._modules and not isinstance(module, nn.RNNBase)
-
-
 def uncompiled_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules by path; raises if one is compiled, which silently skips hooks."""
     check_model(model)
     modules = dict(model.named_modules())
     for path, module in modules.items():
-        compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
-        if compiled or isinstance(module, torch.jit.ScriptModule):
+        if (
+            module._compiled_call_impl is not None
+            or "_orig_mod" in module._modules
+            or isinstance(module, torch.jit.ScriptModule)
+        ):
             raise LookError(
                 f"model: needs to run without torch.compile to be recorded, got {path or 'it'} "
                 "compiled; try the uncompiled model"
@@ -234,10 +242,11 @@ def _names(modules: dict[str, nn.Module]) -> dict[str, str]:
     return names
 
 
-def is_cross_attention(path: str, module: nn.Module) -> bool:
+@cache
+def is_cross_attention(path: str, class_name: str) -> bool:
     """Whether a module attends to another sequence, guessed from its path and class name."""
     *_, parent, last = ("", "", *path.lower().split("."))
-    words = f"{last} {type(module).__name__.lower()}"
+    words = f"{last} {class_name.lower()}"
     inside = re.fullmatch(r"cross_?attention|cross_?attn", parent)  # BERT: crossattention.self
     return bool(inside or re.search(r"cross|encoder_att|encdec|multihead_attn|src_att", words))
 

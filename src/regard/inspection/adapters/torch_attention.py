@@ -1,6 +1,6 @@
 """Routes nn.MultiheadAttention and scaled_dot_product_attention through `ops.attend`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from regard.inspection.adapters.eager_attention import EagerTracer
+from regard.inspection.adapters.forward_code import FUSED, INTERFACE, PRODUCTS, called_names
 from regard.inspection.adapters.mask_parser import parse_attention_mask, trim_unused_keys
 from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.inspection.adapters.transformers_attention import is_redirected
 from regard.ops import attend
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.masks import Causal
@@ -23,10 +25,10 @@ def intercept_torch(tracker: ModuleTracker) -> None:
     """Compute torch's attention functions with `attend` while the model runs, in any thread.
 
     The C++ fast path of nn.TransformerEncoder calls no attention function; torch does not take it
-    while functions are overridden, so the layers run one by one. A model of regard's layers alone
-    needs none of this.
+    while functions are overridden, so the layers run one by one. A model of regard's layers needs
+    none of this, nor one of transformers whose attentions all use the AttentionInterface.
     """
-    if any(_may_attend(module) for module in tracker.modules.values()):
+    if _calls_torch(tracker.modules.values()):
         tracker.run_contexts.append(lambda: _override(_AttentionMode(tracker)))
 
 
@@ -44,10 +46,21 @@ def _override(mode: TorchFunctionMode) -> Iterator[None]:
             _push_mode(other)
 
 
-def _may_attend(module: nn.Module) -> bool:
-    """Whether it may call torch's attention functions: torch's own attention, or foreign code."""
-    known = type(module).__module__.startswith(("regard.", "torch.nn.modules."))
-    return isinstance(module, nn.MultiheadAttention) or not known
+def _calls_torch(modules: Iterable[nn.Module]) -> bool:
+    """Whether one may call torch's attention functions, or some together write attention out."""
+    used: set[str] = set()
+    for module in modules:
+        names = called_names(module)
+        if names is None:
+            known = type(module).__module__.startswith(("regard.", "torch.nn.modules."))
+            if not known or isinstance(module, nn.MultiheadAttention):
+                return True
+        elif INTERFACE in names and not is_redirected(module):
+            return True
+        else:
+            used |= names
+    has_softmax = any("softmax" in name.lower() for name in used)
+    return not used.isdisjoint(FUSED) or (has_softmax and not used.isdisjoint(PRODUCTS))
 
 
 class _AttentionMode(TorchFunctionMode):

@@ -88,6 +88,11 @@ def _restore(config: Any) -> None:
             config._attn_implementation_internal = entry.previous
 
 
+def is_redirected(module: nn.Module) -> bool:
+    """Whether the config of a module selects our attention."""
+    return id(vars(module).get("config")) in _redirected
+
+
 def _configs(modules: Iterable[nn.Module]) -> list[tuple[Any, bool]]:
     """Every config that selects the attention of a model that uses the AttentionInterface.
 
@@ -101,12 +106,13 @@ def _configs(modules: Iterable[nn.Module]) -> list[tuple[Any, bool]]:
     for part in modules:
         if isinstance(part, PreTrainedModel) and part._can_set_attn_implementation():
             own = [*_own_modules(part, PreTrainedModel)]
-            eager = any(_has_own_softmax(type(module)) for module in own) or (
+            eager = any(_has_own_softmax(kind) for kind in {type(module) for module in own}) or (
                 not getattr(part, "_supports_sdpa", True)
                 and any(vars(module).get("is_causal") is False for module in own)
             )
-            for module in own:
-                config = vars(module).get("config")  # getattr on a Module is slow when it fails
+            # most modules share one; reading an attribute of a config or a Module is slow
+            found = {id(x): x for m in own if (x := vars(m).get("config")) is not None}
+            for config in found.values():
                 if hasattr(config, "_attn_implementation_internal"):
                     known = configs.get(id(config), (config, False))
                     configs[id(config)] = config, known[1] or eager

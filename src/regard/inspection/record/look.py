@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.inspection.adapters import (
-    sparse_attention,
-    torch_attention,
-    transformers_attention,
-)
 from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.inspection.adapters.sparse_attention import intercept_sparse
+from regard.inspection.adapters.torch_attention import intercept_torch
+from regard.inspection.adapters.transformers_attention import intercept_transformers
 from regard.inspection.record.recorder import Recorder, RecordOptions
 from regard.inspection.record.sight import Sight
 from regard.inspection.record.token_labeler import TokenLabeler
@@ -78,7 +76,7 @@ def look(
         for hook in recorder.hook_activations():
             hooks.callback(hook.remove)
         try:
-            with intercepting(recorder, tracker):
+            with intercepting(recorder, tracker, when=recorder.wants_call):
                 yield sight
         finally:
             recorder.close()
@@ -93,8 +91,5 @@ def patched(model: nn.Module) -> Iterator[ModuleTracker]:
     interceptor, `tracker.caller` has the name, path and kind of the calling module.
     """
     tracker = ModuleTracker(model)
-    torch_attention.intercept_torch(tracker)
-    with tracker.hooks():
-        transformers_attention.intercept_transformers(tracker)
-        sparse_attention.intercept_sparse(tracker)
+    with tracker.hooks(intercept_transformers, intercept_torch, intercept_sparse):
         yield tracker

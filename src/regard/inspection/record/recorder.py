@@ -1,11 +1,12 @@
 """The recorder behind `look`: stores attention calls within a memory limit."""
 
+import inspect
 import itertools
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,8 +29,9 @@ from regard.nn import StateAttention
 from regard.ops.grid import to_4d
 from regard.ops.indices import as_int
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
-from regard.ops.survey.statistics import make_survey_options
-from regard.ops.terms import Terms
+from regard.ops.survey.op import SurveyBackend, compute_survey
+from regard.ops.survey.statistics import DEFAULT_STATISTICS, make_survey_options
+from regard.ops.survey.weight_tile import SurveyOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +49,27 @@ class RecordOptions:
         check_glob("at", self.at)
         if as_int("max_bytes", self.max_bytes) < 0:
             raise LookError(f"max_bytes: needs 0 or more, got {self.max_bytes}; try survey=")
-        given = {name: x for name, x in (self.survey or {}).items() if name != "backend"}
-        sizes = dict.fromkeys(("first_keys", "radius", "top_k", "pooled_size"), 1)
-        if unknown := sorted(given.keys() - {"statistics", *sizes}):
-            raise LookError(f"survey: needs arguments of Site.survey, got {unknown[0]!r}")
-        make_survey_options(**{"statistics": (), **sizes, **given})
+        if self.survey is not None:
+            _ = self.survey_arguments  # raises if one is not valid
         try:
             torch.device("cpu" if self.device is None else self.device)
         except (RuntimeError, TypeError):
             raise LookError(
                 f"device: needs a torch device, got {self.device!r}; try 'cpu'"
             ) from None
+
+    @cached_property
+    def survey_arguments(self) -> tuple[SurveyOptions, SurveyBackend]:
+        """`survey` as the last arguments of `compute_survey`."""
+        parameters = inspect.signature(Site.survey).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.kind == p.KEYWORD_ONLY}
+        given: dict[str, Any] = {**defaults, **(self.survey or {})}
+        if unknown := sorted(given.keys() - defaults):
+            raise LookError(f"survey: needs arguments of Site.survey, got {unknown[0]!r}")
+        backend = given.pop("backend")
+        if given["statistics"] is None:
+            given["statistics"] = DEFAULT_STATISTICS
+        return make_survey_options(**given), backend
 
 
 class Recorder:
@@ -75,6 +87,18 @@ class Recorder:
         self._origins: WeakKeyDictionary[Site, tuple[int, TokenHistory]] = WeakKeyDictionary()
         self._caches: dict[tuple[str, int], _GrowingCache] = {}  # by path and thread
         self._counted_storages: set[int] = set()
+        self._wanted: dict[str, bool] = {}  # by path
+        self._meta: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+
+    def wants_call(self) -> bool:
+        """Whether the running module matches `at`; its name is noted."""
+        caller = self.tracker.caller
+        wanted = self._wanted.get(caller.path)
+        if wanted is None and not self._is_closed:
+            wanted = matches(self.options.at, caller.name, caller.path)
+            with self._lock:
+                self.site_names[caller.path], self._wanted[caller.path] = caller.name, wanted
+        return bool(wanted)
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
@@ -83,25 +107,39 @@ class Recorder:
         caller = self.tracker.caller
         with self._lock:
             if not self._is_closed:
-                self.site_names[caller.path] = caller.name
-                if matches(self.options.at, caller.name, caller.path):
-                    self._record(caller, call, out, lse)
+                self._record(caller, call, out, lse)
         return out, lse
 
     def _record(self, caller: Caller, call: AttentionCall, out: Tensor, lse: Tensor) -> None:
         count, thread = self.calls[caller.path], threading.get_ident()
         self.calls[caller.path] += 1
         q, k, v, out = (self._store(to_4d(x)) for x in (call.q, call.k, call.v, out))
-        lse = self._store(to_4d(lse[..., None])[..., 0])
-        terms = map_tensors(call.terms, lambda x: self._store(_fold_batch(x, call.q)))
+        lse = self._store(lse if lse.ndim == 3 else to_4d(lse[..., None])[..., 0])
+        term_sizes: dict[int, int] = {}  # bytes of masks and biases, by storage
+
+        def store_term(x: Tensor) -> Tensor:
+            x = self._store(_fold_batch(x, call.q))
+            term_sizes[x.untyped_storage().data_ptr()] = x.nbytes
+            return x
+
+        terms = map_tensors(call.terms, store_term)
         if isinstance(caller.module, StateAttention) and caller.kind == "self":
             terms = replace(terms, offset=k.shape[2])  # a state attends to all earlier states
-        if self.options.survey is None:
+        survey = None
+        if self.options.survey is not None:
+            survey = compute_survey(q, k, lse, terms, *self.options.survey_arguments)
+            q, k, v, out, lse = (self._without_data(x) for x in (q, k, v, out, lse))
+        else:
             if k.shape[2] == q.shape[2]:
                 k, v = _copy_if_view(k, q), _copy_if_view(v, q)
-            cache = self._caches.setdefault((caller.path, thread), _GrowingCache())
-            k, v, added = cache.add(k, v, q.shape[2])
-            size = added + sum(x.nbytes for x in (q, out, lse)) + self._new_bytes(terms)
+            cache = self._caches.get((caller.path, thread))
+            if cache is None:
+                cache = self._caches[caller.path, thread] = _GrowingCache()
+            k, v, size = cache.add(k, v, q.shape[2])
+            # layers often share masks and biases: count those that no earlier site holds
+            new = term_sizes.keys() - self._counted_storages
+            size += q.nbytes + out.nbytes + lse.nbytes + sum(term_sizes[x] for x in new)
+            self._counted_storages |= new
             if size > self.bytes_left:
                 self.bytes_left = -1  # recording a smaller, later call would leave a gap
                 del self._caches[caller.path, thread]
@@ -111,15 +149,17 @@ class Recorder:
                 return
             self.bytes_left -= size
         tensors: dict[str, Any] = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
-        site = Site(
-            name=caller.name, path=caller.path, call=count, kind=caller.kind, terms=terms, **tensors
-        )
-        if self.options.survey is not None:
-            survey = site.survey(**self.options.survey)
-            shapes = {name: x.to("meta") for name, x in tensors.items()}
-            site = replace(site, recorded_survey=survey, **shapes)
+        place: dict[str, Any] = {"name": caller.name, "path": caller.path, "kind": caller.kind}
+        site = Site(call=count, terms=terms, recorded_survey=survey, **place, **tensors)
         self._origins[site] = thread, self.labeler.token_history()
         self.sight.sites.append(site)
+
+    def _without_data(self, x: Tensor) -> Tensor:
+        """A tensor on the meta device; one for all of the same shape."""
+        key = x.shape, x.dtype
+        if key not in self._meta:
+            self._meta[key] = x.to("meta")
+        return self._meta[key]
 
     def hook_activations(self) -> Iterator[RemovableHandle]:
         """Record the activations that match `options.activations` in this thread."""
@@ -148,19 +188,6 @@ class Recorder:
     def _store(self, x: Tensor) -> Tensor:
         x = x if self.options.grad else x.detach()
         return x if self.options.device is None else x.to(self.options.device)
-
-    def _new_bytes(self, terms: Terms) -> int:
-        """Bytes of masks and biases that no earlier site holds; layers often share them."""
-        sizes: dict[int, int] = {}
-
-        def measure(x: Tensor) -> Tensor:
-            sizes[x.untyped_storage().data_ptr()] = x.nbytes
-            return x
-
-        map_tensors(terms, measure)
-        new = sum(sizes[pointer] for pointer in sizes.keys() - self._counted_storages)
-        self._counted_storages.update(sizes)
-        return new
 
     def close(self) -> None:
         """Stop recording, group the sites by thread, and label them."""
@@ -203,7 +230,8 @@ class _GrowingCache:
     """
 
     def __init__(self) -> None:
-        self.k = self.v = torch.empty(0)
+        self.k: Any = None
+        self.v: Any = None
         self.used = 0
 
     def add(self, k: Tensor, v: Tensor, queries: int) -> tuple[Tensor, Tensor, int]:
@@ -261,8 +289,10 @@ def _group_by_thread(sites: list[Site], threads: list[int]) -> list[Site]:
 def _copy_if_view(x: Tensor, q: Tensor) -> Tensor:
     """Copy keys that are a view of a larger tensor: it may be a cache, overwritten in place."""
     storage = x.untyped_storage()
+    if x.requires_grad or storage.nbytes() <= x.nbytes:
+        return x
     shared = storage.data_ptr() == q.untyped_storage().data_ptr()  # one fused projection
-    return x if shared or x.requires_grad or storage.nbytes() <= x.nbytes else x.clone()
+    return x if shared else x.clone()
 
 
 def _fold_batch(x: Tensor, q: Tensor) -> Tensor:
@@ -278,7 +308,8 @@ def _find_uncalled(tracker: ModuleTracker, intercepted: Collection[str]) -> dict
     silent = [
         path
         for path, name in classes.items()
-        if "attention" in name.lower()
+        if path not in intercepted
+        and "attention" in name.lower()
         and not name.endswith("Output")  # a projection
         and not any(_within(p, path) or _within(path, p) for p in intercepted)
     ]

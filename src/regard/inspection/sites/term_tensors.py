@@ -1,7 +1,7 @@
 """Maps functions over the tensors of masks, biases and terms, and selects one head of them."""
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from torch import Tensor
@@ -19,12 +19,12 @@ def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
     """
     if isinstance(x, Tensor):
         return fn(x)  # type: ignore[return-value]
-    if not is_dataclass(x) or isinstance(x, type):
-        return x
-    old = {f.name: getattr(x, f.name) for f in fields(x)}
-    new = {name: map_tensors(value, fn) for name, value in old.items()}
-    changed = {name: value for name, value in new.items() if value is not old[name]}
-    return replace(x, **changed) if changed else x
+    changed = {}
+    for name in getattr(type(x), "__dataclass_fields__", ()):
+        old = getattr(x, name)
+        if old is not None and (new := map_tensors(old, fn)) is not old:
+            changed[name] = new
+    return replace(x, **changed) if changed else x  # type: ignore[type-var, return-value]
 
 
 def select_head(terms: Terms, head: int) -> Terms | None:

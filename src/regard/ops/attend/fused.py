@@ -48,7 +48,9 @@ def attend(call: AttentionCall) -> AttentionResult:
     wide = max(call.q.shape[-1], value)
     q, k, v = (_pad_to_width(to_4d(x), wide) for x in (call.q, call.k, call.v))
     out, lse = _attend(call, q, k, v)
-    out, lse = out[..., :value].reshape(*batch, -1, value), lse.reshape(*batch, -1)
+    out = _narrow(out, value)
+    if len(batch) != 2:
+        out, lse = out.reshape(*batch, -1, value), lse.reshape(*batch, -1)
     return call.terms.add_sinks(out, _differentiable_lse(call, lse))
 
 
@@ -127,7 +129,7 @@ def _on_cpu(
     causal: bool,
     mask_values: Tensor | None = None,
 ) -> AttentionResult:
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
         q, k, v, 0.0, causal, attn_mask=mask_values, scale=call.terms.scale
     )
     # This kernel returns zeros for a query that contains a NaN; return the NaN instead.
@@ -147,24 +149,24 @@ def _on_cuda(
     if mask_values is None and is_half:
         q, k, v, value = *_pad_to_multiple_of_8(q, k, v), v.shape[-1]
         if _torch_chooses_cudnn(q, k, v, call.dropout, causal, scale):
-            out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+            out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
                 q, k, v, None, True, call.dropout, causal, scale=scale
             )
-            return out[..., :value], lse.reshape(lse.shape[:3])
-        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
+            return _narrow(out, value), lse.reshape(lse.shape[:3])
+        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention.default(
             q, k, v, call.dropout, causal, scale=scale
         )
-        return out[..., :value], lse
+        return _narrow(out, value), lse
     k, v = repeat_kv(k, q), repeat_kv(v, q)
     queries, keys = q.shape[-2], k.shape[-2]
     if mask_values is not None:  # this kernel needs rows aligned to 16 elements
         mask_values = F.pad(mask_values, (0, -keys % 16))[..., :keys].expand(
             *q.shape[:2], queries, keys
         )
-    out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention.default(
         *_pad_to_multiple_of_8(q, k, v), mask_values, True, call.dropout, causal, scale=scale
     )
-    return out[..., : v.shape[-1]], lse[..., :queries]
+    return _narrow(out, v.shape[-1]), _narrow(lse, queries)
 
 
 def _torch_chooses_cudnn(
@@ -193,5 +195,10 @@ def _pad_to_width(x: Tensor, width: int) -> Tensor:
     return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
 
 
+def _narrow(x: Tensor, width: int) -> Tensor:
+    return x if x.shape[-1] == width else x[..., :width]
+
+
 def _pad_to_multiple_of_8(*xs: Tensor) -> list[Tensor]:
-    return [F.pad(x, (0, -x.shape[-1] % 8)) for x in xs]
+    # F.pad would copy also where nothing is added
+    return [F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x for x in xs]
