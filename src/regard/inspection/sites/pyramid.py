@@ -3,36 +3,29 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.inspection.sites.base_pass import BasePass
 from regard.inspection.sites.head_map import HeadMap
 from regard.inspection.sites.map_cells import (
     Cells,
-    MarginTotals,
     cell_sizes,
     pool_band,
     pool_cells,
     pool_rectangle,
 )
 from regard.inspection.sites.map_preview import MapPreview
-from regard.inspection.sites.map_tile import (
-    REDUCES,
-    MapTile,
-    StoredCells,
-    TileReduce,
-)
+from regard.inspection.sites.map_tile import REDUCES, MapTile, TileReduce
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_int, resolve_index
 
 MIN_BASE_LEVEL = 5  # a tile of level 4 covers 4096 × 4096 weights: 20 ms on two cores
 MAX_ON_DEMAND = 1 << 24  # weights of a map that is never stored
 MAX_BASE_CELLS = 1 << 24  # mean and max in float16: 64 MiB, and a third of it for coarser levels
-STEP_WEIGHTS = 1 << 24  # between two checks for cancellation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,15 +41,6 @@ class MapMargins:
     received: Float[Tensor, " column"]
     complete: bool
     version: int
-
-
-class _BaseTile(NamedTuple):
-    """A tile of the base level to be computed in the background pass."""
-
-    row: int
-    column: int
-    rows: range
-    keys: range  # those visible to its rows: a measure of its cost
 
 
 class MapPyramid:
@@ -110,13 +94,10 @@ class MapPyramid:
             raise ShapeError(
                 f"base_level: needs {self._lowest_base()} to {self.levels}, got {base_level}"
             )
-        self._pass_level = min(self.base_level, self.levels - 1)
-        self._todo = list(self._base_tiles())
-        self._todo_at = {(unit.row, unit.column) for unit in self._todo}
-        self._lock = threading.Lock()
-        self._stored: dict[tuple[int, int], list[StoredCells]] = {}
+        level = min(self.base_level, self.levels - 1)  # a short map is only passed for its margins
+        self._pass = BasePass(self.map, level, self.levels, self.tile_size)
         self._preview: MapPreview | None = None
-        self._margins = MarginTotals(torch.zeros(self.queries), torch.zeros(self.keys))
+        self._preview_lock = threading.Lock()
 
     # ---- geometry
 
@@ -149,15 +130,6 @@ class MapPyramid:
         while -(-self.queries // (1 << level)) * -(-self.keys // (1 << level)) > MAX_BASE_CELLS:
             level += 1
         return min(level, self.levels)
-
-    def _base_tiles(self) -> Iterator[_BaseTile]:
-        size = self.tile_size << self._pass_level
-        for top in range(0, self.queries, size):
-            rows = range(top, min(top + size, self.queries))
-            span = self.map.key_span(rows)
-            for left in range(span.start // size * size, span.stop, size):
-                keys = range(max(left, span.start), min(left + size, span.stop))
-                yield _BaseTile(top // size, left // size, rows, keys)
 
     def _span(self, level: int, tile: int, count: int) -> range:
         """The queries or keys, of `count`, below a row or column of tiles."""
@@ -198,8 +170,8 @@ class MapPyramid:
                 [0.5000, 0.5000,    nan],
                 [0.3333, 0.3333, 0.3333]])
         """
-        shape = self.band_shape(level)
-        row, column, index = self._check(shape, row, column, reduce)
+        row, column, index = self._check(self.band_shape(level), row, column, reduce)
+        level = resolve_index("level", level, min(self.levels, MIN_BASE_LEVEL))
         rows = self._span(level, row, self.queries)
         distances = self._span(level, column, self.queries + self.map.terms.offset)
         cells, counts = pool_band(self.map, rows, distances, 1 << level)
@@ -219,27 +191,13 @@ class MapPyramid:
         preview = self._ensure_preview()
         entropy, received, done = preview.entropy, preview.received, 0
         if preview.stride > 1:  # else the preview has every row
-            with self._lock:
-                done = len(self._stored)
-                entropy = entropy.clone()
-                for rows in self._finished_rows():
-                    entropy[rows] = self._margins.entropy[rows]
-                if done == len(self._todo):
-                    received = self._margins.received.clone()
+            entropy, received, done = self._pass.read_margins(entropy, received)
         return MapMargins(
             entropy=_cell_means(entropy, size),
             received=_cell_means(received, size),
-            complete=preview.stride == 1 or done == len(self._todo),
+            complete=preview.stride == 1 or done == len(self._pass.tiles),
             version=done,
         )
-
-    def _finished_rows(self) -> Iterator[slice]:
-        """The queries whose tiles of the base level are all stored."""
-        waiting = {unit.row for unit in self._todo if (unit.row, unit.column) not in self._stored}
-        for row in range(-(-self.queries // (self.tile_size << self._pass_level))):
-            if row not in waiting:
-                rows = self._span(self._pass_level, row, self.queries)
-                yield slice(rows.start, rows.stop)
 
     def _check(
         self, shape: tuple[int, int], row: int, column: int, reduce: str
@@ -252,32 +210,20 @@ class MapPyramid:
         return row, column, REDUCES.index(reduce)
 
     def _stored_tile(self, level: int, row: int, column: int) -> tuple[Tensor, bool, int]:
-        """Mean and max of a tile from stored patches, and a preview where they are missing."""
-        step = level - self._pass_level
-        side = self.tile_size >> step  # cells per patch
-        inside = [
-            (r, c)
-            for r in range(row << step, (row + 1) << step)
-            for c in range(column << step, (column + 1) << step)
-            if (r, c) in self._todo_at
-        ]
-        with self._lock:
-            patches = {at: self._stored[at][step] for at in inside if at in self._stored}
-        shape = self.level_shape(level)
+        """Mean and max of a tile from stored cells, and a preview where they are missing."""
+        found, complete = self._pass.read(level, row, column)
         rows, columns = (
             range(i * self.tile_size, min((i + 1) * self.tile_size, count))
-            for i, count in zip((row, column), shape, strict=True)
+            for i, count in zip((row, column), self.level_shape(level), strict=True)
         )
-        complete = len(patches) == len(inside)
         if complete:
             values = torch.full((2, len(rows), len(columns)), torch.nan)
         else:
             values = self._ensure_preview().cells(level, rows, columns)
-        for (r, c), patch in patches.items():
-            top, left = (r - (row << step)) * side, (c - (column << step)) * side
-            new = patch.decode()
+        for (top, left), cells in found.items():
+            new = cells.decode()
             values[:, top : top + new.shape[1], left : left + new.shape[2]] = new
-        return values, complete, len(patches)
+        return values, complete, len(found)
 
     # ---- the background pass
 
@@ -291,55 +237,15 @@ class MapPyramid:
         >>> pyramid.tile(2, 0, 0).complete, [*pyramid.advance()][-1], pyramid.tile(2, 0, 0).complete
         (False, 1.0, True)
         """
-        if cancelled():
-            return
-        self._ensure_preview()
-        yield 0.0
-        total, done = sum(len(unit.rows) * len(unit.keys) for unit in self._todo), 0
-        for unit in self._todo:
-            if (unit.row, unit.column) not in self._stored:
-                for part in self._compute(unit):
-                    if part < 1:
-                        yield (done + part * len(unit.rows) * len(unit.keys)) / total
-                    if cancelled():
-                        return
-            done += len(unit.rows) * len(unit.keys)
-            yield done / total
-
-    def _compute(self, unit: _BaseTile) -> Iterator[float]:
-        """Compute one tile of the base level in bands of rows, and publish it when whole."""
-        size = 1 << self._pass_level
-        keys, device = self._span(self._pass_level, unit.column, self.keys), self.map.device
-        margins = MarginTotals(*(torch.zeros(len(x), device=device) for x in (unit.rows, keys)))
-        height = max(1, STEP_WEIGHTS // (len(keys) * size)) * size
-        parts = []
-        for first in range(0, len(unit.rows), height):
-            rows = unit.rows[first : first + height]
-            own = MarginTotals(margins.entropy[first : first + height], margins.received)
-            parts.append(pool_rectangle(self.map, rows, keys, (size, size), own))
-            if first + height < len(unit.rows):
-                yield (first + height) / len(unit.rows)
-        cells = Cells(*(torch.cat(x).cpu() for x in zip(*parts, strict=True)))
-        self._publish(unit, keys, cells, MarginTotals(*(x.cpu() for x in margins)))
-        yield 1.0
-
-    def _publish(self, unit: _BaseTile, keys: range, cells: Cells, margins: MarginTotals) -> None:
-        patches = []
-        for level in range(self._pass_level, self.levels):
-            size = 1 << level
-            counts = cell_sizes(unit.rows, size)[:, None] * cell_sizes(keys, size)
-            patches.append(StoredCells.encode(cells.mean_and_max(counts)))
-            cells = pool_cells(cells, 2, 2)
-        with self._lock:
-            if (unit.row, unit.column) not in self._stored:  # two threads may run `advance`
-                self._margins.entropy[unit.rows.start : unit.rows.stop] += margins.entropy
-                self._margins.received[keys.start : keys.stop] += margins.received
-                self._stored[unit.row, unit.column] = patches
+        if not cancelled():
+            self._ensure_preview()
+            yield 0.0
+            yield from self._pass.advance(cancelled)
 
     def _ensure_preview(self) -> MapPreview:
-        with self._lock:
+        with self._preview_lock:
             if self._preview is None:
-                self._preview = MapPreview(self.map, self._pass_level)
+                self._preview = MapPreview(self.map, self._pass.level)
             return self._preview
 
 

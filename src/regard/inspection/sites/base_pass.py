@@ -1,0 +1,131 @@
+"""The background pass of a zoomable map: cells of one level, pooled to the coarser ones."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.inspection.sites.head_map import HeadMap
+from regard.inspection.sites.map_cells import (
+    Cells,
+    MarginTotals,
+    cell_sizes,
+    pool_cells,
+    pool_rectangle,
+)
+from regard.inspection.sites.map_tile import StoredCells
+
+STEP_WEIGHTS = 1 << 24  # between two checks for cancellation
+
+
+class BaseTile(NamedTuple):
+    """A tile of the base level with visible keys."""
+
+    row: int
+    column: int
+    rows: range
+    keys: range
+    cost: int  # weights within the mask's span
+
+
+class BasePass:
+    """Cells of levels from `level` up, in float16, computed one tile of `level` at a time.
+
+    A tile is published when whole, with its own cells of every coarser level: coarse tiles are
+    then pieced together, and each cell is rounded once. Any thread may read.
+
+    >>> head_map = HeadMap(rg.make_site(*torch.zeros(2, 4, 2), mask=rg.Causal()), head=0)
+    >>> base = BasePass(head_map, level=1, levels=2, tile=2)
+    >>> [*base.advance(lambda: False)]
+    [1.0, 1.0]
+    >>> base.read(1, 0, 0)[0][0, 0].decode()[1]  # maxima
+    tensor([[1.0000,    nan],
+            [0.3333, 0.3333]])
+    """
+
+    def __init__(self, head_map: HeadMap, level: int, levels: int, tile: int):
+        self.map, self.level, self.levels, self.tile = head_map, level, levels, tile
+        self.tiles = {(unit.row, unit.column): unit for unit in self._split()}
+        self.total = sum(unit.cost for unit in self.tiles.values())
+        self.stored: dict[tuple[int, int], list[StoredCells]] = {}
+        self.lock = threading.Lock()
+        self.margins = MarginTotals(torch.zeros(head_map.queries), torch.zeros(head_map.keys))
+
+    def _split(self) -> Iterator[BaseTile]:
+        size, queries, keys = self.tile << self.level, self.map.queries, self.map.keys
+        for top in range(0, queries, size):
+            rows = range(top, min(top + size, queries))
+            span = self.map.key_span(rows)
+            for left in range(span.start // size * size, span.stop, size):
+                seen = min(left + size, span.stop) - max(left, span.start)
+                own = range(left, min(left + size, keys))
+                yield BaseTile(top // size, left // size, rows, own, len(rows) * seen)
+
+    def read(
+        self, level: int, row: int, column: int
+    ) -> tuple[dict[tuple[int, int], StoredCells], bool]:
+        """The stored cells of a tile by the first cell's row and column, and whether all are."""
+        step = level - self.level
+        side = self.tile >> step
+        inside = {
+            (i * side, j * side): at
+            for i in range(1 << step)
+            for j in range(1 << step)
+            if (at := ((row << step) + i, (column << step) + j)) in self.tiles
+        }
+        with self.lock:
+            found = {k: self.stored[at][step] for k, at in inside.items() if at in self.stored}
+        return found, len(found) == len(inside)
+
+    def read_margins(self, entropy: Tensor, received: Tensor) -> tuple[Tensor, Tensor, int]:
+        """The entropy and received mass, with estimates where unfinished, and the tiles done."""
+        with self.lock:
+            waiting = [unit.rows for at, unit in self.tiles.items() if at not in self.stored]
+            exact, done = self.margins.entropy.clone(), len(self.stored)
+            received = received if waiting else self.margins.received.clone()
+        for rows in waiting:
+            exact[rows.start : rows.stop] = entropy[rows.start : rows.stop]
+        return exact, received, done
+
+    def advance(self, cancelled: Callable[[], bool]) -> Iterator[float]:
+        """Compute what is missing, and yield the progress after each step."""
+        done = 0
+        for at, unit in self.tiles.items():
+            if at not in self.stored:
+                for share in self._compute(unit):
+                    yield (done + share * unit.cost) / self.total
+                    if cancelled():
+                        return
+            done += unit.cost
+        yield 1.0
+
+    def _compute(self, unit: BaseTile) -> Iterator[float]:
+        """Compute one tile in bands of rows, yield the share done, and publish it at the end."""
+        size, (_, _, rows, keys, _) = 1 << self.level, unit
+        margins = MarginTotals(*(torch.zeros(len(x), device=self.map.device) for x in (rows, keys)))
+        height = max(1, STEP_WEIGHTS // (len(keys) * size)) * size
+        parts = []
+        for first in range(0, len(rows), height):
+            band = rows[first : first + height]
+            own = MarginTotals(margins.entropy[first : first + height], margins.received)
+            parts.append(pool_rectangle(self.map, band, keys, (size, size), own))
+            if band.stop == rows.stop:
+                cells = Cells(*(torch.cat(pieces).cpu() for pieces in zip(*parts, strict=True)))
+                self._publish(unit, cells, margins)
+            yield (band.stop - rows.start) / len(rows)
+
+    def _publish(self, unit: BaseTile, cells: Cells, margins: MarginTotals) -> None:
+        row, column, rows, keys, _ = unit
+        stored = []
+        for level in range(self.level, self.levels):
+            counts = cell_sizes(rows, 1 << level)[:, None] * cell_sizes(keys, 1 << level)
+            stored.append(StoredCells.encode(cells.mean_and_max(counts)))
+            cells = pool_cells(cells, 2, 2)
+        entropy, received = (x.cpu() for x in margins)
+        with self.lock:
+            if (row, column) not in self.stored:  # two threads may run the pass
+                self.margins.entropy[rows.start : rows.stop] += entropy
+                self.margins.received[keys.start : keys.stop] += received
+                self.stored[row, column] = stored
