@@ -7,15 +7,13 @@ Nothing heavy is imported at the top: `make test` collects this folder too.
 """
 
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from web_server import running
 
 FLAGS = (
     "--no-sandbox",  # as root, and in containers, Chromium has none
@@ -29,24 +27,6 @@ NAMES = ("chromium", "google-chrome")
 # Chromium logs every status above 399 itself; 400 and 503 are answers that a view shows or retries
 EXPECTED = tuple(f"the server responded with a status of {n}" for n in (400, 503))
 CLOSE_GUIDE = "if (location.protocol === 'http:') localStorage.setItem('guide', 'closed')"
-
-
-@contextmanager
-def running(app: Any) -> Iterator[str]:
-    """The address of an application that a uvicorn in a thread serves."""
-    import uvicorn
-
-    config = uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    app.app.state.server.worker.stop()
-    server.should_exit = True
-    thread.join(10)
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,14 @@
 """Jobs of the worker: cancellable computations that report progress."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
 
 from regard.errors import RegardError
+
+CANCELLED = "request: needs a client that waits, got a newer request or none"
 
 
 class Cancelled(RegardError):
@@ -27,7 +29,6 @@ class Job:
     def __init__(self) -> None:
         self._cancelled = threading.Event()
         self.progress: tuple[float, str] = (0.0, "waiting")
-        self.on_progress: Callable[[], None] = lambda: None
 
     def cancel(self) -> None:
         """Make the next `check` raise; a job that has not begun never begins."""
@@ -41,13 +42,12 @@ class Job:
     def check(self) -> None:
         """Raise `Cancelled` if nobody waits any more."""
         if self.is_cancelled:
-            raise Cancelled("request: needs a client that waits, got a newer request or none")
+            raise Cancelled(CANCELLED)
 
     def report(self, fraction: float, text: str = "") -> None:
-        """Say how far the job is, from 0 to 1, and stop here if it is cancelled."""
+        """Say how far the job is, from 0 to 1 and never back, and stop here if it is cancelled."""
         self.check()
-        self.progress = (min(max(fraction, 0.0), 1.0), text)
-        self.on_progress()
+        self.progress = (min(max(fraction, self.progress[0]), 1.0), text)
 
     @contextmanager
     def checking(self, model: nn.Module, text: str = "running the model") -> Iterator[None]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from regard.errors import RegardError
-from regard.web.jobs import Cancelled, Job
+from regard.web.jobs import CANCELLED, Cancelled, Job
 
 MAX_WAITING = 256  # requests; more are refused with 503
 MAX_BATCH = 32  # inputs that are computed together
 MAX_STREAMS = 32  # that advance together; others wait
 MAX_WINDOW, WINDOW_SHARE = 0.05, 0.2  # seconds to wait for a batch; at most, and of the last batch
+SHUTDOWN = "server: needs to be running, got a shutdown"
 
 
 class Busy(RegardError):
@@ -34,7 +35,7 @@ class StreamSource(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
     key: Hashable  # requests with equal keys can be computed as one batch
     inputs: Sequence[Any]
@@ -44,6 +45,15 @@ class _Request:
     view: Hashable | None = None  # a newer request of the same view replaces this one
     future: Future = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.future.cancelled() or (self.job is not None and self.job.is_cancelled)
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error for whoever still waits; a cancelled future takes none."""
+        if self.future.running() or self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
 
 
 @dataclass(eq=False)
@@ -95,8 +105,8 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """Requests and streams that have not begun."""
-        return len(self._waiting) + len(self._joining)
+        """Requests and streams that have not begun, without those that nobody waits for."""
+        return sum(not x.is_cancelled for x in tuple(self._waiting)) + len(self._joining)
 
     @property
     def streams(self) -> int:
@@ -129,13 +139,23 @@ class Worker:
         """
         request = _Request(object(), [None], lambda _: [compute()], priority, job, view)
         if view is not None:
-            with self._changed:
-                older = [x for x in (*self._waiting, *self._running) if x.view == view]
+            self._cancel_view(view)
+        self._enqueue(self._waiting, request)
+        return request.future
+
+    def _cancel_view(self, view: Hashable) -> None:
+        with self._changed:
+            older = [x for x in (*self._waiting, *self._running) if x.view == view]
             for x in older:
                 assert x.job is not None
                 x.job.cancel()
-        self._enqueue(self._waiting, request)
-        return request.future
+            self._drop_cancelled()
+
+    def _drop_cancelled(self) -> None:
+        """Forget the waiting requests that nobody waits for: they must not fill the queue."""
+        for request in [x for x in self._waiting if x.is_cancelled]:
+            self._waiting.remove(request)
+            request.fail(Cancelled(CANCELLED))
 
     def stream(
         self, source: StreamSource, begin: Callable[[], Any], emit: Callable[[Any], None]
@@ -151,7 +171,8 @@ class Worker:
     def _enqueue(self, queue: deque[Any], item: Any) -> None:
         with self._changed:
             if self._is_closed:
-                raise Busy("server: needs to be running, got a shutdown")
+                raise Busy(SHUTDOWN)
+            self._drop_cancelled()
             if self.waiting >= self.max_waiting:
                 raise Busy(
                     f"server: needs fewer than {self.max_waiting} waiting requests, got more"
@@ -160,9 +181,12 @@ class Worker:
             self._changed.notify()
 
     def stop(self) -> None:
-        """End after the call in progress; what waits or streams fails with `Busy`."""
+        """End after the step in progress; what runs, waits or streams fails with `Busy`."""
         with self._changed:
             self._is_closed = True
+            for request in self._running:
+                if request.job is not None:
+                    request.job.cancel()
             self._changed.notify()
 
     def close(self) -> None:
@@ -185,12 +209,14 @@ class Worker:
             if batch:
                 started = time.monotonic()
                 self._compute(batch)
+                self._running = []
                 self._window = min(MAX_WINDOW, WINDOW_SHARE * (time.monotonic() - started))
-                self._expected = len(batch) + len(self._waiting)
+                # jobs are computed one by one: waiting for more of them would gain nothing
+                self._expected = 0 if batch[0].job else len(batch) + len(self._waiting)
             self._advance(joining)
-        error = Busy("server: needs to be running, got a shutdown")
+        error = Busy(SHUTDOWN)
         for request in self._waiting:
-            request.future.set_exception(error)
+            request.fail(error)
         for stream in (*self._joining, *self._open.values()):
             stream.emit(error)
 
@@ -210,16 +236,15 @@ class Worker:
         if not self._waiting:
             return []
         first = min(self._waiting, key=lambda request: request.priority)  # the oldest of equals
-        batch, size, others = [first], len(first.inputs), deque[_Request]()
+        batch, size = [first], len(first.inputs)
         for request in self._waiting:
-            if request is first:
-                continue
-            if request.key == first.key and size + len(request.inputs) <= self.max_batch:
+            fits = request.key == first.key and size + len(request.inputs) <= self.max_batch
+            if fits and request is not first:
                 batch.append(request)
                 size += len(request.inputs)
-            else:
-                others.append(request)
-        self._waiting, self._running = others, batch
+        for request in batch:
+            self._waiting.remove(request)
+        self._running = batch
         return batch
 
     def _compute(self, batch: list[_Request]) -> None:
@@ -227,15 +252,16 @@ class Worker:
         inputs = [x for request in batch for x in request.inputs]
         if not batch:
             return
-        if (job := batch[0].job) is not None and job.is_cancelled:
-            batch[0].future.set_exception(Cancelled("request: needs a client, got a newer request"))
+        if batch[0].is_cancelled:
+            batch[0].fail(Cancelled(CANCELLED))
             return
         self.batch_sizes[len(inputs)] += 1
         try:
             results = list(batch[0].compute(inputs))
         except Exception as error:
             if len(batch) == 1:
-                batch[0].future.set_exception(error)
+                is_stopped = self._is_closed and isinstance(error, Cancelled)
+                batch[0].fail(Busy(SHUTDOWN) if is_stopped else error)
                 return
             for request in batch:  # one bad input must not fail the others
                 self._compute_alone(request)

@@ -1,0 +1,228 @@
+"""Queries on sockets: they end when nobody waits, the newest of a view wins, all get an answer."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from web_server import Client, running, wait_until
+
+from regard.web.api import create_app
+from regard.web.explorer import Explorer, QueryRequest, query, query_names, routes
+from regard.web.explorer import queries as registry
+from regard.web.explorer.catalog import Catalog
+from regard.web.jobs import Cancelled, Job
+from regard.web.worker import Busy, Worker
+
+WAIT = {"accept": "application/json"}
+STREAM = {"accept": "text/event-stream, application/json"}
+
+
+class LoopRequest(QueryRequest):
+    name: str = "loop"
+    steps: int = 1_000_000
+    fails: bool = False
+
+
+class Loops:
+    """Queries that go step by step as a test says, with the steps that each made and its end."""
+
+    def __init__(self):
+        self.steps, self.ended, self.order = {}, {}, []
+        self.may_step = threading.Event()
+        self.may_step.set()
+
+    def run(self, explorer, request, job):
+        """A query that takes as many steps as it is asked for."""
+        self.order.append(request.name)
+        try:
+            for n in range(request.steps):
+                self.steps[request.name] = n + 1
+                job.report(n / request.steps, f"step {n}")
+                self.may_step.wait(0.002) or self.may_step.wait()
+                threading.Event().wait(0.002)
+            if request.fails:
+                raise ZeroDivisionError
+        except Cancelled:
+            self.ended[request.name] = "cancelled"
+            raise
+        self.ended[request.name] = "done"
+        return {"name": request.name}
+
+
+@pytest.fixture
+def loops():
+    loops = Loops()
+    query("test.loop", LoopRequest, is_cached=False)(loops.run)
+    query("test.urgent", LoopRequest, is_cached=False, priority=-1)(loops.run)
+    yield loops
+    loops.may_step.set()
+    for name in ("test.loop", "test.urgent"):
+        del registry._queries[name]
+
+
+@pytest.fixture
+def worker():
+    return Worker(max_waiting=4)
+
+
+@pytest.fixture
+def server(loops, worker, monkeypatch):
+    monkeypatch.setattr(routes, "PATIENCE", 0.02)
+    monkeypatch.setattr(routes, "PROGRESS_SECONDS", 0.005)
+    with running(create_app({}, worker=worker, explorer=Explorer(Catalog([])))) as address:
+        yield address
+
+
+@pytest.mark.parametrize("accept", [WAIT, STREAM], ids=["waiting", "streaming"])
+def test_a_client_that_leaves_stops_its_query_within_a_step(server, loops, accept):
+    with Client(server).ask("test.loop", {}, **accept) as client:
+        if accept is STREAM:
+            client.read_until(b"event: progress")
+        wait_until(lambda: loops.steps.get("loop", 0) > 1)
+    wait_until(lambda: "loop" in loops.ended, 2)
+    assert loops.ended["loop"] == "cancelled"
+
+
+def test_a_query_whose_client_left_while_it_waited_never_begins(server, loops, worker):
+    loops.may_step.clear()
+    with Client(server).ask("test.loop", {"name": "first", "steps": 3}) as first:
+        wait_until(lambda: "first" in loops.steps)
+        with Client(server).ask("test.loop", {"name": "second"}):
+            wait_until(lambda: worker.waiting == 1)
+        wait_until(lambda: worker.waiting == 0, 2)
+        loops.may_step.set()
+        assert first.answer()[0] == 200
+        with Client(server).ask("test.loop", {"name": "third", "steps": 1}) as third:
+            assert json.loads(third.answer()[2]) == {"name": "third"}
+    assert loops.order == ["first", "third"]
+
+
+def test_the_newest_query_of_a_view_replaces_the_older_ones_and_no_other(server, loops, worker):
+    loops.may_step.clear()
+    clients = {name: Client(server) for name in "abcde"}
+    views = {"a": "one/text", "b": "one/text", "c": "one/atlas", "d": "two/text", "e": "one/text"}
+    for n, (name, client) in enumerate(clients.items()):
+        client.ask("test.loop", {"name": name, "steps": 3}, x_regard_view=views[name])
+        wait_until(lambda n=n: "a" in loops.steps and worker.waiting == min(n, 3))
+    replaced = clients["b"].answer()  # at once, although `a` still runs
+    loops.may_step.set()
+    answers = {name: client.answer()[0] for name, client in clients.items() if name != "b"}
+    assert replaced[0] == 400
+    assert "newer request" in json.loads(replaced[2])["error"]
+    assert answers == {"a": 400, "c": 200, "d": 200, "e": 200}
+    assert loops.ended == {"a": "cancelled", "c": "done", "d": "done", "e": "done"}
+    for client in clients.values():
+        client.socket.close()
+
+
+def test_a_view_that_asks_often_does_not_fill_the_queue(server, loops, worker):
+    loops.may_step.clear()
+    clients = [Client(server) for _ in range(3 * worker.max_waiting)]
+    for n, client in enumerate(clients):
+        body = {"name": str(n), "steps": 1}
+        client.ask("test.loop", body, x_regard_view="one/text")
+        wait_until(lambda n=n: "0" in loops.steps and worker.waiting == min(n, 1))
+        if n > 1:
+            assert clients[n - 1].answer()[0] == 400
+    loops.may_step.set()
+    assert json.loads(clients[-1].answer()[2]) == {"name": str(len(clients) - 1)}
+    for client in clients:
+        client.socket.close()
+
+
+def test_a_full_queue_is_refused_with_the_time_to_retry(server, loops, worker):
+    loops.may_step.clear()
+    clients = [Client(server) for _ in range(worker.max_waiting + 1)]
+    for n, client in enumerate(clients):
+        client.ask("test.loop", {"name": str(n), "steps": 1})
+        wait_until(lambda n=n: "0" in loops.steps and worker.waiting == n)
+    with Client(server).ask("test.loop", {"name": "late"}) as late:
+        status, headers, body = late.answer()
+    loops.may_step.set()
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert json.loads(body)["error"] == "server: needs fewer than 4 waiting requests, got more"
+    assert [client.answer()[0] for client in clients] == [200] * len(clients)
+    for client in clients:
+        client.socket.close()
+
+
+def test_queries_of_a_better_priority_are_computed_first(server, loops, worker):
+    loops.may_step.clear()
+    asked = [("test.loop", "a"), ("test.loop", "b"), ("test.urgent", "c"), ("test.urgent", "d")]
+    clients = []
+    for n, (path, name) in enumerate(asked):
+        clients.append(Client(server).ask(path, {"name": name, "steps": 1}))
+        wait_until(lambda n=n: "a" in loops.steps and worker.waiting == n)
+    loops.may_step.set()
+    assert [client.answer()[0] for client in clients] == [200] * 4
+    assert loops.order == ["a", "c", "d", "b"]
+    for client in clients:
+        client.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "last"),
+    [
+        ({"steps": 40}, ("answer", {"name": "loop"})),
+        ({"steps": 40, "fails": True}, ("error", 500)),
+    ],
+)
+def test_progress_never_goes_back_and_ends_with_an_answer_or_an_error(server, body, last):
+    with Client(server).ask("test.loop", body, **STREAM) as client:
+        *progress, (name, content) = client.events()
+    fractions = [x["fraction"] for _, x in progress]
+    assert {kind for kind, _ in progress} == {"progress"}
+    assert len(fractions) > 3
+    assert fractions == sorted(fractions)
+    assert 0 <= fractions[0] < fractions[-1] <= 1
+    assert (name, content.get("status", content)) == last
+
+
+def test_a_quick_answer_is_plain_json_also_for_a_client_that_reads_events(server):
+    with Client(server).ask("test.loop", {"steps": 1}, **STREAM) as client:
+        status, headers, body = client.answer()
+    assert (status, headers["content-type"], body) == (200, "application/json", b'{"name": "loop"}')
+
+
+def test_a_shutdown_answers_what_runs_and_what_waits(server, loops, worker):
+    loops.may_step.clear()
+    clients = []
+    for n, accept in enumerate((WAIT, WAIT, STREAM)):
+        clients.append(Client(server).ask("test.loop", {"name": str(n)}, **accept))
+        wait_until(lambda n=n: "0" in loops.steps and worker.waiting == n)
+    clients[2].read_until(b"event: progress")
+    worker.stop()
+    loops.may_step.set()
+    for client in clients[:2]:
+        status, _, body = client.answer()
+        assert (status, json.loads(body)["error"][:7]) == (503, "server:")
+    assert clients[2].events()[-1][1]["status"] == 503
+    for client in clients:
+        client.socket.close()
+
+
+def test_a_shutdown_answers_also_behind_a_request_that_was_cancelled(loops):
+    worker = Worker()
+    loops.may_step.clear()
+    running = worker.submit_job(Job(), lambda: loops.run(None, LoopRequest(steps=1), Job()))
+    wait_until(lambda: "loop" in loops.steps)
+    cancelled, waits = (worker.submit_job(Job(), dict) for _ in range(2))
+    cancelled.cancel()
+    worker.stop()
+    loops.may_step.set()
+    assert running.result(2) == [{"name": "loop"}]
+    with pytest.raises(Busy, match="shutdown"):
+        waits.result(2)
+
+
+def test_no_request_is_lost_while_the_queue_is_taken_apart():
+    worker = Worker(max_waiting=10_000)
+    with ThreadPoolExecutor(8) as pool:
+        futures = list(pool.map(lambda n: worker.submit(n % 3, [n], list), range(1000)))
+    assert [x.result(5) for x in futures] == [[n] for n in range(1000)]
+    worker.close()
+
+
+def test_what_a_test_registers_is_gone_again():
+    assert not [name for name in query_names() if name.startswith("test.")]
