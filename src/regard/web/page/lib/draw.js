@@ -115,8 +115,8 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
     <svg width=${width} height=${height} role="img" aria-label=${`${label}: ${series.map((s) => s.name).join(", ")}`} class="drawing"
       onMouseMove=${hover} onMouseLeave=${() => setNear(null)}>
       ${ticks(y0, y1, logY).map((v) => html`<g><line class="grid" x1=${margin.left} x2=${width - margin.right} y1=${py(v)} y2=${py(v)} />
-        <text class="label" x=${margin.left - 6} y=${py(v) + 3.5} text-anchor="end" font-size="10.5">${format(v)}</text></g>`)}
-      ${ticks(x0, x1, logX).map((v) => html`<text class="label" x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="10.5">${format(v)}</text>`)}
+        <text class="label" x=${margin.left - 6} y=${py(v) + 3.5} text-anchor="end" font-size="10.5">${tickText(v)}</text></g>`)}
+      ${ticks(x0, x1, logX).map((v) => html`<text class="label" x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="10.5">${tickText(v)}</text>`)}
       <text class="label" x=${(width + margin.left) / 2} y=${height - 4} text-anchor="middle" font-size="11">${xTitle}</text>
       <text class="label" transform=${`translate(11,${(height - margin.bottom) / 2}) rotate(-90)`} text-anchor="middle" font-size="11">${yTitle}</text>
       ${marks.map((m) => html`<line class="mark" x1=${px(m)} x2=${px(m)} y1=${margin.top} y2=${height - margin.bottom} />`)}
@@ -128,6 +128,13 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
       stroke-width="2.2" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]} /></svg> ${s.name}</span>`)}
       ${point && html`<strong class="told">${point.name}: ${xTitle} ${format(point.x[near.i])}, ${format(point.y[near.i], 4)}</strong>`}</p>
   </div>`;
+}
+
+// Powers of ten from 10⁵ on as such: "1.00e+14" would run into the title of the axis.
+function tickText(v) {
+  const power = Math.round(Math.log10(Math.abs(v)));
+  if (Math.abs(power) < 5 || Math.abs(v / 10 ** power - 1) > 1e-9) return format(v);
+  return `10${[...String(power)].map((d) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(d)]).join("")}`;
 }
 
 function extent(values) {

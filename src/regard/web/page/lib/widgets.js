@@ -25,7 +25,7 @@ export function pickModel(list, name, reads = "text", only = () => true) {
 
 export function Slider({ label, value, min, max, step, onInput, show = (x) => x }) {
   return html`<label class="field slider"><span>${label} <output>${show(value)}</output></span>
-    <input type="range" value=${value} min=${min} max=${max} step=${step} aria-valuetext=${String(show(value))} onInput=${(e) => onInput(Number(e.target.value))} /></label>`;
+    <input type="range" aria-label=${label} value=${value} min=${min} max=${max} step=${step} aria-valuetext=${String(show(value))} onInput=${(e) => onInput(Number(e.target.value))} /></label>`;
 }
 
 export function Switch({ label, value, onChange }) {
