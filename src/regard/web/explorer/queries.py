@@ -136,6 +136,17 @@ def pack(x: Tensor) -> dict[str, Any]:
     return {"shape": list(x.shape), "float32": base64.b64encode(values.tobytes()).decode()}
 
 
+def unpack(packed: dict[str, Any]) -> Tensor:
+    """The tensor of `pack`, for tables and figures of an answer.
+
+    >>> unpack(pack(torch.tensor([0.5, 2.0])))
+    tensor([0.5000, 2.0000])
+    """
+    content = bytearray(base64.b64decode(packed["float32"]))
+    values = torch.frombuffer(content, dtype=torch.float32) if content else torch.zeros(0)
+    return values.view(packed["shape"])
+
+
 def finite(x: float) -> float | None:
     """A number that JSON has, else None.
 

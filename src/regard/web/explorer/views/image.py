@@ -1,0 +1,258 @@
+"""The image view: what a vision model predicts, and which patches it attends to."""
+
+import base64
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from PIL import Image
+from pydantic import Field
+from torch import Tensor
+
+from regard.data import RenderedGlyphs, open_image
+from regard.errors import ConfigError, RegardError
+from regard.inspection import Sight, attention_rollout, look
+from regard.models import VisionTransformer
+from regard.runs import Run
+from regard.runs.apply.classify import ClassifiedFile, patch_size, read_run_image
+from regard.tasks.classification.glyphs import GlyphsTask
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import ModelRequest, Rows, pack, query, unpack
+from regard.web.explorer.temporary_file import temporary_file
+from regard.web.jobs import Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OOD_PERIOD = 8  # each such number of a sample shows none of the classes
+MAX_PREVIEW = 256  # pixels per side of the image as it was given
+MAX_SEED, MAX_SAMPLE = 1 << 31, 10_000
+DEFAULT_SEED = 3  # of built-in images; these show many typefaces, and a mirrored letter
+
+
+class SampleRequest(ModelRequest):
+    """A request about built-in images."""
+
+    seed: int = Field(DEFAULT_SEED, ge=0, lt=MAX_SEED)
+
+
+class ImageRequest(SampleRequest):
+    """The image that a model classifies, and the token whose attention is shown."""
+
+    file: str | None = Field(None, max_length=80)  # that was uploaded
+    sample: int = Field(0, ge=0, lt=MAX_SAMPLE)  # built-in image, where there is no file
+    invert: bool = False
+    token: int = Field(0, ge=0, lt=100_000)  # 0 is the class token, then patches row by row
+
+
+class SamplesRequest(SampleRequest):
+    """How many built-in images to show."""
+
+    count: int = Field(12, ge=1, le=48)
+
+
+def _table(answer: dict[str, Any]) -> Rows:
+    """Probabilities, then one value per head and patch."""
+    rows: list[list[Any]] = [["value", "class", "site", "head", "row", "column", "number"]]
+    for found in answer["classes"]:
+        rows.append(["probability", found["class"], "", "", "", "", found["probability"]])
+    if answer["grid"] is None:
+        return rows
+    places = [(r, c) for r in range(answer["grid"][0]) for c in range(answer["grid"][1])]
+    weights = iter(unpack(answer["weights"]).tolist())
+    for site in answer["sites"]:
+        for head in range(site["heads"]):
+            values = next(weights)[1:]
+            rows += [
+                ["weight", "", site["name"], head, *at, x]
+                for at, x in zip(places, values, strict=True)
+            ]
+    for name, key in (("rollout", "rollout"), ("position similarity", "similarity")):
+        values = unpack(answer[key]).tolist()[1:]
+        rows += [[name, "", "", "", *at, x] for at, x in zip(places, values, strict=True)]
+    return rows
+
+
+def _figure(answer: dict[str, Any]) -> "Figure":
+    """The image, the classes and, of a model with attention, where it looks."""
+    from regard.inspection.figures.canvas import new_figure
+
+    has_maps = answer["grid"] is not None
+    figure = new_figure(11.5 if has_maps else 6, 3.2)
+    axes = figure.subplots(1, 4 if has_maps else 2)
+    pixels = unpack(answer["image"])
+    shown = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
+    for drawn in (axes[0], *axes[2:]):
+        drawn.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=1)
+        drawn.set_axis_off()
+    axes[0].set_title("as the model sees it", fontsize=9)
+    classes = answer["classes"][:5][::-1]
+    axes[1].barh([x["class"] for x in classes], [x["probability"] for x in classes])
+    axes[1].set(xlim=(0, 1), title="probability")
+    if has_maps:
+        rows, columns = answer["grid"]
+        extent = (-0.5, shown.shape[1] - 0.5, shown.shape[0] - 0.5, -0.5)
+        last = unpack(answer["weights"])[-answer["sites"][-1]["heads"] :].mean(0)
+        named = (("attention, last layer", last), ("rollout", unpack(answer["rollout"])))
+        for drawn, (name, values) in zip(axes[2:], named, strict=True):
+            values = values[1:].view(rows, columns)
+            shade = 0.85 * values / values.max().clamp(min=1e-30)
+            drawn.imshow(values.numpy(), cmap="Oranges", alpha=shade.numpy(), extent=extent, vmin=0)
+            drawn.set_title(name, fontsize=9)
+    return figure
+
+
+def _related(request: ImageRequest, answer: Any) -> list[tuple[str, dict[str, Any]]]:
+    return [("image.samples", {"model": request.model, "seed": request.seed})]
+
+
+@query("image", ImageRequest, table=_table, figure=_figure, related=_related)
+def image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[str, Any]:
+    """The classes of an image as `regard classify` gives them, and the attention of one token."""
+    run = _vision_run(explorer, request.model)
+    with _image_file(explorer, run, request) as path:
+        pixels = read_run_image(run, path, size=run.data.input_size, invert=request.invert)
+        job.report(0.2, "classifying")
+        classes = len(run.data.class_names) or run.model.config.classes
+        is_vit = isinstance(run.model, VisionTransformer)
+        with look(run.model) if is_vit else nullcontext(Sight()) as sight:
+            (prediction,) = run.classify([path], top=classes, invert=request.invert)
+        answer = {
+            "classes": [{"class": name, "probability": p} for name, p in prediction],
+            "confidence": prediction.confidence,
+            "threshold": None if prediction.confidence is None else prediction.threshold,
+            "unsure": prediction.unsure,
+            "warning": ClassifiedFile("image", prediction).warning.removeprefix("warning: "),
+            "original": _preview(path),
+            "image": pack(pixels),
+            "cropped": run.data.crops_to_ink,
+            "kind": type(run.model).__name__,
+            "patch": patch_size(run),
+            "sites": [{"name": site.name, "heads": site.heads} for site in sight],
+            "grid": None,
+        }
+    job.report(0.6, "following attention")
+    return answer | (_attention(run.model, sight, request.token) if is_vit else {})
+
+
+@query("image.samples", SamplesRequest)
+def samples(explorer: Explorer, request: SamplesRequest, job: Job) -> dict[str, Any]:
+    """Built-in images with their classes; the class is None where an image shows none of them."""
+    run, found = _vision_run(explorer, request.model), []
+    for number in range(request.count):
+        job.report(number / request.count, "drawing samples")
+        page, label = draw_sample(run, number, request.seed)
+        page.thumbnail((64, 64))
+        found.append({"sample": number, "png": _png_text(page), "class": label})
+    return {"samples": found}
+
+
+def draw_sample(run: Run, number: int, seed: int = DEFAULT_SEED) -> tuple[Image.Image, str | None]:
+    """A built-in image of a run, and its class: held-out data, or glyphs where there is none.
+
+    >>> page, label = draw_sample(rg.load("glyphs"), number=0)
+    >>> label in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    True
+    """
+    data = run.data
+    if not isinstance(data, GlyphsTask):
+        if (held_out := _held_out(data, number)) is not None:
+            return held_out
+        data = GlyphsTask()
+    has_classes = number % OOD_PERIOD != OOD_PERIOD - 1
+    source = data.source(0.0 if has_classes else 1.0)
+    if not isinstance(source, RenderedGlyphs):  # one typeface, never without a class
+        example = next(source.examples("train", seed, number))
+        return _to_page(example.image), data.classes[example.label]
+    page, label = source.draw_page("test", f"explorer {seed} {number}")
+    return page, data.classes[label] if label >= 0 else None
+
+
+@lru_cache(64)
+def _held_out(data: Any, number: int) -> tuple[Image.Image, str] | None:
+    """A held-out image of a run's own data; None where the data is not here."""
+    try:
+        evaluator = data.evaluator(None, "test")
+    except RegardError:
+        return None
+    at = number % len(evaluator.labels)
+    return _to_page(evaluator.images[at] / 255), evaluator.references[at]
+
+
+def _vision_run(explorer: Explorer, name: str) -> Run:
+    entry = explorer.catalog.entry(name)
+    if entry.verb == "classify":
+        return explorer.catalog.run(name)
+    got = f"the {entry.kind} model {name!r}" + (f" ({entry.task})" if entry.task else "")
+    raise ConfigError(
+        f"model: needs a run that classifies images, got {got}; try glyphs, or, for a Hugging "
+        "Face vision model, rg.models.from_pretrained with rg.look in Python"
+    )
+
+
+@contextmanager
+def _image_file(explorer: Explorer, run: Run, request: ImageRequest) -> Iterator[Path]:
+    """The image of a request as a file, so that it is read as `regard classify` reads one."""
+    if request.file is not None:
+        content = explorer.uploaded(request.file)
+    else:
+        content = _png(draw_sample(run, request.sample, request.seed)[0])
+    with temporary_file(content, "image") as path:
+        yield path
+
+
+def _attention(model: VisionTransformer, sight: Sight, token: int) -> dict[str, Any]:
+    """What one token attends to, per head; its rollout; how similar its position is to others."""
+    tokens = sight.sites[0].keys
+    if token >= tokens:
+        raise ConfigError(f"token: needs 0 to {tokens - 1}, got {token}; 0 is the class token")
+    with torch.no_grad():
+        weights = torch.cat([site.window(None, token)[0, :, 0] for site in sight])
+        rollout = attention_rollout(sight, token).own[0, 0]
+    return {
+        "grid": list(model.config.grid),
+        "token": token,
+        "weights": pack(weights),
+        "rollout": pack(rollout),
+        "similarity": pack(position_similarity(model, token)),
+    }
+
+
+@torch.no_grad()
+def position_similarity(model: VisionTransformer, token: int) -> Float[Tensor, " token"]:
+    """Cosine similarity of a token's position embedding to all others (Dosovitskiy 2020, fig. 7).
+
+    >>> model = rg.models.VisionTransformer(rg.models.vision_tiny(classes=10))
+    >>> position_similarity(model, 3)[3].round(decimals=4)
+    tensor(1.)
+    """
+    return F.cosine_similarity(model.positions[token].float(), model.positions.float(), dim=-1)
+
+
+def _preview(path: Path) -> dict[str, Any]:
+    page = open_image(path)
+    size = page.size
+    page.thumbnail((MAX_PREVIEW, MAX_PREVIEW))
+    return {"png": _png_text(page), "width": size[0], "height": size[1]}
+
+
+def _to_page(pixels: Tensor) -> Image.Image:
+    values = (pixels * 255).round().to(torch.uint8)
+    array = values[0] if len(values) == 1 else values.permute(1, 2, 0)
+    return Image.fromarray(array.numpy())
+
+
+def _png(page: Image.Image) -> bytes:
+    file = io.BytesIO()
+    page.save(file, "PNG")
+    return file.getvalue()
+
+
+def _png_text(page: Image.Image) -> str:
+    return base64.b64encode(_png(page)).decode()

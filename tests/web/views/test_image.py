@@ -1,0 +1,170 @@
+"""The image view returns what `regard classify` and the library return, and refuses bad files."""
+
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageDraw, ImageFont
+
+import regard as rg
+from regard.errors import ConfigError, FileError
+from regard.runs.apply.classify import read_run_image
+from regard.web.explorer.catalog import Catalog, CatalogEntry
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import find_query, unpack
+from regard.web.explorer.views.image import draw_sample
+from regard.web.jobs import Job
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    torch.set_num_threads(1)
+    return Explorer(Catalog(["glyphs", "phrases"], device="cpu"))
+
+
+def as_png(image):
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def photo():
+    """A letter in colour, off centre, from no generator of ours."""
+    image = Image.new("RGB", (90, 120), (30, 60, 90))
+    ImageDraw.Draw(image).text((30, 20), "K", (250, 220, 90), ImageFont.load_default(60))
+    return as_png(image)
+
+
+def answer_of(explorer, **body):
+    return explorer.answer("image", {"model": "glyphs"} | body)
+
+
+def test_an_uploaded_image_gets_the_classes_of_regard_classify(explorer, photo, tmp_path):
+    (tmp_path / "k.png").write_bytes(photo)
+    run = rg.load("glyphs", device="cpu")
+    (expected,) = run.classify(tmp_path / "k.png", top=36)
+    answer = answer_of(explorer, file=explorer.upload(photo))
+    assert [(x["class"], x["probability"]) for x in answer["classes"]] == list(expected)
+    assert answer["classes"][0]["class"] == "K"
+    assert (answer["confidence"], answer["unsure"]) == (expected.confidence, False)
+    seen = read_run_image(run, tmp_path / "k.png", size=24)
+    assert torch.equal(unpack(answer["image"]), seen)
+
+
+def test_invert_is_that_of_regard_classify(explorer, photo, tmp_path):
+    (tmp_path / "k.png").write_bytes(photo)
+    (expected,) = rg.load("glyphs", device="cpu").classify(tmp_path / "k.png", invert=True)
+    answer = answer_of(explorer, file=explorer.upload(photo), invert=True)
+    assert answer["classes"][0]["probability"] == expected[0][1]
+
+
+@pytest.mark.parametrize("token", [0, 8])
+def test_weights_rollout_and_similarity_are_the_librarys(explorer, photo, tmp_path, token):
+    (tmp_path / "k.png").write_bytes(photo)
+    run = rg.load("glyphs", device="cpu")
+    pixels = read_run_image(run, tmp_path / "k.png", size=24)
+    with torch.no_grad(), rg.look(run.model) as sight:
+        run.model(pixels[None])
+    answer = answer_of(explorer, file=explorer.upload(photo), token=token)
+    weights = unpack(answer["weights"]).unflatten(0, (5, 4))
+    for n, site in enumerate(sight):
+        assert torch.equal(weights[n], site.window(None, token)[0, :, 0])
+        assert torch.allclose(weights[n].sum(-1), torch.ones(4))
+    rollout = rg.inspection.attention_rollout(sight, token).own[0, 0]
+    assert torch.equal(unpack(answer["rollout"]), rollout)
+    positions = run.model.positions.detach().float()
+    rows = F.normalize(positions, dim=1)
+    assert torch.allclose(unpack(answer["similarity"]), rows @ rows[token], atol=1e-6)
+
+
+def test_samples_are_drawn_by_their_seed_and_one_shows_no_class(explorer):
+    samples = explorer.answer("image.samples", {"model": "glyphs", "count": 8})["samples"]
+    assert [x["class"] is None for x in samples] == [False] * 7 + [True]
+    for n in (0, 4):
+        assert answer_of(explorer, sample=n)["classes"][0]["class"] == samples[n]["class"]
+    assert answer_of(explorer, sample=7)["unsure"]
+    assert "below" in answer_of(explorer, sample=7)["warning"]
+    others = explorer.answer("image.samples", {"model": "glyphs", "count": 8, "seed": 4})["samples"]
+    assert [x["png"] for x in others] != [x["png"] for x in samples]
+
+
+def test_a_convolutional_network_predicts_without_attention():
+    torch.manual_seed(0)
+    recipe = rg.tasks.recipe("glyphs")
+    config = rg.models.ResNetConfig(classes=36, channels=1, width=8)
+    run = rg.Run(None, recipe, rg.models.ResNet(config).eval(), None)
+    explorer = Explorer(Catalog(["glyphs"]))
+    explorer.catalog._open["glyphs"] = explorer.catalog.version("glyphs"), run
+    answer = answer_of(explorer)
+    assert (answer["grid"], answer["sites"], answer["kind"]) == (None, [], "ResNet")
+    assert sum(x["probability"] for x in answer["classes"]) == pytest.approx(1)
+    rows = find_query("image").table(answer)
+    assert {row[0] for row in rows[1:]} == {"probability"}
+    assert len(find_query("image").figure(answer).axes) == 2
+
+
+def test_a_run_of_own_images_shows_its_held_out_images(tmp_path):
+    for split, green in (("train", 0), ("valid", 10), ("test", 20)):
+        for name, shade in (("dark", 40), ("light", 210)):
+            (tmp_path / split / name).mkdir(parents=True)
+            image = Image.new("RGB", (16, 16), (shade, shade + green, shade))
+            image.save(tmp_path / split / name / "1.png")
+    data = rg.tasks.find_task("images")(path=str(tmp_path), size=16, channels=3)
+    config = rg.models.vision_tiny(classes=2, image_size=16, channels=3, layers=1)
+    model = rg.models.VisionTransformer(config).eval()
+    recipe = rg.tasks.Recipe(
+        name="own", data=data.fit(0), model=config, train=rg.train.TrainConfig(steps=1)
+    )
+    page, label = draw_sample(rg.Run(None, recipe, model, None), 0)
+    assert label in ("dark", "light")
+    assert page.getpixel((3, 3)) == ((210, 230, 210) if label == "light" else (40, 60, 40))
+
+
+def test_table_and_figure_hold_the_answer(explorer):
+    query, body = find_query("image"), {"model": "glyphs", "sample": 1, "token": 3}
+    answer = explorer.answer("image", body)
+    rows = [line.split(",") for line in explorer.csv(query, body, Job()).splitlines()]
+    assert rows[0] == ["value", "class", "site", "head", "row", "column", "number"]
+    assert len(rows) == 1 + 36 + (5 * 4 + 2) * 36
+    found = [r for r in rows if r[0] == "weight" and r[2] == "encoder.1.self" and r[3] == "2"]
+    assert [r[4:6] for r in found[:7]] == [["0", str(n)] for n in range(6)] + [["1", "0"]]
+    assert [float(r[6]) for r in found] == unpack(answer["weights"])[4 + 2, 1:].tolist()
+    assert len(query.figure(answer).axes) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a text with the name of an image", "image: needs to be a complete image, got no known"),
+        ("truncated", "image: needs to be a complete image, got"),
+    ],
+)
+def test_a_bad_file_is_one_sentence(explorer, photo, content, message):
+    content = photo[: len(photo) // 2] if content == "truncated" else content
+    with pytest.raises(FileError, match=message) as caught:
+        answer_of(explorer, file=explorer.upload(content))
+    assert "/tmp" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_out_of_range_or_no_image_model_is_refused(explorer):
+    with pytest.raises(ConfigError, match="token: needs 0 to 36, got 37"):
+        answer_of(explorer, token=37)
+    with pytest.raises(ConfigError, match="needs one that was uploaded"):
+        answer_of(explorer, file="0" * 24)
+    with pytest.raises(ConfigError, match="sample"):
+        answer_of(explorer, sample=-1)
+    with pytest.raises(ConfigError, match="needs 1 to 16777216 bytes"):
+        explorer.upload(bytes(17 << 20))
+    with pytest.raises(ConfigError, match="needs a run that classifies images, got .*'phrases'"):
+        answer_of(explorer, model="phrases")
+
+
+def test_a_hugging_face_vision_model_is_refused_with_the_way_out(explorer, tmp_path):
+    entry = CatalogEntry("vit", tmp_path, "hugging face", None, "ViTForImageClassification")
+    other = Explorer(Catalog(["glyphs"]))
+    other.catalog._entries["vit"] = entry
+    with pytest.raises(ConfigError, match=r"'vit' \(ViTForImageClassification\); try glyphs"):
+        answer_of(other, model="vit")
