@@ -17,9 +17,8 @@ import fnmatch
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -43,8 +42,7 @@ HEAD_COUNTS = ("heads", "num_heads", "n_heads", "num_attention_heads", "n_head")
 Read = Callable[[Tensor], Tensor | None]
 
 
-@dataclass(frozen=True)
-class ActivationPoint:
+class ActivationPoint(NamedTuple):
     """An activation: the first tensor among the inputs or outputs of a module.
 
     `heads` splits the last axis, (batch, time, heads · value), into (batch, time, head, value).
@@ -64,14 +62,18 @@ class ActivationPoint:
         With `first` it is called before the functions of earlier hooks.
         """
         batch: list[tuple[int, ...]] = [()]  # (batch, time) of the block that runs
+        heads = self.heads
 
         def change(value: Any) -> Any:
             # an output with a loss has that before the logits
-            x = first_tensor(value["logits"] if "logits" in _keys(value) else value)
+            has_logits = isinstance(value, dict) and "logits" in value
+            x = first_tensor(value["logits"] if has_logits else value)
             if x is None:
                 return None
             shaped = x.view(*batch[0], -1) if batch[0] and x.ndim == 2 else x
-            y = function(shaped if self.heads is None else shaped.unflatten(-1, (self.heads, -1)))
+            if heads is not None:
+                shaped = shaped.view(*shaped.shape[:-1], heads, -1)
+            y = function(shaped)
             return None if y is None else _replace_first(value, x, y.reshape(x.shape))
 
         def enter_block(block: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
@@ -103,14 +105,18 @@ class ActivationPoint:
         return handles
 
 
-def find_activations(model: nn.Module) -> dict[str, ActivationPoint]:
+def find_activations(
+    model: nn.Module, modules: Mapping[str, nn.Module] | None = None
+) -> dict[str, ActivationPoint]:
     """Every activation of a model by name, in the order of computation.
+
+    `modules` are its named modules, where they are known.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
     >>> list(find_activations(model))[:4]
     ['decoder.embedding', 'decoder.0.residual_in', 'decoder.0.self.in', 'decoder.0.self.heads']
     """
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules()) if modules is None else modules
     stacks = [stack for stack in find_stacks(modules) if _projections(stack.blocks[0])["self"]]
     points: list[ActivationPoint] = []
     embeddings = _token_embeddings(model, modules)
@@ -128,8 +134,8 @@ def find_activations(model: nn.Module) -> dict[str, ActivationPoint]:
             for point in alike:
                 module, around = inside[point.path], block if point.block else None
                 full = f"{path}.{point.path}" if point.path else path
-                place = {"name": f"{name}.{i}.{point.name}", "path": full}
-                points.append(replace(point, **place, module=module, block=around))
+                place = (f"{name}.{i}.{point.name}", full, module, point.side, point.heads, around)
+                points.append(ActivationPoint(*place, point.overwritten))
         if (norm := _final_norm(stack.path, modules)) is not None:
             points.append(ActivationPoint(f"{name}.final_norm", norm, modules[norm], "out"))
     points.append(ActivationPoint(_output_name(model), "", model, "out"))
@@ -187,12 +193,12 @@ def _modules_inside(
 def _layout(modules: Mapping[str, nn.Module]) -> tuple:
     """What `_block_points` reads of a block: classes, shapes and head counts."""
 
-    def describe(module: nn.Module) -> tuple:
+    found = []
+    for name, module in modules.items():
         weight, own = module._parameters.get("weight"), vars(module)
-        counts = (own.get(name) for name in HEAD_COUNTS)
-        return type(module), None if weight is None else weight.shape, *counts
-
-    return tuple((name, *describe(module)) for name, module in modules.items())
+        shape = None if weight is None else weight.shape
+        found.append((name, type(module), shape, *map(own.get, HEAD_COUNTS)))
+    return tuple(found)
 
 
 def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
@@ -363,7 +369,8 @@ def _final_norm(stack: str, modules: Mapping[str, nn.Module]) -> str | None:
 
 def _token_embeddings(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[str]:
     """Paths of the modules that look up tokens; those that share the weight are listed too."""
-    named = [path for path in modules if re.fullmatch(r"(source_|target_)?embedding", path)]
+    own = ("embedding", "source_embedding", "target_embedding")
+    named = [path for path in own if path in modules]
     try:
         found = getattr(model, "get_input_embeddings", lambda: None)()
     except NotImplementedError:  # models of images or sounds
@@ -382,10 +389,6 @@ def _embedding_of(stack: str, embeddings: list[str], stacks: int) -> str | None:
         return kind
     parent = stack.rpartition(".")[0]
     return next((path for path in embeddings if parent and path.startswith(f"{parent}.")), None)
-
-
-def _keys(value: Any) -> Any:
-    return value.keys() if isinstance(value, dict) else ()
 
 
 def _replace_first(value: Any, old: Tensor, new: Tensor) -> Any:

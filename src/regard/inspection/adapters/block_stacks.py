@@ -86,7 +86,9 @@ def first_tensor(value: Any) -> Tensor | None:
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
-        return next((x for x in map(first_tensor, value) if x is not None), None)
+        for item in value:
+            if (x := first_tensor(item)) is not None:
+                return x
     return None
 
 

@@ -182,7 +182,7 @@ def _attention_forward(
     terms |= {"scale": scaling, "softcap": softcap, "sinks": s_aux}
     if is_autocast(query):
         query, key, value = cast_to_autocast(query, key, value)
-    out, _ = attend(query, key, value, dropout=dropout, **terms)
+    out, _ = attend(query, key, value, need_lse=False, dropout=dropout, **terms)
     # requested maps are returned, also where transformers with sdpa silently returns none
     maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None
     return out.transpose(1, 2).contiguous(), maps

@@ -72,15 +72,16 @@ def freeze_norm(norm: nn.Module, x: Tensor) -> FrozenNorm:
     ones = torch.ones(x.shape[-1], dtype=x.dtype, device=x.device)
     weight = ones if weight is None else weight.detach().to(x)
     bias = bias.detach().to(x) if isinstance(bias, Tensor) else torch.zeros_like(ones)
-    errors: list[tuple[float, FrozenNorm]] = []
+    errors: list[Tensor] = []
+    candidates: list[FrozenNorm] = []
     for is_centred, eps in product((True, False), known):
         centred = x - x.mean(-1, keepdim=True) if is_centred else x
         scale = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
         for gain in (weight, 1 + weight):
-            frozen = FrozenNorm(scale, gain, bias, is_centred)
-            error = (frozen.apply(x) + bias - y).abs().max() / y.abs().max().clamp(min=1e-30)
-            errors.append((float(error), frozen))
-    error, frozen = min(errors, key=lambda pair: pair[0])
+            candidates.append(FrozenNorm(scale, gain, bias, is_centred))
+            errors.append((candidates[-1].apply(x) + bias - y).abs().max())
+    relative = torch.stack(errors) / y.abs().max().clamp(min=1e-30)  # one transfer for all
+    error, frozen = min(zip(relative.tolist(), candidates, strict=True), key=lambda pair: pair[0])
     allowed = TOLERANCE if norm_dtype(norm, y) == torch.float32 else 2e-2
     if not error < allowed:
         raise LookError(

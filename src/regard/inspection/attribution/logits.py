@@ -1,5 +1,6 @@
 """Logit lens, and direct logit attribution: which parts of the model made a prediction."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -210,8 +211,10 @@ def logit_attribution(
     """
     if by not in ("part", "head", "neuron", "source"):
         raise LookError(f"by: needs part, head, neuron or source, got {by!r}")
+    read = {"head": "heads", "source": "heads", "neuron": "hidden"}.get(by, "")
+    skip = {"heads", "hidden"} - {read}
     at, only = "*" if by == "source" else "", (batch, position)
-    stream = record_stream(model, inputs, stack=stack, at=at, only=only)
+    stream = record_stream(model, inputs, stack=stack, at=at, only=only, skip=skip)
     end = stream.state(stream.depth)
     head = find_unembedding(stream)
     token = resolve_index("token", token, len(head.weight))
@@ -219,14 +222,13 @@ def logit_attribution(
     frozen = head.freeze(end[0, 0])
     direction = frozen.direction(token, against)
     names, values = ["embedding"], [(stream.state(0)[0, 0].to(direction) @ direction)[None]]
-    for block in range(stream.depth):
-        if by == "source":
-            found = _by_source(stream, block, batch, position, direction)
-        else:
-            found = _by_input(stream, block, by, direction)
-        for labels, x in found:
-            names += labels
-            values.append(x)
+    if by == "source":
+        found = _by_source(stream, batch, position, direction)
+    else:
+        found = _by_input(stream, by, read, direction)
+    for labels, x in found:
+        names += labels
+        values.append(x)
     # one transfer for all parts
     parts = dict(zip(names, torch.cat(values).tolist(), strict=True))
     # the logit before a bound
@@ -235,52 +237,57 @@ def logit_attribution(
     return LogitAttribution(float(logit), parts, float(frozen.constant(token, against)))
 
 
-INPUTS = {"head": "heads", "neuron": "hidden"}  # what the last matrix of a part reads
 Labelled = Iterator[tuple[list[str], Tensor]]
 
 
-def _by_input(stream: ResidualStream, block: int, by: str, direction: Tensor) -> Labelled:
-    """Parts of one block by head or neuron: x_n · (w_n · direction), in one product."""
-    for name, out in stream.block_parts(block):
-        value, inner = out[0, 0].to(direction) @ direction, f"{name}.{INPUTS.get(by)}"
-        if inner not in stream.activations:
-            yield [name], value[None]
-            continue
-        x = stream.activations[inner][0, 0].to(direction)  # (neuron,) or (head, value)
-        back = stream.writer_weight(inner).to(direction) @ _pull_back(stream, name, direction)
-        values = stream.factor(name) * back.view_as(x) * x
-        yield _with_bias(name, by, values.sum(-1) if by == "head" else values, value)
+def _by_input(stream: ResidualStream, by: str, read: str, direction: Tensor) -> Labelled:
+    """Parts by head or neuron: x_n · (w_n · direction), for all blocks at once.
+
+    `read` names what the last matrix of a part reads, (head, value) or (neuron,).
+    """
+    parts = dict(part for block in range(stream.depth) for part in stream.block_parts(block))
+    totals = torch.cat([*parts.values()]).flatten(1).to(direction) @ direction
+    found = dict(zip(parts, totals.split(1), strict=True))
+    inputs = {name: stream.activations.get(f"{name}.{read}") for name in parts}
+    inputs = {name: x for name, x in inputs.items() if x is not None}
+    for shape in {x.shape for x in inputs.values()}:  # one in most models
+        same = [name for name, x in inputs.items() if x.shape == shape]
+        x = torch.cat([inputs[name] for name in same])[:, 0].to(direction)
+        back = [_back_to_input(stream, name, read, direction) for name in same]
+        values = torch.stack(back).view_as(x) * x
+        values = values.sum(-1) if by == "head" else values
+        rest = torch.cat([found[name] for name in same]) - values.sum(1)
+        found |= zip(same, torch.cat([values, rest[:, None]], 1).unbind(), strict=True)
+    for name, x in found.items():
+        labels = [f"{name} {by} {n}" for n in range(len(x) - 1)] if name in inputs else []
+        yield [*labels, f"{name} bias" if labels else name], x
 
 
-def _by_source(
-    stream: ResidualStream, block: int, batch: int, position: int, direction: Tensor
-) -> Labelled:
-    """Parts of one block by head and attended position: w_ij (v_j W_O) · direction."""
-    for name, out in stream.block_parts(block):
-        value, heads = out[0, 0].to(direction) @ direction, f"{name}.heads"
+def _by_source(stream: ResidualStream, batch: int, position: int, direction: Tensor) -> Labelled:
+    """Parts by head and attended position: w_ij (v_j W_O) · direction."""
+    for name, out in (part for block in range(stream.depth) for part in stream.block_parts(block)):
+        total, heads = out[0, 0].to(direction) @ direction, f"{name}.heads"
         site = stream.site(name)
         if site is None or heads not in stream.activations:
-            yield [name], value[None]
+            yield [name], total[None]
             continue
-        back = stream.writer_weight(heads).to(direction) @ _pull_back(stream, name, direction)
+        back = _back_to_input(stream, name, "heads", direction)
         by_head = back.unflatten(0, stream.activations[heads].shape[-2:])
         row = resolve_index("position", position, site.queries)
         w = site.window(rows=slice(row, row + 1))[batch, :, 0].to(direction)
         v = site.v[batch].to(direction).repeat_interleave(site.heads // site.v.shape[1], 0)
-        values = stream.factor(name) * w * torch.einsum("hjv,hv->hj", v, by_head)
-        yield _with_bias(name, "head", values, value)
+        values = w * torch.einsum("hjv,hv->hj", v, by_head)
+        labels = [
+            f"{name} head {h} from {j}" for h, j in itertools.product(*map(range, values.shape))
+        ]
+        rest = total - values.sum()
+        yield [*labels, f"{name} bias"], torch.cat([values.flatten(), rest[None]])
 
 
-def _pull_back(stream: ResidualStream, name: str, direction: Tensor) -> Tensor:
-    """The direction before the norm behind a part."""
+def _back_to_input(stream: ResidualStream, name: str, read: str, direction: Tensor) -> Tensor:
+    """The direction before the last matrix of a part, and before a norm behind it."""
     post = stream.post_norm(name)
-    return direction if post is None else post.at(0, 0).pull_back(direction)
-
-
-def _with_bias(name: str, by: str, values: Tensor, total: Tensor) -> tuple[list[str], Tensor]:
-    """Labels and values, (part,) or (head, source); the bias is what is left of the total."""
-    labels = [f"{name} {by} {n}" for n in range(len(values))]
-    if values.ndim == 2:
-        labels = [f"{label} from {j}" for label in labels for j in range(values.shape[1])]
-    rest = total - values.sum()
-    return [*labels, f"{name} bias"], torch.cat([values.flatten(), rest[None]])
+    direction = direction if post is None else post.at(0, 0).pull_back(direction)
+    back = stream.writer_weight(f"{name}.{read}").to(direction) @ direction
+    factor = stream.factor(name)
+    return back if factor == 1 else factor * back

@@ -1,9 +1,9 @@
 """The residual stream as a sum: embedding, and what each attention, head and MLP added."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -64,7 +64,7 @@ class ResidualStream:
         """The output of the model."""
         return self.activations[next(reversed(self.points))]
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """The number of blocks."""
         start, end = f"{self.stack}.", ".residual_out"
@@ -88,7 +88,8 @@ class ResidualStream:
         prefix = f"{self.stack}.{block}"
         for module, factor in self._block_factors(block).items():
             name = f"{prefix}.{module}"
-            out = factor * self.activations[f"{name}.out"].detach()
+            out = self.activations[f"{name}.out"].detach()
+            out = out if factor == 1 else factor * out
             if by == "head" and f"{name}.heads" in self.activations:
                 pieces = self._head_outputs(name)
                 yield from ((f"{name} head {h}", factor * x) for h, x in enumerate(pieces))
@@ -129,7 +130,7 @@ class ResidualStream:
         if any(f"{p}.{s}" not in self.activations for p in prefixes for s in suffixes):
             return {}
         before, *outs, after = (
-            torch.stack([self.activations[f"{p}.{s}"].detach() for p in prefixes]).flatten(1)
+            torch.stack([self.activations[f"{p}.{s}"] for p in prefixes]).detach().flatten(1)
             for s in suffixes
         )
         error = sum((upcast(x) for x in outs), upcast(before)) - upcast(after)
@@ -188,6 +189,7 @@ def record_stream(
     stack: str | None = None,
     at: str = "",
     only: tuple[int, int] | None = None,
+    skip: Collection[str] = (),
 ) -> ResidualStream:
     """Run a model once and record its residual stream with all parts.
 
@@ -197,14 +199,14 @@ def record_stream(
         stack: "encoder" or "decoder"; the last stack by default.
         at: Glob over attentions whose q, k and v are recorded too.
         only: Sequence and position to record; batch and time have size 1 then. All by default.
+        skip: Last words of names that are not recorded, with `only`.
 
     >>> record_stream(rg.nn.Recurrent(2, 2), torch.zeros(1, 3, 2))
     Traceback (most recent call last):
         ...
     regard.errors.LookError: model: needs a stack of Transformer blocks, got none in Recurrent
     """
-    uncompiled_modules(model)
-    points = find_activations(model)
+    points = find_activations(model, uncompiled_modules(model))
     stacks = [
         name.removesuffix(".0.residual_in") for name in points if name.endswith(".0.residual_in")
     ]
@@ -222,20 +224,26 @@ def record_stream(
         if at:
             sight = contexts.enter_context(look(model, at, max_bytes=1 << 40))
 
-        def keep(point: ActivationPoint, x: Tensor) -> None:
+        latest: list[Any] = [None, None]  # the input of a block is the output of the one before
+
+        def keep(name: str, overwritten: bool, x: Tensor) -> None:
             if only is not None and x.ndim > 2:
-                i = resolve_index("batch", only[0], x.shape[0])
-                j = resolve_index("position", only[1], x.shape[1])
-                x = x[i : i + 1, j : j + 1].clone()
-            elif point.overwritten:
+                if x is not latest[0] or overwritten:
+                    i = resolve_index("batch", only[0], x.shape[0])
+                    j = resolve_index("position", only[1], x.shape[1])
+                    latest[:] = x, x[i : i + 1, j : j + 1].clone()
+                x = latest[1]
+            elif overwritten:
                 x = x.clone()
-            sight.activations.append(point.name, x)
+            sight.activations.append(name, x)
 
         for point in match_activations(points, globs, "stack"):
             before, _, last = point.name.rpartition(".")
-            if only and last == "in" and any(f"{before}.{x}" in points for x in INNER):
+            if only and (
+                last in skip or (last == "in" and any(f"{before}.{x}" in points for x in INNER))
+            ):
                 continue  # nobody reads it
-            for hook in point.hook(partial(keep, point)):
+            for hook in point.hook(partial(keep, point.name, point.overwritten)):
                 contexts.callback(hook.remove)
         run_model(model, inputs)
     return ResidualStream(model, chosen, points, sight)

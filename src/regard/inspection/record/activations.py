@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,10 @@ class Activations(Mapping[str, Tensor]):
         if not -len(calls) <= at < len(calls):
             raise LookError(f"call: needs less than the {len(calls)} calls of {name!r}, got {call}")
         return calls[at]
+
+    def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
+        """An activation, or the default if it was not recorded."""
+        return self[name] if name in self._calls else default
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._calls)

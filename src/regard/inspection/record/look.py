@@ -1,7 +1,7 @@
 """`look`: records every attention of a model inside a `with` block."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -71,15 +71,16 @@ def look(
     # activations alone need no interception, so the model runs as it is
     alone = at == "" and activations is not None
     tracking = nullcontext(ModuleTracker(model)) if alone else patched(model)
-    with tracking as tracker, ExitStack() as hooks:
+    with tracking as tracker:
         recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
-        for hook in recorder.hook_activations():
-            hooks.callback(hook.remove)
+        hooks = recorder.hook_activations()
         try:
             with intercepting(recorder, tracker, when=recorder.wants_call):
                 yield sight
         finally:
             recorder.close()
+            for hook in hooks:
+                hook.remove()
     recorder.finish()
 
 

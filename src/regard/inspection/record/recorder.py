@@ -2,21 +2,21 @@
 
 import inspect
 import itertools
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from threading import RLock, get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch._C import _current_graph_task_id
 from torch.utils.hooks import RemovableHandle
 
 from regard.errors import LookError
 from regard.inspection.adapters.activation_points import (
-    ActivationPoint,
     find_activations,
     match_activations,
 )
@@ -82,7 +82,7 @@ class Recorder:
         self.bytes_left = options.max_bytes
         self.calls: Counter[str] = Counter()
         self.site_names: dict[str, str] = {}  # name of every intercepted path
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._is_closed = False
         self._origins: WeakKeyDictionary[Site, tuple[int, TokenHistory]] = WeakKeyDictionary()
         self._caches: dict[tuple[str, int], _GrowingCache] = {}  # by path and thread
@@ -102,7 +102,7 @@ class Recorder:
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
-        if torch._C._current_graph_task_id() != -1:  # backward: checkpointing reruns recorded calls
+        if _current_graph_task_id() != -1:  # backward: checkpointing reruns recorded calls
             return out, lse
         caller = self.tracker.caller
         with self._lock:
@@ -111,7 +111,7 @@ class Recorder:
         return out, lse
 
     def _record(self, caller: Caller, call: AttentionCall, out: Tensor, lse: Tensor) -> None:
-        count, thread = self.calls[caller.path], threading.get_ident()
+        count, thread = self.calls[caller.path], get_ident()
         self.calls[caller.path] += 1
         q, k, v, out = (self._store(to_4d(x)) for x in (call.q, call.k, call.v, out))
         lse = self._store(lse if lse.ndim == 3 else to_4d(lse[..., None])[..., 0])
@@ -161,29 +161,32 @@ class Recorder:
             self._meta[key] = x.to("meta")
         return self._meta[key]
 
-    def hook_activations(self) -> Iterator[RemovableHandle]:
+    def hook_activations(self) -> list[RemovableHandle]:
         """Record the activations that match `options.activations` in this thread."""
-        if self.options.activations is None:
-            return
-        points, thread = find_activations(self.tracker.model), threading.get_ident()
+        globs, grad = self.options.activations, self.options.grad
+        if globs is None:
+            return []
+        points, thread = find_activations(self.tracker.model, self.tracker.modules), get_ident()
 
-        def record(point: ActivationPoint, x: Tensor) -> None:
-            is_backward = torch._C._current_graph_task_id() != -1  # checkpointing reruns the block
-            if threading.get_ident() != thread or is_backward or self._is_closed:
+        def record(name: str, copies: bool, x: Tensor) -> None:
+            # checkpointing reruns the block in the backward pass
+            if get_ident() != thread or self._is_closed or _current_graph_task_id() != -1:
                 return
             with self._lock:
-                if x.nbytes > self.bytes_left:
+                size = x.nbytes
+                if size > self.bytes_left:
                     self.bytes_left = -1
                     limit = f"over max_bytes={self.options.max_bytes}; try activations= or device="
-                    self.sight.skipped.setdefault(point.name, limit)
+                    self.sight.skipped.setdefault(name, limit)
                     return
-                self.bytes_left -= x.nbytes
-                copies = point.overwritten and not self.options.grad
-                x = self._store(x.clone() if copies else x)
-                self.sight.activations.append(point.name, x)
+                self.bytes_left -= size
+                self.sight.activations.append(name, self._store(x.clone() if copies else x))
 
-        for point in match_activations(points, self.options.activations, "activations"):
-            yield from point.hook(partial(record, point))
+        return [
+            handle
+            for point in match_activations(points, globs, "activations")
+            for handle in point.hook(partial(record, point.name, point.overwritten and not grad))
+        ]
 
     def _store(self, x: Tensor) -> Tensor:
         x = x if self.options.grad else x.detach()
