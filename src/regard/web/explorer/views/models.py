@@ -2,15 +2,17 @@
 
 from typing import Any
 
+from regard.runs.text_model import TOKENIZER_FILES
 from regard.web.explorer.catalog import CatalogEntry
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import QueryRequest, query
 from regard.web.jobs import Job
 
-EXAMPLES = {  # inputs to begin with, by task
-    "phrases": ["3 days", "March 5, 2024", "Monday, Tuesday, and Friday", "€12.50"],
+EXAMPLES = {  # inputs to begin with, by name or task
+    "phrases": ["March 5, 2024", "3 days", "Monday, Tuesday, and Friday", "€12.50"],
     "stdlib": ["def main(argv):\n    parser = argparse.", "import os\nimport sys\n\nclass "],
 }
+IDS = ["3 1 4 1 5 9 2 6"]  # of a model without a tokenizer
 FALLBACK = ["When Mary and John went to the store, John gave a drink to"]
 
 
@@ -32,5 +34,14 @@ def _as_dict(entry: CatalogEntry) -> dict[str, Any]:
         "verb": entry.verb,
         "reads": entry.reads,
         "languages": list(entry.languages),
-        "examples": EXAMPLES.get(entry.task or "", FALLBACK) if entry.reads == "text" else [],
+        "examples": _examples(entry),
     }
+
+
+def _examples(entry: CatalogEntry) -> list[str]:
+    if entry.reads != "text":
+        return []
+    has_tokenizer = any((entry.path / name).is_file() for name in TOKENIZER_FILES)
+    if entry.kind != "run" and not has_tokenizer:
+        return IDS
+    return EXAMPLES.get(entry.name) or EXAMPLES.get(entry.task or "") or FALLBACK

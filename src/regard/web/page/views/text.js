@@ -1,3 +1,131 @@
-import { html } from "../lib/dom.js";
-export const hint = "Not here yet.";
-export function View() { return html`<p>Not here yet.</p>`; }
+// The text view: type a text, see what a model makes of it, every attention head, and one head in detail.
+import { html, showToken, useEffect, useState, useSignal } from "../lib/dom.js";
+import { ask } from "../lib/api.js";
+import { linkTo, setParams } from "../lib/state.js";
+import { Choice, Message, models, ModelSelect, pickModel, Select, Tokens } from "../lib/widgets.js";
+import { Bars } from "./text-bars.js";
+import { CellPanels } from "./text-cell.js";
+import { Compare } from "./text-compare.js";
+import { HeadGrid, STATISTICS } from "./text-grid.js";
+import { Head } from "./text-head.js";
+import { Attribution, Lens, positionOf } from "./text-parts.js";
+
+export const hint = "Type a text and see which tokens a model looks at, head by head, with the arithmetic of every weight.";
+const MAX_TOKENS = 512; // listed; the atlas shows more
+const readsText = (m) => m.reads === "text" || m.kind === "sight";
+
+// What the server is asked about: the parameters of the URL, or the first example of the model.
+function bodyOf(params, model) {
+  const to = model.languages.includes(params.to) ? params.to : model.languages.find((x) => x === "de") ?? model.languages[0];
+  return { model: model.name, text: params.text ?? model.examples[0] ?? "", to, target: params.target };
+}
+
+export const csv = (params) => {
+  const model = pickModel(models.peek(), params.model, "text", readsText);
+  return model ? ["text", bodyOf(params, model)] : undefined;
+};
+
+export function View({ params }) {
+  const model = pickModel(useSignal(models), params.model, "text", readsText);
+  const [cleared, setCleared] = useState(false); // an empty box is no text to ask about
+  const body = model && bodyOf(params, model);
+  const { answer, of, error, loading } = useReading(body, !model || cleared);
+  if (!model) return html`<${Message} loading=${true} />`;
+  const needsTarget = Boolean(params.target) || (error ?? "").startsWith("target:");
+  return html`
+    <${Input} params=${params} model=${model} body=${body} cleared=${cleared} setCleared=${setCleared} needsTarget=${needsTarget} />
+    ${cleared ? html`<p class="faint">Type something, or choose an example.</p>`
+      : html`${error && html`<${Message} error=${error} />`}
+        ${!error && !answer && html`<${Message} loading=${true} />`}
+        ${!error && answer && html`<div aria-busy=${loading} class=${loading ? "stale" : ""}>
+          <${Output} answer=${answer} body=${of} params=${params} />
+          ${answer.sites.length ? html`<${Heads} answer=${answer} body=${of} params=${params} model=${model} />`
+            : html`<p class="faint">No attention was recorded in this model.</p>`}</div>`}`}`;
+}
+
+// The answer about a text together with the request it belongs to, so that details are never asked with another text.
+function useReading(body, skip) {
+  const [got, setGot] = useState({ answer: null, of: null, error: null, key: "" });
+  const key = skip ? "" : JSON.stringify(body);
+  useEffect(() => {
+    if (skip) return undefined;
+    let live = true;
+    const timer = setTimeout(() => ask("text", body, { view: "text" })
+      .then((answer) => live && setGot({ answer, of: body, error: null, key }))
+      .catch((e) => live && e.name !== "AbortError" && setGot((old) => ({ ...old, error: e.message, key }))), got.key ? 250 : 0);
+    return () => { live = false; clearTimeout(timer); };
+  }, [key]);
+  return { ...got, loading: got.key !== key };
+}
+
+function Input({ params, model, body, cleared, setCleared, needsTarget }) {
+  const write = (text) => {
+    setCleared(text === "");
+    if (text !== "") setParams({ text });
+  };
+  const change = (changes) => { setCleared(false); setParams(changes); };
+  const clean = { site: null, head: null, query: null, key: null, position: null, target: null };
+  return html`<section class="panel" aria-label="Input"><div class="row">
+      <${ModelSelect} value=${model.name} onChange=${(name) => change({ ...clean, model: name })} />
+      ${model.languages.length > 0 && html`<${Select} label="Translate to" value=${body.to} options=${model.languages.map((x) => [x, languageName(x)])}
+        onChange=${(to) => change({ to })} />`}
+      ${model.kind !== "sight" && html`<label class="field grow"><span>Text</span><textarea dir="auto" rows=${Math.min(6, body.text.split("\n").length)}
+        value=${cleared ? "" : body.text} onInput=${(e) => write(e.target.value)} spellcheck="false"></textarea></label>`}
+      ${needsTarget && html`<label class="field grow"><span>Target text (what the decoder has written)</span><textarea dir="auto" rows="1" value=${params.target ?? ""}
+        onInput=${(e) => setParams({ target: e.target.value })}></textarea></label>`}
+    </div>
+    <div class="chips">${model.examples.map((text) => html`<button onClick=${() => change({ text, query: null, key: null, position: null })}
+      aria-pressed=${text === body.text && !cleared}>${text.replace(/\n/g, "↵")}</button>`)}</div></section>`;
+}
+
+function languageName(code) {
+  try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code); } catch { return code; }
+}
+
+// What came out: the translation, and the most probable outputs at one position.
+function Output({ answer, params }) {
+  const last = answer.sites.at(-1), first = answer.sites[0];
+  const found = answer.predictions;
+  const perToken = found && found.kind !== "class" && last?.queries === found.count;
+  const isPair = answer.output !== null && last?.kind === "cross";
+  const at = positionOf(answer, params);
+  const row = found?.rows[found.positions.indexOf(at)];
+  const select = (position) => setParams({ position: String(position) });
+  const titles = { "next token": "Next token", token: "Token here", tag: "Tag", class: "Class" };
+  const where = perToken ? ` after “${showToken(last.query_tokens[at] ?? String(at))}”` : "";
+  return html`<div class="columns text-out"><section class="panel" aria-label="Tokens">
+      ${answer.output !== null && html`<p class="big" dir="auto" aria-label="Output">${answer.output}</p>`}
+      ${isPair && html`<h3>Read</h3><${Tokens} tokens=${last.key_tokens} label="Tokens read" onSelect=${(key) => setParams({ key: String(key), site: last.kind === "cross" ? params.site : null })} />`}
+      <h3>${isPair ? "Written" : "Tokens"} <span class="faint">${(last ?? first)?.queries ?? 0}</span></h3>
+      ${last && html`<${Tokens} tokens=${last.query_tokens} label=${isPair ? "Tokens written" : "Tokens"} selected=${perToken ? at : -1} onSelect=${select} />`}
+      ${last?.queries > MAX_TOKENS && html`<p class="faint">The first ${MAX_TOKENS} of ${last.queries} tokens.</p>`}</section>
+    ${row && html`<section class="panel" aria-label="Predictions"><h2>${titles[found.kind] ?? found.kind}<span class="faint">${found.kind === "next token" ? where : ""}</span></h2>
+      <${Bars} label="Most probable outputs" rows=${row} max=${1} show=${(p) => `${(100 * p).toFixed(1)}%`} /></section>`}</div>`;
+}
+
+const TABS = [["head", "One head"], ["compare", "Compare"], ["lens", "After each layer"], ["parts", "What made it"]];
+
+function Heads({ answer, body, params, model }) {
+  const site = answer.sites.find((s) => s.name === params.site) ?? answer.sites.find((s) => s.name === answer.start.site);
+  const fallback = site.name === answer.start.site ? answer.start.head : 0;
+  const given = Number(params.head ?? fallback), head = given >= 0 && given < site.heads ? given : fallback;
+  const statistic = STATISTICS.find(([name]) => name === params.stat) ?? STATISTICS[0];
+  const tab = TABS.some(([name]) => name === params.tab) ? params.tab : "head";
+  const inside = (name, count) => (params[name] !== undefined && Number(params[name]) >= 0 && Number(params[name]) < count ? Number(params[name]) : -1);
+  const query = inside("query", site.queries), key = inside("key", site.keys);
+  const select = (name, number) => setParams({ site: name, head: String(number) });
+  const row = answer.heads.find((x) => x.site === site.name && x.head === head);
+  const shared = { body, answer, site, head, row, params, model };
+  const skipped = Object.entries(answer.skipped);
+  return html`<div class="text-main"><section class="panel" aria-label="All heads"><div class="row between"><h2>Every head</h2>
+        <${Select} label="Number under each" value=${statistic[0]} options=${STATISTICS.map(([name, text]) => [name, text])} onChange=${(stat) => setParams({ stat })} /></div>
+      <${HeadGrid} answer=${answer} site=${site} head=${head} statistic=${statistic} onSelect=${select} />
+      ${skipped.length > 0 && html`<p class="faint">Not recorded: ${skipped.map(([name, why]) => `${name} (${why})`).join(", ")}</p>`}</section>
+    <section class="panel text-detail" aria-label="Detail"><${Choice} label="What to show" value=${tab} options=${TABS} onChange=${(x) => setParams({ tab: x === "head" ? null : x })} />
+      ${tab === "head" && html`<${Head} ...${shared} query=${query} key_=${key} />`}
+      ${tab === "compare" && html`<${Compare} ...${shared} />`}
+      ${tab === "lens" && html`<${Lens} ...${shared} />`}
+      ${tab === "parts" && html`<${Attribution} ...${shared} />`}
+      <p class="faint"><a href=${linkTo("atlas", { model: body.model, text: body.text, to: body.to, site: site.name, head })}>Open this head in the atlas</a></p></section></div>
+    ${tab === "head" && key >= 0 && html`<${CellPanels} ...${shared} query=${query} key_=${key} />`}`;
+}

@@ -1,0 +1,149 @@
+"""The text view: tokens, what the model makes of them, and every attention head at once."""
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from regard.inspection import HeadRow, Site
+from regard.inspection.heads.descriptions import describe_heads
+from regard.inspection.heads.head_table import classify_heads
+from regard.inspection.heads.measures import HEAD_STATISTICS
+from regard.inspection.sites.labels import key_labels, query_labels
+from regard.ops import Survey
+from regard.runs.text_model import Reading
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import Rows, TextRequest, finite, pack, query
+from regard.web.explorer.views.text_figure import draw_answer
+from regard.web.explorer.views.text_head import map_answer
+from regard.web.explorer.views.text_inputs import find_head, read, recorded_sites
+from regard.web.jobs import Job
+
+MAX_EXACT = 64  # tokens up to which the maps of all heads are sent exactly
+MAX_CELLS = 400_000  # of the maps of all heads together
+MAX_THUMBNAIL = 48  # cells on a side of a pooled map
+MAX_TOKENS = 512  # tokens and predictions that are sent
+COLUMNS = [f.name for f in fields(HeadRow) if f.name not in ("call", "kernel")]
+
+
+class TextViewRequest(TextRequest):
+    """A text; with a site also the map of one of its heads."""
+
+    site: str | None = Field(None, max_length=300)
+    head: int = Field(0, ge=0, le=100_000)
+
+
+def _table(answer: Any) -> Rows:
+    return [COLUMNS, *([row[name] for name in COLUMNS] for row in answer["heads"])]
+
+
+@query("text", TextViewRequest, table=_table, figure=draw_answer)
+@torch.no_grad()
+def text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[str, Any]:
+    """Tokens, output, predictions, and every head with its type, its numbers and a small map."""
+    reading = read(explorer, request, job)
+    sites = recorded_sites(reading.sight)
+    separators = frozenset()
+    if explorer.catalog.entry(request.model).kind != "sight":
+        separators = explorer.catalog.run(request.model).text_model.separators
+    sizes = _thumbnail_sizes(sites)
+    surveys, maps = [], []
+    for n, site in enumerate(sites):
+        job.report(n / len(sites), f"measuring {site.name}")
+        survey, thumbnails = _measure(site, sizes[n])
+        surveys.append(survey)
+        maps.append(thumbnails)
+    rows = classify_heads(sites, separators=separators, surveys=surveys).rows
+    words = [
+        sentence
+        for site, survey in zip(sites, surveys, strict=True)
+        for sentence in describe_heads(site, 0, [x for x in rows if x.site == site.name], survey)
+    ]
+    answer = {
+        "output": reading.target,
+        "predictions": _predictions(reading),
+        "sites": [_describe(*pair) for pair in zip(sites, maps, sizes, strict=True)],
+        "heads": [_as_dict(*pair) for pair in zip(rows, words, strict=True)],
+        "start": _interesting(rows),
+        "skipped": _skipped(reading),
+    }
+    if request.site is not None:
+        site, head = find_head(reading.sight, request.site, request.head)
+        answer["map"] = map_answer(site, head)
+    return answer
+
+
+def _thumbnail_sizes(sites: list[Site]) -> list[tuple[int, int]]:
+    """Rows and columns of the maps: exact where the text is short, pooled within a budget."""
+    if not sites:
+        return []
+    cells = sum(site.heads * site.queries * site.keys for site in sites)
+    longest = max(max(site.queries, site.keys) for site in sites)
+    heads = sum(site.heads for site in sites)
+    side = MAX_EXACT
+    if longest > MAX_EXACT or cells > MAX_CELLS:
+        side = max(4, min(MAX_THUMBNAIL, int((MAX_CELLS / heads) ** 0.5)))
+    return [(min(site.queries, side), min(site.keys, side)) for site in sites]
+
+
+def _measure(site: Site, size: tuple[int, int]) -> tuple[Survey, torch.Tensor]:
+    """All that the types of heads need, and the maps of the first sequence, in one pass."""
+    names = {*HEAD_STATISTICS, "pooled_map", "received"}
+    survey = site.survey(statistics=names, pooled_size=size)
+    if size == (site.queries, site.keys):
+        return survey, site.window()[0]
+    pooled = survey.pooled_map
+    assert pooled is not None
+    return survey, pooled[0]
+
+
+def _describe(site: Site, maps: torch.Tensor, size: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "name": site.name,
+        "kind": site.kind,
+        "heads": site.heads,
+        "queries": site.queries,
+        "keys": site.keys,
+        "offset": site.terms.offset,
+        "query_tokens": query_labels(site)[:MAX_TOKENS],
+        "key_tokens": key_labels(site)[:MAX_TOKENS],
+        "is_exact": size == (site.queries, site.keys),
+        "maps": pack(maps),
+    }
+
+
+def _predictions(reading: Reading) -> dict[str, Any] | None:
+    """The most probable outputs of the first positions, and of the last one."""
+    found = reading.predictions
+    if found is None:
+        return None
+    count = len(found.rows)
+    positions = list(range(min(count, MAX_TOKENS)))
+    positions += [count - 1] if count > MAX_TOKENS else []
+    return {
+        "kind": found.kind,
+        "count": count,
+        "at": found.at % count,
+        "positions": positions,
+        "rows": [found.rows[i] for i in positions],
+    }
+
+
+def _interesting(rows: list[HeadRow]) -> dict[str, Any] | None:
+    """The head to begin with: sharp, with a key of its own for each query; best a cross one."""
+    if not rows:
+        return None
+    best = max(rows, key=lambda x: (x.kind == "cross", x.peak * x.distinct - x.sink_share, -x.head))
+    return {"site": best.site, "head": best.head}
+
+
+def _skipped(reading: Reading) -> dict[str, str]:
+    surveyed = {x.name: "only a survey was recorded" for x in reading.sight if not x.has_tensors}
+    return {**reading.sight.skipped, **surveyed}
+
+
+def _as_dict(row: HeadRow, words: str) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in COLUMNS}
+    numbers = {name: finite(x) if isinstance(x, float) else x for name, x in values.items()}
+    return numbers | {"words": words}

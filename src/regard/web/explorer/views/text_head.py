@@ -1,0 +1,191 @@
+"""One head of the text view: its map, the arithmetic of a weight, its causes, effects of a key."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import Field
+
+from regard.errors import LookError
+from regard.inspection import Site, output_projection, split_score
+from regard.inspection.sites.labels import key_labels, query_labels
+from regard.ops import influence_window
+from regard.ops.indices import resolve_index
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import finite, pack, query
+from regard.web.explorer.views.text_inputs import (
+    CellRequest,
+    HeadRequest,
+    find_head,
+    open_text_model,
+    read,
+    recorded_sites,
+)
+from regard.web.jobs import Job
+
+if TYPE_CHECKING:
+    from regard.work.solution import Solution
+
+MAX_EXACT = 512  # queries and keys of an exact map
+MAX_POOLED = 256  # rows and columns of a pooled one
+TOP_PAIRS = 8  # of parts that made a score
+
+
+class InfluenceRequest(HeadRequest):
+    """A request about one key of a head."""
+
+    key: int = Field(ge=0, le=10_000_000)
+
+
+@query("text.map", HeadRequest)
+@torch.no_grad()
+def text_map(explorer: Explorer, request: HeadRequest, job: Job) -> dict[str, Any]:
+    """The exact map of one head up to 512 tokens; means of blocks of weights beyond."""
+    sight = read(explorer, request, job).sight
+    return map_answer(*find_head(sight, request.site, request.head))
+
+
+def map_answer(site: Site, head: int) -> dict[str, Any]:
+    """The map of a head for JSON, with the weights per cell and the labels of short sides."""
+    pool = [1, 1]
+    if max(site.queries, site.keys) > MAX_EXACT:
+        pool = [-(-site.queries // MAX_POOLED), -(-site.keys // MAX_POOLED)]
+    return {
+        "site": site.name,
+        "head": head,
+        "pool": pool,
+        "query_tokens": query_labels(site)[:MAX_EXACT],
+        "key_tokens": key_labels(site)[:MAX_EXACT],
+        "map": pack(site.window(head, pool=(pool[0], pool[1]))[0]),
+    }
+
+
+@query("text.cell", CellRequest)
+@torch.no_grad()
+def text_cell(explorer: Explorer, request: CellRequest, job: Job) -> dict[str, Any]:
+    """The arithmetic of one weight, step by step, as `rg.explain` computes it."""
+    sight = read(explorer, request, job).sight
+    site, head = find_head(sight, request.site, request.head)
+    job.report(0.5, "writing the steps")
+    from regard.work import explain
+
+    try:
+        model = explorer.catalog.run(request.model).text_model.model
+        w_out = output_projection(model, site)
+    except (LookError, ValueError):  # a saved sight, or a projection of unknown name
+        w_out = None
+    found = explain(site, head, _row(site, request), _column(site, request), w_out=w_out)
+    breakdown = found.breakdown
+    numbers = ("dot", "scale", "scaled", "softcap", "capped", "bias", "score", "lse", "weight")
+    values = {name: getattr(breakdown, name) for name in numbers}
+    return {
+        "title": found.title,
+        **{name: None if x is None else finite(x) for name, x in values.items()},
+        "allowed": breakdown.allowed,
+        **_written(found),
+    }
+
+
+def _written(solution: "Solution") -> dict[str, Any]:
+    """Given numbers and steps as MathML, which holds names and numbers only; remarks as text."""
+    from regard.work.show.latex import results_tex, tex_equation
+    from regard.work.show.selection import select
+    from regard.work.show.text import entry_text
+
+    digits = 6
+    shown = select(solution, digits, ())
+    return {
+        "given": [_mathml(tex_equation(*item, digits)) for item in shown.given.items()],
+        "steps": [
+            {
+                "title": one.heading,
+                "formula": _mathml(one.step.tex),
+                "entry": None if one.entry is None else entry_text(solution, one.step, digits),
+                "results": [_mathml(x) for x in results_tex(one, digits)],
+            }
+            for one in shown.steps
+        ],
+        "remarks": list(shown.remarks),
+    }
+
+
+def _mathml(tex: str) -> str:
+    """MathML without style attributes, which the page's content security policy blocks."""
+    from regard.work.show.mathml import tex_to_mathml
+
+    return tex_to_mathml(tex, display=True).replace(' style="font-weight:bold"', ' class="bold"')
+
+
+@query("text.why", CellRequest)
+@torch.no_grad()
+def text_why(explorer: Explorer, request: CellRequest, job: Job) -> dict[str, Any]:
+    """The score of one cell split by the parts of the model that wrote its query and its key."""
+    site, head = find_head(read(explorer, request, job).sight, request.site, request.head)
+    if site.kind != "self":
+        raise LookError(
+            f"site: needs a self-attention to split its score, got the cross-attention {site.name}"
+        )
+    text_model, inputs = open_text_model(explorer, request)
+    with job.checking(text_model.model, "splitting the score"):
+        split = split_score(
+            text_model.model,
+            inputs,
+            site.name,
+            head=head,
+            query=_row(site, request),
+            key=_column(site, request),
+        )
+    return {
+        "score": split.score,
+        "error": split.error,
+        "pairs": [list(pair) for pair in split.top(TOP_PAIRS)],
+        "count": split.pairs.numel(),
+        "by_query": split.by_query,
+        "by_key": split.by_key,
+    }
+
+
+@query("text.influence", InfluenceRequest)
+@torch.no_grad()
+def text_influence(explorer: Explorer, request: InfluenceRequest, job: Job) -> dict[str, Any]:
+    """What removing one key changes: each output of a head, and all outputs of every attention."""
+    sight = read(explorer, request, job).sight
+    site, head = find_head(sight, request.site, request.head)
+    key = _column(site, request)
+    same_keys = [
+        x for x in recorded_sites(sight) if (x.keys, x.key_tokens) == (site.keys, site.key_tokens)
+    ]
+    totals, effects = [], None
+    for n, other in enumerate(same_keys):
+        job.report(n / len(same_keys), f"removing a key of {other.name}")
+        e = _effects(other, key)
+        by_head = e.sum(-1)
+        total = {
+            "site": other.name,
+            "effect": float(by_head.sum()),
+            "head": int(by_head.argmax()),
+            "head_effect": float(by_head.max()),
+        }
+        totals.append(total)
+        effects = e[head] if other.name == site.name else effects
+    assert effects is not None
+    return {
+        "key": key,
+        "effects": effects[:MAX_EXACT].tolist(),
+        "sizes": site.out[0, head].float().norm(dim=-1)[:MAX_EXACT].tolist(),
+        "total": float(effects.sum()),
+        "sites": totals,
+    }
+
+
+def _effects(site: Site, key: int) -> torch.Tensor:
+    """The size of the change of each output, (head, query), if one key is removed."""
+    tensors = (site.q, site.k, site.v, site.out, site.lse)
+    return influence_window(*tensors, keys=slice(key, key + 1), **site.term_kwargs)[0, ..., 0]
+
+
+def _row(site: Site, request: CellRequest) -> int:
+    return resolve_index("query", request.query, site.queries)
+
+
+def _column(site: Site, request: CellRequest | InfluenceRequest) -> int:
+    return resolve_index("key", request.key, site.keys)

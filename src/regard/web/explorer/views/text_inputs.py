@@ -1,0 +1,112 @@
+"""What the queries about a text share: requests, recorded sites, inputs of the model, names."""
+
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from regard.data import Pair, collate, pair_preprocessor
+from regard.errors import LookError
+from regard.inspection import Sight, Site
+from regard.inspection.sites.labels import strip_marks
+from regard.runs.text_model import Reading, TextModel
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import TextRequest
+from regard.web.jobs import Job
+
+
+class HeadRequest(TextRequest):
+    """A request about one head of one attention."""
+
+    site: str = Field(max_length=300)
+    head: int = Field(0, ge=0, le=100_000)
+
+
+class CellRequest(HeadRequest):
+    """A request about one weight of a head."""
+
+    query: int = Field(ge=0, le=10_000_000)
+    key: int = Field(ge=0, le=10_000_000)
+
+
+def read(explorer: Explorer, request: TextRequest, job: Job) -> Reading:
+    """The recorded forward pass that a request is about."""
+    return explorer.recordings.read(
+        request.model, request.text, to=request.to, target=request.target, job=job
+    )
+
+
+def recorded_sites(sight: Sight) -> list[Site]:
+    """One site per attention whose tensors were recorded; calls that continue each other joined.
+
+    >>> [site.name for site in recorded_sites(rg.Sight([rg.make_site(*torch.zeros(2, 3, 4))]))]
+    ['attention']
+    """
+    known = [site for site in sight if site.has_tensors]
+    if len({site.name for site in known}) < len(known):
+        known = Sight(known).join_all()
+    return list({site.name: site for site in reversed(known)}.values())[::-1]
+
+
+def find_head(sight: Sight, name: str, head: int) -> tuple[Site, int]:
+    """A recorded site by name, and one of its heads.
+
+    >>> find_head(rg.Sight([rg.make_site(*torch.zeros(2, 3, 4))]), "attention", 1)
+    Traceback (most recent call last):
+        ...
+    regard.errors.LookError: head: needs less than the 1 heads of attention, got 1
+    """
+    sites = recorded_sites(sight)
+    site = next((x for x in sites if x.name == name), None)
+    if site is None:
+        names = ", ".join(x.name for x in sites[:8])
+        raise LookError(f"site: needs one of {names}, got {name[:80]!r}")
+    if head >= site.heads:
+        raise LookError(f"head: needs less than the {site.heads} heads of {name}, got {head}")
+    return site, head
+
+
+def open_text_model(explorer: Explorer, request: TextRequest) -> tuple[TextModel, Any]:
+    """The model of a request, and what it is called with: a tensor, a tuple or a mapping."""
+    text_model = explorer.catalog.run(request.model).text_model
+    if not text_model.is_encoder_decoder:
+        return text_model, text_model.encode("text", request.text)
+    reading = explorer.recordings.read(
+        request.model, request.text, to=request.to, target=request.target
+    )
+    target = reading.target
+    if text_model.tokenizer is not None:
+        to = request.to or next(iter(text_model.tokenizer.languages), None)
+        pair = Pair(request.text, target or "", to)
+        batch = collate([pair_preprocessor(text_model.tokenizer)(pair)])
+        inputs = batch["source"], batch["target"][:, :-1]
+        return text_model, tuple(x.to(text_model.device) for x in inputs)
+    source = text_model.encode("text", request.text)
+    decoder = text_model.encode("target", target or "", is_decoder=True)
+    if text_model.decoder_start_token_id is None:
+        return text_model, (source, decoder)
+    return text_model, {"input_ids": source, "decoder_input_ids": decoder}
+
+
+def output_names(text_model: TextModel, ids: list[int]) -> list[str]:
+    """Names of outputs by index: labels of classes, else tokens."""
+    if text_model.labels:
+        return [text_model.labels[i] for i in ids]
+    if text_model.tokenizer is not None:
+        return [strip_marks(text_model.tokenizer.id_to_token(i)) for i in ids]
+    if text_model.hf_tokenizer is None:
+        return [str(i) for i in ids]
+    # logits may have more columns than the tokenizer has tokens
+    names = [text_model.hf_tokenizer.convert_ids_to_tokens(i) for i in ids]
+    return [
+        str(i) if name is None else strip_marks(name) for i, name in zip(ids, names, strict=True)
+    ]
+
+
+def as_positions(logits: Tensor) -> Tensor:
+    """Logits of one sequence by position; a model with one output per input has one position.
+
+    >>> as_positions(torch.zeros(1, 5)).shape
+    torch.Size([1, 5])
+    """
+    return logits[0].float() if logits.ndim == 3 else logits[:1].float()

@@ -1,0 +1,103 @@
+"""How a prediction is made: the logit lens after each block, and what each part adds."""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from regard.errors import LookError
+from regard.inspection import logit_attribution, logit_lens
+from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.ops.indices import resolve_index
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import TextRequest, pack, query
+from regard.web.explorer.views.text_inputs import as_positions, open_text_model, output_names
+from regard.web.jobs import Job
+
+MAX_POSITIONS = 32  # columns of the lens
+MAX_LOGITS = 1 << 27  # numbers kept by the lens
+MAX_PARTS = 400  # sent of an attribution
+CHOICES = 5  # tokens whose logit can be split
+
+
+class LensRequest(TextRequest):
+    """A text, and the position that the lens has to show; the last one by default."""
+
+    position: int | None = Field(None, ge=0, le=10_000_000)
+
+
+class AttributionRequest(LensRequest):
+    """A position, and the token whose logit is split; the most probable one by default."""
+
+    by: Literal["part", "head"] = "part"
+    token: int | None = Field(None, ge=0, le=10_000_000)
+
+
+@query("text.lens", LensRequest)
+@torch.no_grad()
+def text_lens(explorer: Explorer, request: LensRequest, job: Job) -> dict[str, Any]:
+    """The most probable token after each block, at up to 32 positions."""
+    text_model, inputs = open_text_model(explorer, request)
+    logits = _run(text_model.model, inputs, job)
+    positions = _around(len(logits), request.position)
+    if logits.shape[-1] * len(positions) * 8 > MAX_LOGITS:
+        positions = positions[-max(1, MAX_LOGITS // (8 * logits.shape[-1])) :]
+    with job.checking(text_model.model, "reading the layers"):
+        lens = logit_lens(text_model.model, inputs, positions=positions)
+    p = lens.logits[:, 0].float().softmax(-1)
+    best = p.max(-1)
+    final = best.indices[-1].expand_as(best.indices)[..., None]
+    names = [output_names(text_model, ids) for ids in best.indices.tolist()]
+    depths = ["embedding", *(f"block {n}" for n in range(len(p) - 1))]
+    return {
+        "depths": depths,
+        "positions": positions,
+        "tokens": names,
+        "probability": pack(best.values),
+        "final_probability": pack(p.gather(-1, final)[..., 0]),
+        "kl": pack(lens.kl()[:, 0]),
+    }
+
+
+@query("text.attribution", AttributionRequest)
+@torch.no_grad()
+def text_attribution(explorer: Explorer, request: AttributionRequest, job: Job) -> dict[str, Any]:
+    """What each part of the model adds to the logit of a token (direct logit attribution)."""
+    text_model, inputs = open_text_model(explorer, request)
+    logits = _run(text_model.model, inputs, job)
+    if len(logits) == 1 and logits.shape[-1] == len(text_model.labels or ()):
+        raise LookError(
+            "model: needs one prediction per position for this, got one per text; "
+            "try a language model or a translator"
+        )
+    at = len(logits) - 1 if request.position is None else request.position
+    at = resolve_index("position", at, len(logits))
+    best = logits[at].softmax(-1).topk(min(CHOICES, logits.shape[-1]))
+    ids = best.indices.tolist()
+    token = ids[0] if request.token is None else request.token
+    with job.checking(text_model.model, "splitting the logit"):
+        found = logit_attribution(text_model.model, inputs, token, position=at, by=request.by)
+    parts = dict(found.top(MAX_PARTS))
+    return {
+        "position": at,
+        "token": token,
+        "name": output_names(text_model, [token])[0],
+        "choices": list(zip(ids, output_names(text_model, ids), best.values.tolist(), strict=True)),
+        "logit": found.logit,
+        "constant": found.constant,
+        "error": found.error,
+        "parts": [[name, x] for name, x in found.parts.items() if name in parts],
+        "left_out": len(found.parts) - len(parts),
+    }
+
+
+def _run(model: Any, inputs: Any, job: Job) -> torch.Tensor:
+    with job.checking(model, "predicting"):
+        return as_positions(get_logits(run_model(model, inputs)))
+
+
+def _around(count: int, position: int | None) -> list[int]:
+    """The last positions up to the chosen one, and those behind it where there is room."""
+    at = count - 1 if position is None else resolve_index("position", position, count)
+    end = min(count, max(at + 1, MAX_POSITIONS))
+    return list(range(max(0, end - MAX_POSITIONS), end))

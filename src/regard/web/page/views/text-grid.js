@@ -1,0 +1,80 @@
+// Every head of a model as a small map, with its type and one number: one drawing, chosen by mouse or arrow keys.
+import { clamp, html, useMemo, useRef, useSignal, useWidth } from "../lib/dom.js";
+import { unpack } from "../lib/api.js";
+import { colourScale, theme } from "../lib/colours.js";
+import { paint } from "../lib/draw.js";
+
+// field of a head, its name, the value of a full bar (null: the largest of all heads)
+export const STATISTICS = [
+  ["normalized_entropy", "Entropy (0 one key, 1 all alike)", 1], ["mean_distance", "Distance looked (tokens)", null],
+  ["sink_share", "Weight on the first token", 1], ["peak", "Largest weight", 1], ["self_share", "Weight on itself", 1],
+  ["previous_share", "Weight on the token before", 1], ["local_share", "Weight nearby", 1],
+];
+
+const shortNumber = (x) => (x === null || x === undefined ? "–" : x >= 100 ? x.toFixed(0) : x.toFixed(x >= 10 ? 1 : 2));
+const layerOf = (name) => name.match(/\.(\d+)(?!.*\.\d)/)?.[1];
+const stackOf = (name) => name.split(".")[0];
+
+// Sites that do the same, with a heading each: encoder, decoder, cross.
+export function groupSites(sites) {
+  const groups = new Map();
+  const stacks = new Set(sites.map((s) => stackOf(s.name)));
+  for (const site of sites) {
+    const stack = stacks.size > 1 ? `${stackOf(site.name)} ` : "";
+    const text = site.kind === "cross" ? `${stack}cross-attention: rows written, columns read` : `${stack}self-attention`;
+    const heading = text[0].toUpperCase() + text.slice(1);
+    groups.set(heading, [...(groups.get(heading) ?? []), site]);
+  }
+  return [...groups];
+}
+
+function thumbnails(site) {
+  const { shape: [heads, rows, columns], values } = unpack(site.maps);
+  const colour = colourScale({ max: 1 });
+  return Array.from({ length: heads }, (_, h) => {
+    const part = values.subarray(h * rows * columns, (h + 1) * rows * columns);
+    const largest = part.reduce((m, x) => Math.max(m, x), 1e-30);
+    // the square root shows small weights beside large ones
+    return paint(part.map((x) => Math.sqrt(Math.max(0, x) / largest)), rows, columns, colour).toDataURL();
+  });
+}
+
+export function HeadGrid({ answer, site, head, statistic, onSelect }) {
+  const shade = useSignal(theme), box = useRef(null), width = useWidth(box, 560);
+  const pictures = useMemo(() => new Map(answer.sites.map((s) => [s.name, thumbnails(s)])), [answer, shade]);
+  const numbers = useMemo(() => new Map(answer.heads.map((h) => [`${h.site} ${h.head}`, h])), [answer]);
+  const [field, , full] = statistic;
+  const most = full ?? Math.max(1e-9, ...answer.heads.map((h) => h[field] ?? 0));
+  const columns = Math.max(...answer.sites.map((s) => s.heads)), left = 46, gap = 7;
+  const cell = clamp((width - left) / columns - gap, 20, 74), roomy = cell >= 34, tall = cell + (roomy ? 30 : 10);
+  const groups = groupSites(answer.sites), order = groups.flatMap(([, sites]) => sites);
+  const press = (event) => {
+    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [];
+    if (down === undefined) return;
+    event.preventDefault();
+    const next = order[clamp(order.indexOf(site) + down, 0, order.length - 1)];
+    onSelect(next.name, clamp(head + right, 0, next.heads - 1));
+  };
+  let y = 0;
+  const parts = groups.map(([heading, sites]) => {
+    const top = y;
+    y += 22 + sites.length * tall + 6;
+    return html`<text class="on" x="0" y=${top + 15} font-size="12.5">${heading}</text>
+      ${sites.map((s, n) => html`<text x="0" y=${top + 22 + n * tall + cell / 2 + 4} font-size="11">${layerOf(s.name) === undefined ? "" : `layer ${layerOf(s.name)}`}</text>
+        ${pictures.get(s.name).map((href, h) => cellOf(s, h, href, left + h * (cell + gap), top + 22 + n * tall))}`)}`;
+  });
+  function cellOf(s, h, href, x, top) {
+    const row = numbers.get(`${s.name} ${h}`), value = row?.[field], on = s === site && h === head;
+    const share = clamp((value ?? 0) / most, 0, 1), bar = top + cell + (roomy ? 16 : 4);
+    return html`<g class="head" data-site=${s.name} data-head=${h} data-value=${value} onClick=${() => onSelect(s.name, h)}>
+      <title>${`${s.name}, head ${h}: ${row?.type}. ${row?.words}`}</title>
+      <rect class="frame" x=${x} y=${top} width=${cell} height=${cell} />
+      <image x=${x} y=${top} width=${cell} height=${cell} preserveAspectRatio="none" class="pixels" href=${href} />
+      ${roomy && html`<text x=${x} y=${top + cell + 11} font-size="10">${row?.type}</text>`}
+      <rect class="track" x=${x} y=${bar} width=${roomy ? cell - 27 : cell} height="4" rx="2" /><rect class="bar" x=${x} y=${bar} width=${share * (roomy ? cell - 27 : cell)} height="4" rx="2" />
+      ${roomy && html`<text x=${x + cell} y=${bar + 5} text-anchor="end" font-size="10">${shortNumber(value)}</text>`}
+      ${on && html`<rect class="outline" x=${x - 2} y=${top - 2} width=${cell + 4} height=${cell + 4} rx="3" fill="none" />`}</g>`;
+  }
+  return html`<div class="scroll-x" ref=${box}><svg class="drawing grid-of-heads" tabindex="0" role="application" aria-roledescription="grid of heads" width=${Math.max(width, left + columns * (cell + gap))} height=${y}
+    aria-label=${`Heads. ${site.name}, head ${head} is selected: ${numbers.get(`${site.name} ${head}`)?.type}. Arrow keys choose another.`} onKeyDown=${press}>${parts}</svg></div>`;
+}
