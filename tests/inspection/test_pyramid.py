@@ -62,6 +62,7 @@ def brute_force(w, visible, size, reduce):
 
 CASES = {
     "full": {},
+    "grouped": {"heads": 4, "kv_heads": 2},
     "causal": {"mask": rg.Causal()},
     "local": {"mask": rg.Causal() & rg.Local(9)},
     "padding": {"batch": 2, "mask": rg.Padding(torch.tensor([77, 40]), torch.tensor([0, 10]))},
@@ -81,6 +82,15 @@ CASES = {
     "custom mask": {"batch": 2, "mask": Odd()},
     "chunked": {"mask": rg.ops.masks.Chunked(16, left_chunks=1)},
 }
+
+
+@pytest.fixture
+def rough_preview(monkeypatch):
+    """Previews of few rows, so that margins come from the pass."""
+    monkeypatch.setattr(map_preview, "MIN_PREVIEW_ROWS", 8)
+    monkeypatch.setattr(map_preview, "PREVIEW_WEIGHTS", 64)
+
+
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -144,12 +154,12 @@ def test_bytes_of_empty_tiles(values):
 
 
 @every_case
-@pytest.mark.parametrize("base_level", [2, None], ids=["stored", "on demand"])
-def test_every_level_is_the_pooled_map(case, base_level):
+@pytest.mark.parametrize(("tile", "base_level"), [(32, 0), (16, 2), (16, None)])
+def test_every_level_is_the_pooled_map(case, tile, base_level):
     site = make(**case)
-    head, batch = 1, site.batch - 1
+    head, batch = site.heads - 1, site.batch - 1
     w, visible = site.window(head)[batch], visible_of(site, head, batch)
-    pyramid = finish(MapPyramid(site, head, batch, tile=16, base_level=base_level))
+    pyramid = finish(MapPyramid(site, head, batch, tile=tile, base_level=base_level))
     for level in range(pyramid.levels):
         for reduce in ("mean", "max"):
             got = whole_level(pyramid, level, reduce)
@@ -159,11 +169,9 @@ def test_every_level_is_the_pooled_map(case, base_level):
 
 
 @every_case
-def test_margins_are_those_of_the_survey(case, monkeypatch):
-    monkeypatch.setattr(map_preview, "MIN_PREVIEW_ROWS", 8)
-    monkeypatch.setattr(map_preview, "PREVIEW_WEIGHTS", 64)
+def test_margins_are_those_of_the_survey(case, rough_preview):
     site = make(**case)
-    head, batch = 1, site.batch - 1
+    head, batch = site.heads - 1, site.batch - 1
     survey = site.survey(statistics=["entropy", "received"])
     pyramid = finish(MapPyramid(site, head, batch, tile=16, base_level=2))
     for level in range(pyramid.levels):
@@ -178,7 +186,7 @@ def test_margins_are_those_of_the_survey(case, monkeypatch):
 @every_case
 def test_the_band_is_the_map_along_its_diagonals(case):
     site = make(**case)
-    head, batch, offset = 1, site.batch - 1, site.terms.offset
+    head, batch, offset = site.heads - 1, site.batch - 1, site.terms.offset
     w, visible = site.window(head)[batch], visible_of(site, head, batch)
     pyramid = MapPyramid(site, head, batch, tile=32)
     i = torch.arange(site.queries)[:, None]
@@ -220,9 +228,7 @@ def test_a_map_of_5000_agrees_with_the_pooled_window():
         assert_close(tile, want, rtol=2e-5, atol=1e-12)
 
 
-def test_tiles_become_complete_and_then_stay(monkeypatch):
-    monkeypatch.setattr(map_preview, "MIN_PREVIEW_ROWS", 8)
-    monkeypatch.setattr(map_preview, "PREVIEW_WEIGHTS", 64)
+def test_tiles_become_complete_and_then_stay(rough_preview):
     pyramid = MapPyramid(make(300, mask=rg.Causal()), 0, tile=16, base_level=2)
     top, seen = pyramid.levels - 1, []
     for _ in pyramid.advance():
@@ -241,11 +247,11 @@ def test_tiles_become_complete_and_then_stay(monkeypatch):
 
 
 def test_a_preview_resembles_the_map(monkeypatch):
-    monkeypatch.setattr(map_preview, "PREVIEW_WEIGHTS", 64 * 400)
-    site = make(400, mask=rg.Causal())
+    monkeypatch.setattr(map_preview, "PREVIEW_WEIGHTS", 64 * 404)
+    site = make(404, mask=rg.Causal())
     q = site.q.clone()
     q[:] = q[:, :, :1]  # all rows alike: the preview can be exact away from the diagonal
-    site = rg.make_site(q, site.k, mask=rg.Local(0) | DenseMask(torch.ones(1, 400).bool()))
+    site = rg.make_site(q, site.k, mask=rg.Local(0) | DenseMask(torch.ones(1, 404).bool()))
     preview = MapPyramid(site, 0, tile=16, base_level=2)
     assert preview._ensure_preview().stride == 8
     assert not preview.tile(2, 0, 0).complete
@@ -267,7 +273,7 @@ def test_a_preview_hides_what_the_mask_hides(monkeypatch):
     assert torch.equal(preview, finish(pyramid).tile(top, 0, 0).values.isnan())
 
 
-def test_cancelling_stops_within_one_block_and_a_later_pass_continues(monkeypatch):
+def test_cancelling_stops_within_one_block_and_a_later_pass_continues(monkeypatch, rough_preview):
     monkeypatch.setattr(base_pass, "STEP_WEIGHTS", 4 * 32)
     site = make(200, mask=rg.Causal())
     whole = finish(MapPyramid(site, 0, tile=8, base_level=2))
@@ -287,6 +293,16 @@ def test_cancelling_stops_within_one_block_and_a_later_pass_continues(monkeypatc
         tiles = (p.tile(level, 0, 0).to_bytes() for p in (part, whole))
         assert next(tiles) == next(tiles)
     assert_close(part.margins(0).received, whole.margins(0).received)
+
+
+def test_two_passes_at_once_count_each_weight_once(monkeypatch, rough_preview):
+    monkeypatch.setattr(base_pass, "STEP_WEIGHTS", 4 * 32)
+    site = make(200, mask=rg.Causal())
+    shared = MapPyramid(site, 0, tile=8, base_level=2)
+    for _ in zip(shared.advance(), shared.advance(), strict=False):
+        pass
+    received = site.survey(statistics=["received"]).received[0, 0]
+    assert_close(shared.margins(0).received, received)
 
 
 def test_readers_and_a_worker_share_a_pyramid():
