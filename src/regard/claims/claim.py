@@ -218,21 +218,20 @@ CLAIMS: dict[str, Claim] = {}
 
 
 def claim(
-    name: str, statement: str = "", *, source: Source, verdict: Verdict, **options: Any
+    name: str, *, source: Source, verdict: Verdict, trained: bool = False, study: str = ""
 ) -> Callable[[Experiment], Experiment]:
-    """Register an experiment as the test of a claim.
+    """Register an experiment as the test of a claim, whose texts are its docstring.
 
-    The docstring of the experiment is the statement and, each after its name, the other texts.
+    The first paragraph is the claim as courses teach it, in one sentence. Below it, each after its
+    name: `Condition` under which a conditional claim holds, `Correction` of a false one,
+    `Refutation`, the observation that would have given another verdict, and `Remark`.
 
     Args:
         name: id, the letter of the family and a number; Z is for your own.
-        statement: the claim as courses teach it, in one sentence; the docstring's by default.
         source: kind of document that states it.
         verdict: true, conditional, false or open.
-        options: `refutation`, the observation that would have given another verdict, `condition`
-            under which a conditional claim holds, `correction` of a false one, `remark`: those of
-            the docstring by default; `trained=True` if it trains models, `study` shared with
-            other claims.
+        trained: whether the experiment trains models.
+        study: name that it shares with other claims whose trainings it uses.
 
     >>> @claim("A99", source="exam", verdict="true")
     ... def weights_sum(trial):
@@ -245,15 +244,14 @@ def claim(
     """
 
     def register(experiment: Experiment) -> Experiment:
-        texts = _parse_texts(experiment.__doc__ or "") | options
-        texts["statement"] = statement or texts["statement"]
+        texts = _parse_texts(experiment.__doc__ or "")
         _check(name, verdict, texts)
         file = Path(experiment.__code__.co_filename)
         if name in CLAIMS and CLAIMS[name].file != file:  # importing a file again is fine
             raise ConfigError(f"id: needs a new one, got {name}, which is registered; try Z1")
-        CLAIMS[name] = Claim(
-            id=name, source=source, verdict=verdict, experiment=experiment, **texts
-        )
+        kind: dict[str, Any] = {"source": source, "verdict": verdict}
+        kind |= {"trained": trained, "study": study}
+        CLAIMS[name] = Claim(id=name, experiment=experiment, **kind, **texts)
         return experiment
 
     return register
