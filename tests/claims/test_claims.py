@@ -6,8 +6,9 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from regard.claims import CLAIMS, run_claims, select_claims
+from regard.claims import CLAIMS, claim, run_claims, select_claims
 from regard.cli import app
+from regard.errors import ConfigError
 
 NUMBERS = {  # the collection; what is missing was merged into another claim
     "A": [*range(1, 6), *range(7, 16)],
@@ -28,18 +29,33 @@ OWN = """
 from regard.claims import Bars, Evidence, Measure, claim
 
 
-@claim("Z1", "One is two.", source="exam", verdict="false", correction="1 = 1.", refutation="1 = 2")
+@claim("Z1", source="exam", verdict="false")
 def one_is_two(trial):
+    '''One is two.
+
+    Correction: 1 = 1.
+    Refutation: 1 = 2
+    '''
     return Evidence(holds=1 == 2, measures=[Measure("one", 1)], chart=Bars({"one": 1.0}))
 
 
-@claim("Z2", "One is one.", source="exam", verdict="false", correction="None.", refutation="1 = 1")
+@claim("Z2", source="exam", verdict="false")
 def declared_wrongly(trial):
+    '''One is one.
+
+    Correction: None,
+        in two lines.
+    Refutation: 1 = 1
+    '''
     return Evidence(holds=1 == 1, measures=[], chart=Bars({"one": 1.0}))
 
 
-@claim("Z3", "It runs.", source="exam", verdict="true", refutation="it stops")
+@claim("Z3", source="exam", verdict="true")
 def stops(trial):
+    '''It runs.
+
+    Refutation: it stops
+    '''
     raise ZeroDivisionError("no number")
 """
 
@@ -121,8 +137,26 @@ def test_unknown_id_names_the_nearest():
     assert "try A9" in done.output
 
 
+def test_texts_are_read_from_the_docstring_and_a_missing_one_is_named(own_file):
+    select_claims([str(own_file)])
+    assert CLAIMS["Z2"].correction == "None, in two lines."
+
+    def experiment(trial):
+        """It holds.
+
+        Refutation: it does not
+        """
+
+    with pytest.raises(ConfigError, match="condition: needs a sentence, as Z4 is conditional"):
+        claim("Z4", source="exam", verdict="conditional")(experiment)
+    experiment.__doc__ = "It holds."
+    with pytest.raises(ConfigError, match="refutation: needs a sentence"):
+        claim("Z4", source="exam", verdict="true")(experiment)
+    assert "Z4" not in CLAIMS
+
+
 def test_every_sentence_of_a_claim_ends_as_one():
-    for claim in CLAIMS.values():
-        for text in (claim.statement, claim.condition, claim.correction, claim.remark):
-            assert not text or text[-1] in ".?", f"{claim.id}: {text}"
-        assert claim.statement[0].isupper() or not claim.statement[0].isalpha(), claim.id
+    for known in CLAIMS.values():
+        for text in (known.statement, known.condition, known.correction, known.remark):
+            assert not text or text[-1] in ".?", f"{known.id}: {text}"
+        assert known.statement[0].isupper() or not known.statement[0].isalpha(), known.id

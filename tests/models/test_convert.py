@@ -12,19 +12,12 @@ from regard.ops import Padding
 
 VOCAB = 30
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "intermediate_size": 24}
 
 
 def bert(kind="BertForSequenceClassification", **more):
-    config = transformers.BertConfig(
-        vocab_size=VOCAB,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=24,
-        max_position_embeddings=20,
-        num_labels=3,
-        **more,
-    )
+    config = transformers.BertConfig(max_position_embeddings=20, num_labels=3, **SIZES, **more)
     return shaken(getattr(transformers, kind)(config))
 
 
@@ -34,32 +27,18 @@ def gpt2(kind="GPT2LMHeadModel", **more):
     return shaken(getattr(transformers, kind)(config))
 
 
+def decoder(kind, **more):
+    options = SIZES | ENDS | {"num_key_value_heads": 2} | more
+    config = getattr(transformers, f"{kind}Config")(**options)
+    return shaken(getattr(transformers, f"{kind}ForCausalLM")(config))
+
+
 def llama(**more):
-    config = transformers.LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=24,
-        **ENDS,
-        **more,
-    )
-    return shaken(transformers.LlamaForCausalLM(config))
+    return decoder("Llama", **more)
 
 
 def mistral():
-    config = transformers.MistralConfig(
-        vocab_size=VOCAB,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=1,
-        intermediate_size=24,
-        sliding_window=3,
-        **ENDS,
-    )
-    return shaken(transformers.MistralForCausalLM(config))
+    return decoder("Mistral", num_key_value_heads=1, sliding_window=3)
 
 
 def t5(**more):

@@ -11,6 +11,7 @@ from test_convert import (
     VOCAB,
     batch,
     bert,
+    decoder,
     gpt2,
     llama,
     marian,
@@ -26,33 +27,15 @@ from regard.errors import ConfigError, FileError
 
 
 def qwen2(**more):
-    config = transformers.Qwen2Config(
-        vocab_size=VOCAB,
-        hidden_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=24,
-        **ENDS,
-        **more,
-    )
-    return shaken(transformers.Qwen2ForCausalLM(config))
+    return decoder("Qwen2", num_hidden_layers=3, **more)
 
 
 def arcee(**more):
-    config = transformers.ArceeConfig(
-        vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=24, hidden_act="gelu", **ENDS, **more,
-    )  # fmt: skip
-    return shaken(transformers.ArceeForCausalLM(config))
+    return decoder("Arcee", hidden_act="gelu", **more)
 
 
 def gemma(**more):
-    config = transformers.GemmaConfig(
-        vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=1, head_dim=6, intermediate_size=24, **ENDS, **more,
-    )  # fmt: skip
-    return shaken(transformers.GemmaForCausalLM(config))
+    return decoder("Gemma", num_key_value_heads=1, head_dim=6, **more)
 
 
 def vit(**more):

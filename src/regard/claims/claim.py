@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -217,48 +218,54 @@ CLAIMS: dict[str, Claim] = {}
 
 
 def claim(
-    name: str,
-    statement: str,
-    *,
-    source: Source,
-    verdict: Verdict,
-    refutation: str,
-    **options: Any,
+    name: str, *, source: Source, verdict: Verdict, trained: bool = False, study: str = ""
 ) -> Callable[[Experiment], Experiment]:
-    """Register an experiment as the test of a claim.
+    """Register an experiment as the test of a claim, whose texts are its docstring.
+
+    The first paragraph is the claim as courses teach it, in one sentence. Below it, each after its
+    name: `Condition` under which a conditional claim holds, `Correction` of a false one,
+    `Refutation`, the observation that would have given another verdict, and `Remark`.
 
     Args:
         name: id, the letter of the family and a number; Z is for your own.
-        statement: the claim as courses teach it, in one sentence.
         source: kind of document that states it.
         verdict: true, conditional, false or open.
-        refutation: observation that would have given another verdict.
-        options: `condition` under which a conditional claim holds, `correction` of a false one,
-            `remark`, `trained=True` if it trains models, `study` shared with other claims.
+        trained: whether the experiment trains models.
+        study: name that it shares with other claims whose trainings it uses.
 
-    >>> @claim("A99", "Weights sum to 1.", source="exam", verdict="true", refutation="a sum of 2")
-    ... def weights_sum(trial): ...
-    >>> CLAIMS.pop("A99").family
-    'Basic attention'
+    >>> @claim("A99", source="exam", verdict="true")
+    ... def weights_sum(trial):
+    ...     '''Weights sum to 1.
+    ...
+    ...     Refutation: a sum of 2
+    ...     '''
+    >>> CLAIMS["A99"].statement, CLAIMS.pop("A99").refutation
+    ('Weights sum to 1.', 'a sum of 2')
     """
-    _check(name, verdict, options)
 
     def register(experiment: Experiment) -> Experiment:
+        texts = _parse_texts(experiment.__doc__ or "")
+        _check(name, verdict, texts)
         file = Path(experiment.__code__.co_filename)
         if name in CLAIMS and CLAIMS[name].file != file:  # importing a file again is fine
             raise ConfigError(f"id: needs a new one, got {name}, which is registered; try Z1")
-        CLAIMS[name] = Claim(
-            id=name,
-            statement=statement,
-            source=source,
-            verdict=verdict,
-            refutation=refutation,
-            experiment=experiment,
-            **options,
-        )
+        kind: dict[str, Any] = {"source": source, "verdict": verdict}
+        kind |= {"trained": trained, "study": study}
+        CLAIMS[name] = Claim(id=name, experiment=experiment, **kind, **texts)
         return experiment
 
     return register
+
+
+def _parse_texts(docstring: str) -> dict[str, Any]:
+    """The statement, and the texts below it by name, each as one line."""
+    statement, *rest = re.split(
+        r"^(Condition|Correction|Refutation|Remark): ", inspect.cleandoc(docstring), flags=re.M
+    )
+    texts = {"statement": statement} | {
+        key.lower(): text for key, text in zip(rest[::2], rest[1::2], strict=True)
+    }
+    return {key: " ".join(text.split()) for key, text in texts.items()}
 
 
 def literature(name: str, statement: str, *, source: Source, remark: str) -> None:
@@ -268,23 +275,19 @@ def literature(name: str, statement: str, *, source: Source, remark: str) -> Non
     >>> CLAIMS.pop("Z9").verdict
     'literature'
     """
-    _check(name, "literature", {})
-    CLAIMS[name] = Claim(
-        id=name,
-        statement=statement,
-        source=source,
-        verdict="literature",
-        refutation="not an experiment of this size",
-        remark=remark,
-    )
+    texts: dict[str, Any] = {"statement": statement, "remark": remark}
+    texts["refutation"] = "not an experiment of this size"
+    _check(name, "literature", texts)
+    CLAIMS[name] = Claim(id=name, source=source, verdict="literature", **texts)
 
 
-def _check(name: str, verdict: str, options: dict[str, Any]) -> None:
+def _check(name: str, verdict: str, texts: dict[str, Any]) -> None:
     if name[:1] not in FAMILIES or not name[1:].isdigit():
         families = ", ".join(FAMILIES)
         raise ConfigError(f"id: needs one of {families} and a number, got {name!r}")
     if verdict not in get_args(Verdict):
         raise ConfigError(f"verdict: needs one of {get_args(Verdict)}, got {verdict!r}")
-    needed = {"conditional": "condition", "false": "correction"}.get(verdict)
-    if needed and not options.get(needed):
-        raise ConfigError(f"{needed}: needs a sentence, as {name} is {verdict}, got none")
+    own = {"conditional": ["condition"], "false": ["correction"]}.get(verdict, [])
+    for text in ("statement", "refutation", *own):
+        if not texts.get(text):
+            raise ConfigError(f"{text}: needs a sentence, as {name} is {verdict}, got none")

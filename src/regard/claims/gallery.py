@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from regard.claims.charts import describe_chart, draw_chart
 from regard.claims.claim import FAMILIES, Verdict
 from regard.claims.results import Result, summarise
-from regard.files import atomic_write, make_folder, read_text, write_text
+from regard.files import atomic_write, fill_page, make_folder, read_text, write_text
 from regard.inspection.figures.canvas import render
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -52,8 +52,7 @@ def write_page(results: Sequence[Result], path: str | Path) -> Path:
         "SECTIONS": "\n".join(sections),
         "VERSION": escape(version("regard")),
     }
-    # one pass: a placeholder inside a text is not replaced
-    return write_text(path, re.sub(r"\[\[([A-Z]+)\]\]", lambda m: parts[m[1]], read_text(TEMPLATE)))
+    return write_text(path, fill_page(TEMPLATE, "Claims about sequence models", parts))
 
 
 def write_gallery(results: Sequence[Result], folder: str | Path) -> Path:

@@ -1,6 +1,7 @@
-"""Atomic file writing, and text reading in any Unicode encoding."""
+"""Atomic file writing, text reading in any Unicode encoding, and HTML pages."""
 
 from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write
+from regard.files.page import fill_page
 from regard.files.partial import PartialFile
 from regard.files.paths import (
     file_descriptor,
@@ -32,6 +33,7 @@ __all__ = [
     "atomic_write",
     "detect_encoding",
     "file_descriptor",
+    "fill_page",
     "fsync_path",
     "import_file",
     "is_stream",

@@ -14,14 +14,12 @@ from regard.nn import MultiHeadAttention, TokenEmbedding
 from regard.ops import Causal, Local, attend, attention_weights, dot, softargmax
 
 
-@claim(
-    "A1",
-    "The attention weights of a query sum to 1.",
-    source="exam",
-    verdict="true",
-    refutation="a sum that differs from 1 by more than 1e-12 in float64",
-)
+@claim("A1", source="exam", verdict="true")
 def weights_sum_to_one(trial: Trial) -> Evidence:
+    """The attention weights of a query sum to 1.
+
+    Refutation: a sum that differs from 1 by more than 1e-12 in float64
+    """
     lengths = [1, 2, 8, 64, 512]
     maps = [attention_weights(trial.normal(16, 8), trial.normal(n, 8)) for n in lengths]
     error = max((w.sum(-1) - 1).abs().max() for w in maps)
@@ -41,15 +39,13 @@ def weights_sum_to_one(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A2",
-    "A higher score means a higher weight.",
-    source="exam",
-    verdict="conditional",
-    condition="The two scores belong to the same query, and the scale β is positive.",
-    refutation="two keys of one query in the wrong order, or no such pair across queries",
-)
+@claim("A2", source="exam", verdict="conditional")
 def higher_score_higher_weight(trial: Trial) -> Evidence:
+    """A higher score means a higher weight.
+
+    Condition: The two scores belong to the same query, and the scale β is positive.
+    Refutation: two keys of one query in the wrong order, or no such pair across queries
+    """
     q, k = trial.normal(100, 4, 4), trial.normal(100, 8, 4)
     scores, w = dot(q, k), attention_weights(q, k)
     within = [same_order(scores, attention_weights(q, k, scale=b)).mean() for b in (0.1, 0.5, 2)]
@@ -71,15 +67,13 @@ def higher_score_higher_weight(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A3",
-    "The output of attention is a weighted mixture of the values.",
-    source="exam",
-    verdict="true",
-    refutation="an output outside the convex hull of the values, in some direction",
-    remark="The mixture is convex: an output never leaves the convex hull of the values.",
-)
+@claim("A3", source="exam", verdict="true")
 def output_is_a_mixture(trial: Trial) -> Evidence:
+    """The output of attention is a weighted mixture of the values.
+
+    Refutation: an output outside the convex hull of the values, in some direction
+    Remark: The mixture is convex: an output never leaves the convex hull of the values.
+    """
     angles = torch.linspace(0, 2 * math.pi, 361, dtype=torch.float64)
     directions = torch.stack([angles.cos(), angles.sin()])
     k, v, q = trial.normal(9, 4), trial.normal(9, 2), trial.normal(40, 4)
@@ -103,15 +97,13 @@ def output_is_a_mixture(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A4",
-    "In attention without projections, a token attends mostly to itself.",
-    source="exam",
-    verdict="false",
-    correction="It does where all vectors have the same norm; a longer vector takes the weight.",
-    refutation="a token that keeps its largest weight on itself beside a neighbour of any norm",
-)
+@claim("A4", source="exam", verdict="false")
 def token_attends_to_itself(trial: Trial) -> Evidence:
+    """In attention without projections, a token attends mostly to itself.
+
+    Correction: It does where all vectors have the same norm; a longer vector takes the weight.
+    Refutation: a token that keeps its largest weight on itself beside a neighbour of any norm
+    """
     neighbour = torch.tensor([2.0, 0.5], dtype=torch.float64) / math.hypot(2, 0.5)
     lengths = torch.linspace(0.5, 3, 26, dtype=torch.float64)
     first = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(26, 2)
@@ -137,17 +129,15 @@ def token_attends_to_itself(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A5",
-    "The product E Eᵀ gives the scores of all positions at once: attention in matrix form equals "
-    "the sums written out per position.",
-    source="exam",
-    verdict="true",
-    refutation="a difference above 1e-12 between the loop over positions and the matrix form",
-    remark="Without projections the scores are symmetric; the weights are not, as each row is "
-    "divided by its own sum.",
-)
+@claim("A5", source="exam", verdict="true")
 def matrix_form_equals_loop(trial: Trial) -> Evidence:
+    """The product E Eᵀ gives the scores of all positions at once: attention in matrix form equals
+    the sums written out per position.
+
+    Refutation: a difference above 1e-12 between the loop over positions and the matrix form
+    Remark: Without projections the scores are symmetric; the weights are not, as each row is
+        divided by its own sum.
+    """
     differences, x, loop = [], torch.empty(0), []
     for n in (1, 2, 4, 8):
         x, loop = trial.normal(n, 8), []
@@ -171,16 +161,14 @@ def matrix_form_equals_loop(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A7",
-    "Writing tokens as rows or as columns gives the same result.",
-    source="homework",
-    verdict="true",
-    refutation="an exact result in one convention that is not the transpose of the other",
-    remark="All matrices are transposed and products change their order: Q Kᵀ and A V with rows, "
-    "Kᵀ Q and V A with columns.",
-)
+@claim("A7", source="homework", verdict="true")
 def conventions_agree(trial: Trial) -> Evidence:
+    """Writing tokens as rows or as columns gives the same result.
+
+    Refutation: an exact result in one convention that is not the transpose of the other
+    Remark: All matrices are transposed and products change their order: Q Kᵀ and A V with rows, Kᵀ
+        Q and V A with columns.
+    """
     from regard.work import solve
 
     equal, maps = [], {}
@@ -206,15 +194,13 @@ def conventions_agree(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A8",
-    "The size of the output does not depend on the number of keys: n queries and values of t "
-    "features give n vectors of t features.",
-    source="homework",
-    verdict="true",
-    refutation="sizes for which the output has another shape",
-)
+@claim("A8", source="homework", verdict="true")
 def output_shape(trial: Trial) -> Evidence:
+    """The size of the output does not depend on the number of keys: n queries and values of t
+    features give n vectors of t features.
+
+    Refutation: sizes for which the output has another shape
+    """
     right = []
     for d, n, m, t in (trial.integers(9, 100, 4) + 1).tolist():
         out, _ = attend(trial.normal(n, d), trial.normal(m, d), trial.normal(m, t))
@@ -237,16 +223,14 @@ def output_shape(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A9",
-    "Separate projections for queries, keys and values make attention more expressive.",
-    source="exam",
-    verdict="true",
-    refutation="one shared projection that fits an asymmetric pattern as well as two do",
-    remark="Scores without projections, or with the same one for queries and keys, are symmetric. "
-    "Only the product W_Q W_Kᵀ counts: many pairs of projections give the same scores.",
-)
+@claim("A9", source="exam", verdict="true")
 def projections_are_expressive(trial: Trial) -> Evidence:
+    """Separate projections for queries, keys and values make attention more expressive.
+
+    Refutation: one shared projection that fits an asymmetric pattern as well as two do
+    Remark: Scores without projections, or with the same one for queries and keys, are symmetric.
+        Only the product W_Q W_Kᵀ counts: many pairs of projections give the same scores.
+    """
     x, target = trial.normal(5, 6, 8), torch.arange(1, 7) % 6  # token i attends to token i + 1
     w_q, w_k, shared = (0.3 * trial.normal(5, 8, 8) for _ in range(3))
     fits = {"shared": fit_scores(x, target, shared), "separate": fit_scores(x, target, w_q, w_k)}
@@ -266,17 +250,15 @@ def projections_are_expressive(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A10",
-    "The number of parameters of attention grows with the square of the width and not with the "
-    "length; any number of vectors goes in and comes out.",
-    source="exam",
-    verdict="true",
-    refutation="a count that changes with the length, an error at some length, or a growth of the "
-    "count with another power of the width",
-    remark="A learned table of positions adds a row per position.",
-)
+@claim("A10", source="exam", verdict="true")
 def parameters_per_length(trial: Trial) -> Evidence:
+    """The number of parameters of attention grows with the square of the width and not with the
+    length; any number of vectors goes in and comes out.
+
+    Refutation: a count that changes with the length, an error at some length, or a growth of the
+        count with another power of the width
+    Remark: A learned table of positions adds a row per position.
+    """
     widths, lengths = [8, 16, 32, 64], [1, 3, 7, 50, 200]
     counts = [count_parameters(MultiHeadAttention(d, 1, qkv_bias=False)) for d in widths]
     layer = MultiHeadAttention(8, 1, qkv_bias=False).double()
@@ -300,15 +282,13 @@ def parameters_per_length(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A11",
-    "The same word has the same query, key and value at every position.",
-    source="exam",
-    verdict="conditional",
-    condition="No position was added to its vector before the projection, nor a rotation after.",
-    refutation="projections that differ without positions, or agree with sinusoidal or rotary ones",
-)
+@claim("A11", source="exam", verdict="conditional")
 def same_word_same_projections(trial: Trial) -> Evidence:
+    """The same word has the same query, key and value at every position.
+
+    Condition: No position was added to its vector before the projection, nor a rotation after.
+    Refutation: projections that differ without positions, or agree with sinusoidal or rotary ones
+    """
     word = torch.full((64,), 3)
     distances = {}
     for name in ("none", "sinusoidal", "rotary"):
@@ -336,15 +316,13 @@ def same_word_same_projections(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A12",
-    "In one layer of attention, every position reaches every other position directly.",
-    source="exam",
-    verdict="conditional",
-    condition="No mask is applied; with one, exactly the allowed positions are reached.",
-    refutation="a Jacobian block that is zero where the mask allows, or not zero where it forbids",
-)
+@claim("A12", source="exam", verdict="conditional")
 def every_position_is_reached(trial: Trial) -> Evidence:
+    """In one layer of attention, every position reaches every other position directly.
+
+    Condition: No mask is applied; with one, exactly the allowed positions are reached.
+    Refutation: a Jacobian block that is zero where the mask allows, or not zero where it forbids
+    """
     layer, x = MultiHeadAttention(8, 2).double(), trial.normal(8, 8)
     masks = {"no mask": None, "causal": Causal(), "local, radius 1": Local(1)}
     reach, expected = {}, {}
@@ -364,15 +342,13 @@ def every_position_is_reached(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A13",
-    "The same word gets different vectors in different contexts.",
-    source="exam",
-    verdict="true",
-    refutation="a word whose vector after attention is the same in two contexts",
-    remark="Its embedding, before the first layer, is the same in both.",
-)
+@claim("A13", source="exam", verdict="true")
 def context_changes_vectors(trial: Trial) -> Evidence:
+    """The same word gets different vectors in different contexts.
+
+    Refutation: a word whose vector after attention is the same in two contexts
+    Remark: Its embedding, before the first layer, is the same in both.
+    """
     config = ClassifierConfig(vocab=50, classes=0, layers=3, dim=32, heads=4)
     distances = []
     for seed in range(10):
@@ -396,16 +372,14 @@ def context_changes_vectors(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A14",
-    "Softmax turns scores into probabilities between 0 and 1.",
-    source="problem set",
-    verdict="true",
-    refutation="a weight below 0 or above 1, or weights of a query that do not sum to 1",
-    remark="In exact arithmetic a weight is never 0 or 1. In float32 it is 0 by a mask, or by "
-    "underflow, where the score is about 104 below the largest.",
-)
+@claim("A14", source="problem set", verdict="true")
 def softmax_gives_probabilities(trial: Trial) -> Evidence:
+    """Softmax turns scores into probabilities between 0 and 1.
+
+    Refutation: a weight below 0 or above 1, or weights of a query that do not sum to 1
+    Remark: In exact arithmetic a weight is never 0 or 1. In float32 it is 0 by a mask, or by
+        underflow, where the score is about 104 below the largest.
+    """
     sizes = torch.logspace(-2, 4, 25)
     w = softargmax((sizes[:, None, None] * trial.normal(25, 100, 8)).float())
     gaps = torch.arange(0.0, 121.0)
@@ -432,15 +406,13 @@ def softmax_gives_probabilities(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "A15",
-    "Attention is essentially a linear operation.",
-    source="homework",
-    verdict="conditional",
-    condition="The weights are held fixed: attention is linear in the values, not in its input.",
-    refutation="f(c X) = c f(X) for the layer, or a difference with frozen weights",
-)
+@claim("A15", source="homework", verdict="conditional")
 def attention_is_linear(trial: Trial) -> Evidence:
+    """Attention is essentially a linear operation.
+
+    Condition: The weights are held fixed: attention is linear in the values, not in its input.
+    Refutation: f(c X) = c f(X) for the layer, or a difference with frozen weights
+    """
     layer = MultiHeadAttention(8, 1, qkv_bias=False).double()
     x, y = trial.normal(20, 6, 8), trial.normal(20, 6, 8)
     w = attention_weights(layer.project_query(x), layer.project_kv(x)[0])

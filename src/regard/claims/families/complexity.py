@@ -17,15 +17,13 @@ from regard.ops.intercept import intercepting
 WIDTH = 512
 
 
-@claim(
-    "X1",
-    "A recurrent layer takes O(T) sequential operations, attention O(1).",
-    source="exam",
-    verdict="conditional",
-    condition="Whole matrix products are counted: the sums inside them have depth log n.",
-    refutation="a chain of matrix operations of attention that grows with T",
-)
+@claim("X1", source="exam", verdict="conditional")
 def sequential_operations(trial: Trial) -> Evidence:
+    """A recurrent layer takes O(T) sequential operations, attention O(1).
+
+    Condition: Whole matrix products are counted: the sums inside them have depth log n.
+    Refutation: a chain of matrix operations of attention that grows with T
+    """
     lengths = [4, 16, 64]
     rnn = rg.nn.Recurrent(8, 8, kind="rnn")
     attention = rg.nn.MultiHeadAttention(8, 2)
@@ -48,15 +46,13 @@ def sequential_operations(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X2",
-    "Attention runs in parallel over positions at inference too.",
-    source="exam",
-    verdict="false",
-    correction="When text is generated each token needs the one before: N tokens take N passes.",
-    refutation="a generation in which the number of dependent passes does not grow with N",
-)
+@claim("X2", source="exam", verdict="false")
 def parallel_inference(trial: Trial) -> Evidence:
+    """Attention runs in parallel over positions at inference too.
+
+    Correction: When text is generated each token needs the one before: N tokens take N passes.
+    Refutation: a generation in which the number of dependent passes does not grow with N
+    """
     model = rg.models.LanguageModel(rg.models.language_tiny(vocab=50, layers=2)).eval()
     lengths = [4, 8, 16, 32]
     passes = [_passes(model, n) for n in lengths]
@@ -79,15 +75,13 @@ def parallel_inference(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X3",
-    "Recurrent networks cannot be computed in parallel over time.",
-    source="exam",
-    verdict="conditional",
-    condition="Their update is nonlinear: a linear recurrence is a scan of log₂ T parallel steps.",
-    refutation="a linear scan that differs from the loop, or a nonlinear chain that is short",
-)
+@claim("X3", source="exam", verdict="conditional")
 def recurrence_not_parallel(trial: Trial) -> Evidence:
+    """Recurrent networks cannot be computed in parallel over time.
+
+    Condition: Their update is nonlinear: a linear recurrence is a scan of log₂ T parallel steps.
+    Refutation: a linear scan that differs from the loop, or a nonlinear chain that is short
+    """
     decay, inputs = trial.uniform(64, 8), trial.normal(64, 8)
     states, h = [], torch.zeros(8, dtype=torch.float64)
     for a, b in zip(decay, inputs, strict=True):
@@ -109,15 +103,13 @@ def recurrence_not_parallel(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X4",
-    "Between two tokens the path has O(n) steps in a recurrent network and O(1) in attention.",
-    source="homework",
-    verdict="true",
-    remark="Without a mask; a local mask of radius r needs ⌈(n − 1) / r⌉ layers.",
-    refutation="more than one hop in full attention, or fewer than n − 1 in a recurrence",
-)
+@claim("X4", source="homework", verdict="true")
 def path_length(trial: Trial) -> Evidence:
+    """Between two tokens the path has O(n) steps in a recurrent network and O(1) in attention.
+
+    Remark: Without a mask; a local mask of radius r needs ⌈(n − 1) / r⌉ layers.
+    Refutation: more than one hop in full attention, or fewer than n − 1 in a recurrence
+    """
     lengths = [4, 16, 64]
     hops = {
         "attention": [_hops(torch.ones(n, n, dtype=torch.bool)) for n in lengths],
@@ -131,15 +123,13 @@ def path_length(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X5",
-    "Per layer a recurrent network costs n d² and attention n² d.",
-    source="homework",
-    verdict="conditional",
-    condition="The projections of attention, 4 n d², are left out.",
-    refutation="counted products that do not follow these laws after the projections are removed",
-)
+@claim("X5", source="homework", verdict="conditional")
 def cost_per_layer(trial: Trial) -> Evidence:
+    """Per layer a recurrent network costs n d² and attention n² d.
+
+    Condition: The projections of attention, 4 n d², are left out.
+    Refutation: counted products that do not follow these laws after the projections are removed
+    """
     lengths = [64, 256, 1024, 4096]
     layer = rg.nn.MultiHeadAttention(WIDTH, 8)
     attention = [rg.cost(layer, source=n).multiply_adds for n in lengths]
@@ -165,15 +155,13 @@ def cost_per_layer(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X6",
-    "A layer of attention needs less computation than a recurrent one.",
-    source="homework",
-    verdict="conditional",
-    condition="n < 2 d against an LSTM, n < d against a GRU; never against a plain RNN.",
-    refutation="crossings at other lengths",
-)
+@claim("X6", source="homework", verdict="conditional")
 def attention_is_cheaper(trial: Trial) -> Evidence:
+    """A layer of attention needs less computation than a recurrent one.
+
+    Condition: n < 2 d against an LSTM, n < d against a GRU; never against a plain RNN.
+    Refutation: crossings at other lengths
+    """
     lengths = [2**k for k in range(5, 13)]
     ratios = {
         kind: [layer_cost("attention", n, WIDTH) / layer_cost(kind, n, WIDTH) for n in lengths]
@@ -203,15 +191,13 @@ def attention_is_cheaper(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X7",
-    "Sequences are typically shorter than the model is wide, so the quadratic term is small.",
-    source="homework",
-    verdict="conditional",
-    condition="n is a small fraction of d; other courses call the opposite typical.",
-    refutation="a share of the quadratic term that does not depend on n / d",
-)
+@claim("X7", source="homework", verdict="conditional")
 def quadratic_term_is_small(trial: Trial) -> Evidence:
+    """Sequences are typically shorter than the model is wide, so the quadratic term is small.
+
+    Condition: n is a small fraction of d; other courses call the opposite typical.
+    Refutation: a share of the quadratic term that does not depend on n / d
+    """
     lengths = [64, 256, 512, 1024, 4096]
     shares = [2 * n * n * WIDTH / (4 * n * WIDTH**2) for n in lengths]
     counted = [
@@ -235,15 +221,13 @@ def quadratic_term_is_small(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X8",
-    "Self-attention of an encoder costs O(M² k + M k²) = O(M² k).",
-    source="exercises",
-    verdict="conditional",
-    condition="M ≥ k, so that the second term is no larger than the first.",
-    refutation="a cost / (M² k) that is bounded for M < k, or unbounded for M ≥ k",
-)
+@claim("X8", source="exercises", verdict="conditional")
 def encoder_cost(trial: Trial) -> Evidence:
+    """Self-attention of an encoder costs O(M² k + M k²) = O(M² k).
+
+    Condition: M ≥ k, so that the second term is no larger than the first.
+    Refutation: a cost / (M² k) that is bounded for M < k, or unbounded for M ≥ k
+    """
     lengths, ratios = [8, 64, 512, 1024, 4096], []
     for n in lengths:
         ratios.append(layer_cost("attention", n, WIDTH) / (n * n * WIDTH))
@@ -259,15 +243,13 @@ def encoder_cost(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X9",
-    "Cross-attention costs O(M N k) where M and N exceed k.",
-    source="exercises",
-    verdict="true",
-    remark="As an order of growth; literally larger than the rest only if M N / (M + N) > k.",
-    refutation="a cost / (M N k) that grows without bound for M, N ≥ k",
-)
+@claim("X9", source="exercises", verdict="true")
 def cross_attention_cost(trial: Trial) -> Evidence:
+    """Cross-attention costs O(M N k) where M and N exceed k.
+
+    Remark: As an order of growth; literally larger than the rest only if M N / (M + N) > k.
+    Refutation: a cost / (M N k) that grows without bound for M, N ≥ k
+    """
     k = 64
     sizes = [64, 128, 512, 2048]
     layer = rg.models.Translator(
@@ -287,15 +269,13 @@ def cross_attention_cost(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X10",
-    "Self-attention of a decoder costs O(N² k) for N tokens.",
-    source="exercises",
-    verdict="true",
-    remark="With a KV cache; recomputing every step costs a factor that grows with N.",
-    refutation="a cost with a cache that grows faster than N² k + N k²",
-)
+@claim("X10", source="exercises", verdict="true")
 def decoder_cost(trial: Trial) -> Evidence:
+    """Self-attention of a decoder costs O(N² k) for N tokens.
+
+    Remark: With a KV cache; recomputing every step costs a factor that grows with N.
+    Refutation: a cost with a cache that grows faster than N² k + N k²
+    """
     lengths, k = [16, 64, 256, 1024], 64
     cached = [generation_cost(n, k) / (n * n * k + n * k * k) for n in lengths]
     waste = [generation_cost(n, k, cached=False) / generation_cost(n, k) for n in lengths]
@@ -309,15 +289,13 @@ def decoder_cost(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X11",
-    "Transformers handle long inputs well.",
-    source="homework",
-    verdict="conditional",
-    condition="n² attention weights per head are affordable, or never stored.",
-    refutation="memory of stored maps that does not grow with n², or of the fused form that does",
-)
+@claim("X11", source="homework", verdict="conditional")
 def long_inputs(trial: Trial) -> Evidence:
+    """Transformers handle long inputs well.
+
+    Condition: n² attention weights per head are affordable, or never stored.
+    Refutation: memory of stored maps that does not grow with n², or of the fused form that does
+    """
     lengths, heads = [128, 512, 2048], 4
     stored, fused = [], []
     for n in lengths:

@@ -34,15 +34,13 @@ STACKS: dict[str, dict[str, Any]] = {
 }
 
 
-@claim(
-    "H1",
-    "The derivative of x + F(x) is the identity plus the derivative of F.",
-    source="homework",
-    verdict="true",
-    refutation="a derivative of the residual connection that differs from I + J",
-    remark="Post-LN multiplies it by the derivative of the norm, which is not the identity.",
-)
+@claim("H1", source="homework", verdict="true")
 def residual_derivative(trial: Trial) -> Evidence:
+    """The derivative of x + F(x) is the identity plus the derivative of F.
+
+    Refutation: a derivative of the residual connection that differs from I + J
+    Remark: Post-LN multiplies it by the derivative of the norm, which is not the identity.
+    """
     errors = {"residual": [], "residual, then norm (post-LN)": []}
     for _ in range(20):
         layer, x = trial.build(lambda: FeedForward(8)), trial.normal(8)
@@ -66,16 +64,14 @@ def residual_derivative(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H2",
-    "Because of the identity, a residual connection never shrinks gradients: their gain is at "
-    "least 1.",
-    source="homework",
-    verdict="false",
-    correction="I + J may be singular: F(x) = −x gives 0. Only σ_min(I + J) ≥ 1 − ‖J‖ holds.",
-    refutation="a smallest singular value of I + J of 1 or more in every draw",
-)
+@claim("H2", source="homework", verdict="false")
 def residual_gain(trial: Trial) -> Evidence:
+    """Because of the identity, a residual connection never shrinks gradients: their gain is at
+    least 1.
+
+    Correction: I + J may be singular: F(x) = −x gives 0. Only σ_min(I + J) ≥ 1 − ‖J‖ holds.
+    Refutation: a smallest singular value of I + J of 1 or more in every draw
+    """
     residual, x = trial.build(lambda: Residual(16, norm="none")), trial.normal(16)
     gains, smallest, slack = [0.1, 0.25, 0.5, 0.75, 1.0], [], []
     for gain in gains:
@@ -107,16 +103,13 @@ def residual_gain(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H3",
-    "Residual connections keep gradients from vanishing in deep stacks.",
-    source="exam",
-    verdict="true",
-    refutation="a gradient at the input of 48 residual blocks below a thousandth of that at 2",
-    remark="At initialisation. Without a norm they explode instead; a norm keeps them in range.",
-    study="depth",
-)
+@claim("H3", source="exam", verdict="true", study="depth")
 def residual_depth(trial: Trial) -> Evidence:
+    """Residual connections keep gradients from vanishing in deep stacks.
+
+    Refutation: a gradient at the input of 48 residual blocks below a thousandth of that at 2
+    Remark: At initialisation. Without a norm they explode instead; a norm keeps them in range.
+    """
     depths, norms = _gradient_norms(trial.seed, trial.full)
     growth = {name: x[:, -1] / x[:, 0] for name, x in norms.items()}
     return Evidence(
@@ -136,18 +129,13 @@ def residual_depth(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H4",
-    "Residual connections and layer norm make stacks of 12 and more layers trainable.",
-    source="exam",
-    verdict="true",
-    refutation="12 or 32 layers with both that do not learn a task, or 32 plain layers that do",
-    remark="12 plain layers still learn this easy task, as Adam rescales small gradients; 32 do "
-    "not.",
-    trained=True,
-    study="depth",
-)
+@claim("H4", source="exam", verdict="true", trained=True, study="depth")
 def deep_stacks_train(trial: Trial) -> Evidence:
+    """Residual connections and layer norm make stacks of 12 and more layers trainable.
+
+    Refutation: 12 or 32 layers with both that do not learn a task, or 32 plain layers that do
+    Remark: 12 plain layers still learn this easy task, as Adam rescales small gradients; 32 do not.
+    """
     _, norms = _gradient_norms(trial.seed, trial.full)
     growth = norms["pre-LN"][:, 2] / norms["pre-LN"][:, 0]
     losses = {
@@ -178,15 +166,13 @@ def deep_stacks_train(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H5",
-    "Thanks to the skip connection a block can be exactly the identity.",
-    source="exam",
-    verdict="conditional",
-    condition="The norm is inside the branch (pre-LN). Post-LN with F = 0 gives LN(x).",
-    refutation="a pre-LN block with F = 0 that changes its input, or a post-LN block that does not",
-)
+@claim("H5", source="exam", verdict="conditional")
 def block_as_identity(trial: Trial) -> Evidence:
+    """Thanks to the skip connection a block can be exactly the identity.
+
+    Condition: The norm is inside the branch (pre-LN). Post-LN with F = 0 gives LN(x).
+    Refutation: a pre-LN block with F = 0 that changes its input, or a post-LN block that does not
+    """
     changes = {}
     for name, norm_first in (("pre-LN", True), ("post-LN", False)):
         block = trial.build(lambda first=norm_first: EncoderBlock(16, 4, norm_first=first))
@@ -204,15 +190,13 @@ def block_as_identity(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H6",
-    "The output of layer norm has mean 0 and variance 1.",
-    source="exam",
-    verdict="conditional",
-    condition="Gain is 1 and bias 0, and the variance of the token is far above ε.",
-    refutation="another mean or variance without gain and bias",
-)
+@claim("H6", source="exam", verdict="conditional")
 def norm_moments(trial: Trial) -> Evidence:
+    """The output of layer norm has mean 0 and variance 1.
+
+    Condition: Gain is 1 and bias 0, and the variance of the token is far above ε.
+    Refutation: another mean or variance without gain and bias
+    """
     norm, x = trial.build(lambda: Norm(64)), trial.normal(50, 64)
     gained = trial.build(lambda: Norm(64))
     gained.gain.data.fill_(1.7)  # pyright: ignore[reportOptionalMemberAccess] a layer norm has both
@@ -237,16 +221,14 @@ def norm_moments(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H7",
-    "Layer norm is (x − μ) / σ.",
-    source="exam",
-    verdict="false",
-    correction="It is (x − μ) / √(σ² + ε): without ε a constant token is 0/0.",
-    refutation="finite outputs of (x − μ) / σ for constant tokens, or a layer norm that differs "
-    "from the formula with ε",
-)
+@claim("H7", source="exam", verdict="false")
 def norm_needs_epsilon(trial: Trial) -> Evidence:
+    """Layer norm is (x − μ) / σ.
+
+    Correction: It is (x − μ) / √(σ² + ε): without ε a constant token is 0/0.
+    Refutation: finite outputs of (x − μ) / σ for constant tokens, or a layer norm that differs from
+        the formula with ε
+    """
     scales, eps = [0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0], 1e-5
     token, plain, library, formula = trial.normal(16), [], [], []
     for scale in scales:
@@ -276,16 +258,14 @@ def norm_needs_epsilon(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H8",
-    "Layer norm normalises each example over all of its neurons.",
-    source="homework",
-    verdict="conditional",
-    condition="The example is one token. Every token of a sequence has a mean and variance of its "
-    "own.",
-    refutation="tokens that change when another token of the sequence is scaled",
-)
+@claim("H8", source="homework", verdict="conditional")
 def norm_per_token(trial: Trial) -> Evidence:
+    """Layer norm normalises each example over all of its neurons.
+
+    Condition: The example is one token. Every token of a sequence has a mean and variance of its
+        own.
+    Refutation: tokens that change when another token of the sequence is scaled
+    """
     norm, x = trial.build(lambda: Norm(16)), trial.normal(20, 5, 16)
     larger = x.clone()
     larger[:, 2] *= 10
@@ -311,16 +291,14 @@ def norm_per_token(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H9",
-    "Layer norm keeps gradients at a consistent scale.",
-    source="homework",
-    verdict="conditional",
-    condition="The input keeps its scale. LN(cx) = LN(x), so the gradient that passes back falls "
-    "as 1/c; it also loses two of its d dimensions.",
-    refutation="a gradient that does not depend on the scale of the input",
-)
+@claim("H9", source="homework", verdict="conditional")
 def norm_gradient_scale(trial: Trial) -> Evidence:
+    """Layer norm keeps gradients at a consistent scale.
+
+    Condition: The input keeps its scale. LN(cx) = LN(x), so the gradient that passes back falls as
+        1/c; it also loses two of its d dimensions.
+    Refutation: a gradient that does not depend on the scale of the input
+    """
     norm = trial.build(lambda: Norm(16, eps=1e-12))
     scales = torch.tensor([0.1, 0.3, 1, 3, 10], dtype=torch.float64)
     x = trial.normal(20, 16)
@@ -350,20 +328,17 @@ def norm_gradient_scale(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H10",
-    "Layer norm reduces covariate shift, so that training is faster and stands higher rates.",
-    source="exam",
-    verdict="conditional",
-    condition="Only the higher rates are meant: training stays bounded at ten times the learning "
-    "rate. At a rate that suits both, it is not reliably faster.",
-    remark="Settled at toy size: 3 layers, AdamW without clipping, 60 updates, 3 seeds. Inputs of "
-    "the last feed-forward layer shift with layer norm too.",
-    refutation="a model without layer norm that survives a rate of 0.1, one with it that does "
-    "not, or a lead at rates that suit both",
-    trained=True,
-)
+@claim("H10", source="exam", verdict="conditional", trained=True)
 def norm_allows_rates(trial: Trial) -> Evidence:
+    """Layer norm reduces covariate shift, so that training is faster and stands higher rates.
+
+    Condition: Only the higher rates are meant: training stays bounded at ten times the learning
+        rate. At a rate that suits both, it is not reliably faster.
+    Remark: Settled at toy size: 3 layers, AdamW without clipping, 60 updates, 3 seeds. Inputs of
+        the last feed-forward layer shift with layer norm too.
+    Refutation: a model without layer norm that survives a rate of 0.1, one with it that does not,
+        or a lead at rates that suit both
+    """
     rates = [1e-3, 1e-2, 3e-2, 1e-1]
     runs = {
         name: [[_rate_run(trial, norm, rate, n) for n in trial.seeds(3, 8)] for rate in rates]
@@ -399,16 +374,14 @@ def norm_allows_rates(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H11",
-    "The feed-forward layer acts on each position alone, with the same weights; attention mixes "
-    "positions.",
-    source="exam",
-    verdict="true",
-    refutation="an output of the feed-forward layer that depends on another position, or two "
-    "positions with the same vector and different outputs",
-)
+@claim("H11", source="exam", verdict="true")
 def feed_forward_alone(trial: Trial) -> Evidence:
+    """The feed-forward layer acts on each position alone, with the same weights; attention mixes
+    positions.
+
+    Refutation: an output of the feed-forward layer that depends on another position, or two
+        positions with the same vector and different outputs
+    """
     x = trial.normal(1, 6, 8)
     x[0, 4] = x[0, 1]
     layers = {
@@ -433,16 +406,14 @@ def feed_forward_alone(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H13",
-    "The feed-forward layer is a bottleneck.",
-    source="homework",
-    verdict="false",
-    correction="It widens and then narrows: an inverted bottleneck, usually of 4 times the width. "
-    "A bottleneck would limit the rank of what passes.",
-    refutation="a hidden layer that is narrower than the model, or a limited rank",
-)
+@claim("H13", source="homework", verdict="false")
 def feed_forward_bottleneck(trial: Trial) -> Evidence:
+    """The feed-forward layer is a bottleneck.
+
+    Correction: It widens and then narrows: an inverted bottleneck, usually of 4 times the width. A
+        bottleneck would limit the rank of what passes.
+    Refutation: a hidden layer that is narrower than the model, or a limited rank
+    """
     presets = {
         "BERT": classifier_base(vocab=9, classes=2),
         "GPT-2": language_base(vocab=9),
@@ -471,16 +442,14 @@ def feed_forward_bottleneck(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "H14",
-    "Feed-forward layers give each position parameters of its own.",
-    source="homework",
-    verdict="conditional",
-    condition="'Its own' means per layer: all positions of a layer share its parameters, and each "
-    "layer has others.",
-    refutation="a parameter count that grows with the length, or layers that share parameters",
-)
+@claim("H14", source="homework", verdict="conditional")
 def feed_forward_parameters(trial: Trial) -> Evidence:
+    """Feed-forward layers give each position parameters of its own.
+
+    Condition: 'Its own' means per layer: all positions of a layer share its parameters, and each
+        layer has others.
+    Refutation: a parameter count that grows with the length, or layers that share parameters
+    """
     x, depths = trial.normal(8), [1, 2, 4, 6]
     stacks = [trial.build(lambda depth=depth: Encoder(depth, 8, 2)) for depth in depths]
     counts = [_feed_forward_count(stack) for stack in stacks]

@@ -15,14 +15,12 @@ HIDDEN, DIM = 6, 4
 OPEN, SHUT = 40.0, -40.0  # biases that set a gate to 1 or 0 in float64
 
 
-@claim(
-    "I7",
-    "The sigmoid satisfies σ(−x) = 1 − σ(x).",
-    source="exercises",
-    verdict="true",
-    refutation="a remainder after symbolic simplification, or a difference in float64",
-)
+@claim("I7", source="exercises", verdict="true")
 def sigmoid_symmetry(trial: Trial) -> Evidence:
+    """The sigmoid satisfies σ(−x) = 1 − σ(x).
+
+    Refutation: a remainder after symbolic simplification, or a difference in float64
+    """
     import sympy
 
     x = sympy.Symbol("x", real=True)
@@ -43,15 +41,13 @@ def sigmoid_symmetry(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I8",
-    "A GRU whose update gate z is near 0 keeps its state.",
-    source="exercises",
-    verdict="true",
-    remark="In the convention h' = (1 − z) h + z ĥ; the z of torch is 1 − z.",
-    refutation="a change of the state that is not z · ‖ĥ − h‖, or that stays as z goes to 0",
-)
+@claim("I8", source="exercises", verdict="true")
 def small_update_gate(trial: Trial) -> Evidence:
+    """A GRU whose update gate z is near 0 keeps its state.
+
+    Remark: In the convention h' = (1 − z) h + z ĥ; the z of torch is 1 − z.
+    Refutation: a change of the state that is not z · ‖ĥ − h‖, or that stays as z goes to 0
+    """
     weights, x, h = _gru(trial), trial.normal(DIM), trial.normal(HIDDEN)
     biases = torch.linspace(-14, 6, 21)
     steps = [gru_step(x, h, _set_gate(weights, "z", float(b))) for b in biases]
@@ -68,14 +64,12 @@ def small_update_gate(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I9",
-    "A GRU with z near 1 and r near 0 forgets its state.",
-    source="exercises",
-    verdict="true",
-    refutation="a new state that still depends on the old one",
-)
+@claim("I9", source="exercises", verdict="true")
 def reset_and_update_forget(trial: Trial) -> Evidence:
+    """A GRU with z near 1 and r near 0 forgets its state.
+
+    Refutation: a new state that still depends on the old one
+    """
     grid = _dependence_on_state(trial)
     return Evidence(
         holds=grid[-1, 0] < 1e-6 and grid.max() > 0.1,
@@ -87,15 +81,13 @@ def reset_and_update_forget(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I10",
-    "A GRU with z near 1 discards its state, whatever r is.",
-    source="exercises",
-    verdict="false",
-    correction="The candidate still reads the state through r: it is discarded only if r is 0 too.",
-    refutation="no dependence on the old state at z = 1 and r = 1",
-)
+@claim("I10", source="exercises", verdict="false")
 def update_gate_alone_discards(trial: Trial) -> Evidence:
+    """A GRU with z near 1 discards its state, whatever r is.
+
+    Correction: The candidate still reads the state through r: it is discarded only if r is 0 too.
+    Refutation: no dependence on the old state at z = 1 and r = 1
+    """
     last = _dependence_on_state(trial)[-1]  # z = 1
     return Evidence(
         holds=last.max() < 1e-3,
@@ -110,15 +102,13 @@ def update_gate_alone_discards(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I11",
-    "An LSTM whose input is 0 does not simply repeat its state.",
-    source="exercises",
-    verdict="true",
-    remark="Without biases h = c = 0 is a fixed point.",
-    refutation="random states that a step with x = 0 leaves as they are",
-)
+@claim("I11", source="exercises", verdict="true")
 def zero_input_changes_state(trial: Trial) -> Evidence:
+    """An LSTM whose input is 0 does not simply repeat its state.
+
+    Remark: Without biases h = c = 0 is a fixed point.
+    Refutation: random states that a step with x = 0 leaves as they are
+    """
     changes = []
     for _ in range(100):
         weights, h, c = _lstm(trial), trial.normal(HIDDEN).tanh(), trial.normal(HIDDEN)
@@ -141,15 +131,13 @@ def zero_input_changes_state(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I12",
-    "A forget gate of 0 does not stop back-propagation through time in an LSTM.",
-    source="exercises",
-    verdict="conditional",
-    condition="The recurrent weights U are not 0: gradients flow through i, o and the candidate.",
-    refutation="zero gradients with U ≠ 0, or gradients of earlier inputs with U = 0",
-)
+@claim("I12", source="exercises", verdict="conditional")
 def gradients_at_forget_zero(trial: Trial) -> Evidence:
+    """A forget gate of 0 does not stop back-propagation through time in an LSTM.
+
+    Condition: The recurrent weights U are not 0: gradients flow through i, o and the candidate.
+    Refutation: zero gradients with U ≠ 0, or gradients of earlier inputs with U = 0
+    """
     with_u, without_u = (_input_gradients(trial, forget=SHUT, u_gain=g) for g in (1.0, 0.0))
     return Evidence(
         holds=bool((with_u > 1e-6).all() and (without_u > 1e-6).all()),
@@ -165,15 +153,13 @@ def gradients_at_forget_zero(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I13",
-    "A forget gate near 0 makes the gradient through time vanish.",
-    source="exercises",
-    verdict="false",
-    correction="Only the direct path through the cell vanishes; those through the gates remain.",
-    refutation="a total gradient that vanishes together with the product of forget gates",
-)
+@claim("I13", source="exercises", verdict="false")
 def forget_zero_vanishes(trial: Trial) -> Evidence:
+    """A forget gate near 0 makes the gradient through time vanish.
+
+    Correction: Only the direct path through the cell vanishes; those through the gates remain.
+    Refutation: a total gradient that vanishes together with the product of forget gates
+    """
     biases = torch.linspace(-8, 4, 13).tolist()
     total = torch.stack([_input_gradients(trial, forget=b)[0] for b in biases])
     direct = torch.sigmoid(torch.tensor(biases, dtype=torch.float64)) ** 4
@@ -194,15 +180,13 @@ def forget_zero_vanishes(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I14",
-    "The gates of an LSTM lie strictly between 0 and 1.",
-    source="exercises",
-    verdict="true",
-    remark="In floating point they round to 0 or 1 for inputs beyond about ±17 (float32: 1 only).",
-    refutation="a gate of 0, 1 or outside, for inputs of ordinary size",
-)
+@claim("I14", source="exercises", verdict="true")
 def gates_between_zero_and_one(trial: Trial) -> Evidence:
+    """The gates of an LSTM lie strictly between 0 and 1.
+
+    Remark: In floating point they round to 0 or 1 for inputs beyond about ±17 (float32: 1 only).
+    Refutation: a gate of 0, 1 or outside, for inputs of ordinary size
+    """
     gates = _lstm_gates(trial, 3 * trial.normal(200, 20, DIM))
     values = torch.cat([g.flatten() for g in (gates.i, gates.f, gates.o)])
     counts = torch.histc(values, 20, 0, 1)
@@ -213,15 +197,13 @@ def gates_between_zero_and_one(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I15",
-    "The forget gate keeps the cell state of an LSTM from becoming negative.",
-    source="exercises",
-    verdict="false",
-    correction="The candidate is a tanh, so cells are negative as often as positive.",
-    refutation="no negative cell state",
-)
+@claim("I15", source="exercises", verdict="false")
 def cells_stay_positive(trial: Trial) -> Evidence:
+    """The forget gate keeps the cell state of an LSTM from becoming negative.
+
+    Correction: The candidate is a tanh, so cells are negative as often as positive.
+    Refutation: no negative cell state
+    """
     cells = _lstm_gates(trial, trial.normal(200, 20, DIM)).c.flatten()
     share = (cells < 0).double().mean()
     counts = torch.histc(cells, 30, -3, 3)
@@ -233,14 +215,12 @@ def cells_stay_positive(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I16",
-    "The gates of an LSTM are not probability distributions over the units.",
-    source="exercises",
-    verdict="true",
-    refutation="gates that sum to 1 over the units",
-)
+@claim("I16", source="exercises", verdict="true")
 def gates_are_no_distribution(trial: Trial) -> Evidence:
+    """The gates of an LSTM are not probability distributions over the units.
+
+    Refutation: gates that sum to 1 over the units
+    """
     gates = _lstm_gates(trial, trial.normal(200, 20, DIM))
     sums = {name: getattr(gates, name).sum(-1).flatten() for name in "ifo"}
     far = torch.cat(list(sums.values())).sub(1).abs().gt(0.01).double().mean()
@@ -259,15 +239,13 @@ def gates_are_no_distribution(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I17",
-    "The gradient of an LSTM's weight is the sum over steps of ∂J/∂h_t · ∂h_t/∂W.",
-    source="exercises",
-    verdict="conditional",
-    condition="∂J/∂h_t is the direct partial derivative, ∂h_t/∂W the total one, through h and c.",
-    refutation="a reading other than that one that agrees with autograd, or that one failing",
-)
+@claim("I17", source="exercises", verdict="conditional")
 def weight_gradient_readings(trial: Trial) -> Evidence:
+    """The gradient of an LSTM's weight is the sum over steps of ∂J/∂h_t · ∂h_t/∂W.
+
+    Condition: ∂J/∂h_t is the direct partial derivative, ∂h_t/∂W the total one, through h and c.
+    Refutation: a reading other than that one that agrees with autograd, or that one failing
+    """
     errors = {"direct · total": 0.0, "total · total": 0.0, "direct, c-path only": 0.0}
     for _ in range(10):
         for name, error in _gradient_readings(trial).items():
@@ -280,15 +258,13 @@ def weight_gradient_readings(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I18",
-    "∂c_t/∂c_{t−1} = f_t in an LSTM.",
-    source="exercises",
-    verdict="conditional",
-    condition="h_{t−1} is held fixed; it depends on c_{t−1} too, and adds further terms.",
-    refutation="a Jacobian with fixed h that is not diag(f), or a total one that is",
-)
+@claim("I18", source="exercises", verdict="conditional")
 def cell_jacobian_is_forget_gate(trial: Trial) -> Evidence:
+    """∂c_t/∂c_{t−1} = f_t in an LSTM.
+
+    Condition: h_{t−1} is held fixed; it depends on c_{t−1} too, and adds further terms.
+    Refutation: a Jacobian with fixed h that is not diag(f), or a total one that is
+    """
     weights, x, o = _lstm(trial), trial.normal(DIM), trial.uniform(HIDDEN)
     c = trial.normal(HIDDEN)
     h = o * c.tanh()
@@ -306,15 +282,13 @@ def cell_jacobian_is_forget_gate(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I19",
-    "A forget gate near 1 lets gradients flow unhindered through an LSTM.",
-    source="exercises",
-    verdict="conditional",
-    condition="1 − f is at most about 1/T: over T steps the direct path is scaled by f^T.",
-    refutation="a gradient that survives 100 steps at f = 0.9, or that decays at 1 − f = 1/T",
-)
+@claim("I19", source="exercises", verdict="conditional")
 def forget_near_one_flows(trial: Trial) -> Evidence:
+    """A forget gate near 1 lets gradients flow unhindered through an LSTM.
+
+    Condition: 1 − f is at most about 1/T: over T steps the direct path is scaled by f^T.
+    Refutation: a gradient that survives 100 steps at f = 0.9, or that decays at 1 − f = 1/T
+    """
     lengths = [1, 3, 10, 30, 100, 300]
     curves = {f"f = {f}": [_cell_gradient(f, n) for n in lengths] for f in (0.9, 0.99, 0.999)}
     within = [
@@ -334,15 +308,13 @@ def forget_near_one_flows(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I21",
-    "In a recurrent network the input meets one weight matrix.",
-    source="problem set",
-    verdict="conditional",
-    condition="It is a plain (Elman) RNN; a GRU has 3 input matrices and an LSTM 4, and as many U.",
-    refutation="another number of blocks in the layers of the library and of torch",
-)
+@claim("I21", source="problem set", verdict="conditional")
 def input_weight_matrices(trial: Trial) -> Evidence:
+    """In a recurrent network the input meets one weight matrix.
+
+    Condition: It is a plain (Elman) RNN; a GRU has 3 input matrices and an LSTM 4, and as many U.
+    Refutation: another number of blocks in the layers of the library and of torch
+    """
     counts, theirs = {}, {}
     kinds: dict[Any, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
     for kind, layer in kinds.items():
@@ -356,15 +328,13 @@ def input_weight_matrices(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I22",
-    "Recurrent networks have no attention.",
-    source="problem set",
-    verdict="conditional",
-    condition="They are the plain ones: recurrent layers and decoders with attention exist.",
-    refutation="attention recorded in a plain layer, or none in one with attention",
-)
+@claim("I22", source="problem set", verdict="conditional")
 def recurrent_without_attention(trial: Trial) -> Evidence:
+    """Recurrent networks have no attention.
+
+    Condition: They are the plain ones: recurrent layers and decoders with attention exist.
+    Refutation: attention recorded in a plain layer, or none in one with attention
+    """
     x, sites = trial.normal(1, 5, DIM).float(), {}
     for name, layer in {
         "RNN": rg.nn.Recurrent(DIM, HIDDEN, kind="rnn"),

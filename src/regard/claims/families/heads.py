@@ -23,15 +23,13 @@ from regard.work import solve
 HEAD_COUNTS = (1, 2, 4, 8)
 
 
-@claim(
-    "E1",
-    "Query, key and value projections have 3d² weights, whatever the number of heads.",
-    source="exam",
-    verdict="true",
-    refutation="a count that changes with the number of heads",
-    remark="The output projection adds d², and biases 4d.",
-)
+@claim("E1", source="exam", verdict="true")
 def parameters_by_heads(trial: Trial) -> Evidence:
+    """Query, key and value projections have 3d² weights, whatever the number of heads.
+
+    Refutation: a count that changes with the number of heads
+    Remark: The output projection adds d², and biases 4d.
+    """
     heads, dims = [1, 2, 4, 8, 16], (64, 512)
     counts = {d: [_projection_weights(MultiHeadAttention(d, h)) for h in heads] for d in dims}
     total = sum(p.numel() for p in MultiHeadAttention(64, 8).parameters())
@@ -53,15 +51,13 @@ def parameters_by_heads(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "E2",
-    "Multi-head attention takes as much compute as one head of the full width.",
-    source="homework",
-    verdict="true",
-    refutation="multiply-adds that change with the number of heads",
-    remark="It holds for the products, 4nd² + 2n²d. Weights that are stored grow: h maps of n².",
-)
+@claim("E2", source="homework", verdict="true")
 def compute_by_heads(trial: Trial) -> Evidence:
+    """Multi-head attention takes as much compute as one head of the full width.
+
+    Refutation: multiply-adds that change with the number of heads
+    Remark: It holds for the products, 4nd² + 2n²d. Weights that are stored grow: h maps of n².
+    """
     heads, n, d = [1, 2, 4, 8], 32, 64
     x, products, stored = trial.normal(1, n, d), [], []
     for h in heads:
@@ -93,16 +89,14 @@ def compute_by_heads(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "E3",
-    "Several heads give several different attention patterns.",
-    source="exam",
-    verdict="conditional",
-    condition="Their weights differ. Heads with equal weights are one head whose output "
-    "projections are added.",
-    refutation="different patterns of equal heads, or equal patterns of different ones",
-)
+@claim("E3", source="exam", verdict="conditional")
 def different_patterns(trial: Trial) -> Evidence:
+    """Several heads give several different attention patterns.
+
+    Condition: Their weights differ. Heads with equal weights are one head whose output projections
+        are added.
+    Refutation: different patterns of equal heads, or equal patterns of different ones
+    """
     x, distances, merged = (
         trial.normal(1, 8, 16),
         {"different weights": [], "equal weights": []},
@@ -131,16 +125,14 @@ def different_patterns(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "E4",
-    "The outputs of the heads are concatenated and then mixed by the output projection.",
-    source="exam",
-    verdict="true",
-    refutation="a difference of the layer from W_O applied to its concatenated heads",
-    remark="That is the same as adding each head times its rows of W_O. It is not a sum of heads "
-    "with one number each.",
-)
+@claim("E4", source="exam", verdict="true")
 def concatenate_and_mix(trial: Trial) -> Evidence:
+    """The outputs of the heads are concatenated and then mixed by the output projection.
+
+    Refutation: a difference of the layer from W_O applied to its concatenated heads
+    Remark: That is the same as adding each head times its rows of W_O. It is not a sum of heads
+        with one number each.
+    """
     errors = {
         "concatenate, then W_O": [],
         "Σ head · its rows of W_O": [],
@@ -172,16 +164,14 @@ def concatenate_and_mix(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "E5",
-    "One head can serve one relation only.",
-    source="exam",
-    verdict="conditional",
-    condition="Its values do not tell where they come from. If they carry a tag of their source, "
-    "one head returns both neighbours of a token.",
-    refutation="one head without tags that returns both neighbours, or one with tags that cannot",
-)
+@claim("E5", source="exam", verdict="conditional")
 def one_head_one_relation(trial: Trial) -> Evidence:
+    """One head can serve one relation only.
+
+    Condition: Its values do not tell where they come from. If they carry a tag of their source, one
+        head returns both neighbours of a token.
+    Refutation: one head without tags that returns both neighbours, or one with tags that cannot
+    """
     x = trial.normal(120, 4)
     neighbours = torch.cat([x.roll(1, 0), x.roll(-1, 0)], -1)
     counts = [1, 2, 3]
@@ -209,16 +199,14 @@ def one_head_one_relation(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "E6",
-    "The score matrix of a head has at most the rank of its width d/h.",
-    source="common belief",
-    verdict="true",
-    refutation="a rank above the width of the head",
-    remark="More heads of one model mean lower ranks. The weights after the softmax usually have "
-    "full rank again.",
-)
+@claim("E6", source="common belief", verdict="true")
 def score_rank(trial: Trial) -> Evidence:
+    """The score matrix of a head has at most the rank of its width d/h.
+
+    Refutation: a rank above the width of the head
+    Remark: More heads of one model mean lower ranks. The weights after the softmax usually have
+        full rank again.
+    """
     widths, n, d = [1, 2, 4, 8, 16, 32], 20, 32
     ranks, after = [], []
     for width in widths:
@@ -248,15 +236,13 @@ def score_rank(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "E7",
-    "With tokens as columns, a head's projection is a d × d/h matrix W in the product WQ.",
-    source="homework",
-    verdict="false",
-    correction="It is d/h × d there. A d × d/h matrix belongs to tokens as rows, as QW.",
-    refutation="a product WQ that exists for W of d × d/h and more than one head",
-)
+@claim("E7", source="homework", verdict="false")
 def projection_shapes(trial: Trial) -> Evidence:
+    """With tokens as columns, a head's projection is a d × d/h matrix W in the product WQ.
+
+    Correction: It is d/h × d there. A d × d/h matrix belongs to tokens as rows, as QW.
+    Refutation: a product WQ that exists for W of d × d/h and more than one head
+    """
     sizes = [(4, 2, 3), (6, 2, 4), (6, 3, 5)]
     cases = {
         "columns, d × d/h": ("columns", True),
@@ -277,18 +263,14 @@ def projection_shapes(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "E8",
-    "Heads specialise: each takes over a linguistic relation such as coreference.",
-    source="exam",
-    verdict="conditional",
-    condition="The head belongs to a trained model, and its role was measured. Here some "
-    "heads follow 'it' to its referent; others, and all heads before training, do not.",
-    refutation="no trained head that prefers the referent by 0.2, or untrained heads that do",
-    trained=True,
-    study="pronouns",
-)
+@claim("E8", source="exam", verdict="conditional", trained=True, study="pronouns")
 def heads_specialise(trial: Trial) -> Evidence:
+    """Heads specialise: each takes over a linguistic relation such as coreference.
+
+    Condition: The head belongs to a trained model, and its role was measured. Here some heads
+        follow 'it' to its referent; others, and all heads before training, do not.
+    Refutation: no trained head that prefers the referent by 0.2, or untrained heads that do
+    """
     models = [m for m in pronoun_study(trial) if m.heads == 4]
     best = torch.stack([m.preference.max() for m in models])
     others = torch.stack([m.preference.min() for m in models])
@@ -310,21 +292,17 @@ def heads_specialise(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "E9",
-    "More heads make a model robust through redundancy, and improve its gradient flow.",
-    source="homework",
-    verdict="conditional",
-    condition="'Robust' means that losing one of the heads costs less. The gradient at the start "
-    "does not grow with the number of heads.",
-    refutation="a loss of one of 8 heads that costs as much as that of one of 2, or a gradient "
-    "that doubles with the heads",
-    remark="Settled at toy size: pronoun resolution, 2 layers, 3 seeds. A head of 8 is also a "
-    "smaller part of the model than a head of 2.",
-    trained=True,
-    study="pronouns",
-)
+@claim("E9", source="homework", verdict="conditional", trained=True, study="pronouns")
 def more_heads(trial: Trial) -> Evidence:
+    """More heads make a model robust through redundancy, and improve its gradient flow.
+
+    Condition: 'Robust' means that losing one of the heads costs less. The gradient at the start
+        does not grow with the number of heads.
+    Refutation: a loss of one of 8 heads that costs as much as that of one of 2, or a gradient that
+        doubles with the heads
+    Remark: Settled at toy size: pronoun resolution, 2 layers, 3 seeds. A head of 8 is also a
+        smaller part of the model than a head of 2.
+    """
     models = {h: [m for m in pronoun_study(trial) if m.heads == h] for h in HEAD_COUNTS}
     drops = {h: torch.stack([m.drops.mean() for m in models[h]]) for h in HEAD_COUNTS}
     gradients = {h: torch.tensor([m.gradient for m in models[h]]) for h in HEAD_COUNTS}

@@ -25,16 +25,14 @@ from regard.ops.masks import DenseMask
 from regard.work import solve
 
 
-@claim(
-    "G1",
-    "If the weight matrix is the identity, and the output projection undoes the value projection, "
-    "attention returns its input.",
-    source="homework",
-    verdict="true",
-    refutation="an output that differs from the input while every token attends to itself alone",
-    remark="Unmasked softmax reaches it only in the limit of a large scale β.",
-)
+@claim("G1", source="homework", verdict="true")
 def identity_layer(trial: Trial) -> Evidence:
+    """If the weight matrix is the identity, and the output projection undoes the value projection,
+    attention returns its input.
+
+    Refutation: an output that differs from the input while every token attends to itself alone
+    Remark: Unmasked softmax reaches it only in the limit of a large scale β.
+    """
     betas, errors, exact = [1.0, 3.0, 10.0, 30.0, 100.0], [], []
     for _ in range(20):
         x, layer = F.normalize(trial.normal(1, 6, 16), dim=-1), _inverting_layer(trial)
@@ -59,17 +57,15 @@ def identity_layer(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G2",
-    "With orthonormal keys and queries equal to the keys, the scores are the identity matrix, "
-    "so attention is the identity.",
-    source="homework",
-    verdict="false",
-    correction="Softmax of the identity matrix is not the identity: its diagonal is "
-    "e^β / (e^β + n − 1), which reaches 1 only as β grows.",
-    refutation="weights equal to the identity matrix at scales of 0.5 to 8",
-)
+@claim("G2", source="homework", verdict="false")
 def orthonormal_keys(trial: Trial) -> Evidence:
+    """With orthonormal keys and queries equal to the keys, the scores are the identity matrix, so
+    attention is the identity.
+
+    Correction: Softmax of the identity matrix is not the identity: its diagonal is e^β / (e^β + n −
+        1), which reaches 1 only as β grows.
+    Refutation: weights equal to the identity matrix at scales of 0.5 to 8
+    """
     betas, sizes = torch.tensor([0.5, 1, 2, 3, 4, 5, 6, 8], dtype=torch.float64), [2, 4, 16, 64]
     diagonals, errors = {}, []
     for n in sizes:
@@ -96,16 +92,14 @@ def orthonormal_keys(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G3",
-    "A token is most similar to itself, so sharp self-attention returns its input.",
-    source="homework",
-    verdict="conditional",
-    condition="All tokens have the same norm, no two are equal, and β is large.",
-    refutation="unit vectors that attend to others at β = 10,000, or a longer token that takes "
-    "no weight from its neighbours",
-)
+@claim("G3", source="homework", verdict="conditional")
 def most_similar_to_itself(trial: Trial) -> Evidence:
+    """A token is most similar to itself, so sharp self-attention returns its input.
+
+    Condition: All tokens have the same norm, no two are equal, and β is large.
+    Refutation: unit vectors that attend to others at β = 10,000, or a longer token that takes no
+        weight from its neighbours
+    """
     ratios, beta = [1.0, 1.25, 1.5, 2.0, 3.0], 1e4
     x = F.normalize(trial.normal(100, 8, 4), dim=-1)
     shares = []
@@ -133,16 +127,14 @@ def most_similar_to_itself(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G4",
-    "If every query puts all its weight on one key, the weight matrix is a permutation.",
-    source="homework",
-    verdict="false",
-    correction="It is a gather: several queries may share a key. Of all such matrices, n!/nⁿ are "
-    "permutations.",
-    refutation="hard attention maps in which every key is used exactly once",
-)
+@claim("G4", source="homework", verdict="false")
 def one_key_per_query(trial: Trial) -> Evidence:
+    """If every query puts all its weight on one key, the weight matrix is a permutation.
+
+    Correction: It is a gather: several queries may share a key. Of all such matrices, n!/nⁿ are
+        permutations.
+    Refutation: hard attention maps in which every key is used exactly once
+    """
     sizes, draws = [2, 3, 4, 5, 6], 4000
     shares, expected = [], []
     for n in sizes:
@@ -171,15 +163,13 @@ def one_key_per_query(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G5",
-    "With tokens as columns, a weight a₂₁ = 1 means that output 1 is value 2.",
-    source="homework",
-    verdict="true",
-    refutation="a hard attention map with a_ji = 1 whose output i is not value j",
-    remark="With tokens as rows the indices swap: a₂₁ = 1 then means that output 2 is value 1.",
-)
+@claim("G5", source="homework", verdict="true")
 def index_of_weight(trial: Trial) -> Evidence:
+    """With tokens as columns, a weight a₂₁ = 1 means that output 1 is value 2.
+
+    Refutation: a hard attention map with a_ji = 1 whose output i is not value j
+    Remark: With tokens as rows the indices swap: a₂₁ = 1 then means that output 2 is value 1.
+    """
     right = {"output i is value j": [], "output j is value i": []}
     for _ in range(5):
         q, k, v = (trial.integers(9, 2, 4).sub(4).add(trial.uniform(2, 4)) for _ in range(3))
@@ -198,16 +188,14 @@ def index_of_weight(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G6",
-    "If every token attends to itself alone, attention is a convolution over the sequence.",
-    source="homework",
-    verdict="true",
-    refutation="a difference from a convolution with kernel W_O W_V",
-    remark="One of width 1, that is, a linear layer per position. Unmasked softmax at a finite "
-    "scale leaves some weight on every other token.",
-)
+@claim("G6", source="homework", verdict="true")
 def diagonal_is_pointwise(trial: Trial) -> Evidence:
+    """If every token attends to itself alone, attention is a convolution over the sequence.
+
+    Refutation: a difference from a convolution with kernel W_O W_V
+    Remark: One of width 1, that is, a linear layer per position. Unmasked softmax at a finite scale
+        leaves some weight on every other token.
+    """
     pointwise, leaked, wider = [], [], []
     for _ in range(20):
         x, layer = trial.normal(1, 7, 8), trial.build(lambda: MultiHeadAttention(8, 1))
@@ -232,16 +220,14 @@ def diagonal_is_pointwise(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G7",
-    "Attention weights of ¼, ½, ¼ on a token and its neighbours act as a convolution of width 3.",
-    source="homework",
-    verdict="conditional",
-    condition="The scores depend on the distance alone, and the token is not at an end, where "
-    "softmax renormalises to ⅔ and ⅓. The taps are never negative and sum to 1.",
-    refutation="a difference from the convolution inside the sequence, or none at its ends",
-)
+@claim("G7", source="homework", verdict="conditional")
 def quarter_half_quarter(trial: Trial) -> Evidence:
+    """Attention weights of ¼, ½, ¼ on a token and its neighbours act as a convolution of width 3.
+
+    Condition: The scores depend on the distance alone, and the token is not at an end, where
+        softmax renormalises to ⅔ and ⅓. The taps are never negative and sum to 1.
+    Refutation: a difference from the convolution inside the sequence, or none at its ends
+    """
     taps = torch.tensor([[0.25, 0.5, 0.25]], dtype=torch.float64)
     terms = {"bias": Toeplitz(taps.log()), "mask": Local(1)}
     gaps = {"inside": [], "at the ends": [], "inside, scores from content": []}
@@ -266,17 +252,15 @@ def quarter_half_quarter(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G8",
-    "Attention can express any convolution.",
-    source="homework",
-    verdict="conditional",
-    condition="There is one head per tap. One head shares a value projection and non-negative "
-    "weights among all taps: it misses even a difference of neighbours, which takes two.",
-    refutation="one head that fits the kernel (1, 0, −1), or as many heads as taps that do not "
-    "fit a kernel",
-)
+@claim("G8", source="homework", verdict="conditional")
 def any_convolution(trial: Trial) -> Evidence:
+    """Attention can express any convolution.
+
+    Condition: There is one head per tap. One head shares a value projection and non-negative
+        weights among all taps: it misses even a difference of neighbours, which takes two.
+    Refutation: one head that fits the kernel (1, 0, −1), or as many heads as taps that do not fit a
+        kernel
+    """
     counts, d = [1, 2, 3], 3
     signed = torch.tensor([1.0, 0, -1], dtype=torch.float64)[:, None, None] * torch.eye(d)
     kernels = {"difference (1, 0, −1)": signed, "a matrix per tap": trial.normal(3, d, d)}
@@ -306,17 +290,15 @@ def any_convolution(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G9",
-    "Weights of ⅓ on a token and its two neighbours, along the whole sequence, come out of a "
-    "softmax.",
-    source="homework",
-    verdict="false",
-    correction="At both ends such rows sum to ⅔, while softmax rows sum to 1: it gives ½, ½ "
-    "there. The layer is average pooling of width 3.",
-    refutation="rows of the band that all sum to 1",
-)
+@claim("G9", source="homework", verdict="false")
 def band_of_thirds(trial: Trial) -> Evidence:
+    """Weights of ⅓ on a token and its two neighbours, along the whole sequence, come out of a
+    softmax.
+
+    Correction: At both ends such rows sum to ⅔, while softmax rows sum to 1: it gives ½, ½ there.
+        The layer is average pooling of width 3.
+    Refutation: rows of the band that all sum to 1
+    """
     n, zero = 6, torch.zeros(6, 1, dtype=torch.float64)
     thirds = torch.full((1, 1, 3), 1 / 3, dtype=torch.float64)
     band = F.conv1d(torch.eye(n, dtype=torch.float64)[:, None], thirds, padding=1)[:, 0]
@@ -339,16 +321,14 @@ def band_of_thirds(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G10",
-    "Sinusoidal positions alone, used as queries and keys, give the weights ¼, ½, ¼ of a "
-    "convolution.",
-    source="homework",
-    verdict="conditional",
-    condition="A tolerance of some hundredths is allowed: no scale gives them exactly.",
-    refutation="a scale at which the weights are exact to 0.001, or none that is within 0.07",
-)
+@claim("G10", source="homework", verdict="conditional")
 def band_from_sinusoids(trial: Trial) -> Evidence:
+    """Sinusoidal positions alone, used as queries and keys, give the weights ¼, ½, ¼ of a
+    convolution.
+
+    Condition: A tolerance of some hundredths is allowed: no scale gives them exactly.
+    Refutation: a scale at which the weights are exact to 0.001, or none that is within 0.07
+    """
     codes = sinusoidal(torch.arange(65), 64)
     betas = torch.linspace(0.1, 1.6, 61, dtype=torch.float64)
     rows = [attention_weights(codes, codes, scale=float(beta))[32] for beta in betas]
@@ -373,16 +353,14 @@ def band_from_sinusoids(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G11",
-    "With tokens as columns and H = VA, the causal weight matrix A is lower triangular.",
-    source="homework",
-    verdict="false",
-    correction="It is upper triangular there, as rows are keys; it is lower triangular with "
-    "tokens as rows.",
-    refutation="weights above the diagonal that are all 0 with tokens as columns",
-)
+@claim("G11", source="homework", verdict="false")
 def causal_triangle(trial: Trial) -> Evidence:
+    """With tokens as columns and H = VA, the causal weight matrix A is lower triangular.
+
+    Correction: It is upper triangular there, as rows are keys; it is lower triangular with tokens
+        as rows.
+    Refutation: weights above the diagonal that are all 0 with tokens as columns
+    """
     x = trial.integers(5, 4, 2)
     problem = {"family": "attention", "mask": "causal"}
     columns = _numbers(
@@ -407,14 +385,12 @@ def causal_triangle(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G12",
-    "With a causal mask, outputs do not depend on later inputs.",
-    source="homework",
-    verdict="true",
-    refutation="a derivative of an output by a later input that is not exactly 0",
-)
+@claim("G12", source="homework", verdict="true")
 def causal_ignores_future(trial: Trial) -> Evidence:
+    """With a causal mask, outputs do not depend on later inputs.
+
+    Refutation: a derivative of an output by a later input that is not exactly 0
+    """
     maps = {"causal": _dependence(trial, 2, Causal()), "no mask": _dependence(trial, 2, None)}
     future, past = maps["causal"].triu(1).max(), maps["causal"].tril()
     return Evidence(
@@ -427,15 +403,13 @@ def causal_ignores_future(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G13",
-    "Causal attention computed frame by frame gives the outputs of the whole sequence.",
-    source="homework",
-    verdict="true",
-    refutation="an output of the stream that differs from the one computed at once",
-    remark="Each layer stores the keys and values of the past; without them the outputs differ.",
-)
+@claim("G13", source="homework", verdict="true")
 def streaming_equals_full(trial: Trial) -> Evidence:
+    """Causal attention computed frame by frame gives the outputs of the whole sequence.
+
+    Refutation: an output of the stream that differs from the one computed at once
+    Remark: Each layer stores the keys and values of the past; without them the outputs differ.
+    """
     encoder, x = trial.build(lambda: Encoder(2, 16, 4)), trial.normal(1, 40, 16)
     with torch.no_grad():
         full = encoder(x, mask=Causal())
@@ -454,16 +428,14 @@ def streaming_equals_full(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G14",
-    "For live speech recognition, causal attention is what is needed, and it is enough.",
-    source="homework",
-    verdict="conditional",
-    condition="The left context is bounded too, or memory grows with the stream. Strict causality "
-    "is not needed: a look-ahead of r frames per layer delays L layers by L · r frames.",
-    refutation="a causal cache that stops growing without a window, or a delay other than L · r",
-)
+@claim("G14", source="homework", verdict="conditional")
 def live_speech(trial: Trial) -> Evidence:
+    """For live speech recognition, causal attention is what is needed, and it is enough.
+
+    Condition: The left context is bounded too, or memory grows with the stream. Strict causality is
+        not needed: a look-ahead of r frames per layer delays L layers by L · r frames.
+    Refutation: a causal cache that stops growing without a window, or a delay other than L · r
+    """
     encoder, x, width = trial.build(lambda: Encoder(2, 8, 2)), trial.normal(1, 96, 8), 16
     window = Causal() & Local(width - 1)
     with torch.no_grad():
@@ -492,16 +464,14 @@ def live_speech(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "G16",
-    "A local mask keeps the direct access of attention between any two positions.",
-    source="homework",
-    verdict="false",
-    correction="A radius r connects n positions only over ⌈(n − 1)/r⌉ layers.",
-    refutation="one layer that carries a signal from the first to the last of 64 positions with "
-    "a radius of 4",
-)
+@claim("G16", source="homework", verdict="false")
 def local_mask_reach(trial: Trial) -> Evidence:
+    """A local mask keeps the direct access of attention between any two positions.
+
+    Correction: A radius r connects n positions only over ⌈(n − 1)/r⌉ layers.
+    Refutation: one layer that carries a signal from the first to the last of 64 positions with a
+        radius of 4
+    """
     n, radii = 64, [1, 2, 4, 8, 16, 32, 63]
     layers = [_layers_to_connect(Local(radius).dense(n, n)) for radius in radii]
     formula = [math.ceil((n - 1) / radius) for radius in radii]

@@ -22,16 +22,14 @@ DRAWS, QUERIES, KEYS, DIM = 100, 5, 6, 4
 MOVED = 1e-12  # an output that changes by more has moved; rounding is below 1e-14
 
 
-@claim(
-    "C1",
-    "Noise in one query changes one output, that of this query.",
-    source="homework",
-    verdict="true",
-    refutation="another output that changes, or its own that does not",
-    remark="Queries, keys and values are given separately here; in self-attention a token is all "
-    "three (C2).",
-)
+@claim("C1", source="homework", verdict="true")
 def query_noise_moves_one_output(trial: Trial) -> Evidence:
+    """Noise in one query changes one output, that of this query.
+
+    Refutation: another output that changes, or its own that does not
+    Remark: Queries, keys and values are given separately here; in self-attention a token is all
+        three (C2).
+    """
     q, k, v = draw_qkv(trial)
     noisy = q.clone()
     noisy[:, 2] += 0.1 * trial.normal(DRAWS, DIM)
@@ -44,15 +42,13 @@ def query_noise_moves_one_output(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C2",
-    "In self-attention, noise in one token changes the output of this token only.",
-    source="homework",
-    verdict="false",
-    correction="It changes all outputs: the token is also a key and a value for all the others.",
-    refutation="an output of another token that does not change",
-)
+@claim("C2", source="homework", verdict="false")
 def token_noise_moves_all_outputs(trial: Trial) -> Evidence:
+    """In self-attention, noise in one token changes the output of this token only.
+
+    Correction: It changes all outputs: the token is also a key and a value for all the others.
+    Refutation: an output of another token that does not change
+    """
     layer = MultiHeadAttention(8, 1).double().requires_grad_(False)
     x = trial.normal(DRAWS, QUERIES, 8)
     noisy = x.clone()
@@ -67,15 +63,13 @@ def token_noise_moves_all_outputs(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C3",
-    "Noise in one key changes the outputs of all queries.",
-    source="homework",
-    verdict="true",
-    refutation="a query, not orthogonal to the noise, whose output stays",
-    remark="Except for a query orthogonal to the noise, or one that gives the key weight 0 or 1.",
-)
+@claim("C3", source="homework", verdict="true")
 def key_noise_moves_all_outputs(trial: Trial) -> Evidence:
+    """Noise in one key changes the outputs of all queries.
+
+    Refutation: a query, not orthogonal to the noise, whose output stays
+    Remark: Except for a query orthogonal to the noise, or one that gives the key weight 0 or 1.
+    """
     q, k, v = draw_qkv(trial)
     noise = 0.1 * trial.normal(DRAWS, 1, DIM)
     noisy = k.clone()
@@ -95,16 +89,14 @@ def key_noise_moves_all_outputs(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C4",
-    "Noise in one key changes only the attention weights of that key.",
-    source="homework",
-    verdict="false",
-    correction="Only the scores of that key change; the weights of all keys do, because each query "
-    "divides by a sum that contains the changed score.",
-    refutation="weights of the other keys that stay",
-)
+@claim("C4", source="homework", verdict="false")
 def key_noise_moves_one_row(trial: Trial) -> Evidence:
+    """Noise in one key changes only the attention weights of that key.
+
+    Correction: Only the scores of that key change; the weights of all keys do, because each query
+        divides by a sum that contains the changed score.
+    Refutation: weights of the other keys that stay
+    """
     q, k, _ = draw_qkv(trial)
     noisy = k.clone()
     noisy[:, 3] += 0.5 * trial.normal(DRAWS, DIM)
@@ -127,29 +119,25 @@ def key_noise_moves_one_row(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C5",
-    "Noise of mean zero in a key does not change the expected output.",
-    source="homework",
-    verdict="false",
-    correction="Only to first order. To second order the mean output moves by "
-    "½ σ² β² |q|² a (1 − 2a) (v − h), a the weight of the key.",
-    refutation="a mean change whose interval contains 0 at every size of the noise",
-)
+@claim("C5", source="homework", verdict="false")
 def key_noise_moves_the_mean(trial: Trial) -> Evidence:
+    """Noise of mean zero in a key does not change the expected output.
+
+    Correction: Only to first order. To second order the mean output moves by ½ σ² β² |q|² a (1 −
+        2a) (v − h), a the weight of the key.
+    Refutation: a mean change whose interval contains 0 at every size of the noise
+    """
     return mean_shift(trial, "key")
 
 
-@claim(
-    "C6",
-    "A small perturbation of mean zero leaves the output unchanged.",
-    source="homework",
-    verdict="false",
-    correction="Each draw moves the output in proportion to the size of the noise; only the mean "
-    "over draws moves by its square.",
-    refutation="outputs that stay, or that move with another power of the size",
-)
+@claim("C6", source="homework", verdict="false")
 def small_noise_moves_outputs(trial: Trial) -> Evidence:
+    """A small perturbation of mean zero leaves the output unchanged.
+
+    Correction: Each draw moves the output in proportion to the size of the noise; only the mean
+        over draws moves by its square.
+    Refutation: outputs that stay, or that move with another power of the size
+    """
     q, k, v = draw_qkv(trial)
     sigmas, before = torch.logspace(-3, -1, 9).tolist(), attend(q, k, v)[0]
     noise = trial.normal(25, DRAWS, DIM)
@@ -179,29 +167,25 @@ def small_noise_moves_outputs(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C7",
-    "Noise of mean zero in a query does not change its expected output.",
-    source="homework",
-    verdict="false",
-    correction="Only to first order. To second order the mean output moves by "
-    "½ σ² β² Σ a_j |k_j − k̄|² (v_j − h), k̄ the mean of the keys under the weights a.",
-    refutation="a mean change whose interval contains 0 at every size of the noise",
-)
+@claim("C7", source="homework", verdict="false")
 def query_noise_moves_the_mean(trial: Trial) -> Evidence:
+    """Noise of mean zero in a query does not change its expected output.
+
+    Correction: Only to first order. To second order the mean output moves by ½ σ² β² Σ a_j |k_j −
+        k̄|² (v_j − h), k̄ the mean of the keys under the weights a.
+    Refutation: a mean change whose interval contains 0 at every size of the noise
+    """
     return mean_shift(trial, "query")
 
 
-@claim(
-    "C8",
-    "The effect of a perturbed key on an output is proportional to its weight a.",
-    source="homework",
-    verdict="conditional",
-    condition="The weight is small: the law is a (1 − a), largest at ½ and 0 for a key that "
-    "has all of the weight.",
-    refutation="an effect at a weight near 1 as large as a says, or one far from a (1 − a)",
-)
+@claim("C8", source="homework", verdict="conditional")
 def effect_by_weight(trial: Trial) -> Evidence:
+    """The effect of a perturbed key on an output is proportional to its weight a.
+
+    Condition: The weight is small: the law is a (1 − a), largest at ½ and 0 for a key that has all
+        of the weight.
+    Refutation: an effect at a weight near 1 as large as a says, or one far from a (1 − a)
+    """
     gaps, step = torch.linspace(-8, 8, 65).double(), 1e-4
     v = trial.normal(KEYS, 3)
     a, _ = one_key_ahead(gaps, v)
@@ -225,16 +209,14 @@ def effect_by_weight(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C9",
-    "The larger β, the more sensitive the output is to a perturbed score.",
-    source="homework",
-    verdict="conditional",
-    condition="β is below a peak; sensitivity is β a (1 − a), and where one key has won, it is 0. "
-    "For two keys with a lead δ the peak is at β = 1.54 / δ.",
-    refutation="sensitivity that rises at every β, or that has no single peak",
-)
+@claim("C9", source="homework", verdict="conditional")
 def sensitivity_by_beta(trial: Trial) -> Evidence:
+    """The larger β, the more sensitive the output is to a perturbed score.
+
+    Condition: β is below a peak; sensitivity is β a (1 − a), and where one key has won, it is 0.
+        For two keys with a lead δ the peak is at β = 1.54 / δ.
+    Refutation: sensitivity that rises at every β, or that has no single peak
+    """
     betas, leads = torch.linspace(0.05, 8, 160).double(), [0.5, 1.0, 2.0]
     curves, peaks, single = {}, [], []
     for lead in leads:
@@ -258,16 +240,14 @@ def sensitivity_by_beta(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C10",
-    "Multiplying a key by α > 1 raises its weight for every query.",
-    source="homework",
-    verdict="false",
-    correction="It raises the weight where k · q > 0, lowers it where k · q < 0, and keeps it "
-    "where they are orthogonal.",
-    refutation="a weight that rises although k · q < 0, or falls although k · q > 0",
-)
+@claim("C10", source="homework", verdict="false")
 def scaled_key_by_sign(trial: Trial) -> Evidence:
+    """Multiplying a key by α > 1 raises its weight for every query.
+
+    Correction: It raises the weight where k · q > 0, lowers it where k · q < 0, and keeps it where
+        they are orthogonal.
+    Refutation: a weight that rises although k · q < 0, or falls although k · q > 0
+    """
     q, k = trial.normal(2000, QUERIES, DIM), trial.normal(2000, KEYS, DIM)
     score, before = dot(q, k)[..., 0], attention_weights(q, k)[..., 0]
     alphas, broken = torch.logspace(0, 2, 21).tolist(), 0
@@ -296,16 +276,14 @@ def scaled_key_by_sign(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C11",
-    "As the factor of a key grows without bound, all outputs go to its value.",
-    source="homework",
-    verdict="false",
-    correction="Outputs of queries with k · q > 0 go to its value; those with k · q < 0 go to what "
-    "the other keys give without it.",
-    refutation="an output with k · q < 0 that goes to the value of the key",
-)
+@claim("C11", source="homework", verdict="false")
 def scaled_key_limit(trial: Trial) -> Evidence:
+    """As the factor of a key grows without bound, all outputs go to its value.
+
+    Correction: Outputs of queries with k · q > 0 go to its value; those with k · q < 0 go to what
+        the other keys give without it.
+    Refutation: an output with k · q < 0 that goes to the value of the key
+    """
     q, k, v = draw_qkv(trial)
     positive = dot(q, k)[..., 0] > 0
     alphas = torch.logspace(0, 8, 33).tolist()
@@ -337,16 +315,14 @@ def scaled_key_limit(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C12",
-    "Multiplying a key by α > 1 moves the outputs towards its value.",
-    source="homework",
-    verdict="conditional",
-    condition="The query has k · q > 0. The output is exactly a v + (1 − a) h', h' the output "
-    "without the key, so it moves towards v where a rises, and away where a falls.",
-    refutation="an output with k · q > 0 that moves away, or one off the line from h' to v",
-)
+@claim("C12", source="homework", verdict="conditional")
 def scaled_key_moves_outputs(trial: Trial) -> Evidence:
+    """Multiplying a key by α > 1 moves the outputs towards its value.
+
+    Condition: The query has k · q > 0. The output is exactly a v + (1 − a) h', h' the output
+        without the key, so it moves towards v where a rises, and away where a falls.
+    Refutation: an output with k · q > 0 that moves away, or one off the line from h' to v
+    """
     q, k, v = draw_qkv(trial)
     positive, value = dot(q, k)[..., 0] > 0, v[:, :1]
     rest = attend(q, k[:, 1:], v[:, 1:])[0]
@@ -379,16 +355,14 @@ def scaled_key_moves_outputs(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C13",
-    "To first order, multiplying a key by α changes an output by β (α − 1) s a (v − h), s being "
-    "k · q and a the weight of the key.",
-    source="homework",
-    verdict="true",
-    refutation="an error that falls slower than the square of α − 1",
-    remark="As stated in the source the factors were in an order that does not multiply.",
-)
+@claim("C13", source="homework", verdict="true")
 def scaled_key_first_order(trial: Trial) -> Evidence:
+    """To first order, multiplying a key by α changes an output by β (α − 1) s a (v − h), s being k
+    · q and a the weight of the key.
+
+    Refutation: an error that falls slower than the square of α − 1
+    Remark: As stated in the source the factors were in an order that does not multiply.
+    """
     q, k, v = draw_qkv(trial)
     score, a, h = dot(q, k)[..., :1], attention_weights(q, k)[..., :1], attend(q, k, v)[0]
     direction = DIM**-0.5 * score * a * (v[:, :1] - h)
@@ -421,15 +395,13 @@ def scaled_key_first_order(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "C14",
-    "With tokens as columns, the output of attention is softmax(KᵀQ) V.",
-    source="homework",
-    verdict="false",
-    correction="It is V softmax(KᵀQ): V is t × m and the weights are m × n.",
-    refutation="sizes n ≠ t for which softmax(KᵀQ) V can be multiplied",
-)
+@claim("C14", source="homework", verdict="false")
 def column_product(trial: Trial) -> Evidence:
+    """With tokens as columns, the output of attention is softmax(KᵀQ) V.
+
+    Correction: It is V softmax(KᵀQ): V is t × m and the weights are m × n.
+    Refutation: sizes n ≠ t for which softmax(KᵀQ) V can be multiplied
+    """
     from regard.work import SolutionBuilder
 
     refused, suggested, right, sizes = 0, 0, 0, (trial.integers(5, 12, 3) + 1).tolist()

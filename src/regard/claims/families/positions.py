@@ -34,16 +34,14 @@ POSITIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@claim(
-    "F1",
-    "Self-attention is permutation invariant.",
-    source="exam",
-    verdict="false",
-    correction="It is equivariant: permuted inputs give permuted outputs. Only a symmetric pool, "
-    "or a class token, makes the result invariant.",
-    refutation="outputs that stay in place when the inputs are permuted",
-)
+@claim("F1", source="exam", verdict="false")
 def permutation_invariance(trial: Trial) -> Evidence:
+    """Self-attention is permutation invariant.
+
+    Correction: It is equivariant: permuted inputs give permuted outputs. Only a symmetric pool, or
+        a class token, makes the result invariant.
+    Refutation: outputs that stay in place when the inputs are permuted
+    """
     names = ("f(Px) − f(x)", "f(Px) − P f(x)", "mean pool", "class token")
     changes = {name: [] for name in names}
     for _ in range(20):
@@ -64,16 +62,14 @@ def permutation_invariance(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F2",
-    "Without positions, 'cat chased dog' and 'dog chased cat' get the same vectors.",
-    source="exam",
-    verdict="conditional",
-    condition="Vectors are matched word by word, not slot by slot, and there is no causal mask.",
-    refutation="a word whose vector differs between the two sentences without a mask, or the same "
-    "vectors under a causal mask",
-)
+@claim("F2", source="exam", verdict="conditional")
 def cat_and_dog(trial: Trial) -> Evidence:
+    """Without positions, 'cat chased dog' and 'dog chased cat' get the same vectors.
+
+    Condition: Vectors are matched word by word, not slot by slot, and there is no causal mask.
+    Refutation: a word whose vector differs between the two sentences without a mask, or the same
+        vectors under a causal mask
+    """
     embed = trial.build(lambda: TokenEmbedding(3, 16, positions="none"))
     placed = trial.build(lambda: TokenEmbedding(3, 16))
     encoder = trial.build(lambda: Encoder(2, 16, 4))
@@ -101,19 +97,15 @@ def cat_and_dog(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F3",
-    "An encoder without positions cannot learn the order of its tokens.",
-    source="exam",
-    verdict="true",
-    refutation="an accuracy above 0.6 on 'does A come before B' without positions and mask, or "
-    "below 0.9 with positions",
-    remark="It holds for attention without a mask. A causal mask tells order too: two causal "
-    "layers without positions solve the task.",
-    trained=True,
-    study="order",
-)
+@claim("F3", source="exam", verdict="true", trained=True, study="order")
 def order_without_positions(trial: Trial) -> Evidence:
+    """An encoder without positions cannot learn the order of its tokens.
+
+    Refutation: an accuracy above 0.6 on 'does A come before B' without positions and mask, or below
+        0.9 with positions
+    Remark: It holds for attention without a mask. A causal mask tells order too: two causal layers
+        without positions solve the task.
+    """
     accuracy = _order_study(trial.seed, trial.full, trial.device)
     return Evidence(
         holds=max(accuracy["none"]) < 0.6
@@ -123,16 +115,14 @@ def order_without_positions(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F4",
-    "A causal mask alone lets a model know the order of its tokens, without positions.",
-    source="common belief",
-    verdict="conditional",
-    condition="There are at least two layers. In one layer the last token sees a set.",
-    refutation="one layer whose last output changes when its prefix is shuffled, or two whose "
-    "output does not",
-)
+@claim("F4", source="common belief", verdict="conditional")
 def causal_order(trial: Trial) -> Evidence:
+    """A causal mask alone lets a model know the order of its tokens, without positions.
+
+    Condition: There are at least two layers. In one layer the last token sees a set.
+    Refutation: one layer whose last output changes when its prefix is shuffled, or two whose output
+        does not
+    """
     depths, changes = [1, 2, 3, 4], []
     for depth in depths:
         draws = []
@@ -158,15 +148,13 @@ def causal_order(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F5",
-    "Sinusoidal encodings give every position a code of its own.",
-    source="exam",
-    verdict="true",
-    refutation="two of 2,000 positions with the same code",
-    remark="How far apart codes are depends on the width: 6e-5 at d = 2, above 1 at d = 64.",
-)
+@claim("F5", source="exam", verdict="true")
 def codes_differ(trial: Trial) -> Evidence:
+    """Sinusoidal encodings give every position a code of its own.
+
+    Refutation: two of 2,000 positions with the same code
+    Remark: How far apart codes are depends on the width: 6e-5 at d = 2, above 1 at d = 64.
+    """
     widths = [2, 4, 8, 16, 64]
     smallest = [torch.pdist(sinusoidal(torch.arange(2000), d)).min() for d in widths]
     return Evidence(
@@ -185,14 +173,12 @@ def codes_differ(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F6",
-    "Sinusoidal encodings stay between −1 and 1, and their norm is the same at every position.",
-    source="exam",
-    verdict="true",
-    refutation="an entry beyond 1, or a norm other than √(d/2)",
-)
+@claim("F6", source="exam", verdict="true")
 def codes_bounded(trial: Trial) -> Evidence:
+    """Sinusoidal encodings stay between −1 and 1, and their norm is the same at every position.
+
+    Refutation: an entry beyond 1, or a norm other than √(d/2)
+    """
     positions = trial.integers(100_000, 2000)
     widths, spread, largest = [4, 16, 64, 256], [], []
     for d in widths:
@@ -216,15 +202,13 @@ def codes_bounded(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F7",
-    "Shifting a sinusoidal encoding by k positions is one linear map, whatever the position.",
-    source="exam",
-    verdict="true",
-    refutation="a residual of the rotation above rounding, for any shift up to 64",
-    remark="A rotation of each pair of features by an angle of k times its frequency.",
-)
+@claim("F7", source="exam", verdict="true")
 def shift_is_linear(trial: Trial) -> Evidence:
+    """Shifting a sinusoidal encoding by k positions is one linear map, whatever the position.
+
+    Refutation: a residual of the rotation above rounding, for any shift up to 64
+    Remark: A rotation of each pair of features by an angle of k times its frequency.
+    """
     shifts, at = [1, 2, 4, 8, 16, 32, 64], torch.arange(200)
     table = trial.normal(264, 32)  # codes without structure, for comparison
     residuals = {"sinusoidal": [], "random codes, best matrix": []}
@@ -243,16 +227,14 @@ def shift_is_linear(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F8",
-    "The dot product of two sinusoidal encodings depends on their distance alone.",
-    source="exam",
-    verdict="true",
-    refutation="two pairs at one distance with different products",
-    remark="It does not fall steadily with the distance. After query and key projections, as a "
-    "model uses them, it depends on the positions too.",
-)
+@claim("F8", source="exam", verdict="true")
 def products_by_distance(trial: Trial) -> Evidence:
+    """The dot product of two sinusoidal encodings depends on their distance alone.
+
+    Refutation: two pairs at one distance with different products
+    Remark: It does not fall steadily with the distance. After query and key projections, as a model
+        uses them, it depends on the positions too.
+    """
     codes = sinusoidal(torch.arange(64), 64)
     q, k = (codes @ trial.normal(64, 64) / 8 for _ in range(2))
     grams = {"PE(p) · PE(q)": codes @ codes.mT, "after projections": q @ k.mT}
@@ -268,19 +250,15 @@ def products_by_distance(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F9",
-    "Sinusoidal positions let a model extrapolate to inputs longer than those it was trained on.",
-    source="exam",
-    verdict="conditional",
-    condition="'Extrapolate' means that the codes exist there. A model trained on 24 tokens does "
-    "not use them right beyond.",
-    refutation="an accuracy beyond the trained length that stays above 0.9, or codes that are not "
-    "defined there",
-    trained=True,
-    study="positions",
-)
+@claim("F9", source="exam", verdict="conditional", trained=True, study="positions")
 def sinusoids_extrapolate(trial: Trial) -> Evidence:
+    """Sinusoidal positions let a model extrapolate to inputs longer than those it was trained on.
+
+    Condition: 'Extrapolate' means that the codes exist there. A model trained on 24 tokens does not
+        use them right beyond.
+    Refutation: an accuracy beyond the trained length that stays above 0.9, or codes that are not
+        defined there
+    """
     accuracy = _length_study(trial.seed, trial.full, trial.device)["sinusoidal"]
     defined = sinusoidal(torch.arange(10_000), 32).isfinite().all()
     return Evidence(
@@ -291,17 +269,13 @@ def sinusoids_extrapolate(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F10",
-    "Relative positions extrapolate to longer inputs better than absolute ones.",
-    source="homework",
-    verdict="true",
-    refutation="an accuracy of relative positions beyond the trained length that is not above "
-    "that of sinusoidal and learned ones in every seed",
-    trained=True,
-    study="positions",
-)
+@claim("F10", source="homework", verdict="true", trained=True, study="positions")
 def relative_extrapolates(trial: Trial) -> Evidence:
+    """Relative positions extrapolate to longer inputs better than absolute ones.
+
+    Refutation: an accuracy of relative positions beyond the trained length that is not above that
+        of sinusoidal and learned ones in every seed
+    """
     accuracy = _length_study(trial.seed, trial.full, trial.device)
     relative, others = accuracy["relative"], (accuracy["sinusoidal"], accuracy["learned"])
     margins = torch.stack([relative - other for other in others])[..., 1:]
@@ -315,19 +289,15 @@ def relative_extrapolates(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F11",
-    "Learned positions are tied to the range of positions seen in training.",
-    source="homework",
-    verdict="true",
-    refutation="rows of the table beyond that range that changed in training, or an accuracy "
-    "there well above chance",
-    remark="Those rows get no gradient and keep their initial values; beyond the table there is "
-    "no row at all.",
-    trained=True,
-    study="positions",
-)
+@claim("F11", source="homework", verdict="true", trained=True, study="positions")
 def learned_positions_range(trial: Trial) -> Evidence:
+    """Learned positions are tied to the range of positions seen in training.
+
+    Refutation: rows of the table beyond that range that changed in training, or an accuracy there
+        well above chance
+    Remark: Those rows get no gradient and keep their initial values; beyond the table there is no
+        row at all.
+    """
     accuracy = _length_study(trial.seed, trial.full, trial.device)["learned"]
     moved = _learned_rows(trial.seed, trial.full, trial.device)
     try:
@@ -352,16 +322,14 @@ def learned_positions_range(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F12",
-    "A relative position bias is shift invariant.",
-    source="homework",
-    verdict="true",
-    refutation="outputs that change when the whole sequence is moved to later positions",
-    remark="Checked for Toeplitz, T5, ALiBi and relative-key biases and for rotary positions, "
-    "beside sinusoidal positions, which do change.",
-)
+@claim("F12", source="homework", verdict="true")
 def relative_shift(trial: Trial) -> Evidence:
+    """A relative position bias is shift invariant.
+
+    Refutation: outputs that change when the whole sequence is moved to later positions
+    Remark: Checked for Toeplitz, T5, ALiBi and relative-key biases and for rotary positions, beside
+        sinusoidal positions, which do change.
+    """
     biases = {
         "Toeplitz": lambda: ToeplitzBias(2, radius=4),
         "T5 buckets": lambda: BucketBias(2, buckets=8),
@@ -389,16 +357,13 @@ def relative_shift(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F13",
-    "In the formula sin(p / 10000^(2i/d)), i is the index of the feature.",
-    source="exercises",
-    verdict="false",
-    correction="i is the index of a pair: features 2i and 2i + 1 share a frequency, i = 0 … "
-    "d/2 − 1.",
-    refutation="encodings that equal the formula with i as the index of the feature",
-)
+@claim("F13", source="exercises", verdict="false")
 def index_is_pair(trial: Trial) -> Evidence:
+    """In the formula sin(p / 10000^(2i/d)), i is the index of the feature.
+
+    Correction: i is the index of a pair: features 2i and 2i + 1 share a frequency, i = 0 … d/2 − 1.
+    Refutation: encodings that equal the formula with i as the index of the feature
+    """
     d, p = 32, trial.integers(1000, 50)
     feature = torch.arange(d)
     readings = {"i = pair": feature // 2, "i = feature": feature}
@@ -416,16 +381,12 @@ def index_is_pair(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F14",
-    "A task that does not depend on order needs no positions.",
-    source="homework",
-    verdict="true",
-    refutation="an accuracy without positions that is below that with positions by 0.03",
-    trained=True,
-    study="order",
-)
+@claim("F14", source="homework", verdict="true", trained=True, study="order")
 def bag_task(trial: Trial) -> Evidence:
+    """A task that does not depend on order needs no positions.
+
+    Refutation: an accuracy without positions that is below that with positions by 0.03
+    """
     accuracy = _bag_study(trial.seed, trial.full, trial.device)
     lead = torch.tensor(accuracy["none"]) - torch.tensor(accuracy["sinusoidal"])
     return Evidence(
@@ -438,19 +399,15 @@ def bag_task(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "F15",
-    "Relative positions are better than absolute ones.",
-    source="homework",
-    verdict="conditional",
-    condition="The task asks for a distance, such as 'the token before'. For a fixed place, such "
-    "as 'the third token', absolute positions are better.",
-    refutation="relative positions that find the third token, or that fall behind at 'the token "
-    "before' on longer inputs",
-    trained=True,
-    study="positions",
-)
+@claim("F15", source="homework", verdict="conditional", trained=True, study="positions")
 def absolute_or_relative(trial: Trial) -> Evidence:
+    """Relative positions are better than absolute ones.
+
+    Condition: The task asks for a distance, such as 'the token before'. For a fixed place, such as
+        'the third token', absolute positions are better.
+    Refutation: relative positions that find the third token, or that fall behind at 'the token
+        before' on longer inputs
+    """
     lengths = _length_study(trial.seed, trial.full, trial.device)
     third = _third_study(trial.seed, trial.full, trial.device)
     accuracy = {

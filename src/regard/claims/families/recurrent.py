@@ -17,14 +17,12 @@ HIDDEN = 32
 CLASSES, NOISE = 4, 8  # tokens to remember, and tokens in between
 
 
-@claim(
-    "I1",
-    "Repeated products with the recurrent matrix make gradients vanish or explode.",
-    source="exercises",
-    verdict="true",
-    refutation="a gradient over time that does not follow the spectral radius of U",
-)
+@claim("I1", source="exercises", verdict="true")
 def products_vanish_or_explode(trial: Trial) -> Evidence:
+    """Repeated products with the recurrent matrix make gradients vanish or explode.
+
+    Refutation: a gradient over time that does not follow the spectral radius of U
+    """
     lengths, radii = [1, 5, 10, 20, 50], [0.5, 0.9, 1.1, 2.0]
     curves = {
         f"ρ = {radius}": [_state_gradient(_rnn(trial, radius), n) for n in lengths]
@@ -38,15 +36,13 @@ def products_vanish_or_explode(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I2",
-    "Steep sigmoid and tanh activations make the gradients of an RNN explode.",
-    source="exercises",
-    verdict="false",
-    correction="Their slopes are at most 1/4 and 1: only the recurrent matrix U can amplify.",
-    refutation="a slope above 1, or growth with a U of spectral norm below 1",
-)
+@claim("I2", source="exercises", verdict="false")
 def steep_activations_explode(trial: Trial) -> Evidence:
+    """Steep sigmoid and tanh activations make the gradients of an RNN explode.
+
+    Correction: Their slopes are at most 1/4 and 1: only the recurrent matrix U can amplify.
+    Refutation: a slope above 1, or growth with a U of spectral norm below 1
+    """
     x = torch.linspace(-6, 6, 401, dtype=torch.float64)
     slopes = {
         "sigmoid": torch.vmap(torch.func.grad(torch.sigmoid))(x),
@@ -65,17 +61,13 @@ def steep_activations_explode(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I3",
-    "Vanishing gradients keep recurrent networks from learning to remember over long distances.",
-    source="exercises",
-    verdict="true",
-    remark="At this budget of updates; gated cells may learn it later, attention does at once.",
-    refutation="a recurrent network that recalls the first of 40 tokens after the same training",
-    trained=True,
-    study="recall",
-)
+@claim("I3", source="exercises", verdict="true", trained=True, study="recall")
 def recall_over_distance(trial: Trial) -> Evidence:
+    """Vanishing gradients keep recurrent networks from learning to remember over long distances.
+
+    Remark: At this budget of updates; gated cells may learn it later, attention does at once.
+    Refutation: a recurrent network that recalls the first of 40 tokens after the same training
+    """
     kinds = ("rnn", "gru", "lstm", "attention")
     far, near = (recall_study(trial, length, kinds) for length in (40, 8))
     recurrent = max(max(far[kind]) for kind in kinds[:3])
@@ -96,15 +88,13 @@ def recall_over_distance(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I4",
-    "Clipping the gradient stops explosions.",
-    source="exercises",
-    verdict="true",
-    remark="Not vanishing. By norm it keeps the direction of the gradient, by value it does not.",
-    refutation="an update that jumps although the gradient was clipped",
-)
+@claim("I4", source="exercises", verdict="true")
 def clipping_stops_explosion(trial: Trial) -> Evidence:
+    """Clipping the gradient stops explosions.
+
+    Remark: Not vanishing. By norm it keeps the direction of the gradient, by value it does not.
+    Refutation: an update that jumps although the gradient was clipped
+    """
     free, clipped = (_exploding_run(trial, max_norm) for max_norm in (None, 1.0))
     gradient = trial.normal(1000) * torch.logspace(-3, 3, 1000, dtype=torch.float64)
     by_norm, by_value = gradient / gradient.norm(), gradient.clamp(-1, 1)
@@ -127,15 +117,13 @@ def clipping_stops_explosion(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I5",
-    "With exploding gradients the weights grow exponentially, update by update.",
-    source="exercises",
-    verdict="false",
-    correction="One or two huge updates throw the weights far away, and the loss does not recover.",
-    refutation="growth that is spread over the updates",
-)
+@claim("I5", source="exercises", verdict="false")
 def weights_grow_exponentially(trial: Trial) -> Evidence:
+    """With exploding gradients the weights grow exponentially, update by update.
+
+    Correction: One or two huge updates throw the weights far away, and the loss does not recover.
+    Refutation: growth that is spread over the updates
+    """
     run = _exploding_run(trial, None)
     jumps = sorted(run["jump"], reverse=True)
     share = sum(jumps[:2]) / sum(jumps)
@@ -159,18 +147,14 @@ def weights_grow_exponentially(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I6",
-    "Batch normalisation is a remedy for vanishing gradients in an RNN.",
-    source="exercises",
-    verdict="false",
-    correction="Neither batch nor layer norm makes it recall over 20 tokens; attention does.",
-    remark="Open in the literature for other tasks; settled here for recall of the first token.",
-    refutation="a normalised RNN that recalls the first of 20 tokens after the same training",
-    trained=True,
-    study="recall",
-)
+@claim("I6", source="exercises", verdict="false", trained=True, study="recall")
 def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
+    """Batch normalisation is a remedy for vanishing gradients in an RNN.
+
+    Correction: Neither batch nor layer norm makes it recall over 20 tokens; attention does.
+    Remark: Open in the literature for other tasks; settled here for recall of the first token.
+    Refutation: a normalised RNN that recalls the first of 20 tokens after the same training
+    """
     kinds = ("rnn", "batch norm", "layer norm", "hybrid")
     study = recall_study(trial, 20, kinds, seeds=(5, 10))
     means = {kind: Measure.mean(f"{kind}, 20 tokens", study[kind]) for kind in kinds}
@@ -186,15 +170,13 @@ def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "I20",
-    "An LSTM solves vanishing and exploding gradients.",
-    source="exercises",
-    verdict="conditional",
-    condition="Vanishing is meant, beside a plain RNN: with large U an LSTM explodes too.",
-    refutation="bounded gradients at every size of U, or an LSTM that vanishes as fast as an RNN",
-)
+@claim("I20", source="exercises", verdict="conditional")
 def lstm_solves_both(trial: Trial) -> Evidence:
+    """An LSTM solves vanishing and exploding gradients.
+
+    Condition: Vanishing is meant, beside a plain RNN: with large U an LSTM explodes too.
+    Refutation: bounded gradients at every size of U, or an LSTM that vanishes as fast as an RNN
+    """
     gains = [0.5, 1.0, 2.0, 4.0, 8.0]
     lstm = [_state_gradient(_lstm(trial, g), 100, driven=True) for g in gains]
     rnn = [_state_gradient(_rnn(trial, g), 100, driven=True) for g in gains]

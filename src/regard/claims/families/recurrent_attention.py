@@ -13,15 +13,13 @@ from regard.claims.families.recurrent import parity_study, recall_study
 HIDDEN = 16
 
 
-@claim(
-    "J1",
-    "The context a_t is computed from scores of h_t, and h_t from a_t.",
-    source="exercises",
-    verdict="false",
-    correction="That is circular: the query is the state before a_t is added, or h_{t−1}.",
-    refutation="an order of evaluation of the equations as written",
-)
+@claim("J1", source="exercises", verdict="false")
 def circular_definition(trial: Trial) -> Evidence:
+    """The context a_t is computed from scores of h_t, and h_t from a_t.
+
+    Correction: That is circular: the query is the state before a_t is added, or h_{t−1}.
+    Refutation: an order of evaluation of the equations as written
+    """
     written = {"h": {"state", "a"}, "a": {"scores"}, "scores": {"h", "past"}}
     corrected = written | {"scores": {"state", "past"}}
     layer = rg.nn.AttentiveRecurrent(4, HIDDEN, kind="rnn", combine="sum").double()
@@ -45,15 +43,13 @@ def circular_definition(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "J2",
-    "In a recurrent network with attention each token attends to all others.",
-    source="exercises",
-    verdict="false",
-    correction="To earlier ones only: later states do not exist yet.",
-    refutation="an output that depends on a later input",
-)
+@claim("J2", source="exercises", verdict="false")
 def attends_to_all_others(trial: Trial) -> Evidence:
+    """In a recurrent network with attention each token attends to all others.
+
+    Correction: To earlier ones only: later states do not exist yet.
+    Refutation: an output that depends on a later input
+    """
     layer = rg.nn.AttentiveRecurrent(4, HIDDEN, kind="rnn").double()
     x = trial.normal(1, 8, 4)
     jacobian = torch.autograd.functional.jacobian(lambda x: layer(x)[0], x)
@@ -70,15 +66,13 @@ def attends_to_all_others(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "J3",
-    "Attention over the states makes a recurrent network parallel.",
-    source="exercises",
-    verdict="false",
-    correction="Each state needs all earlier ones: the chain of operations is longer than before.",
-    refutation="a chain of dependent operations whose length does not grow with T",
-)
+@claim("J3", source="exercises", verdict="false")
 def attention_makes_parallel(trial: Trial) -> Evidence:
+    """Attention over the states makes a recurrent network parallel.
+
+    Correction: Each state needs all earlier ones: the chain of operations is longer than before.
+    Refutation: a chain of dependent operations whose length does not grow with T
+    """
     lengths = [4, 8, 16, 32]
     layers = {
         "RNN": rg.nn.Recurrent(4, HIDDEN, kind="rnn"),
@@ -101,15 +95,13 @@ def attention_makes_parallel(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "J4",
-    "Adding the context a_t to the state is harmless.",
-    source="exercises",
-    verdict="false",
-    correction="Sums of states grow with t: only a normalisation keeps them bounded.",
-    refutation="states that stay of the same size over 200 steps without a normalisation",
-)
+@claim("J4", source="exercises", verdict="false")
 def context_is_harmless(trial: Trial) -> Evidence:
+    """Adding the context a_t to the state is harmless.
+
+    Correction: Sums of states grow with t: only a normalisation keeps them bounded.
+    Refutation: states that stay of the same size over 200 steps without a normalisation
+    """
     x = trial.normal(4, 200, HIDDEN).float()
     sizes = {}
     for combine in ("sum", "norm"):
@@ -134,17 +126,13 @@ def context_is_harmless(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "J5",
-    "Attention over earlier states gives a recurrent network a better long-range memory.",
-    source="exercises",
-    verdict="true",
-    remark="Settled here for recall of the first of 40 tokens; other tasks may differ.",
-    refutation="accuracy of the network with attention within 0.1 of that without",
-    trained=True,
-    study="recall",
-)
+@claim("J5", source="exercises", verdict="true", trained=True, study="recall")
 def attention_improves_memory(trial: Trial) -> Evidence:
+    """Attention over earlier states gives a recurrent network a better long-range memory.
+
+    Remark: Settled here for recall of the first of 40 tokens; other tasks may differ.
+    Refutation: accuracy of the network with attention within 0.1 of that without
+    """
     study = recall_study(trial, 40, ("rnn", "hybrid"), seeds=(5, 10))
     gain = Measure.mean(
         "gain in accuracy by attention",
@@ -165,18 +153,14 @@ def attention_improves_memory(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "X12",
-    "Attention uses the hardware better and converges faster than recurrence.",
-    source="exam",
-    verdict="conditional",
-    condition="Distant tokens matter: on a running parity a GRU converges faster.",
-    remark="Its chain of dependent operations is shorter on every task.",
-    refutation="a GRU ahead on recall, or attention not behind on parity",
-    trained=True,
-    study="recall",
-)
+@claim("X12", source="exam", verdict="conditional", trained=True, study="recall")
 def attention_converges_faster(trial: Trial) -> Evidence:
+    """Attention uses the hardware better and converges faster than recurrence.
+
+    Condition: Distant tokens matter: on a running parity a GRU converges faster.
+    Remark: Its chain of dependent operations is shorter on every task.
+    Refutation: a GRU ahead on recall, or attention not behind on parity
+    """
     kinds = ("gru", "attention")
     recall = recall_study(trial, 40, kinds, seeds=(5, 10))
     parity = parity_study(trial, 6, kinds)

@@ -23,15 +23,13 @@ WIDTHS = [4, 16, 64]
 KEYS = 32
 
 
-@claim(
-    "D1",
-    "The mean of q · k is μᵀμ, so 0 for centred features.",
-    source="exam",
-    verdict="true",
-    refutation="a mean of many draws more than five standard errors from μᵀμ",
-    remark="For independent q and k with the same mean μ.",
-)
+@claim("D1", source="exam", verdict="true")
 def mean_of_scores(trial: Trial) -> Evidence:
+    """The mean of q · k is μᵀμ, so 0 for centred features.
+
+    Refutation: a mean of many draws more than five standard errors from μᵀμ
+    Remark: For independent q and k with the same mean μ.
+    """
     predicted, found, errors = [], [], []
     for dim in WIDTHS:
         for sigma in (0.5, 1.0, 2.0):
@@ -58,15 +56,13 @@ def mean_of_scores(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D2",
-    "With features of mean 0 and variance 1, q · k has variance d, and β = 1/√d brings it to 1.",
-    source="exam",
-    verdict="conditional",
-    condition="q and k are independent; a vector with itself has mean d and variance 2d.",
-    refutation="a variance of independent q and k that is not d, or of q = k that is",
-)
+@claim("D2", source="exam", verdict="conditional")
 def variance_of_scores(trial: Trial) -> Evidence:
+    """With features of mean 0 and variance 1, q · k has variance d, and β = 1/√d brings it to 1.
+
+    Condition: q and k are independent; a vector with itself has mean d and variance 2d.
+    Refutation: a variance of independent q and k that is not d, or of q = k that is
+    """
     widths = [1, 4, 16, 64, 256]
     variance = {"independent": [], "q = k": [], "independent, β = 1/√d": []}
     for dim in widths:
@@ -92,15 +88,13 @@ def variance_of_scores(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D3",
-    "The variance of q · k is 2 d σ² μᵀμ + d σ⁴.",
-    source="exercises",
-    verdict="false",
-    correction="It is 2 σ² μᵀμ + d σ⁴: the sum over features is already in μᵀμ.",
-    refutation="variances of draws within 20% of the statement and not of the correction",
-)
+@claim("D3", source="exercises", verdict="false")
 def variance_with_means(trial: Trial) -> Evidence:
+    """The variance of q · k is 2 d σ² μᵀμ + d σ⁴.
+
+    Correction: It is 2 σ² μᵀμ + d σ⁴: the sum over features is already in μᵀμ.
+    Refutation: variances of draws within 20% of the statement and not of the correction
+    """
     found, right, stated = [], [], []
     for dim in WIDTHS:
         for sigma in (0.5, 1.0, 2.0):
@@ -127,16 +121,14 @@ def variance_with_means(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D4",
-    "Dividing by √d makes the mean of the scores grow linearly with d.",
-    source="exercises",
-    verdict="false",
-    correction="For features of constant mean, q · k grows linearly with d without division; "
-    "divided by √d it grows as √d.",
-    refutation="a mean of q · k / √d with power 1 of d",
-)
+@claim("D4", source="exercises", verdict="false")
 def mean_of_scaled_scores(trial: Trial) -> Evidence:
+    """Dividing by √d makes the mean of the scores grow linearly with d.
+
+    Correction: For features of constant mean, q · k grows linearly with d without division; divided
+        by √d it grows as √d.
+    Refutation: a mean of q · k / √d with power 1 of d
+    """
     widths = [4, 16, 64, 256]
     raw = [draw_scores(trial, torch.full((dim,), 0.5).double(), 1.0).mean() for dim in widths]
     means = {
@@ -152,16 +144,14 @@ def mean_of_scaled_scores(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D5",
-    "Dividing by √d normalises the variance of the scores to 1, whatever d.",
-    source="exercises",
-    verdict="conditional",
-    condition="The features have mean 0 and variance 1. With variance σ² it becomes σ⁴, so the "
-    "divisor is σ² √d; with a mean it also has a part from μᵀμ.",
-    refutation="a variance other than 1 for standardised features, or 1 for the others",
-)
+@claim("D5", source="exercises", verdict="conditional")
 def scaled_variance(trial: Trial) -> Evidence:
+    """Dividing by √d normalises the variance of the scores to 1, whatever d.
+
+    Condition: The features have mean 0 and variance 1. With variance σ² it becomes σ⁴, so the
+        divisor is σ² √d; with a mean it also has a part from μᵀμ.
+    Refutation: a variance other than 1 for standardised features, or 1 for the others
+    """
     settings = {"μ = 0, σ = 1": (0.0, 1.0), "μ = 0, σ = ½": (0.0, 0.5), "μ = 2, σ = 1": (2.0, 1.0)}
     variance = {
         name: torch.stack(
@@ -187,15 +177,13 @@ def scaled_variance(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D7",
-    "Without the division by √d, softmax saturates as d grows.",
-    source="exam",
-    verdict="true",
-    refutation="peak weights that do not grow with d, or that grow with division as well",
-    remark="For random queries and keys; trained ones can have any size.",
-)
+@claim("D7", source="exam", verdict="true")
 def softmax_saturates(trial: Trial) -> Evidence:
+    """Without the division by √d, softmax saturates as d grows.
+
+    Refutation: peak weights that do not grow with d, or that grow with division as well
+    Remark: For random queries and keys; trained ones can have any size.
+    """
     widths = [4, 16, 64, 256, 1024]
     share, entropy = {"q · k": [], "q · k / √d": []}, []
     for dim in widths:
@@ -224,17 +212,14 @@ def softmax_saturates(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D8",
-    "Without the division by √d, gradients through softmax vanish as d grows.",
-    source="exam",
-    verdict="conditional",
-    condition="The typical (median) query is meant. The mean over queries does not fall: the few "
-    "whose best keys nearly tie have gradients that grow with √d.",
-    refutation="a median that does not fall, or a mean that falls with it",
-    study="gradients",
-)
+@claim("D8", source="exam", verdict="conditional", study="gradients")
 def gradients_vanish(trial: Trial) -> Evidence:
+    """Without the division by √d, gradients through softmax vanish as d grows.
+
+    Condition: The typical (median) query is meant. The mean over queries does not fall: the few
+        whose best keys nearly tie have gradients that grow with √d.
+    Refutation: a median that does not fall, or a mean that falls with it
+    """
     raw, scaled = gradient_sizes(trial.seed, trial.full)
     fall = raw.median[-1] / raw.median[0]
     return Evidence(
@@ -257,17 +242,14 @@ def gradients_vanish(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D9",
-    "Without the division by √d, gradients through softmax explode as d grows.",
-    source="exercises",
-    verdict="false",
-    correction="The typical gradient vanishes, and the mean grows far less than √d; only the "
-    "largest, of rare queries whose best keys nearly tie, grow, about as √d.",
-    refutation="a median or mean that grows with √d or faster",
-    study="gradients",
-)
+@claim("D9", source="exercises", verdict="false", study="gradients")
 def gradients_explode(trial: Trial) -> Evidence:
+    """Without the division by √d, gradients through softmax explode as d grows.
+
+    Correction: The typical gradient vanishes, and the mean grows far less than √d; only the
+        largest, of rare queries whose best keys nearly tie, grow, about as √d.
+    Refutation: a median or mean that grows with √d or faster
+    """
     raw, _ = gradient_sizes(trial.seed, trial.full)
     powers = {name: log_slope(raw.widths, getattr(raw, name)) for name in ("median", "mean", "top")}
     return Evidence(
@@ -288,16 +270,13 @@ def gradients_explode(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D10",
-    "Dividing by √d helps training.",
-    source="exam",
-    verdict="true",
-    refutation="losses without division as low as with it at a large d",
-    remark="A toy lookup with projections of variance 1 per feature, trained by AdamW.",
-    trained=True,
-)
+@claim("D10", source="exam", verdict="true", trained=True)
 def scaling_helps_training(trial: Trial) -> Evidence:
+    """Dividing by √d helps training.
+
+    Refutation: losses without division as low as with it at a large d
+    Remark: A toy lookup with projections of variance 1 per feature, trained by AdamW.
+    """
     widths, seeds, steps = [16, 128, 1024], trial.seeds(3, 8), trial.size(250, 500)
     losses = {"q · k": [], "q · k / √d": []}
     for dim in widths:
@@ -340,17 +319,15 @@ def scaling_helps_training(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "D11",
-    "Scores are divided by √d for numerical stability.",
-    source="problem set",
-    verdict="false",
-    correction="Overflow is cured by subtracting the largest score before exp, with or without "
-    "division; the division is against saturation (D7).",
-    refutation="a softmax with subtraction that fails without division, or one without "
-    "subtraction that division makes safe",
-)
+@claim("D11", source="problem set", verdict="false")
 def scaling_for_stability(trial: Trial) -> Evidence:
+    """Scores are divided by √d for numerical stability.
+
+    Correction: Overflow is cured by subtracting the largest score before exp, with or without
+        division; the division is against saturation (D7).
+    Refutation: a softmax with subtraction that fails without division, or one without subtraction
+        that division makes safe
+    """
     sizes, dim = torch.logspace(0, 4, 17), 64
     finite = {"exp(s) / Σ": [], "exp(s / √d) / Σ": [], "exp(s − max s) / Σ": []}
     errors = []

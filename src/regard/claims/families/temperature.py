@@ -15,15 +15,13 @@ from regard.decode import Sampling, sampling_distribution
 from regard.ops import attend, dot, softargmax, straight_through, survey
 
 
-@claim(
-    "B1",
-    "As β grows without bound, attention selects the best key.",
-    source="homework",
-    verdict="conditional",
-    condition="The largest score is unique; keys that tie for it share the weight equally.",
-    refutation="a unique best key whose weight does not go to 1, or tied keys of which one gets it",
-)
+@claim("B1", source="homework", verdict="conditional")
 def large_beta_selects_one(trial: Trial) -> Evidence:
+    """As β grows without bound, attention selects the best key.
+
+    Condition: The largest score is unique; keys that tie for it share the weight equally.
+    Refutation: a unique best key whose weight does not go to 1, or tied keys of which one gets it
+    """
     betas = torch.logspace(-3, 3, 25)
     order = trial.uniform(100, 6).argsort(-1)
     rows = {
@@ -54,14 +52,12 @@ def large_beta_selects_one(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "B2",
-    "As β goes to 0, attention returns the plain mean of the values.",
-    source="homework",
-    verdict="true",
-    refutation="a distance from the mean that does not vanish with β",
-)
+@claim("B2", source="homework", verdict="true")
 def zero_beta_averages(trial: Trial) -> Evidence:
+    """As β goes to 0, attention returns the plain mean of the values.
+
+    Refutation: a distance from the mean that does not vanish with β
+    """
     q, k, v = trial.normal(100, 4, 8), trial.normal(100, 6, 8), trial.normal(100, 6, 8)
     betas = torch.logspace(-8, 1, 19).tolist()
 
@@ -81,15 +77,13 @@ def zero_beta_averages(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "B3",
-    "The entropy of the attention weights falls as β grows.",
-    source="homework",
-    verdict="true",
-    refutation="a row of scores, not all equal, whose entropy rises with β",
-    remark="It falls from log m, m the number of keys, to the log of the number of best keys.",
-)
+@claim("B3", source="homework", verdict="true")
 def entropy_falls(trial: Trial) -> Evidence:
+    """The entropy of the attention weights falls as β grows.
+
+    Refutation: a row of scores, not all equal, whose entropy rises with β
+    Remark: It falls from log m, m the number of keys, to the log of the number of best keys.
+    """
     q, k = trial.normal(200, 8), trial.normal(16, 8)
     betas = torch.linspace(0, 3, 31).tolist()
     rows = []
@@ -115,16 +109,14 @@ def entropy_falls(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "B4",
-    "A value comes through attention unchanged when the score of its key dominates.",
-    source="homework",
-    verdict="true",
-    refutation="a lost weight 1 − a above (m − 1) exp(−βδ), δ the lead of the best score",
-    remark="Quantified: 1 − a ≤ (m − 1) exp(−βδ), so a lead of βδ = 10 keeps all but 0.05% of a "
-    "value among 10 keys.",
-)
+@claim("B4", source="homework", verdict="true")
 def dominant_value_survives(trial: Trial) -> Evidence:
+    """A value comes through attention unchanged when the score of its key dominates.
+
+    Refutation: a lost weight 1 − a above (m − 1) exp(−βδ), δ the lead of the best score
+    Remark: Quantified: 1 − a ≤ (m − 1) exp(−βδ), so a lead of βδ = 10 keeps all but 0.05% of a
+        value among 10 keys.
+    """
     scores = 3 * trial.normal(1000, 10)
     best, second = scores.topk(2).values.unbind(-1)
     lead, ends = best - second, torch.tensor([2.2, 12])
@@ -152,15 +144,13 @@ def dominant_value_survives(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "B5",
-    "A large β is a large temperature.",
-    source="homework",
-    verdict="false",
-    correction="The temperature is 1/β: a large β is cold and selects, a small β is hot and mixes.",
-    refutation="weights at β that equal the softmax at temperature β",
-)
+@claim("B5", source="homework", verdict="false")
 def beta_is_temperature(trial: Trial) -> Evidence:
+    """A large β is a large temperature.
+
+    Correction: The temperature is 1/β: a large β is cold and selects, a small β is hot and mixes.
+    Refutation: weights at β that equal the softmax at temperature β
+    """
     scores, betas = trial.normal(100, 8), torch.logspace(-1, 1, 21).tolist()
     entropy, errors = {"β": [], "temperature": []}, {"β": [], "1/β": []}
     for beta in betas:
@@ -188,18 +178,15 @@ def beta_is_temperature(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "B6",
-    "Hard attention, the argmax, can simply replace softmax.",
-    source="homework",
-    verdict="conditional",
-    condition="No gradient has to pass there: a trained model keeps its accuracy, but training "
-    "with argmax leaves W_Q and W_K as they were.",
-    refutation="training with argmax that reaches the accuracy of softmax, or a model trained with "
-    "softmax that argmax breaks",
-    trained=True,
-)
+@claim("B6", source="homework", verdict="conditional", trained=True)
 def argmax_replaces_softmax(trial: Trial) -> Evidence:
+    """Hard attention, the argmax, can simply replace softmax.
+
+    Condition: No gradient has to pass there: a trained model keeps its accuracy, but training with
+        argmax leaves W_Q and W_K as they were.
+    Refutation: training with argmax that reaches the accuracy of softmax, or a model trained with
+        softmax that argmax breaks
+    """
     kinds = {"softmax": softargmax, "argmax": hard, "straight-through": straight_through}
     scores = {name: [] for name in (*kinds, "softmax, then argmax")}
     steps, gradients = trial.size(200, 1000), []
@@ -228,19 +215,16 @@ def argmax_replaces_softmax(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "B7",
-    "Dropout on the attention weights makes attention more diffuse.",
-    source="homework",
-    verdict="conditional",
-    condition="It is about the weights that a model learns, where several keys hold what it needs. "
-    "In a pass with dropout, the weights in use are less diffuse than without.",
-    refutation="learned weights of the same entropy with and without dropout where the answer has "
-    "copies, or realised weights of higher entropy",
-    remark="Where one key alone holds the answer, the learned weights stay on it.",
-    trained=True,
-)
+@claim("B7", source="homework", verdict="conditional", trained=True)
 def dropout_diffuses(trial: Trial) -> Evidence:
+    """Dropout on the attention weights makes attention more diffuse.
+
+    Condition: It is about the weights that a model learns, where several keys hold what it needs.
+        In a pass with dropout, the weights in use are less diffuse than without.
+    Refutation: learned weights of the same entropy with and without dropout where the answer has
+        copies, or realised weights of higher entropy
+    Remark: Where one key alone holds the answer, the learned weights stay on it.
+    """
     names = {1: "learned, one key has the answer", 3: "learned, three keys have it"}
     steps, seeds = trial.size(200, 1000), trial.seeds(3, 8)
     bars, rises = {}, {}
@@ -272,17 +256,15 @@ def dropout_diffuses(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "B8",
-    "A fully connected layer with the identity as its weights keeps each value, and one with equal "
-    "weights averages them, as attention does for large and small β.",
-    source="homework",
-    verdict="true",
-    refutation="an output of the linear layer that differs from attention in the limit",
-    remark="Only in the limits, and for these keys: weights of attention follow the input, those "
-    "of a linear layer stay.",
-)
+@claim("B8", source="homework", verdict="true")
 def linear_layer_matches_limits(trial: Trial) -> Evidence:
+    """A fully connected layer with the identity as its weights keeps each value, and one with equal
+    weights averages them, as attention does for large and small β.
+
+    Refutation: an output of the linear layer that differs from attention in the limit
+    Remark: Only in the limits, and for these keys: weights of attention follow the input, those of
+        a linear layer stay.
+    """
     keys = torch.linalg.qr(trial.normal(100, 6, 6)).Q  # orthonormal
     v, other = trial.normal(100, 6, 4), trial.normal(100, 6, 6)
     layers = {"identity": torch.eye(6), "equal weights": torch.ones(6, 6).double() / 6}

@@ -25,15 +25,13 @@ from regard.nn import PatchEmbedding
 from regard.ops import interpolate_positions, patchify, sinusoidal, unpatchify
 
 
-@claim(
-    "L1",
-    "Embedding the patches of an image is a convolution whose kernel and stride are the patch "
-    "size.",
-    source="homework",
-    verdict="true",
-    refutation="a difference between the convolution and W · flatten(patch) + b",
-)
+@claim("L1", source="homework", verdict="true")
 def patches_as_convolution(trial: Trial) -> Evidence:
+    """Embedding the patches of an image is a convolution whose kernel and stride are the patch
+    size.
+
+    Refutation: a difference between the convolution and W · flatten(patch) + b
+    """
     errors, overlapping = {}, {}
     linear, convolved = torch.zeros(0), torch.zeros(0)
     for size in (2, 4, 8):
@@ -58,15 +56,13 @@ def patches_as_convolution(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L2",
-    "A 224 × 224 image in patches of 16 is 196 patches of 768 numbers, and 197 tokens.",
-    source="homework",
-    verdict="true",
-    refutation="another count in the model that is built",
-    remark="The count grows with the square of the side: 384 × 384 gives 576 + 1.",
-)
+@claim("L2", source="homework", verdict="true")
 def token_count(trial: Trial) -> Evidence:
+    """A 224 × 224 image in patches of 16 is 196 patches of 768 numbers, and 197 tokens.
+
+    Refutation: another count in the model that is built
+    Remark: The count grows with the square of the side: 384 × 384 gives 576 + 1.
+    """
     counts = {}
     for side, patch in ((224, 32), (224, 16), (384, 16), (224, 14)):
         config = vision_base(classes=10, image_size=side, patch_size=patch, layers=1)
@@ -91,17 +87,15 @@ def token_count(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L3",
-    "A ViT has no spatial bias built in.",
-    source="homework",
-    verdict="false",
-    correction="It has a weak one: a token sees the pixels of one patch, and all patches share one "
-    "embedding, which follows shifts by whole patches. A convolution follows every shift.",
-    refutation="an embedding that does not follow a shift by one patch, or tokens that see pixels "
-    "of other patches",
-)
+@claim("L3", source="homework", verdict="false")
 def spatial_bias(trial: Trial) -> Evidence:
+    """A ViT has no spatial bias built in.
+
+    Correction: It has a weak one: a token sees the pixels of one patch, and all patches share one
+        embedding, which follows shifts by whole patches. A convolution follows every shift.
+    Refutation: an embedding that does not follow a shift by one patch, or tokens that see pixels of
+        other patches
+    """
     size, side, images = 4, 16, trial.normal(20, 1, 16, 16)
     embedding = trial.build(lambda: PatchEmbedding(1, 8, size))
     convolution = trial.build(lambda: nn.Conv2d(1, 8, 3, padding=1, padding_mode="circular"))
@@ -136,15 +130,13 @@ def spatial_bias(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L4",
-    "Without position embeddings a ViT cannot see the order of the patches.",
-    source="homework",
-    verdict="true",
-    refutation="logits that change when patches are shuffled and there are no positions",
-    remark="At the class token. The outputs of the patches are shuffled along.",
-)
+@claim("L4", source="homework", verdict="true")
 def patch_order(trial: Trial) -> Evidence:
+    """Without position embeddings a ViT cannot see the order of the patches.
+
+    Refutation: logits that change when patches are shuffled and there are no positions
+    Remark: At the class token. The outputs of the patches are shuffled along.
+    """
     changes: dict[str, list[Tensor]] = {"without positions": [], "with positions": []}
     followed = []
     for _ in range(10):
@@ -172,17 +164,15 @@ def patch_order(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L5",
-    "A ViT encodes the 2-D position of a patch.",
-    source="homework",
-    verdict="false",
-    correction="It adds one learned vector per index, as for text; rows and columns are unknown "
-    "to it. The vectors may come to reflect them in training (L6).",
-    refutation="a table of a new model that rows and columns explain better than chance, or "
-    "another output when patches and table are shuffled together",
-)
+@claim("L5", source="homework", verdict="false")
 def two_dimensional_positions(trial: Trial) -> Evidence:
+    """A ViT encodes the 2-D position of a patch.
+
+    Correction: It adds one learned vector per index, as for text; rows and columns are unknown to
+        it. The vectors may come to reflect them in training (L6).
+    Refutation: a table of a new model that rows and columns explain better than chance, or another
+        output when patches and table are shuffled together
+    """
     grid, shares, errors = 8, [], []
     config = VisionConfig(
         classes=4, image_size=16, patch_size=2, channels=1, layers=1, dim=32, heads=4
@@ -222,20 +212,16 @@ def two_dimensional_positions(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L6",
-    "The position embeddings of a ViT preserve locality: those of near patches are similar.",
-    source="homework",
-    verdict="conditional",
-    condition="They were trained, and the labels depend on where things are. If labels depend on "
-    "shape alone it takes many images; 100 leave the table as random as it was.",
-    refutation="a new table that is local already, or one that is not after training on places",
-    remark="Was open; settled at toy size. On shapes alone the difference stays about 0 with 100 "
-    "images, and comes to 0.1–0.3 after 2000 steps with 50,000.",
-    trained=True,
-    study="vision",
-)
+@claim("L6", source="homework", verdict="conditional", trained=True, study="vision")
 def positions_learn_locality(trial: Trial) -> Evidence:
+    """The position embeddings of a ViT preserve locality: those of near patches are similar.
+
+    Condition: They were trained, and the labels depend on where things are. If labels depend on
+        shape alone it takes many images; 100 leave the table as random as it was.
+    Refutation: a new table that is local already, or one that is not after training on places
+    Remark: Was open; settled at toy size. On shapes alone the difference stays about 0 with 100
+        images, and comes to 0.1–0.3 after 2000 steps with 50,000.
+    """
     shapes = [m for m in shape_study(trial) if m.kind == "ViT"]
     few, *_, many = sorted({m.images for m in shapes})
     groups = {"place": place_study(trial)} | {
@@ -264,17 +250,13 @@ def positions_learn_locality(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L7",
-    "For images of another size the position embeddings must be interpolated.",
-    source="homework",
-    verdict="true",
-    refutation="a table that fits as it is, or an accuracy without interpolation that is as good",
-    remark="At the training size interpolation is the identity. To resize the image is a way out.",
-    trained=True,
-    study="vision",
-)
+@claim("L7", source="homework", verdict="true", trained=True, study="vision")
 def interpolation(trial: Trial) -> Evidence:
+    """For images of another size the position embeddings must be interpolated.
+
+    Refutation: a table that fits as it is, or an accuracy without interpolation that is as good
+    Remark: At the training size interpolation is the identity. To resize the image is a way out.
+    """
     models, sides = place_study(trial), [16, 20, 24, 32]
     repeat = [_accuracies_by_side(trial, m.model, sides, _repeat_rows) for m in models]
     zeros = [_accuracies_by_side(trial, m.model, sides, _add_zero_rows) for m in models]
@@ -310,15 +292,13 @@ def interpolation(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L8",
-    "The class token gathers all patches; the head ignores the outputs of the patches.",
-    source="homework",
-    verdict="true",
-    refutation="a patch without effect on the logits, or a gradient at another output than the "
-    "class token's",
-)
+@claim("L8", source="homework", verdict="true")
 def class_token_gathers(trial: Trial) -> Evidence:
+    """The class token gathers all patches; the head ignores the outputs of the patches.
+
+    Refutation: a patch without effect on the logits, or a gradient at another output than the class
+        token's
+    """
     effects, own, others = [], [], []
     for _ in range(10):
         model, images = _small_vit(trial), trial.normal(1, 1, 16, 16).requires_grad_()
@@ -345,17 +325,15 @@ def class_token_gathers(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L9",
-    "The head of a ViT is an MLP with one hidden layer in pre-training and one linear layer in "
-    "fine-tuning.",
-    source="homework",
-    verdict="true",
-    refutation="a head of the other form, or one that reads something else than the encoder's "
-    "class token",
-    remark="It sits on the class token after the last norm, not on the output of attention.",
-)
+@claim("L9", source="homework", verdict="true")
 def two_heads(trial: Trial) -> Evidence:
+    """The head of a ViT is an MLP with one hidden layer in pre-training and one linear layer in
+    fine-tuning.
+
+    Refutation: a head of the other form, or one that reads something else than the encoder's class
+        token
+    Remark: It sits on the class token after the last norm, not on the output of attention.
+    """
     heads = {"pre-training, MLP": "mlp", "fine-tuning, linear": "linear"}
     models = {name: _small_vit(trial, head=head) for name, head in heads.items()}
     images, scales = trial.normal(4, 1, 16, 16), torch.linspace(-3, 3, 13).double()
@@ -390,18 +368,14 @@ def two_heads(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L10",
-    "With little data a CNN is ahead of a ViT; with more data the gap closes.",
-    source="homework",
-    verdict="true",
-    refutation="a ViT ahead at 100 images, or a last gap above half of the largest",
-    remark="At toy size: shapes of 16 × 16, equal parameters and steps. The CNN solves them with "
-    "100 images, so the ViT can only catch up here.",
-    trained=True,
-    study="vision",
-)
+@claim("L10", source="homework", verdict="true", trained=True, study="vision")
 def cnn_against_vit(trial: Trial) -> Evidence:
+    """With little data a CNN is ahead of a ViT; with more data the gap closes.
+
+    Refutation: a ViT ahead at 100 images, or a last gap above half of the largest
+    Remark: At toy size: shapes of 16 × 16, equal parameters and steps. The CNN solves them with 100
+        images, so the ViT can only catch up here.
+    """
     sizes, accuracy = _by_size(shape_study(trial), "test")
     gaps = accuracy["CNN"] - accuracy["ViT"]  # size, seed
     means = gaps.mean(1)
@@ -419,18 +393,14 @@ def cnn_against_vit(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "L11",
-    "A ViT overfits more than a CNN.",
-    source="homework",
-    verdict="true",
-    refutation="a larger difference between training and test accuracy of the CNN",
-    remark="Shown at toy size and from scratch, with equal parameters and steps; the difference "
-    "goes away with more images.",
-    trained=True,
-    study="vision",
-)
+@claim("L11", source="homework", verdict="true", trained=True, study="vision")
 def vit_overfits(trial: Trial) -> Evidence:
+    """A ViT overfits more than a CNN.
+
+    Refutation: a larger difference between training and test accuracy of the CNN
+    Remark: Shown at toy size and from scratch, with equal parameters and steps; the difference goes
+        away with more images.
+    """
     models = shape_study(trial)
     sizes, train = _by_size(models, "train")
     test = _by_size(models, "test")[1]
@@ -459,20 +429,16 @@ literature(
 )
 
 
-@claim(
-    "L13",
-    "The ViTs of the paper were fine-tuned on ImageNet-21k.",
-    source="homework",
-    verdict="false",
-    correction="They were pre-trained on the large set and fine-tuned on the smaller ones that "
-    "they were tested on. The large set comes first: trained on last, it undoes the target task.",
-    refutation="a target accuracy that is best when the large set comes last",
-    remark="Dosovitskiy et al. 2020, sections 3.2 and 4.1. The toy: 4 shapes in many images and 4 "
-    "other shapes in 100.",
-    trained=True,
-    study="vision",
-)
+@claim("L13", source="homework", verdict="false", trained=True, study="vision")
 def fine_tuned_on_the_large_set(trial: Trial) -> Evidence:
+    """The ViTs of the paper were fine-tuned on ImageNet-21k.
+
+    Correction: They were pre-trained on the large set and fine-tuned on the smaller ones that they
+        were tested on. The large set comes first: trained on last, it undoes the target task.
+    Refutation: a target accuracy that is best when the large set comes last
+    Remark: Dosovitskiy et al. 2020, sections 3.2 and 4.1. The toy: 4 shapes in many images and 4
+        other shapes in 100.
+    """
     runs = [fine_tune(trial, seed) for seed in trial.seeds(2, 5)]
     accuracy = {name: torch.tensor([run[name] for run in runs]) for name in runs[0]}
     last, first = accuracy["large set last"], accuracy["large set first"]

@@ -12,17 +12,13 @@ from regard.models import LanguageModel, Translator, language_tiny, translator_t
 VOCAB = 20
 
 
-@claim(
-    "M1",
-    "Trained attention from 'it' points at the noun that it refers to.",
-    source="exam",
-    verdict="true",
-    remark="In one or two heads of a toy model that solves the task; not in every head.",
-    refutation="a best head that prefers the referent by less than 0.3, or as much untrained",
-    trained=True,
-    study="pronouns",
-)
+@claim("M1", source="exam", verdict="true", trained=True, study="pronouns")
 def it_points_at_referent(trial: Trial) -> Evidence:
+    """Trained attention from 'it' points at the noun that it refers to.
+
+    Remark: In one or two heads of a toy model that solves the task; not in every head.
+    Refutation: a best head that prefers the referent by less than 0.3, or as much untrained
+    """
     models = [m for m in pronoun_study(trial) if m.heads == 4]
     best = Measure.mean("best head, trained", [m.preference.max() for m in models])
     before = Measure.mean("best head, untrained", [m.untrained_preference.max() for m in models])
@@ -44,15 +40,13 @@ def it_points_at_referent(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M2",
-    "Attention weights explain what the model does.",
-    source="exam",
-    verdict="conditional",
-    condition="An intervention confirms it: other weights can give the same output.",
-    refutation="no second weighting with the same output, or removals that follow the weights",
-)
+@claim("M2", source="exam", verdict="conditional")
 def weights_explain(trial: Trial) -> Evidence:
+    """Attention weights explain what the model does.
+
+    Condition: An intervention confirms it: other weights can give the same output.
+    Refutation: no second weighting with the same output, or removals that follow the weights
+    """
     values = trial.normal(6, 3)
     weights = trial.normal(6).softmax(0)
     # 6 weights, 4 equations: a direction that keeps the sum of the weights and the output
@@ -84,15 +78,13 @@ def weights_explain(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M3",
-    "The encoder of a translator does not depend on the decoder.",
-    source="exercises",
-    verdict="true",
-    remark="In the forward pass; in training its gradient comes through the decoder.",
-    refutation="an encoding that changes with the target",
-)
+@claim("M3", source="exercises", verdict="true")
 def encoder_is_independent(trial: Trial) -> Evidence:
+    """The encoder of a translator does not depend on the decoder.
+
+    Remark: In the forward pass; in training its gradient comes through the decoder.
+    Refutation: an encoding that changes with the target
+    """
     model, source, target = _translation(trial)
     before = _encodings(model, source, target)
     by_target, by_source = [], []
@@ -124,14 +116,12 @@ def encoder_is_independent(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M4",
-    "Every output of the decoder depends on all of the source.",
-    source="exercises",
-    verdict="true",
-    refutation="a source token whose change leaves some output as it was",
-)
+@claim("M4", source="exercises", verdict="true")
 def decoder_reads_all(trial: Trial) -> Evidence:
+    """Every output of the decoder depends on all of the source.
+
+    Refutation: a source token whose change leaves some output as it was
+    """
     model, source, target = _translation(trial)
     before, changes = model(source, target), []
     for position in range(source.shape[1]):
@@ -145,15 +135,13 @@ def decoder_reads_all(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M5",
-    "Translating into a second language costs O(N² k + M N k) more.",
-    source="exercises",
-    verdict="conditional",
-    condition="The encoding is shared, and projections, feed-forward and vocabulary are added.",
-    refutation="attention maps that make up most of the decoder at ordinary lengths",
-)
+@claim("M5", source="exercises", verdict="conditional")
 def second_language(trial: Trial) -> Evidence:
+    """Translating into a second language costs O(N² k + M N k) more.
+
+    Condition: The encoding is shared, and projections, feed-forward and vocabulary are added.
+    Refutation: attention maps that make up most of the decoder at ordinary lengths
+    """
     sizes, shares = [30, 512, 2048], []
     model = Translator(translator_tiny(vocab=1000, dim=256, heads=4, decoder_layers=2))
     for n in sizes:
@@ -177,15 +165,13 @@ def second_language(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M6",
-    "A standard Transformer is recurrent in some cases.",
-    source="problem set",
-    verdict="false",
-    correction="It never is: within a pass no layer reads its own output.",
-    refutation="a module of a standard model that runs twice in a pass, on its own output",
-)
+@claim("M6", source="problem set", verdict="false")
 def transformers_are_recurrent(trial: Trial) -> Evidence:
+    """A standard Transformer is recurrent in some cases.
+
+    Correction: It never is: within a pass no layer reads its own output.
+    Refutation: a module of a standard model that runs twice in a pass, on its own output
+    """
     model = trial.build(lambda: LanguageModel(language_tiny(vocab=VOCAB, layers=4)))
     shared = trial.build(lambda: rg.nn.RecurrentCell(8, 8, "rnn"))
     calls = _calls_per_block(model, trial.integers(VOCAB, 1, 12))
@@ -206,15 +192,13 @@ def transformers_are_recurrent(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M7",
-    "A state of a Transformer is the token's own value vector plus context.",
-    source="problem set",
-    verdict="false",
-    correction="It is the residual input plus a mixture of all values, the token's own among them.",
-    refutation="an output that equals the own value plus the mixture of the other values",
-)
+@claim("M7", source="problem set", verdict="false")
 def state_is_own_value(trial: Trial) -> Evidence:
+    """A state of a Transformer is the token's own value vector plus context.
+
+    Correction: It is the residual input plus a mixture of all values, the token's own among them.
+    Refutation: an output that equals the own value plus the mixture of the other values
+    """
     block = trial.build(lambda: rg.nn.EncoderBlock(16, 2, norm_first=True))
     x = trial.normal(1, 6, 16)
     attention = block.self_attention
@@ -239,15 +223,13 @@ def state_is_own_value(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M8",
-    "Only MLPs compute states from the states of the layer before.",
-    source="problem set",
-    verdict="false",
-    correction="So does every layer of a stacked Transformer.",
-    refutation="a layer whose output does not change with the output of the layer before",
-)
+@claim("M8", source="problem set", verdict="false")
 def only_mlps_stack(trial: Trial) -> Evidence:
+    """Only MLPs compute states from the states of the layer before.
+
+    Correction: So does every layer of a stacked Transformer.
+    Refutation: a layer whose output does not change with the output of the layer before
+    """
     model = trial.build(lambda: LanguageModel(language_tiny(vocab=VOCAB, layers=4)))
     tokens = trial.integers(VOCAB, 1, 8)
     before = _block_outputs(model, tokens)
@@ -267,15 +249,13 @@ def only_mlps_stack(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M10",
-    "A row of Q Kᵀ holds the attention weights of a token.",
-    source="problem set",
-    verdict="false",
-    correction="It holds scores; the weights are its softmax, and the own token is among them.",
-    refutation="rows of Q Kᵀ that are non-negative and sum to 1",
-)
+@claim("M10", source="problem set", verdict="false")
 def scores_are_weights(trial: Trial) -> Evidence:
+    """A row of Q Kᵀ holds the attention weights of a token.
+
+    Correction: It holds scores; the weights are its softmax, and the own token is among them.
+    Refutation: rows of Q Kᵀ that are non-negative and sum to 1
+    """
     q, k = trial.normal(5, 4), trial.normal(5, 4)
     scores, weights = rg.ops.dot(q, k), rg.ops.attention_weights(q, k, scale=1.0)
     is_weights = [
@@ -293,15 +273,13 @@ def scores_are_weights(trial: Trial) -> Evidence:
     )
 
 
-@claim(
-    "M11",
-    "An encoder has self-attention only; a decoder has masked self- and cross-attention.",
-    source="problem set",
-    verdict="true",
-    remark="In the model of 2017; a decoder-only model has no cross-attention.",
-    refutation="another set of attentions recorded in a translator",
-)
+@claim("M11", source="problem set", verdict="true")
 def kinds_of_attention(trial: Trial) -> Evidence:
+    """An encoder has self-attention only; a decoder has masked self- and cross-attention.
+
+    Remark: In the model of 2017; a decoder-only model has no cross-attention.
+    Refutation: another set of attentions recorded in a translator
+    """
     model, source, target = _translation(trial)
     with torch.no_grad(), rg.look(model) as sight:
         model(source, target)

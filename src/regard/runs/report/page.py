@@ -1,6 +1,5 @@
 """The report of a run: one HTML page without scripts; what a task does not have is left out."""
 
-import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -14,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from regard.decode import Sampling
-from regard.files import read_text, write_text
+from regard.files import fill_page, read_text, write_text
 from regard.runs.apply.generate import generate_run
 from regard.runs.contents import RECIPE_TOML, RunContents
 from regard.runs.evaluate import EvaluatedAnswer, Evaluation
@@ -82,7 +81,6 @@ def render_page(facts: RunFacts) -> str:
     }
     sections = {name: html for name, html in sections.items() if html}
     parts = {
-        "TITLE": escape(facts.title),
         "SUMMARY": escape(summary(facts)),
         "LINKS": "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections),
         "SECTIONS": "\n".join(
@@ -92,8 +90,7 @@ def render_page(facts: RunFacts) -> str:
         ),
         "VERSION": escape(version("regard")),
     }
-    # one pass: a placeholder inside a text is not replaced
-    return re.sub(r"\[\[([A-Z]+)\]\]", lambda match: parts[match[1]], read_text(TEMPLATE))
+    return fill_page(TEMPLATE, facts.title, parts)
 
 
 def summary(facts: RunFacts) -> str:

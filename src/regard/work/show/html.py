@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from regard.files import fill_page
 from regard.work.rules import Matrix
 from regard.work.show.latex import results_tex, tex_equation
 from regard.work.show.mathml import tex_to_mathml
@@ -12,7 +13,7 @@ from regard.work.show.selection import DisplayStep, matches_any, select
 from regard.work.show.text import entry_text
 from regard.work.solution import Solution
 
-PAGE_TEMPLATE = Path(__file__).parent / "page.html"
+TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def render_page(
@@ -24,16 +25,9 @@ def render_page(
     True
     """
     anchors = [f'<a href="#{at}">{escape(name)}</a>' for at, name in (links or {}).items()]
-    nav = "\n".join(anchors)
-    parts = {
-        "TITLE": escape(title),
-        "SUBTITLE": escape(subtitle),
-        "NAV": f'<nav aria-label="Steps">{nav}</nav>' if nav else "",
-        "BODY": body,
-    }
-    # one pass, so that a placeholder inside a title is not expanded
-    template = PAGE_TEMPLATE.read_text(encoding="utf-8")
-    return re.sub(r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], template)
+    nav = ['<nav aria-label="Steps">', *anchors, "</nav>"] if anchors else []
+    parts = {"SUBTITLE": escape(subtitle), "NAV": "\n".join(nav), "SECTIONS": body}
+    return fill_page(TEMPLATE, title, parts)
 
 
 def as_html(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
