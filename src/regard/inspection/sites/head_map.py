@@ -54,9 +54,12 @@ class HeadMap:
     def _prepare_product(self) -> None:
         """One product gives log2 w itself: the last feature is -lse · 1."""
         dtype = torch.promote_types(upcast(self.q[:0]).dtype, self.lse.dtype)
-        q = upcast(self.q[0, 0]).to(dtype) * self.terms.scale
-        self.q_and_lse = torch.cat([q, -self.lse[0, 0, :, None]], -1) * LOG2E
-        self.k_and_ones = F.pad(upcast(self.k[0, 0]), (0, 1), value=1.0).to(dtype)
+        q, k = (upcast(x[0, 0]).to(dtype) for x in (self.q, self.k))
+        q = torch.cat([q * self.terms.scale, -self.lse[0, 0, :, None]], -1) * LOG2E
+        # aligned rows, for the fast products of a GPU
+        missing = -q.shape[-1] % 8 if q.is_cuda else 0
+        self.q_and_lse = F.pad(q, (0, missing))
+        self.k_and_ones = F.pad(F.pad(k, (0, 1), value=1.0), (0, missing))
 
     def key_span(self, rows: range) -> range:
         """The smallest known range that holds every key visible to these rows."""
