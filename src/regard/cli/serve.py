@@ -76,4 +76,6 @@ def serve(
     print("; ".join([*lines, "Ctrl-C stops"]), flush=True)
     if open_browser and not api:
         threading.Timer(0.5, webbrowser.open, [page]).start()
+    if explorer is not None:
+        explorer.warm_up()
     serve_app(app, host=host, port=port)

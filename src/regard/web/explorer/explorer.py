@@ -7,9 +7,10 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.queries import Query, find_query
 from regard.web.explorer.recordings import Recordings
@@ -31,6 +32,18 @@ class Explorer:
         self.catalog = catalog
         self.recordings = Recordings(catalog)
         self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
+
+    def warm_up(self) -> None:
+        """Open the first model in the background, so that the first answer does not wait for it."""
+        first = next(iter(self.catalog.entries.values()), None)
+        if first is not None and first.reads == "text" and first.kind != "sight":
+            body = {"model": first.name, "text": "3", "to": next(iter(first.languages), None)}
+
+            def read() -> None:
+                with suppress(RegardError):  # said when the page asks
+                    self.recordings.read(**body)
+
+            threading.Thread(target=read, daemon=True).start()
 
     def answer(self, name: str, body: Any, job: Job | None = None) -> Any:
         """The answer to a query as Python values, computed in this thread."""

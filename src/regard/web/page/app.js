@@ -48,11 +48,11 @@ function Shell() {
       ${offline && html`<p class="banner">A saved page: what was on the screen when it was saved works, nothing else can be computed.</p>`}
       ${!title && html`<p class="error">There is no view ${view}. <a href=${linkTo("text")}>Open the text view</a>.</p>`}
       ${failed && html`<p class="error" role="alert">${failed}</p>`}
+      <${Guide} />
       ${ready && html`<div class="head"><div><h1>${title}</h1><p class="hint">${module.hint}</p></div>
         <${SaveMenu} root=${root} csv=${module.csv?.(params)} /></div>
         <${module.View} params=${params} key=${view} />`}
     </main>
-    <${Guide} view=${view} />
     <${Activity} />`;
 }
 

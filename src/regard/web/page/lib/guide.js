@@ -9,14 +9,19 @@ const STEPS = [
   ["Move a slider in What-if", (before, now) => now.view === "what-if" && Object.keys(now.params).some((k) => !["model", "text", "to"].includes(k))],
 ];
 
+const HERE = ["text", "what-if"]; // the views that the steps are about
+
 export function Guide() {
   const now = useSignal(state);
   const [first] = useState(now), [closed, setClosed] = useState(offline !== null || localStorage.getItem("guide") === "closed");
   const [done, setDone] = useState(STEPS.map(() => false));
   useEffect(() => setDone((old) => old.map((was, i) => was || Boolean(STEPS[i][1](first, now)))), [now]);
-  if (closed) return null;
+  if (closed || !HERE.includes(now.view)) return null;
   const close = () => { localStorage.setItem("guide", "closed"); setClosed(true); };
-  return html`<aside class="guide" aria-label="First steps"><h2>First steps</h2>
-    <ol>${STEPS.map(([text], i) => html`<li class=${done[i] ? "done" : ""}>${done[i] ? "✓ " : ""}${i === 3 ? html`<button class="link" onClick=${() => openView("what-if", { model: now.params.model, text: now.params.text, to: now.params.to })}>${text}</button>` : text}</li>`)}</ol>
-    <button onClick=${close}>${done.every(Boolean) ? "Done" : "Close"}</button></aside>`;
+  const { model, text, to } = now.params;
+  const next = () => openView("what-if", { model, text, to });
+  return html`<aside class="guide" aria-label="First steps"><strong>First steps</strong>
+    <ol>${STEPS.map(([name], i) => html`<li class=${done[i] ? "done" : ""}>${done[i] ? "✓ " : ""}${i === 3 && now.view !== "what-if"
+      ? html`<button class="link" onClick=${next}>${name}</button>` : name}</li>`)}</ol>
+    <button aria-label="Close the first steps" onClick=${close}>${done.every(Boolean) ? "Done" : "×"}</button></aside>`;
 }
