@@ -46,6 +46,7 @@ class HeadMap:
             self.terms = replace(terms, mask=mask, bias=select_sequence(terms.bias, batch))
             self.index = (0, 0)
         self.q, self.k, self.lse = q.detach(), k.detach(), finite_lse(upcast(lse.detach()))
+        self.maps = q.shape[:2].numel()  # computed at a time: one, unless terms are custom
         terms = self.terms
         self.is_plain = not (self.is_custom or terms.score or terms.bias or terms.softcap)
         if self.is_plain:

@@ -78,7 +78,8 @@ def pool_rectangle(
     size = -(-len(rows) // high), -(-len(keys) // wide)
     cells = _hidden_cells(head_map, size)
     block_rows, block_keys = GPU_BLOCK if head_map.device.type == "cuda" else CPU_BLOCK
-    block_rows, block_keys = max(1, block_rows // high) * high, max(1, block_keys // wide) * wide
+    block_rows = max(1, block_rows // (high * head_map.maps)) * high
+    block_keys = max(1, block_keys // wide) * wide
     for first in range(0, len(rows), block_rows):
         block = rows[first : first + block_rows]
         block = range(block.start, block[-1] + 1, block.step)  # not beyond the map
@@ -132,7 +133,7 @@ def pool_band(head_map: HeadMap, rows: range, distances: range, size: int) -> tu
             [0.3333, 0.3333]])
     """
     parts = []
-    height = max(1, BAND_ROWS // size) * size
+    height = max(1, BAND_ROWS // (size * head_map.maps)) * size
     for first in range(rows.start, rows.stop, height):
         block = range(first, min(first + height, rows.stop))
         x = _band_block(head_map, block, distances)

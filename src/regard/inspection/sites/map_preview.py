@@ -19,7 +19,7 @@ MIN_PREVIEW_ROWS = 64
 class MapPreview:
     """Cells of a map from every `stride`-th row, exact along the keys.
 
-    The mean of a cell is an unbiased guess, its maximum a lower bound. A cell is NaN if the rows
+    The mean of a cell is an estimate, its maximum a lower bound. A cell is NaN if the rows
     taken see none of its keys.
 
     >>> preview = MapPreview(HeadMap(rg.make_site(*torch.zeros(2, 4, 2)), head=0), level=1)
