@@ -7,6 +7,7 @@ from pydantic import Field
 
 from regard.errors import LookError
 from regard.inspection import Site, output_projection, split_score
+from regard.inspection.adapters.activation_points import find_activations
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.ops import influence_window
 from regard.ops.indices import resolve_index
@@ -125,11 +126,12 @@ def text_why(explorer: Explorer, request: CellRequest, job: Job) -> dict[str, An
             f"site: needs a self-attention to split its score, got the cross-attention {site.name}"
         )
     text_model, inputs = open_text_model(explorer, request)
+    at = activation_name(text_model.model, site)
     with job.checking(text_model.model, "splitting the score"):
         split = split_score(
             text_model.model,
             inputs,
-            site.name,
+            at,
             head=head,
             query=_row(site, request),
             key=_column(site, request),
@@ -142,6 +144,17 @@ def text_why(explorer: Explorer, request: CellRequest, job: Job) -> dict[str, An
         "by_query": split.by_query,
         "by_key": split.by_key,
     }
+
+
+def activation_name(model: torch.nn.Module, site: Site) -> str:
+    """The name that activations give to an attention, such as "decoder.3.self".
+
+    Sites of a Hugging Face model are named by their modules.
+    """
+    for name, point in find_activations(model).items():
+        if name.endswith(".self.in") and f"{site.path}.".startswith(f"{point.path}."):
+            return name.removesuffix(".in")
+    raise LookError(f"site: needs an attention of a stack of blocks, got {site.name}")
 
 
 @query("text.influence", InfluenceRequest)

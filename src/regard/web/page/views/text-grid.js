@@ -12,8 +12,8 @@ export const STATISTICS = [
 ];
 
 const shortNumber = (x) => (x === null || x === undefined ? "–" : x >= 100 ? x.toFixed(0) : x.toFixed(x >= 10 ? 1 : 2));
-const layerOf = (name) => name.match(/\.(\d+)(?!.*\.\d)/)?.[1];
-const stackOf = (name) => name.split(".")[0];
+const layerOf = (name) => name.match(/\.(\d+)\./)?.[1];
+const stackOf = (name) => name.match(/encoder|decoder/)?.[0] ?? name.split(".")[0];
 
 // Sites that do the same, with a heading each: encoder, decoder, cross.
 export function groupSites(sites) {

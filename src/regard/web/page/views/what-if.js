@@ -1,3 +1,208 @@
-import { html } from "../lib/dom.js";
-export const hint = "Not here yet.";
-export function View() { return html`<p>Not here yet.</p>`; }
+// What-if: edit attention and see at once what the maps, the predictions and the output become.
+import { format, html, range, showToken, useEffect, useSignal, useState } from "../lib/dom.js";
+import { unpack, useAsk } from "../lib/api.js";
+import { colourScale, css, inkOn, theme } from "../lib/colours.js";
+import { HeatMap } from "../lib/draw.js";
+import { setParams } from "../lib/state.js";
+import { Choice, Message, ModelSelect, models, pickModel, Select, Slider, Switch, Table } from "../lib/widgets.js";
+
+export const hint = "Change the attention of a model while it runs: sharpen it, drop heads and keys, add noise. Everything below follows.";
+
+const NUMBERS = ["head", "only_head", "beta", "head_factor", "key_factor", "key_sigma", "query_sigma", "seed"];
+const TEXTS = ["site", "where", "attention", "drop_heads", "scale_heads", "drop_keys", "scale_keys", "jitter_keys", "jitter_queries"];
+const EDITS = [...NUMBERS, ...TEXTS].filter((x) => !["head", "site"].includes(x));
+const runs = (m) => m.kind !== "sight";
+// What the view begins with: one key of one attention less, and two hours become two seconds.
+const FIRST = { text: "2 hours and 5 minutes", to: "de", where: "decoder.1.cross", drop_keys: "1" };
+
+const textOf = (model, params) => params.text ?? model.examples[0] ?? "";
+
+function bodyOf(model, params) {
+  const body = { model: model.name, text: textOf(model, params) };
+  if (model.languages.length) body.to = params.to ?? model.languages[0];
+  if (params.target) body.target = params.target;
+  for (const name of TEXTS) if (params[name]) body[name] = params[name];
+  for (const name of NUMBERS) if (params[name] !== undefined) body[name] = Number(params[name]);
+  return body;
+}
+
+export function csv(params) {
+  const model = pickModel(models.peek(), params.model, "text", runs);
+  return model ? ["what-if", bodyOf(model, params)] : null;
+}
+
+export function View({ params }) {
+  const model = pickModel(useSignal(models), params.model, "text", runs);
+  const isNew = !Object.values(params).some((x) => x !== undefined);
+  useEffect(() => { if (model && isNew && model.task === "phrases") setParams({ model: model.name, ...FIRST }); }, [model?.name, isNew]);
+  if (!model) return html`<${Message} loading=${true} />`;
+  return html`<${Loaded} model=${model} params=${params} />`;
+}
+
+function Loaded({ model, params }) {
+  const { answer, error, loading } = useAsk("what-if", bodyOf(model, params), { delay: 40 });
+  return html`<${Input} model=${model} params=${params} />
+    <${Message} error=${error} />
+    ${answer ? html`<div class="side" aria-busy=${loading}>
+      <div class="what-if"><${Result} answer=${answer} params=${params} /></div>
+      <${Controls} answer=${answer} params=${params} /></div>` : html`<${Message} loading=${!error} />`}`;
+}
+
+const noEdits = Object.fromEntries(EDITS.map((x) => [x, null]));
+
+function Input({ model, params }) {
+  const rest = { position: null, target: null }, noKeys = Object.fromEntries(TEXTS.filter((x) => /_(keys|queries)$/.test(x)).map((x) => [x, null]));
+  const setModel = (name) => setParams({ ...noEdits, ...rest, site: null, head: null, text: null, to: null, model: name });
+  const setText = (text) => setParams({ ...rest, ...noKeys, text }); // positions of another text mean nothing
+  return html`<section class="panel"><div class="row">
+      <${ModelSelect} value=${model.name} only=${runs} onChange=${setModel} />
+      ${model.languages.length > 0 && html`<${Select} label="Into" value=${params.to ?? model.languages[0]} options=${model.languages} onChange=${(to) => setParams({ to, target: null })} />`}
+      <label class="field grow"><span>Text</span><textarea rows="2" class="code" value=${textOf(model, params)} spellcheck="false"
+        onInput=${(e) => setText(e.target.value)}></textarea></label>
+    </div>
+    <div class="chips" role="group" aria-label="Examples">${model.examples.map((x) => html`<button onClick=${() => setText(x)}>${showToken(x)}</button>`)}</div>
+  </section>`;
+}
+
+// ---- what changed
+
+function Result({ answer, params }) {
+  const { output, positions } = answer, at = Number(params.position ?? answer.position ?? 0);
+  return html`<section class="panel" aria-live="polite"><p class="big sentence">${answer.sentence}</p>
+      ${output && html`<div class="columns"><${Output} label="Before" text=${output.before} /><${Output} label="After" text=${output.after} changed=${output.after !== output.before} /></div>`}
+    </section>
+    <${Maps} answer=${answer} />
+    ${positions.length > 0 && html`<section class="panel"><h2>Predictions, with the text ${answer.target === null ? "" : "and its translation "}given</h2>
+      <div class="columns"><${Positions} answer=${answer} at=${at} /><${Bars} row=${positions[at] ?? positions[0]} /></div></section>`}
+    ${answer.formula && html`<${Formula} answer=${answer} />`}
+    <section class="panel"><h2>Where it acts</h2><${Table} label="Change per attention site" rows=${answer.sites} columns=${[
+      ["site", "name"], ["map moved", (s) => format(mean(s.map)), "number"], ["output moved", (s) => format(mean(s.output)), "number"]]} />
+      <p class="faint">Map: share of the weight that moved, mean over heads and queries. Output: size of the change beside the size of the output before.</p>
+      ${answer.edits.length > 0 && html`<details><summary>The same in Python</summary><pre>${`with rg.what_if(model, ${answer.edits.map((x) => `rg.edit.${x}`).join(", ")}):\n    model(…)`}</pre></details>`}
+    </section>`;
+}
+
+const mean = (values) => { const known = values.filter((x) => x !== null); return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null; };
+
+function Output({ label, text, changed = false }) {
+  return html`<div><h3>${label}${changed && html` <span class="changed">changed</span>`}</h3><p class="mono output">${text || html`<span class="faint">nothing</span>`}</p></div>`;
+}
+
+function Maps({ answer }) {
+  const [cell, setCell] = useState(null);
+  const { shape: [, rows, columns], values } = unpack(answer.maps), size = rows * columns;
+  const part = (i) => values.slice(i * size, (i + 1) * size);
+  const pooled = answer.pool[0] > 1 || answer.pool[1] > 1, labels = (x) => (pooled ? null : x);
+  const top = values.slice(0, 2 * size).reduce((m, x) => Math.max(m, x), 0);
+  const show = (title, i, more) => html`<div><h3>${title}</h3><${HeatMap} values=${part(i)} rows=${rows} columns=${columns} rowLabels=${labels(answer.queries)}
+    columnLabels=${labels(answer.keys)} label=${`${title}: ${answer.site}, head ${answer.head}`} selected=${cell} onHover=${setCell} ...${more} /></div>`;
+  const site = answer.sites.find((s) => s.name === answer.site);
+  return html`<section class="panel"><div class="row"><h2>Attention map</h2>
+      <${Select} label="Site" value=${answer.site} options=${answer.sites.map((s) => s.name)} onChange=${(x) => setParams({ site: x, head: "0" })} />
+      <${Select} label="Head" value=${String(answer.head)} options=${site.map.map((_, i) => String(i))} onChange=${(x) => setParams({ site: answer.site, head: x })} /></div>
+    <div class="map-row">${show("Before", 0, { max: top })}${show("After", 1, { max: top })}${show("Difference", 2, { kind: "diverging" })}</div></section>`;
+}
+
+function Positions({ answer, at }) {
+  const guess = ([token, p]) => html`<span class="mono">${showToken(token)}</span> ${format(p)}`;
+  return html`<${Table} label="Predictions per position" rows=${answer.positions} selected=${at} onRow=${(row) => setParams({ position: row.position })} columns=${[
+    ["after", (r) => html`<span class="mono">${showToken(r.token || "the text")}</span>`], ["before", (r) => guess(r.before)],
+    ["now", (r) => html`<span class=${r.after[0] === r.before[0] ? "" : "changed"}>${guess(r.after)}</span>`],
+    ["KL", (r) => html`<span data-value=${r.kl}>${format(r.kl)}</span>`, "number"]]} />`;
+}
+
+// The likeliest tokens of one position, two bars each: before above, after below.
+function Bars({ row }) {
+  useSignal(theme);
+  const tall = 34, left = 108, width = 360, high = row.top.length * tall + 22;
+  const bar = (p) => Math.max(0, p * (width - left - 52));
+  return html`<figure><figcaption>Next after <span class="mono">${showToken(row.token || "the text")}</span></figcaption>
+    <svg class="drawing bars" viewBox=${`0 0 ${width} ${high}`} width=${width} height=${high} role="img" aria-label=${`Probabilities after ${row.token}: ${row.top.map(([t, a, b]) => `${showToken(t)} ${format(a)} before, ${format(b)} now`).join("; ")}`}>
+      ${row.top.map(([token, before, after], i) => html`<g transform=${`translate(0,${i * tall})`}>
+        <text x=${left - 8} y="19" text-anchor="end" font-size="12">${showToken(token).slice(0, 15)}</text>
+        <rect class="before" x=${left} y="4" width=${bar(before)} height="10" /><text x=${left + bar(before) + 4} y="13" font-size="10">${format(before)}</text>
+        <rect class="after" x=${left} y="16" width=${bar(after)} height="10" /><text x=${left + bar(after) + 4} y="25" font-size="10">${format(after)}</text></g>`)}
+      <g transform=${`translate(${left},${high - 12})`}><rect class="before" width="10" height="8" /><text x="14" y="8" font-size="10">before</text>
+        <rect class="after" x="70" width="10" height="8" /><text x="84" y="8" font-size="10">now</text></g></svg></figure>`;
+}
+
+function Formula({ answer }) {
+  const { formula } = answer, number = (name) => (i) => html`<span data-value=${formula[name][i]}>${format(formula[name][i], 4)}</span>`;
+  const columns = [["query", (i) => html`<span class="mono">${showToken(answer.queries[i])}</span>`], ["predicted by the formula", number("predicted"), "number"], ["measured", number("measured"), "number"]];
+  if (formula.first_order) columns.push(["first order only", number("first_order"), "number"]);
+  return html`<section class="panel"><h2>Formula beside measurement</h2>
+    <p>With this edit at ${answer.site} alone, head ${answer.head} changes its output h by <code>${formula.formula}</code>; here is its size ‖Δh‖ per query.
+      ${" "}Formula and measurement differ by at most <strong data-value=${formula.largest_error}>${format(formula.largest_error)}</strong>.</p>
+    <${Table} label="Change of the output per query" rows=${range(answer.queries.length)} columns=${columns} /></section>`;
+}
+
+// ---- controls
+
+function Controls({ answer, params }) {
+  const edited = EDITS.some((x) => params[x] !== undefined);
+  const number = (name, fallback) => Number(params[name] ?? fallback);
+  const put = (name, fallback) => (x) => setParams({ [name]: x === fallback ? null : String(x) });
+  const where = params.where ?? "*", places = [...answer.groups.map((g) => [g.where, g.name]), ...answer.sites.map((s) => [s.name, s.name])];
+  if (!places.some(([x]) => x === where)) places.push([where, where]);
+  const shown = `${answer.site}/${answer.head}`, scaled = params.scale_heads || shown;
+  return html`<aside class="panel controls" aria-label="Edits">
+    <div class="row between"><h2>Edits</h2><button onClick=${() => setParams(noEdits)} disabled=${!edited}>Reset</button></div>
+    <${Control} names=${["where", "only_head"]} params=${params}>
+      <${Select} label="Where" value=${where} options=${places} onChange=${(x) => setParams({ where: x === "*" ? null : x })} />
+      <${Switch} label=${`only head ${params.only_head ?? answer.head}`} value=${params.only_head !== undefined} onChange=${(on) => setParams({ only_head: on ? String(answer.head) : null })} /><//>
+    <${Control} names=${["beta"]} params=${params}><${Slider} label="Scores × β" value=${number("beta", 1)} min="0" max="4" step="0.05" show=${(x) => format(x)} onInput=${put("beta", 1)} /><//>
+    <${Control} names=${["attention"]} params=${params}><${Choice} label="Attention" value=${params.attention ?? "softmax"} onChange=${put("attention", "softmax")}
+      options=${[["softmax", "softmax"], ["hardmax", "hard"], ["uniform", "uniform"]]} /><//>
+    <${Keys} answer=${answer} params=${params} />
+    <${Control} names=${["drop_heads"]} params=${params}><${HeadGrid} answer=${answer} params=${params} /><//>
+    <${Control} names=${["scale_heads", "head_factor"]} params=${params}><${Slider} label=${`Output of ${scaled.replace("/", ", head ")} ×`} value=${number("head_factor", 1)} min="-2" max="4" step="0.1"
+      show=${(x) => format(x)} onInput=${(x) => setParams({ scale_heads: scaled, head_factor: String(x) })} /><//>
+  </aside>`;
+}
+
+// A control with a button that undoes it; the button is there only when something is set.
+function Control({ names, params, children }) {
+  const on = names.some((x) => params[x] !== undefined);
+  return html`<div class=${on ? "control on" : "control"}><div>${children}</div>
+    <button class="undo" disabled=${!on} aria-label=${`Undo ${names[0].replace("_", " ")}`} title="Undo this" onClick=${() => setParams(Object.fromEntries(names.map((x) => [x, null])))}>↺</button></div>`;
+}
+
+const has = (list, x) => (list ?? "").split(" ").includes(x);
+const toggled = (list, x) => {
+  const items = (list ?? "").split(" ").filter(Boolean);
+  return (items.includes(x) ? items.filter((y) => y !== x) : [...items, x]).join(" ") || null;
+};
+
+// Sites × heads, coloured by how far each output moved; a click drops a head or brings it back.
+function HeadGrid({ answer, params }) {
+  useSignal(theme);
+  const most = Math.max(1e-9, ...answer.sites.flatMap((s) => s.output.map((x) => x ?? 0)));
+  const colour = colourScale({ max: most });
+  return html`<div><span class="faint">Drop heads</span><div class="heads" role="group" aria-label="Heads; a pressed one is dropped">
+    ${answer.sites.map((site) => html`<div class=${site.output.length > 6 ? "head-row many" : "head-row"}><span class="mono">${site.name}</span>${site.output.map((moved, h) => {
+      const dropped = has(params.drop_heads, `${site.name}/${h}`), fill = colour(moved ?? 0);
+      return html`<button aria-pressed=${dropped} aria-label=${`${site.name}, head ${h}`} title=${`${site.name}, head ${h}: output moved by ${format(moved)}`}
+        style=${dropped ? {} : { background: css(fill), color: inkOn(fill) }} onClick=${() => setParams({ drop_heads: toggled(params.drop_heads, `${site.name}/${h}`) })}>${dropped ? "×" : h}</button>`;
+    })}</div>`)}</div></div>`;
+}
+
+const TOOLS = {
+  drop: { text: "drop", list: "drop_keys", names: ["drop_keys"], note: "Keys to hide" },
+  scale: { text: "scale", list: "scale_keys", amount: ["key_factor", 1, "Key ×", -2, 4], names: ["scale_keys", "key_factor"], note: "Keys to multiply" },
+  key: { text: "noise", list: "jitter_keys", amount: ["key_sigma", 0, "Noise σ", 0, 4], seed: true, names: ["jitter_keys", "key_sigma"], note: "Keys that get noise; none chosen is all" },
+  query: { text: "query noise", list: "jitter_queries", amount: ["query_sigma", 0, "Noise σ", 0, 4], seed: true, names: ["jitter_queries", "query_sigma"], note: "Queries that get noise; none chosen is all" },
+};
+
+function Keys({ answer, params }) {
+  const used = Object.keys(TOOLS).find((name) => TOOLS[name].names.some((x) => params[x] !== undefined));
+  const [chosen, setChosen] = useState(null), name = chosen ?? used ?? "drop", tool = TOOLS[name];
+  const tokens = name === "query" ? answer.queries : answer.keys;
+  const [amount, plain, label, low, high] = tool.amount ?? [];
+  return html`<${Control} names=${tool.names} params=${params}><span class="faint">Keys and queries</span>
+    <${Choice} label="Edit of keys" value=${name} options=${Object.entries(TOOLS).map(([x, t]) => [x, t.text])} onChange=${setChosen} />
+    <p class="faint">${tool.note} (of ${answer.site}):</p>
+    <div class="tokens" role="group" aria-label=${tool.note}>${tokens.map((t, i) => html`<button class="token" aria-pressed=${has(params[tool.list], String(i))}
+      title=${`${showToken(t)} · position ${i}`} onClick=${() => setParams({ [tool.list]: toggled(params[tool.list], String(i)) })}>${showToken(t)}</button>`)}</div>
+    ${amount && html`<${Slider} label=${label} value=${Number(params[amount] ?? plain)} min=${low} max=${high} step="0.05" show=${(x) => format(x)} onInput=${(x) => setParams({ [amount]: x === plain ? null : String(x) })} />`}
+    ${tool.seed && html`<label class="field"><span>Seed</span><input type="number" min="0" max="9999" value=${params.seed ?? 0} onInput=${(e) => setParams({ seed: e.target.value === "0" ? null : e.target.value })} /></label>`}<//>`;
+}
