@@ -1,5 +1,7 @@
 """Recorded attention of a translator on a pair of texts, and the word alignment it shows."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,14 +10,29 @@ from torch import nn
 
 from regard.data import Pair, Tokenizer, collate, pair_preprocessor
 from regard.errors import LookError
+from regard.inspection.edits.base import Edit
+from regard.inspection.edits.what_if import what_if
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 
 
 @torch.no_grad()
-def record_translation(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: str = "*") -> Sight:
+def record_translation(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    pair: Pair,
+    at: str = "*",
+    edits: Sequence[Edit] = (),
+) -> Sight:
     """Record the attention of a translator while it decodes a given target (teacher forcing).
+
+    Args:
+        model: a Translator or RecurrentTranslator, in evaluation mode.
+        tokenizer: of its training.
+        pair: source, target and target language.
+        at: glob over attention sites.
+        edits: of the forward pass, as `rg.what_if` takes them; edited maps are recorded.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
     >>> tokenizer, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
@@ -25,9 +42,14 @@ def record_translation(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: s
     batch, device = collate([pair_preprocessor(tokenizer)(pair)]), next(model.parameters()).device
     inputs = {"source": batch["source"].to(device), "target": batch["target"][:, :-1].to(device)}
     tokens = {name: list(map(tokenizer.id_to_token, x[0].tolist())) for name, x in inputs.items()}
-    with look(model, at, tokens=tokens) as sight:
+    with look(model, at, tokens=tokens) as sight, editing(model, edits):
         model(*inputs.values())
     return sight
+
+
+def editing(model: nn.Module, edits: Sequence[Edit]) -> AbstractContextManager[Any]:
+    """`what_if` with the edits, or nothing at all where there are none."""
+    return what_if(model, *edits) if edits else nullcontext()
 
 
 def with_output_tokens(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:

@@ -1,6 +1,7 @@
 """`TextModel`: a model with its tokenizer, to record attention on a text."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -12,16 +13,18 @@ from torch import Tensor, nn
 from regard import models
 from regard.data import Pair, Tokenizer
 from regard.errors import FileError, LookError, ShapeError
+from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
 from regard.inspection.report.predictions import Predictions, top_predictions
 from regard.models.registry import get_config
-from regard.runs.alignment import record_translation
+from regard.runs.alignment import editing, record_translation
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
 PUNCTUATION = frozenset(".,;:!?")  # separators beside a tokenizer's own special tokens
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator)
 SINGLE_STACKS = (models.LanguageModel, models.Classifier)
+MAX_LOGITS = 1 << 26  # of a reading: 256 MB of float32
 
 
 def model_on(model: nn.Module, device: str | torch.device | None) -> nn.Module:
@@ -49,6 +52,7 @@ class Reading(NamedTuple):
     sight: Sight
     target: str | None  # what an encoder-decoder wrote
     predictions: Predictions | None = None  # None for a model without logits
+    logits: Tensor | None = None  # (position, token); None without them, or where they are many
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,13 @@ class TextModel:
 
     @torch.no_grad()
     def look(
-        self, text: str, target: str | None = None, at: str = "*", *, to: str | None = None
+        self,
+        text: str,
+        target: str | None = None,
+        at: str = "*",
+        *,
+        to: str | None = None,
+        edits: Sequence[Edit] = (),
     ) -> Sight:
         """Record the attention of one forward pass over a text.
 
@@ -130,10 +140,12 @@ class TextModel:
             target: what an encoder-decoder writes; a run's translator decodes its own if None.
             at: glob over attention sites.
             to: target language of a run's translator.
+            edits: of the recorded pass, as `rg.what_if` takes them; a target that is not given is
+                decoded without them.
         """
         if self.is_encoder_decoder and self.tokenizer is not None:
             pair = Pair(text, self.complete_target(text, target, to) or "", to)
-            return record_translation(self.model, self.tokenizer, pair, at)
+            return record_translation(self.model, self.tokenizer, pair, at, edits)
         if self.is_encoder_decoder and target is None:
             kind = type(self.model).__name__
             raise LookError(
@@ -146,7 +158,8 @@ class TextModel:
             assert target is not None
             decoder_ids = self.encode("target", target, is_decoder=True)
             inputs, tokens["target"] = [ids, decoder_ids], self._tokens(decoder_ids)
-        with look(self.model, at, tokens=tokens) as sight:
+        # edits inside the look: it records the edited queries, keys and masks
+        with look(self.model, at, tokens=tokens) as sight, editing(self.model, edits):
             if self.decoder_start_token_id is not None:
                 self.model(input_ids=inputs[0], decoder_input_ids=inputs[1])
             else:
@@ -154,7 +167,13 @@ class TextModel:
         return sight
 
     def read(
-        self, text: str, target: str | None = None, at: str = "*", *, to: str | None = None
+        self,
+        text: str,
+        target: str | None = None,
+        at: str = "*",
+        *,
+        to: str | None = None,
+        edits: Sequence[Edit] = (),
     ) -> Reading:
         """Record as `look` does, with the target and the predictions of the same forward pass.
 
@@ -165,7 +184,7 @@ class TextModel:
         target, outputs = self.complete_target(text, target, to), []
         hook = self.model.register_forward_hook(lambda *call: outputs.append(call[-1]))
         try:
-            sight = self.look(text, target, at, to=to)
+            sight = self.look(text, target, at, to=to, edits=edits)
         finally:
             hook.remove()
         predictions = self._predictions(outputs[-1])
@@ -173,19 +192,28 @@ class TextModel:
         tokens = (sight.sites[-1].query_tokens or [[]])[0]
         if predictions is not None and predictions.kind == "token" and mask in tokens:
             predictions = predictions._replace(at=tokens.index(mask))
-        return Reading(sight, target, predictions)
+        logits = self._logits(outputs[-1])
+        if logits is not None:
+            logits = logits.detach() if logits.ndim == 2 else logits[0].detach()
+            logits = logits if logits.numel() <= MAX_LOGITS else None
+        return Reading(sight, target, predictions, logits)
 
-    def _predictions(self, output: Any) -> Predictions | None:
+    def _logits(self, output: Any) -> Tensor | None:
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         is_headless = isinstance(self.model, models.Classifier) and self.model.head is None
         if not isinstance(logits, Tensor) or is_headless or logits.shape[-1] < 2:
+            return None
+        return logits
+
+    def _predictions(self, output: Any) -> Predictions | None:
+        if (logits := self._logits(output)) is None:
             return None
         if logits.ndim == 2 or self.labels:
             labels = self.labels or [str(n) for n in range(logits.shape[-1])]
             kind, rows = ("class", logits) if logits.ndim == 2 else ("tag", logits[0])
             return Predictions(kind, top_predictions(rows, lambda ids: [labels[i] for i in ids]))
         kind = "token" if type(self.model).__name__.endswith("MaskedLM") else "next token"
-        return Predictions(kind, top_predictions(logits[0], self._names))
+        return Predictions(kind, top_predictions(logits[0], self.token_names))
 
     def complete_target(self, text: str, target: str | None, to: str | None) -> str | None:
         """The target, or what a run's translator decodes for the text where none is given."""
@@ -236,9 +264,9 @@ class TextModel:
             ) from None
 
     def _tokens(self, ids: Tensor) -> list[str]:
-        return self._names(ids[0].tolist())
+        return self.token_names(ids[0].tolist())
 
-    def _names(self, ids: list[int]) -> list[str]:
+    def token_names(self, ids: list[int]) -> list[str]:
         """Tokens by id."""
         if self.tokenizer is not None:
             return [self.tokenizer.id_to_token(x) for x in ids]

@@ -3,11 +3,10 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from regard.errors import LookError
-from regard.inspection import Edit, Sight, Site, what_if
+from regard.inspection import Edit, Sight, Site
 from regard.runs.text_model import Reading
 from regard.web.explorer.catalog import Catalog
 from regard.web.jobs import Job
@@ -79,11 +78,8 @@ class Recordings:
         if to is None and text_model.is_encoder_decoder and text_model.tokenizer is not None:
             to = next(iter(text_model.tokenizer.languages), None)
         target = text_model.complete_target(text, target, to)  # decoded by the unedited model
-        with ExitStack() as stack:
-            stack.enter_context(job.checking(text_model.model))
-            if edits:
-                stack.enter_context(what_if(text_model.model, *edits))
-            return text_model.read(text, target, to=to)
+        with job.checking(text_model.model):
+            return text_model.read(text, target, to=to, edits=edits)
 
 
 def find_site(sight: Sight, name: str) -> Site:
@@ -97,4 +93,4 @@ def find_site(sight: Sight, name: str) -> Site:
 
 def _size(reading: Reading) -> int:
     tensors: list[Any] = [x for s in reading.sight for x in (s.q, s.k, s.v, s.out, s.lse)]
-    return sum(x.nbytes for x in tensors)
+    return sum(x.nbytes for x in (*tensors, reading.logits) if x is not None)
