@@ -1,9 +1,11 @@
 """The views of the explorer: each module registers the queries of one view."""
 
 from regard.web.explorer.views import (
+    claims,
     cost,
     image,
     models,
+    sound,
     text,
     text_compare,
     text_head,
@@ -12,9 +14,11 @@ from regard.web.explorer.views import (
 )
 
 __all__ = [
+    "claims",
     "cost",
     "image",
     "models",
+    "sound",
     "text",
     "text_compare",
     "text_head",

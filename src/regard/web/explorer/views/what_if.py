@@ -1,0 +1,319 @@
+"""The what-if view: maps and predictions of a model before and after edits of its attention."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import Field
+
+from regard.errors import LookError, ShapeError
+from regard.inspection import Comparison, Edit, Sight, Site, compare_sights, what_if
+from regard.inspection.sites.labels import key_labels, query_labels
+from regard.runs.alignment import alignment_head
+from regard.runs.text_model import Reading
+from regard.web.explorer.edits import (
+    EDIT_FIELDS,
+    EditRequest,
+    build_edits,
+    closed_form,
+    head_factors,
+    site_groups,
+)
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import Rows, finite, pack, query, unpack
+from regard.web.explorer.recordings import find_site
+from regard.web.jobs import Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_TOKENS = 512  # of a text: every slider step reads all maps
+MAX_CELLS = 192  # per side of a map; larger ones are pooled
+TOP = 4  # tokens per position, before and after
+NEW_TOKENS = 12  # that a language model continues the text by
+
+
+class WhatIfRequest(EditRequest):
+    """A text, edits, and the head and position that are shown; by default telling ones."""
+
+    site: str | None = Field(None, max_length=200)
+    head: int | None = Field(None, ge=0, lt=100_000)
+    position: int | None = Field(None, ge=0, lt=100_000)  # whose predictions are listed
+
+
+@query("what-if.output", EditRequest)
+def output(explorer: Explorer, request: EditRequest, job: Job) -> dict[str, Any]:
+    """What the model writes under the edits: a translation, or the text continued greedily."""
+    reading = _baseline(explorer, request, job)
+    edits = build_edits(request, reading.sight)
+    return {"text": _write(explorer, request, reading, edits, job)}
+
+
+def _table(answer: dict[str, Any]) -> Rows:
+    rows: list[list[Any]] = [
+        ["position", "token", "kl", "before", "p_before", "after", "p_after", "changed_most",
+         "p_changed_before", "p_changed_after"]
+    ]  # fmt: skip
+    for row in answer["positions"]:
+        most = row["changed_most"]
+        rows.append([
+            row["position"], row["token"], row["kl"], *row["before"], *row["after"],
+            most["token"], most["before"], most["after"],
+        ])  # fmt: skip
+    return rows
+
+
+def _figure(answer: dict[str, Any]) -> "Figure":
+    from regard.inspection.figures.canvas import label_axis, new_figure, show_matrix
+    from regard.inspection.figures.effects import DIVERGING
+
+    maps = unpack(answer["maps"])
+    figure = new_figure(12, 4.4)
+    top, limit = float(maps[:2].max()), max(1e-12, float(maps[2].abs().max()))
+    for axes, x, title in zip(
+        figure.subplots(1, 3), maps, ("before", "after", "difference"), strict=True
+    ):
+        signed: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+        size = len(answer["queries"]), len(answer["keys"])
+        options: dict[str, Any] = signed if title == "difference" else {"vmax": top}
+        show_matrix(axes, x, size, **options)
+        label_axis(axes, "x", answer["keys"])
+        label_axis(axes, "y", answer["queries"])
+        axes.set_title(f"{answer['site']}, head {answer['head']}, {title}", fontsize=9)
+    return figure
+
+
+@query("what-if", WhatIfRequest, table=_table, figure=_figure)
+def what_if_view(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict[str, Any]:
+    """Maps, predictions and output of a model before and after edits of its attention."""
+    before = _baseline(explorer, request, job)
+    edits = build_edits(request, before.sight)
+    after = before if not edits else _read(explorer, request, before.target, edits, job)
+    site, head = _chosen(request, before.sight)
+    changes = compare_sights(before.sight, after.sight)
+    pool = -(-site.queries // MAX_CELLS), -(-site.keys // MAX_CELLS)
+    positions = _positions(explorer, request, before, after)
+    written = _written(explorer, request, before, edits, job)
+    return {
+        "site": site.name,
+        "head": head,
+        "sites": _sites(request, before.sight, after.sight, changes.rows),
+        "groups": site_groups(before.sight),
+        "queries": query_labels(site),
+        "keys": key_labels(site),
+        "pool": list(pool),
+        "maps": pack(changes.maps(site.name, head, pool)),
+        "target": before.target,
+        "output": written,
+        "kind": None if before.predictions is None else before.predictions.kind,
+        "positions": positions,
+        "position": _shown_position(request, positions),
+        "formula": _formula(explorer, request, before, site, head, job),
+        "edits": [repr(x) for x in edits],
+        "sentence": _sentence(edits, positions, written),
+    }
+
+
+def _read(
+    explorer: Explorer, request: EditRequest, target: str | None, edits: list[Edit], job: Job
+) -> Reading:
+    return explorer.recordings.read(
+        request.model, request.text, to=request.to, target=target, edits=edits, job=job
+    )
+
+
+def _baseline(explorer: Explorer, request: EditRequest, job: Job) -> Reading:
+    """The unedited reading; an error for what cannot be edited."""
+    explorer.catalog.run(request.model)  # raises for a saved sight
+    reading = _read(explorer, request, request.target, [], job)
+    if not reading.sight.sites:
+        raise LookError(f"model: needs attention to edit, got {request.model!r} without any")
+    longest = max(max(site.queries, site.keys) for site in reading.sight)
+    if longest > MAX_TOKENS:
+        raise ShapeError(f"text: needs at most {MAX_TOKENS} tokens to be edited, got {longest}")
+    return reading
+
+
+def _chosen(request: WhatIfRequest, sight: Sight) -> tuple[Site, int]:
+    """The site and head to show: of a translator the sharpest cross-attention, else the last."""
+    if request.site is not None:
+        site, head = _joined(sight, request.site), request.head or 0
+    elif any(site.kind == "cross" for site in sight):
+        row = alignment_head(sight)
+        site, head = sight.join(row.site), row.head if request.head is None else request.head
+    else:
+        site, head = sight.join(sight.names[-1]), request.head or 0
+    if head >= site.heads:
+        raise ShapeError(f"head: needs less than {site.heads}, got {head}")
+    return site, head
+
+
+def _joined(sight: Sight, name: str) -> Site:
+    """A site with all its calls: a decoder may attend once per step."""
+    return sight.join(find_site(sight, name).name)
+
+
+def _sites(
+    request: EditRequest, before: Sight, after: Sight, rows: list[Any]
+) -> list[dict[str, Any]]:
+    """Per site and head: how far the map and the output moved."""
+    distances = {(row.site, row.head): row.distance for row in rows}
+    found = []
+    for old, new in zip(before.join_all(), after.join_all(), strict=True):
+        factors = torch.tensor(head_factors(request, old)).view(-1, 1, 1).to(old.out)
+        change = (factors * new.out - old.out)[0].float().flatten(1).norm(dim=-1)
+        share = change / old.out[0].float().flatten(1).norm(dim=-1)
+        found.append(
+            {
+                "name": old.name,
+                "kind": old.kind,
+                "map": [distances[old.name, h] for h in range(old.heads)],
+                "output": [finite(x) for x in share.tolist()],
+            }
+        )
+    return found
+
+
+def _positions(
+    explorer: Explorer, request: EditRequest, before: Reading, after: Reading
+) -> list[dict[str, Any]]:
+    """Predictions per position with the same given text, before and after."""
+    if before.logits is None or after.logits is None:
+        return []
+    comparison = Comparison(before.logits, after.logits)
+    text_model = explorer.catalog.run(request.model).text_model
+    old, new = (x.float().softmax(-1) for x in (before.logits, after.logits))
+    old_ids, _, new_ids, _ = comparison.top(TOP)
+    most = (new - old).abs().argmax(-1)
+    site = before.sight.join(before.sight.names[-1])
+    inputs = query_labels(site) if len(old) == site.queries else [""] * len(old)
+    names = text_model.labels or None
+    name = (lambda i: names[i]) if names else lambda i: text_model.token_names([i])[0]
+    kl, found = comparison.kl.tolist(), []
+    for i in range(len(old)):
+        shown = dict.fromkeys([*old_ids[i].tolist(), *new_ids[i].tolist()])
+        tops = [[name(t), float(old[i, t]), float(new[i, t])] for t in shown]
+        first, then, at = int(old_ids[i, 0]), int(new_ids[i, 0]), int(most[i])
+        found.append(
+            {
+                "position": i,
+                "token": inputs[i],
+                "kl": finite(kl[i]),
+                "before": [name(first), float(old[i, first])],
+                "after": [name(then), float(new[i, then])],
+                "top": tops,
+                "changed_most": {
+                    "token": name(at),
+                    "before": float(old[i, at]),
+                    "after": float(new[i, at]),
+                },
+            }
+        )
+    return found
+
+
+def _shown_position(request: WhatIfRequest, positions: list[dict[str, Any]]) -> int | None:
+    """The position of the request, else the one whose prediction changes most."""
+    if request.position is not None or not positions:
+        return request.position
+    return max(range(len(positions)), key=lambda i: positions[i]["kl"] or 0)
+
+
+def _written(
+    explorer: Explorer, request: EditRequest, before: Reading, edits: list[Edit], job: Job
+) -> dict[str, Any] | None:
+    """What the model writes by itself, before and after; None where it writes nothing."""
+    bare = {k: x for k in ("model", "text", "to") if (x := getattr(request, k)) is not None}
+    given = request.model_dump(include=set(EDIT_FIELDS))
+    old = before.target
+    if old is None or request.target is not None:
+        old = explorer.answer("what-if.output", bare, job)["text"]
+    if old is None:
+        return None
+    new = explorer.answer("what-if.output", bare | given, job)["text"] if edits else old
+    return {"before": old, "after": new}
+
+
+def _write(
+    explorer: Explorer, request: EditRequest, reading: Reading, edits: list[Edit], job: Job
+) -> str | None:
+    run = explorer.catalog.run(request.model)
+    text_model = run.text_model
+    edits = [replace(x, last_key=-1) for x in edits]  # a text that is being written has few keys
+    verb = "" if run.recipe is None else run.recipe.data.verb
+    if verb not in ("translate", "generate"):
+        return None
+    with what_if(run.model, *edits), job.checking(run.model, "writing under the edit"):
+        if verb == "generate":
+            return run.generate(request.text, max_new_tokens=NEW_TOKENS)
+        languages = text_model.tokenizer.languages if text_model.tokenizer else ()
+        to = request.to or next(iter(languages), None)
+        return _translate(text_model, request.text, to, reading)
+
+
+def _translate(text_model: Any, text: str, to: str | None, reading: Reading) -> str:
+    """Greedy; at most twice as long as before, as a damaged model may never end."""
+    from regard.tasks import SearchConfig, TranslationSearch
+
+    limit = 2 * max(site.queries for site in reading.sight if site.name.startswith("decoder")) + 8
+    config = SearchConfig(max_new_tokens=min(100, limit))
+    search = TranslationSearch(text_model.model, text_model.tokenizer, config)
+    found = search([text], [[to]])[0][0][0]
+    return found.text + ("" if found.ended else " …")
+
+
+def _formula(
+    explorer: Explorer, request: EditRequest, before: Reading, site: Site, head: int, job: Job
+) -> dict[str, Any] | None:
+    """Change of the head's output by a closed form, beside the one measured with this site edited.
+
+    Only this site is edited for it: the formula takes its queries, keys and values as given.
+    """
+    form = closed_form(request)
+    if form is None or (request.only_head is not None and head != request.only_head):
+        return None
+    try:
+        effect = form.effect(site)
+    except ShapeError:  # a key that this site does not have
+        return None
+    edited = _read(explorer, request, before.target, [form.edit(site.name)], job)
+    measured = (edited.sight.join(site.name).out - site.out)[0, head].float()
+    predicted = effect.change[0, head].float()
+    first = effect.first_order
+    return {
+        "formula": form.formula,
+        "predicted": predicted.norm(dim=-1).tolist(),
+        "measured": measured.norm(dim=-1).tolist(),
+        "first_order": None if first is None else first[0, head].float().norm(dim=-1).tolist(),
+        "largest_error": float((predicted - measured).abs().max()),
+    }
+
+
+def _sentence(
+    edits: list[Edit], positions: list[dict[str, Any]], written: dict[str, Any] | None
+) -> str:
+    """What changed, in one sentence."""
+    if not edits:
+        return "Nothing is edited: move a slider, drop a head or choose keys."
+    parts = []
+    if written is not None:
+        old, new = (" ".join(written[x].split()) for x in ("before", "after"))
+        same = written["before"] == written["after"]
+        parts.append(
+            f"the output stays “{old}”" if same else f"the output changes from “{old}” to “{new}”"
+        )
+    if positions:
+        changed = sum(row["before"][0] != row["after"][0] for row in positions)
+        parts.append(f"the most likely token changes at {changed} of {len(positions)} positions")
+        worst = max(positions, key=lambda row: row["kl"] or 0)
+        most = worst["changed_most"]
+        parts.append(
+            f"most of all after “{_bare(worst['token'])}”, where “{_bare(most['token'])}” "
+            f"goes from {most['before']:.3f} to {most['after']:.3f}"
+        )
+    text = "; ".join(parts) or "the maps changed"
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _bare(token: str) -> str:
+    return token.strip() or token
