@@ -40,7 +40,7 @@ class Client:
         self.host = address.removeprefix("http://")
         name, _, port = self.host.rpartition(":")
         self.socket = socket.create_connection((name, int(port)), timeout=20)
-        self.received = b""
+        self.received, self.method = b"", ""
 
     def __enter__(self) -> "Client":
         return self
@@ -52,6 +52,7 @@ class Client:
         self, method: str, path: str, body: bytes | dict[str, Any] = b"", **headers: str | None
     ) -> "Client":
         """Send a request; `x_regard=None` leaves a header out, and so on."""
+        self.method = method
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"host": self.host, "x_regard": "1", "content_length": str(len(content))} | headers
         lines = [f"{k.replace('_', '-')}: {v}" for k, v in given.items() if v is not None]
@@ -74,7 +75,7 @@ class Client:
         head, _, rest = self.read_until(b"\r\n\r\n").partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}
-        length = int(headers.get("content-length", 0))
+        length = 0 if self.method == "HEAD" else int(headers.get("content-length", 0))
         while len(rest) < length and (piece := self.socket.recv(65536)):
             rest += piece
         return int(first.split()[1]), headers, rest

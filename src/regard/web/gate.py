@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 MAX_BODY, MAX_JSON = 64 << 20, 8 << 20  # bytes of a file and of any other body
-FILE_PATHS = ("/classify", "/transcribe", "/explore/upload")  # their bodies are files
+# their bodies are files, or what a page has to save
+FILE_PATHS = ("/classify", "/transcribe", "/explore/upload", "/explore/offline")
 PAGE_HEADER = "x-regard"  # sent by the page with every request; no other origin may add it
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 Scope = dict[str, Any]

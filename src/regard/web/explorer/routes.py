@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.exceptions import HTTPException
 
 from regard.errors import ConfigError, RegardError
 from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
@@ -20,6 +22,8 @@ from regard.web.worker import Busy, Worker
 PATIENCE = 0.4  # seconds before progress is reported instead of waiting for the answer
 PROGRESS_SECONDS = 0.2  # between two reports
 MAX_OFFLINE_ANSWERS = 400
+# a file to keep: on the origin of the server it must not be opened, its scripts are inline
+SAVED_PAGE = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
 
 
 def add_explorer(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
@@ -31,21 +35,32 @@ def add_explorer(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
     @app.post("/explore/upload")
     async def upload(request: Request) -> dict[str, str]:
         """Keep the file in the body; the answer has the name to ask with."""
-        content = b""
+        content = bytearray()
         async for chunk in request.stream():
             content += chunk
             if len(content) > MAX_UPLOAD:
                 raise ConfigError(f"file: needs at most {MAX_UPLOAD} bytes, got more")
-        return {"file": explorer.upload(content)}
+        return {"file": explorer.upload(bytes(content))}
 
     @app.post("/explore/offline")
     async def offline(request: Request) -> Response:
         """One HTML file with a view and the answers that the page has got for it."""
         body = await _json(request)
-        answers = body.get("answers", []) if isinstance(body, dict) else None
-        if not isinstance(answers, list) or len(answers) > MAX_OFFLINE_ANSWERS:
-            raise ConfigError(f"answers: needs a list of at most {MAX_OFFLINE_ANSWERS}")
-        return Response(offline_page(str(body.get("state", "")), answers), media_type="text/html")
+        answers = body.get("answers")
+        is_list = isinstance(answers, list) and all(isinstance(x, dict) for x in answers)
+        if not is_list or len(answers) > MAX_OFFLINE_ANSWERS:
+            raise ConfigError(f"answers: needs a list of at most {MAX_OFFLINE_ANSWERS} objects")
+        page = await asyncio.to_thread(offline_page, str(body.get("state", "")), answers)
+        return Response(page, media_type="text/html", headers=SAVED_PAGE)
+
+    @app.post("/explore/{name}", include_in_schema=False)
+    async def unknown(name: str) -> Response:
+        """The names that are meant, since no query has this one."""
+        try:
+            find_query(name)
+        except ConfigError as error:
+            raise HTTPException(404, str(error)) from None
+        raise HTTPException(404, f"query: needs a known name, got {name[:40]!r}")
 
 
 def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -> None:
@@ -79,12 +94,20 @@ def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -
 
 async def _json(request: Request) -> Any:
     try:
-        body = json.loads(await request.body())
+        content = await request.body()
+        body = json.loads(content, parse_float=_finite_float, parse_constant=_finite_float)
     except (ValueError, RecursionError):
         raise ConfigError("body: needs JSON, got something else") from None
     if not isinstance(body, dict):
-        raise ConfigError(f"body: needs an object, got a {type(body).__name__}")
+        raise ConfigError(f"body: needs an object, got {type(body).__name__}")
     return body
+
+
+def _finite_float(text: str) -> float:
+    """A number of JSON, which has no NaN and no infinity, whatever Python's reader allows."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
 
 
 async def _response(request: Request, job: Job, future: Future, media_type: str | None) -> Response:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request, Response
 
+from regard.errors import ConfigError
+
 FOLDER = Path(__file__).parents[1] / "page"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -70,14 +72,14 @@ def add_page(app: FastAPI) -> None:
     """Serve the files of the page."""
 
     def serve(request: Request) -> Response:
-        file = page_files()[request.url.path]
+        file = page_files()[request.scope["path"]]
         headers = HEADERS | {"ETag": file.etag}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
         return Response(file.content, media_type=file.content_type, headers=headers)
 
     for url in page_files():
-        app.add_api_route(url, serve, methods=["GET"], include_in_schema=False)
+        app.add_api_route(url, serve, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 def offline_page(state: str, answers: list[dict[str, Any]]) -> str:
@@ -93,17 +95,43 @@ def offline_page(state: str, answers: list[dict[str, Any]]) -> str:
         for url, file in files.items()
         if url.endswith(".js")
     }
-    saved = json.dumps({"state": state, "answers": answers}, ensure_ascii=False, allow_nan=False)
+    style, imports = files["/page/app.css"].content.decode(), json.dumps({"imports": modules})
+    start = 'import "regard/app.js";'
+    policy = _policy([imports, start], style)
     page = files["/"].content.decode()
     page = re.sub(r'<link rel="(stylesheet|icon)"[^>]*>\s*', "", page)
     page = re.sub(r'<script type="module"[^>]*></script>\s*', "", page)
     head = (
-        f"<style>{files['/page/app.css'].content.decode()}</style>\n"
-        f'<script type="importmap">{json.dumps({"imports": modules})}</script>\n'
-        f'<script type="application/json" id="saved">{_inside_script(saved)}</script>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<style>{style}</style>\n"
+        f'<script type="importmap">{imports}</script>\n'
+        f'<script type="application/json" id="saved">{_saved(state, answers)}</script>\n'
     )
     page = page.replace("</head>", head + "</head>")
-    return page.replace("</body>", '<script type="module">import "regard/app.js";</script></body>')
+    return page.replace("</body>", f'<script type="module">{start}</script></body>')
+
+
+def _policy(scripts: list[str], style: str) -> str:
+    """Only this code runs, and nothing is loaded or sent."""
+    hashes = " ".join(map(_source_hash, scripts))
+    return (
+        f"default-src 'none'; script-src {hashes} data:; style-src {_source_hash(style)}; "
+        "img-src blob: data:; media-src blob: data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _source_hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _saved(state: str, answers: list[dict[str, Any]]) -> str:
+    """JSON in ASCII that cannot end the script element that holds it."""
+    try:
+        saved = json.dumps({"state": state, "answers": answers}, allow_nan=False)
+    except (ValueError, RecursionError):
+        raise ConfigError("answers: need JSON of finite numbers, got something else") from None
+    return saved.replace("<", "\\u003c")
 
 
 def _absolute_imports(url: str, file: PageFile) -> str:
@@ -124,8 +152,3 @@ def _absolute_imports(url: str, file: PageFile) -> str:
 
 def _as_data_url(code: str) -> str:
     return f"data:text/javascript;base64,{base64.b64encode(code.encode()).decode()}"
-
-
-def _inside_script(text: str) -> str:
-    """JSON that cannot end the script element that holds it."""
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
