@@ -92,7 +92,7 @@ const shortNumber = (x) => (Math.abs(x) < 0.005 ? "" : x.toFixed(2).replace(/^(-
 const outline = (p, left, top, cell, tall, name) => html`<rect class=${`outline ${name}`} fill="none"
   x=${left + p.column * cell} y=${top + p.row * tall} width=${cell} height=${tall} />`;
 
-// Curves over a common x axis. series: [{name, x: [...], y: [...]}]
+// Curves over a common x axis. series: [{name, x: [...], y: [...]}]; one with points: true is drawn as dots
 export function LineChart({ series, label, xTitle = "", yTitle = "", logX = false, logY = false, height = 240, marks = [] }) {
   useSignal(theme);
   const box = useRef(null), width = useWidth(box);
@@ -120,7 +120,8 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
       <text class="label" x=${(width + margin.left) / 2} y=${height - 4} text-anchor="middle" font-size="11">${xTitle}</text>
       <text class="label" transform=${`translate(11,${(height - margin.bottom) / 2}) rotate(-90)`} text-anchor="middle" font-size="11">${yTitle}</text>
       ${marks.map((m) => html`<line class="mark" x1=${px(m)} x2=${px(m)} y1=${margin.top} y2=${height - margin.bottom} />`)}
-      ${series.map((s, n) => html`<path fill="none" stroke=${LINES[n % LINES.length]} stroke-width="1.8" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]}
+      ${series.map((s, n) => s.points ? usable(s).map((i) => html`<circle cx=${px(s.x[i])} cy=${py(s.y[i])} r="2.6" fill=${LINES[n % LINES.length]} opacity="0.75" />`)
+        : html`<path fill="none" stroke=${LINES[n % LINES.length]} stroke-width="1.8" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]}
         d=${usable(s).map((i, j) => `${j ? "L" : "M"}${px(s.x[i]).toFixed(1)} ${py(s.y[i]).toFixed(1)}`).join("")} />`)}
       ${point && html`<circle cx=${px(point.x[near.i])} cy=${py(point.y[near.i])} r="4" fill=${LINES[near.n % LINES.length]} />`}
     </svg>
@@ -144,7 +145,10 @@ function extent(values) {
 }
 
 function ticks(low, high, isLog) {
-  if (isLog && high - low >= 1) return range(Math.floor(high) - Math.ceil(low) + 1).map((i) => 10 ** (Math.ceil(low) + i));
+  if (isLog && high - low >= 1) {
+    const first = Math.ceil(low), apart = Math.ceil((Math.floor(high) - first + 1) / 9); // at most nine
+    return range(Math.floor((Math.floor(high) - first) / apart) + 1).map((i) => 10 ** (first + i * apart));
+  }
   const raw = (high - low) / 5, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
   const found = [];

@@ -1,0 +1,211 @@
+"""The claims view: statements about sequence models, their verdicts and evidence, run on demand."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import Field
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from regard.claims import CLAIMS, Claim, Result, Trial, Verdict, run_claims, select_claims
+from regard.claims.charts import describe_chart, draw_chart
+from regard.claims.claim import FAMILIES
+from regard.claims.gallery import LABELS
+from regard.claims.results import load_cached, result_from_dict
+from regard.errors import ConfigError, suggestion
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import QueryRequest, Rows, finite, query
+from regard.web.jobs import Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TYPICAL_SECONDS = {False: 1.0, True: 20.0}  # by whether models are trained; for the progress bar
+
+
+class OneRequest(QueryRequest):
+    """A claim by its id."""
+
+    claim: str = Field(max_length=10)
+
+
+class ClaimsRequest(QueryRequest):
+    """What to list, and the claim to open."""
+
+    family: str | None = Field(None, max_length=2)
+    verdict: str | None = Field(None, max_length=20)
+    search: str | None = Field(None, max_length=200)
+    claim: str | None = Field(None, max_length=10)
+
+
+def claims_table(answer: dict[str, Any]) -> Rows:
+    """One row per claim, or the numbers of the open one."""
+    if answer["open"]:
+        return evidence_table(answer["open"])
+    names = ("id", "family", "statement", "verdict", "source")
+    return [names, *([claim[name] for name in names] for claim in answer["claims"])]
+
+
+def evidence_table(answer: dict[str, Any]) -> Rows:
+    """One row per number of the evidence, after the verdicts."""
+    measures = answer["evidence"]["measures"] if answer["evidence"] else []
+    return [
+        ["name", "value", "low", "high"],
+        ["declared", answer["verdict"], "", ""],
+        ["found", answer["found"] or "", "", ""],
+        *([m["name"], m["value"], m["low"], m["high"]] for m in measures),
+    ]
+
+
+def claims_figure(answer: dict[str, Any]) -> "Figure":
+    """The picture of the open claim, or how many claims have which verdict."""
+    if answer["open"]:
+        return evidence_figure(answer["open"])
+    from regard.claims import Bars
+
+    counts = Counter(claim["verdict"] for claim in answer["claims"])
+    return draw_chart(Bars({name: counts[name] for name in get_args(Verdict)}, y_label="claims"))
+
+
+def evidence_figure(answer: dict[str, Any]) -> "Figure":
+    """The picture of the evidence."""
+    if not answer["evidence"]:
+        raise ConfigError(f"claim: needs one that was run, got {answer['id']}; try claims.run")
+    evidence = result_from_dict(answer).evidence
+    assert evidence is not None
+    return draw_chart(evidence.chart, f"{answer['id']}: {LABELS[answer['found']]}")
+
+
+@query("claims", ClaimsRequest, table=claims_table, figure=claims_figure, is_cached=False)
+def claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[str, Any]:
+    """The claims of a family, a verdict or a search, and one of them in detail."""
+    known: list[Claim] = select_claims([])
+    _check_choice("family", request.family, FAMILIES)
+    _check_choice("verdict", request.verdict, get_args(Verdict))
+    found = [claim for claim in known if _matches(claim, request)]
+    families, verdicts = Counter(c.id[0] for c in known), Counter(c.verdict for c in known)
+    return {
+        "claims": [_summary(claim) for claim in found],
+        "total": len(known),
+        "families": [{"letter": x, "title": FAMILIES[x], "count": families[x]} for x in families],
+        "verdicts": [
+            {"name": x, "label": LABELS[x], "count": verdicts[x]} for x in get_args(Verdict)
+        ],
+        "open": None if request.claim is None else _details(_known(request.claim, job)),
+    }
+
+
+@query("claims.one", OneRequest, table=evidence_table, figure=evidence_figure, is_cached=False)
+def one(explorer: Explorer, request: OneRequest, job: Job) -> dict[str, Any]:
+    """A claim with its evidence; one that trains models has evidence only if it was run before."""
+    return _details(_known(request.claim, job))
+
+
+@query("claims.run", OneRequest, table=evidence_table, figure=evidence_figure, is_cached=False)
+def run(explorer: Explorer, request: OneRequest, job: Job) -> dict[str, Any]:
+    """Run the fast version of a claim's experiment now."""
+    return _details(_run(_find(request.claim), job))
+
+
+# ---- selection
+
+
+def _check_choice(name: str, value: str | None, known: Any) -> None:
+    if value is not None and value not in known:
+        near = suggestion(value, known)
+        raise ConfigError(f"{name}: needs one of {', '.join(known)}, got {value!r}{near}")
+
+
+def _matches(claim: Claim, request: ClaimsRequest) -> bool:
+    if request.family not in (None, claim.id[0]) or request.verdict not in (None, claim.verdict):
+        return False
+    texts = (claim.id, claim.statement, claim.condition, claim.correction, claim.remark)
+    text = " ".join(texts).lower()
+    return all(word in text for word in (request.search or "").lower().split())
+
+
+def _find(name: str) -> Claim:
+    if name.upper() not in CLAIMS:
+        near = suggestion(name.upper(), CLAIMS, cutoff=0.4)
+        raise ConfigError(f"claim: needs an id such as A1, got {name!r}{near}")
+    return CLAIMS[name.upper()]
+
+
+# ---- running
+
+
+def _known(name: str, job: Job) -> Result:
+    """What is stored of a claim; quick ones are run if nothing is."""
+    claim = _find(name)
+    if claim.experiment is None:
+        return Result(id=claim.id)
+    stored = load_cached(claim.id, Trial())
+    if stored is None and not claim.trained:
+        return _run(claim, job)
+    return stored or Result(id=claim.id)
+
+
+def _run(claim: Claim, job: Job) -> Result:
+    with _reporting(job, claim):
+        [result] = run_claims([claim], use_cache=False)
+    job.check()  # a cancelled experiment ends as one that failed
+    return result
+
+
+@contextmanager
+def _reporting(job: Job, claim: Claim) -> Iterator[None]:
+    """Check and report at each forward pass of a module in this thread.
+
+    How far an experiment is cannot be known; the bar shows the share of its typical time.
+    """
+    start, thread, typical = time.monotonic(), threading.get_ident(), TYPICAL_SECONDS[claim.trained]
+    calls, last = 0, start
+
+    def report(*_: Any) -> None:
+        nonlocal calls, last
+        if threading.get_ident() != thread:
+            return
+        calls += 1
+        now = time.monotonic()
+        if now - last > 0.1:
+            last, seconds = now, now - start
+            text = f"running {claim.id}: {seconds:.0f} s, {calls:,} calls of layers"
+            job.report(seconds / (seconds + typical), text)
+
+    job.report(0.0, f"running {claim.id}")
+    hook = register_module_forward_pre_hook(report)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+# ---- answers
+
+
+def _summary(claim: Claim) -> dict[str, Any]:
+    names = ("id", "family", "statement", "verdict", "source", "trained")
+    return {name: getattr(claim, name) for name in names}
+
+
+def _details(result: Result) -> dict[str, Any]:
+    claim, evidence = result.claim, result.evidence
+    return _as_json(result.to_dict()) | {
+        "family": claim.family,
+        "code": claim.code,
+        "can_run": claim.experiment is not None,
+        "labels": {str(name): label for name, label in LABELS.items()},
+        "picture": describe_chart(evidence.chart) if evidence else "",
+    }
+
+
+def _as_json(x: Any) -> Any:
+    """JSON has no infinity and no NaN."""
+    if isinstance(x, float):
+        return finite(x)
+    if isinstance(x, dict):
+        return {name: _as_json(value) for name, value in x.items()}
+    return [_as_json(value) for value in x] if isinstance(x, list | tuple) else x
