@@ -5,9 +5,9 @@ import { format, html, showToken, useRef, useWidth } from "../lib/dom.js";
 export function Bars({ rows, label, max, show = (x) => format(x, 4) }) {
   const box = useRef(null), width = useWidth(box, 320);
   const below = Math.max(0, ...rows.map(([, x]) => -x)), above = max ?? Math.max(1e-30, ...rows.map(([, x]) => x)), signed = below > 0;
-  const names = Math.min(0.5 * width, 14 + 7.2 * Math.max(4, ...rows.map(([name]) => showToken(name).length)));
+  const names = Math.min(0.5 * width, 16 + 7.8 * Math.max(4, ...rows.map(([name]) => showToken(name).length)));
   const room = Math.max(30, width - names - 62), unit = room / (below + above), zero = names + below * unit;
-  const most = Math.floor((names - 10) / 7), tall = 21;
+  const most = Math.floor((names - 12) / 7.4), tall = 21;
   const short = (name) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
   return html`<div ref=${box}><svg class="drawing bars" width=${width} height=${rows.length * tall + 4} role="list" aria-label=${label}>
     ${signed && html`<line class="grid" x1=${zero} x2=${zero} y1="0" y2=${rows.length * tall} />`}

@@ -45,7 +45,7 @@ export function HeadGrid({ answer, site, head, statistic, onSelect }) {
   const numbers = useMemo(() => new Map(answer.heads.map((h) => [`${h.site} ${h.head}`, h])), [answer]);
   const [field, , full] = statistic;
   const most = full ?? Math.max(1e-9, ...answer.heads.map((h) => h[field] ?? 0));
-  const columns = Math.max(...answer.sites.map((s) => s.heads)), left = 46, gap = 7;
+  const columns = Math.max(...answer.sites.map((s) => s.heads)), left = 54, gap = 7;
   const cell = clamp((width - left) / columns - gap, 20, 74), roomy = cell >= 34, tall = cell + (roomy ? 30 : 10);
   const groups = groupSites(answer.sites), order = groups.flatMap(([, sites]) => sites);
   const press = (event) => {
@@ -70,7 +70,7 @@ export function HeadGrid({ answer, site, head, statistic, onSelect }) {
       <title>${`${s.name}, head ${h}: ${row?.type}. ${row?.words}`}</title>
       <rect class="frame" x=${x} y=${top} width=${cell} height=${cell} />
       <image x=${x} y=${top} width=${cell} height=${cell} preserveAspectRatio="none" class="pixels" href=${href} />
-      ${roomy && html`<text x=${x} y=${top + cell + 11} font-size="10">${row?.type}</text>`}
+      ${roomy && html`<text x=${x} y=${top + cell + 11} font-size="10">${row?.type.slice(0, Math.floor(cell / 5))}</text>`}
       <rect class="track" x=${x} y=${bar} width=${roomy ? cell - 27 : cell} height="4" rx="2" /><rect class="bar" x=${x} y=${bar} width=${share * (roomy ? cell - 27 : cell)} height="4" rx="2" />
       ${roomy && html`<text x=${x + cell} y=${bar + 5} text-anchor="end" font-size="10">${shortNumber(value)}</text>`}
       ${on && html`<rect class="outline" x=${x - 2} y=${top - 2} width=${cell + 4} height=${cell + 4} rx="3" fill="none" />`}</g>`;

@@ -66,7 +66,7 @@ function Input({ params, model, body, cleared, setCleared, needsTarget }) {
   const change = (changes) => { setCleared(false); setParams(changes); };
   const clean = { site: null, head: null, query: null, key: null, position: null, target: null };
   return html`<section class="panel" aria-label="Input"><div class="row">
-      <${ModelSelect} value=${model.name} onChange=${(name) => change({ ...clean, model: name })} />
+      <${ModelSelect} value=${model.name} onChange=${(name) => change({ ...clean, model: name, text: model.examples.includes(body.text) ? null : params.text })} />
       ${model.languages.length > 0 && html`<${Select} label="Translate to" value=${body.to} options=${model.languages.map((x) => [x, languageName(x)])}
         onChange=${(to) => change({ to })} />`}
       ${model.kind !== "sight" && html`<label class="field grow"><span>Text</span><textarea dir="auto" rows=${Math.min(6, body.text.split("\n").length)}
@@ -90,12 +90,17 @@ function Output({ answer, params }) {
   const isPair = answer.output !== null && last?.kind === "cross";
   const at = positionOf(answer, params);
   const row = found?.rows[found.positions.indexOf(at)];
-  const select = (position) => setParams({ position: String(position) });
+  const select = (position) => setParams({ position: String(position), ...(isPair ? {} : { key: String(position), query: null, tab: null }) });
+  // what removing a read token does is asked of an attention that reads it
+  const readers = answer.sites.filter((s) => s.keys === last?.keys && s.key_tokens.join() === last.key_tokens.join()).map((s) => s.name);
+  const remove = (key) => setParams({ key: String(key), query: null, tab: null, ...(readers.includes(params.site) ? {} : { site: last.name }) });
   const titles = { "next token": "Next token", token: "Token here", tag: "Tag", class: "Class" };
-  const where = perToken ? ` after “${showToken(last.query_tokens[at] ?? String(at))}”` : "";
+  const token = perToken && last.query_tokens[at];
+  const where = !perToken ? "" : token === undefined ? ` after position ${at}` : ` after “${showToken(token)}”`;
   return html`<div class="columns text-out"><section class="panel" aria-label="Tokens">
       ${answer.output !== null && html`<p class="big" dir="auto" aria-label="Output">${answer.output}</p>`}
-      ${isPair && html`<h3>Read</h3><${Tokens} tokens=${last.key_tokens} label="Tokens read" onSelect=${(key) => setParams({ key: String(key), site: last.kind === "cross" ? params.site : null })} />`}
+      ${isPair && html`<h3>Read</h3><${Tokens} tokens=${last.key_tokens} label="Tokens read" onSelect=${remove} />
+        <p class="faint">Click one to see what removing it changes.</p>`}
       <h3>${isPair ? "Written" : "Tokens"} <span class="faint">${(last ?? first)?.queries ?? 0}</span></h3>
       ${last && html`<${Tokens} tokens=${last.query_tokens} label=${isPair ? "Tokens written" : "Tokens"} selected=${perToken ? at : -1} onSelect=${select} />`}
       ${last?.queries > MAX_TOKENS && html`<p class="faint">The first ${MAX_TOKENS} of ${last.queries} tokens.</p>`}</section>
