@@ -10,6 +10,8 @@ MAX_BODY, MAX_JSON = 64 << 20, 8 << 20  # bytes of a file and of any other body
 # their bodies are files, or what a page has to save
 FILE_PATHS = ("/classify", "/transcribe", "/explore/upload", "/explore/offline")
 PAGE_HEADER = "x-regard"  # sent by the page with every request; no other origin may add it
+SUBPROTOCOL = "regard"  # of WebSockets; the page offers its token beside it, in hexadecimal
+TOKEN_SUBPROTOCOL = "regard.token."
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -27,7 +29,8 @@ class Gate:
         app: the application behind it.
         paths: that it serves runs at.
         hosts: allowed Host headers, without port.
-        token: required as `Authorization: Bearer …`; None requires none.
+        token: required as `Authorization: Bearer …` or, since a browser cannot set headers of
+            a WebSocket, as one of its subprotocols; None requires none.
         max_body: bytes of a body that is a file; of others at most MAX_JSON.
         open_paths: that need no token: the code of the page, which is no secret.
     """
@@ -76,13 +79,24 @@ class Gate:
         elif self.token is not None and scope["path"] in self.open_paths:
             return None
         if self.token is not None:
-            given = headers.get("authorization", "").removeprefix("Bearer ")
+            given = _given_token(scope, headers)
             if not hmac.compare_digest(given.encode(), self.token.encode()):
                 return 401, "authorization: needs the server's token, got another or none"
         length, limit = headers.get("content-length", "0"), self._limit(scope)
         if not length.isdecimal() or int(length[:20]) > limit:
             return 413, f"body: needs at most {limit} bytes, got {length[:20]}"
         return None
+
+
+def _given_token(scope: Scope, headers: dict[str, str]) -> str:
+    """The token of a request; never from its URL, which servers and proxies log."""
+    if "authorization" in headers or scope["type"] != "websocket":
+        return headers.get("authorization", "").removeprefix("Bearer ")
+    for name in headers.get("sec-websocket-protocol", "").split(","):
+        if name.strip().startswith(TOKEN_SUBPROTOCOL):
+            with suppress(ValueError):
+                return bytes.fromhex(name.strip().removeprefix(TOKEN_SUBPROTOCOL)).decode()
+    return ""
 
 
 class BodyTooLarge(Exception):  # noqa: N818

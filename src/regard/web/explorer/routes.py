@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from regard.errors import ConfigError, RegardError
 from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
+from regard.web.explorer.sound_stream import add_sound_stream
 from regard.web.explorer.static_files import add_page, offline_page
 from regard.web.jobs import Job
 from regard.web.worker import Busy, Worker
@@ -31,6 +32,7 @@ def add_explorer(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
     add_page(app)
     for name in query_names():
         _add_query(app, explorer, worker, find_query(name))
+    add_sound_stream(app, explorer, worker)
 
     @app.post("/explore/upload")
     async def upload(request: Request) -> dict[str, str]:

@@ -1,3 +1,207 @@
-import { html } from "../lib/dom.js";
-export const hint = "Not here yet.";
-export function View() { return html`<p>Not here yet.</p>`; }
+// Sound: what a recogniser hears, writes and attends to, on one time axis.
+import { clamp, format, html, range, useEffect, useMemo, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
+import { unpack, useAsk } from "../lib/api.js";
+import { colourScale, theme } from "../lib/colours.js";
+import { paint } from "../lib/draw.js";
+import { FileInput } from "../lib/files.js";
+import { offline, setParams } from "../lib/state.js";
+import { Message, models, ModelSelect, pickModel, Select, Slider } from "../lib/widgets.js";
+import { LiveText, Recorder } from "./sound-recorder.js";
+
+export const hint = "Key a text, record, or choose a recording: see what the model hears, when it writes, and what it attends to.";
+export const csv = (params) => ["sound", request(params, params.model ?? pickModel(models.peek(), null, "sound")?.name)];
+
+const TEXT = "CQ DE REGARD", SAMPLES = ["SOS", TEXT, "PARIS PARIS", "73 GOOD NIGHT"];
+const number = (x, fallback) => Number(x ?? fallback);
+const recording = (p, model) => (p.file ? { model, file: p.file }
+  : { model, text: p.text ?? TEXT, wpm: number(p.wpm, 22), pitch: number(p.pitch, 600), snr: number(p.snr, 12), seed: number(p.seed, 0) });
+const request = (p, model) => ({ ...recording(p, model), ...(p.site ? { site: p.site } : {}), ...(p.head ? { head: Number(p.head) } : {}) });
+
+export function View({ params }) {
+  const list = useSignal(models), model = pickModel(list, params.model, "sound");
+  const [problem, setProblem] = useState(""), [live, setLive] = useState(null);
+  const { answer, error, loading } = useAsk("sound", request(params, model?.name), { skip: !model, delay: 250 });
+  const { answer: audio } = useAsk("sound.audio", recording(params, model?.name), { skip: !model || Boolean(error), delay: 300 });
+  const player = usePlayer(audio?.wav, params, answer);
+  useSignal(theme);
+  useEffect(() => setProblem(""), [params.file, params.text, model?.name]);
+  if (list && !model) return html`<p class="error">No model here transcribes audio; start with regard serve morse.</p>`;
+  return html`<div class="columns input">
+    <section class="panel" aria-label="Recording"><div class="row">
+        <${ModelSelect} value=${model?.name} reads="sound" onChange=${(m) => setParams({ model: m, site: null, head: null })} />
+        <${FileInput} label="Choose or drop a recording" accept="audio/*,.wav,.flac,.ogg" onFile=${(file) => setParams({ file, at: null })} onError=${setProblem} />
+        <${Recorder} model=${model?.name} live=${live} setLive=${setLive} onProblem=${setProblem} /></div>
+      <${Keyer} params=${params} />
+      <${Message} error=${problem} /></section>
+    <section class="panel" aria-label="Text" aria-live="polite">${live ? html`<${LiveText} live=${live} />`
+    : html`<${Message} error=${error} loading=${loading && !answer} />${answer && !error && html`<${Transcript} answer=${answer} />`}`}</section></div>
+    ${answer && !error && !live && html`<${Timeline} answer=${answer} player=${player} /><${AttentionMap} answer=${answer} player=${player} />`}`;
+}
+
+// Morse code of any text; hidden values are those of the link.
+function Keyer({ params }) {
+  const [draft, setDraft] = useState(params.text ?? TEXT);
+  useEffect(() => setDraft(params.text ?? TEXT), [params.text]);
+  if (offline) return null;
+  const show = (changes) => setParams({ file: null, at: null, ...changes });
+  const type = (text) => { setDraft(text); if (text.trim()) show({ text }); };
+  const pitch = (name, label, fallback, min, max, step, unit) => html`<${Slider} label=${label} value=${number(params[name], fallback)} min=${min} max=${max} step=${step}
+    onInput=${(x) => show({ [name]: x })} show=${(x) => `${x} ${unit}`} />`;
+  return html`<label class="field keyer"><span>Type a text, hear it keyed as Morse code</span>
+      <input type="text" maxlength="60" value=${draft} onInput=${(e) => type(e.target.value)} /></label>
+    <div class="chips" role="group" aria-label="Samples">${SAMPLES.map((t) => html`<button onClick=${() => show({ text: t })} aria-pressed=${!params.file && t === (params.text ?? TEXT)}>${t}</button>`)}</div>
+    <div class="row sliders">${pitch("wpm", "Speed", 22, 8, 45, 1, "words/min")}${pitch("snr", "Tone over noise", 12, -10, 40, 1, "dB")}${pitch("pitch", "Pitch", 600, 250, 1300, 50, "Hz")}</div>`;
+}
+
+function Transcript({ answer }) {
+  const sure = answer.confidence, low = Boolean(answer.warning);
+  return html`<p class="transcript">${answer.text || html`<span class="faint">nothing recognised</span>`}</p>
+    <p class=${low ? "warning" : "faint"} data-value=${sure}>${sure === null ? "This run has no calibrated confidence."
+    : low ? `⚠ ${answer.warning.replace(/^\S+: /, "")}` : `Confidence ${(100 * sure).toFixed(1)} %: the calibrated probability that the text is right.`}</p>
+    ${answer.notes.length > 0 && html`<p class=${answer.is_complete ? "faint" : "warning"}>${answer.notes.join("; ")}.</p>`}
+    ${answer.total_seconds > answer.seconds && html`<p class="faint">The drawings show the first ${Math.round(answer.seconds)} of ${format(answer.total_seconds)} seconds.</p>`}`;
+}
+
+// Position and playback of the recording: {now, playing, toggle, seek}
+function usePlayer(wav, params, answer) {
+  const audio = useRef(null), [playing, setPlaying] = useState(false), [now, setNow] = useState(null);
+  useEffect(() => {
+    if (!wav) return;
+    const url = URL.createObjectURL(new Blob([Uint8Array.from(atob(wav), (c) => c.charCodeAt(0))], { type: "audio/wav" }));
+    const element = audio.current = new Audio(url);
+    const stop = () => setPlaying(false);
+    element.addEventListener("ended", stop);
+    element.addEventListener("pause", stop);
+    setNow(null);
+    return () => { element.removeEventListener("pause", stop); element.pause(); setPlaying(false); URL.revokeObjectURL(url); };
+  }, [wav]);
+  useEffect(() => {
+    if (!playing) return;
+    let frame = requestAnimationFrame(function follow() { setNow(audio.current.currentTime); frame = requestAnimationFrame(follow); });
+    return () => cancelAnimationFrame(frame);
+  }, [playing]);
+  const last = answer?.emissions.at(-1)?.seconds ?? 0, end = answer?.seconds ?? 0;
+  const at = clamp(now ?? number(params.at, last), 0, end);
+  return {
+    now: at, playing, ready: Boolean(wav),
+    seek(seconds) {
+      const to = clamp(Math.round(100 * seconds) / 100, 0, end);
+      if (audio.current) audio.current.currentTime = Math.min(to, audio.current.duration || to);
+      setNow(null);
+      setParams({ at: to });
+    },
+    toggle() {
+      const element = audio.current;
+      if (playing) { element.pause(); setNow(null); setParams({ at: element.currentTime.toFixed(2) }); return; }
+      if (now === null && (params.at === undefined || at >= element.duration - 0.05)) element.currentTime = 0;
+      else element.currentTime = at;
+      element.play().then(() => setPlaying(true)).catch(() => {});
+    },
+  };
+}
+
+const LEFT = 70, ROW = { text: 24, wave: 70, mel: 92, heard: 18 };
+const TOPS = { wave: 30, mel: 108, heard: 208 }, HEIGHT = 252;
+
+// Text, waveform, features, and what the output at the cursor attends to.
+function Timeline({ answer, player }) {
+  const box = useRef(null), width = useWidth(box), inner = width - LEFT - 10;
+  const x = (t) => LEFT + (t / answer.seconds) * inner;
+  const wave = useMemo(() => unpack(answer.wave), [answer]), features = useMemo(() => unpack(answer.features), [answer]);
+  const map = useMemo(() => unpack(answer.map), [answer]), colours = theme.peek();
+  const melUrl = useMemo(() => spectrogram(features), [features, colours]);
+  const row = rowAt(answer, map, player.now), strip = map.values.subarray(row * map.shape[1], (row + 1) * map.shape[1]);
+  const n = wave.shape[1], y = (v) => TOPS.wave + ROW.wave / 2 * (1 - clamp(v, -1, 1)), place = (i) => LEFT + (i + 0.5) / n * inner;
+  const outline = useMemo(() => `M${range(n).map((i) => `${place(i).toFixed(1)} ${y(wave.values[n + i]).toFixed(1)}`).join("L")}L${range(n).reverse()
+    .map((i) => `${place(i).toFixed(1)} ${y(wave.values[i]).toFixed(1)}`).join("L")}Z`, [wave, inner]);
+  const locate = (e) => player.seek((e.clientX - e.currentTarget.getBoundingClientRect().left - LEFT) / inner * answer.seconds);
+  const press = (e) => {
+    const step = { ArrowLeft: -0.1, ArrowRight: 0.1, PageUp: 1, PageDown: -1 }[e.key];
+    if (step) player.seek(player.now + step);
+    else if (e.key === "Home") player.seek(0);
+    else if (e.key === "End") player.seek(answer.seconds);
+    else if (e.key === " " && player.ready) player.toggle();
+    else return;
+    e.preventDefault();
+  };
+  const written = answer.emissions.filter((e) => e.seconds <= player.now + 1e-6).map((e) => e.text).join("").trim();
+  const label = (text, top) => html`<text x=${LEFT - 8} y=${top} text-anchor="end" font-size="11">${text}</text>`;
+  return html`<section class="panel"><div class="row"><button class="primary" disabled=${!player.ready} onClick=${player.toggle}>${player.playing ? "❚❚ Pause" : "▶ Play"}</button>
+      <p class="told">${player.now.toFixed(2)} s of ${answer.seconds.toFixed(2)} s · written so far: <strong>${written || "–"}</strong></p></div>
+    <div ref=${box}><svg class="drawing timeline" width=${width} height=${HEIGHT} tabindex="0" role="slider" aria-label="Position in the recording" aria-valuemin="0" aria-valuemax=${answer.seconds}
+      aria-valuenow=${player.now} aria-valuetext=${`${player.now.toFixed(2)} seconds, written so far: ${written || "nothing"}`}
+      onPointerDown=${locate} onPointerMove=${(e) => e.buttons === 1 && locate(e)} onKeyDown=${press}>
+      ${label("written", 19)}${answer.emissions.map((e) => html`<text class=${e.seconds <= player.now ? "on" : ""} x=${x(e.seconds)} y="20" text-anchor="middle" font-size="14"
+        data-value=${e.seconds}>${e.text}</text>`)}
+      ${label("waveform", TOPS.wave + ROW.wave / 2 + 4)}<path d=${outline} fill="var(--accent)" />
+      ${label("log-mel", TOPS.mel + ROW.mel / 2 + 4)}<image x=${LEFT} y=${TOPS.mel} width=${inner} height=${ROW.mel} preserveAspectRatio="none" class="pixels" href=${melUrl} />
+      ${label("attends to", TOPS.heard + 13)}<image x=${LEFT} y=${TOPS.heard} width=${inner} height=${ROW.heard} preserveAspectRatio="none" class="pixels" href=${stripUrl(strip)} />
+      ${axis(answer.seconds).map((t) => html`<text x=${x(t)} y=${HEIGHT - 8} text-anchor="middle" font-size="11">${t} s</text>`)}
+      <line class="playhead" x1=${x(player.now)} x2=${x(player.now)} y1="0" y2=${HEIGHT - 22} /></svg></div>
+    <p class="faint">Log-mel energies in ${features.shape[1]} bands, normalised as the model gets them, with a second of silence at the end. “Attends to” is one row of the map below:
+      what the output at the cursor looks back at. Letters stand where they are decided, which is after they were heard.</p></section>`;
+}
+
+const rowAt = (answer, map, now) => clamp(Math.floor(now / answer.seconds * answer.outputs / answer.pool), 0, map.shape[0] - 1);
+const axis = (seconds) => { const step = [0.5, 1, 2, 5, 10, 20].find((s) => seconds / s <= 8) ?? 30; return range(Math.floor(seconds / step) + 1).map((i) => i * step); };
+const largest = (values) => values.reduce((a, b) => Math.max(a, b), 1e-30);
+// Weights on a square-root scale: most of them are small.
+function rooted(max) { const colour = colourScale({ max: Math.sqrt(max) }); return (w) => colour(Math.sqrt(w)); }
+const stripUrl = (values) => paint(values, 1, values.length, rooted(largest(values))).toDataURL();
+
+function spectrogram({ shape: [frames, mels], values }) {
+  const low = values.reduce((a, b) => Math.min(a, b), Infinity), colour = colourScale({ max: largest(values) - low });
+  const at = (i) => values[(i % frames) * mels + mels - 1 - Math.floor(i / frames)]; // low bands at the bottom
+  return paint(range(frames * mels), mels, frames, (i) => colour(at(i) - low)).toDataURL();
+}
+
+// Output × heard frame of one head; while the recording plays it grows with it.
+function AttentionMap({ answer, player }) {
+  const map = useMemo(() => unpack(answer.map), [answer]), [rows, columns] = map.shape, colours = theme.peek();
+  const url = useMemo(() => paint(map.values, rows, columns, rooted(largest(map.values))).toDataURL(), [map, colours]);
+  const box = useRef(null), side = Math.min(useWidth(box) - 62, 460), [cursor, setCursor] = useState(null);
+  const row = rowAt(answer, map, player.now), at = cursor ?? { row, column: best(map, row, columns) };
+  const second = (i, n) => (i + 0.5) / n * answer.seconds;
+  const locate = (e) => { const b = e.currentTarget.getBoundingClientRect(); return { row: clamp(Math.floor((e.clientY - b.top - 6) / side * rows), 0, rows - 1), column: clamp(Math.floor((e.clientX - b.left - 52) / side * columns), 0, columns - 1) }; };
+  const press = (e) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[e.key];
+    if (step) setCursor({ row: clamp(at.row + step[0], 0, rows - 1), column: clamp(at.column + step[1], 0, columns - 1) });
+    else if (e.key === "Enter" || e.key === " ") player.seek(second(at.row, rows));
+    else return;
+    e.preventDefault();
+  };
+  const site = answer.sites.find((s) => s.name === answer.site), weight = map.values[at.row * columns + at.column];
+  const y = (i) => 6 + i / rows * side, later = player.playing ? y(row + 1) : null;
+  return html`<section class="panel"><h2>Attention map</h2><div class="row">
+      <${Select} label="Layer" value=${answer.site} options=${answer.sites.map((s) => s.name)} onChange=${(s) => setParams({ site: s })} />
+      <${Select} label="Head" value=${answer.head === null ? "" : String(answer.head)} options=${[["", "mean of heads"], ...range(site.heads).map((h) => [String(h), `head ${h}`])]}
+        onChange=${(h) => setParams({ head: h || null })} /></div>
+    <div class="columns"><div ref=${box}><svg class="drawing" width=${side + 60} height=${side + 36} tabindex="0" role="application" aria-roledescription="heat map" aria-label="Attention: output by heard frame. Arrow keys move, Enter sets the position."
+      onMouseMove=${(e) => setCursor(locate(e))} onMouseLeave=${() => setCursor(null)} onBlur=${() => setCursor(null)} onClick=${(e) => player.seek(second(locate(e).row, rows))} onKeyDown=${press}>
+      <image x="52" y="6" width=${side} height=${side} preserveAspectRatio="none" class="pixels" href=${url} />
+      ${later !== null && html`<rect x="52" y=${later} width=${side} height=${Math.max(0, side + 6 - later)} fill="var(--panel)" />`}
+      ${axis(answer.seconds).map((t) => html`<g><text x="46" y=${10 + t / answer.seconds * side} text-anchor="end" font-size="11">${t} s</text>
+        <text x=${52 + t / answer.seconds * side} y=${side + 22} text-anchor="middle" font-size="11">${t} s</text></g>`)}
+      <text x=${52 + side} y=${side + 34} text-anchor="end" font-size="11">heard at →</text><line class="playhead" x1="52" x2=${52 + side} y1=${y(row + 0.5)} y2=${y(row + 0.5)} />
+      ${cursor && html`<rect class="outline cursor" fill="none" x=${52 + cursor.column / columns * side} y=${y(cursor.row)} width=${Math.max(3, side / columns)} height=${Math.max(3, side / rows)} />`}</svg></div><${Thumbnails} answer=${answer} /></div>
+    <p class="told" data-value=${weight}>output at ${second(at.row, rows).toFixed(2)} s, heard at ${second(at.column, columns).toFixed(2)} s: ${format(weight, 4)}</p>
+    <p class="faint">One row per output (downwards), one column per heard frame; each row sums to 1, and nothing above the diagonal has been heard yet. Square-root scale${answer.pool > 1
+    ? `, means of ${answer.pool} × ${answer.pool} cells` : ""}. Click a row to move there; while it plays, the map grows.</p></section>`;
+}
+function best(map, row, columns) { const w = map.values.subarray(row * columns, (row + 1) * columns); return w.indexOf(largest(w)) < 0 ? 0 : w.indexOf(largest(w)); }
+
+// Every head as a small map; one click shows it large.
+function Thumbnails({ answer }) {
+  const colours = theme.peek();
+  const urls = useMemo(() => {
+    const { shape: [, rows, columns], values } = unpack(answer.thumbnails);
+    return range(values.length / rows / columns).map((i) => {
+      const cells = values.subarray(i * rows * columns, (i + 1) * rows * columns);
+      return paint(cells, rows, columns, rooted(largest(cells))).toDataURL();
+    });
+  }, [answer, colours]);
+  let next = 0;
+  return html`<div class="scroll" role="group" aria-label="All heads">${answer.sites.map((s) => html`<div class="image-layer"><span class="mono">${s.name}</span>
+    ${range(s.heads).map((h) => html`<button class="image-thumb" aria-pressed=${s.name === answer.site && h === answer.head} aria-label=${`${s.name}, head ${h}`}
+      onClick=${() => setParams({ site: s.name, head: h })}><img class="pixels" alt="" width="64" height="64" src=${urls[next++]} /><span>${h}</span></button>`)}</div>`)}</div>`;
+}
