@@ -12,6 +12,7 @@ from regard.decode import language_stepper as language
 from regard.decode import stepper
 from regard.decode.cpu import decoder as cpu_decoder
 from regard.decode.gpu import engine
+from regard.inspection.record.look import patched
 from regard.ops import Causal, attend
 from regard.ops.attend import sdpa
 from regard.ops.intercept import BYPASSES, intercepting
@@ -51,6 +52,28 @@ def check_fused_qkv(monkeypatch):
     assert not nn.attention._are_plain(*layers)
     handle.remove()
     assert nn.attention._are_plain(*layers)
+
+
+@torch.no_grad()
+def check_transformers_sdpa(monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**sizes, **layers, attn_implementation="sdpa")
+    model, ids = transformers.LlamaModel(config).eval(), torch.tensor([[3, 4, 5]])
+    want, taken = model(ids)[0], []
+    own = transformers.AttentionInterface()["sdpa"]
+    monkeypatch.setitem(
+        transformers.AttentionInterface._global_mapping,
+        "sdpa",
+        lambda *given, **others: taken.append(1) or own(*given, **others),
+    )
+    with patched(model):
+        with intercepting(counter := Counter()):
+            model(ids)
+        assert (counter.calls, len(taken)) == (2, 0)
+        assert torch.equal(model(ids)[0], want)  # nobody looks: the bits of the model
+        assert (counter.calls, len(taken)) == (2, 2)
 
 
 def check_cpu_decoder(monkeypatch):
@@ -136,7 +159,7 @@ def asks_for_interceptors(node):
 
 def test_every_function_that_checks_for_interceptors_is_registered():
     asking = set()
-    for folder in ("ops", "nn", "models", "decode"):
+    for folder in ("ops", "nn", "models", "decode", "inspection/adapters"):
         for file in (SOURCE / folder).rglob("*.py"):
             module = ".".join(("regard", *file.relative_to(SOURCE).with_suffix("").parts))
             tree = ast.parse(file.read_text())

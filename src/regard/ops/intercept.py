@@ -181,6 +181,12 @@ class Bypass(NamedTuple):
 BYPASSES = (
     Bypass("sdpa", "regard.ops.attend.op", "attend", "the dispatched call of attend"),
     Bypass("fused qkv", "regard.nn.attention", "_are_plain", "three calls of nn.Linear"),
+    Bypass(
+        "transformers sdpa",
+        "regard.inspection.adapters.transformers_attention",
+        "regard_attention_forward",
+        "the dispatched call of attend",
+    ),
     Bypass("cpu decoder", "regard.decode.cpu.decoder", "supports_cpu_decoder", "the model"),
     Bypass("cpu decoder step", "regard.decode.stepper", "TranslatorStepper.step", "the model"),
     Bypass("gpu engine", "regard.decode.gpu.engine", "CudaGraphEngine.ready", "the model"),

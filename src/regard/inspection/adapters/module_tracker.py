@@ -60,6 +60,7 @@ class ModuleTracker:
         # entered per thread
         self.run_contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         self.exit_stack = ExitStack()  # closed when the last run has ended
+        self._callers: dict[tuple[str, bool | None], Caller] = {}  # the latest of each path
         self._here = threading.local()  # .run of the current thread
         self._runs: WeakSet[_Run] = WeakSet()  # of all threads that are alive
         self._lock = threading.RLock()
@@ -75,9 +76,14 @@ class ModuleTracker:
         """The innermost running module; the model itself when none runs."""
         run = self._run
         path, module, crosses = run.frames[-1] if run and run.frames else ("", self.model, None)
-        if crosses is None:
-            crosses = is_cross_attention(path, type(module).__name__)
-        return Caller(self.names[path], path, "cross" if crosses else "self", module)
+        known = self._callers.get((path, crosses))
+        if known is not None and known.module is module:
+            return known
+        guess = crosses is None and is_cross_attention(path, type(module).__name__)
+        kind = "cross" if crosses or guess else "self"
+        caller = Caller(self.names[path], path, kind, module)
+        self._callers[path, crosses] = caller
+        return caller
 
     def includes_call(self, call: Any) -> bool:
         """Whether the model runs in this thread; other calls are not its own."""

@@ -3,7 +3,7 @@
 import inspect
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ from regard.inspection.adapters.mask_parser import (
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.ops import attend, attention_weights, biases
 from regard.ops.autocast import cast_to_autocast, is_autocast
+from regard.ops.intercept import is_intercepted
 from regard.ops.masks import Causal
 
 INTERFACE_NAME = "regard"
@@ -137,10 +138,23 @@ def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
         todo += [m for m in module._modules.values() if m is not None and not isinstance(m, kind)]
 
 
-def regard_attention_forward(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+def regard_attention_forward(
+    module: nn.Module, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
     """The attention function that transformers calls; returns (batch, query, head, value)."""
     with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
-        return _attention_forward(*args, **kwargs)
+        compute = _attention_forward if is_intercepted() else _unwatched_function(module, kwargs)
+        return compute(module, *args, **kwargs)
+
+
+def _unwatched_function(module: nn.Module, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """What computes a call that nobody looks at: the model's SDPA if its mask has that format."""
+    from transformers import AttentionInterface
+
+    entry = _redirected.get(id(vars(module).get("config")))
+    is_sdpa = entry is not None and entry.previous == "sdpa" and not entry.needs_eager_mask
+    returns_maps = kwargs.get("output_attentions")  # SDPA has none
+    return AttentionInterface()["sdpa"] if is_sdpa and not returns_maps else _attention_forward
 
 
 def _attention_forward(
@@ -182,7 +196,7 @@ def _attention_forward(
     terms |= {"scale": scaling, "softcap": softcap, "sinks": s_aux}
     if is_autocast(query):
         query, key, value = cast_to_autocast(query, key, value)
-    out, _ = attend(query, key, value, need_lse=False, dropout=dropout, **terms)
+    out, _ = attend(query, key, value, dropout=dropout, **terms)
     # requested maps are returned, also where transformers with sdpa silently returns none
     maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None
     return out.transpose(1, 2).contiguous(), maps

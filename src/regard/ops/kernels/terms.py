@@ -55,8 +55,10 @@ class KernelTerms(NamedTuple):
     @property
     def is_band(self) -> bool:
         """Whether the mask is a band and nothing else changes the scores: then tiles are plain."""
-        optional = (name for name, default in self._field_defaults.items() if default is None)
-        return all(getattr(self, name) is None for name in optional)
+        return all(getattr(self, name) is None for name in OPTIONAL_TERMS)
+
+
+OPTIONAL_TERMS = [name for name, x in KernelTerms._field_defaults.items() if x is None]
 
 
 def make_kernel_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:

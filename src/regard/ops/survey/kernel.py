@@ -39,23 +39,27 @@ SHARES, PEAKS, SUMS = (with_kernel_result(name) for name in ("shares", "peak", "
 
 def refusal(q: Tensor, k: Tensor, terms: Terms) -> str | None:
     """Why the kernel cannot run on this; None when it can."""
+    found = find_terms(q, k, terms)
+    return found if isinstance(found, str) else None
+
+
+def find_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
+    """The terms as the kernel takes them, or why it cannot run on this."""
     if not (q.is_cuda or INTERPRETED):
         return "Triton needs a CUDA device"
     if q.dtype != k.dtype or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"the kernel needs float32, bfloat16 or float16, got {q.dtype} and {k.dtype}"
     if q.shape[-1] > 256:
         return f"the kernel needs head_dim of at most 256, got {q.shape[-1]}"
-    kernel_terms = make_kernel_terms(to_4d(q), to_4d(k), terms)
-    return kernel_terms if isinstance(kernel_terms, str) else None
+    return make_kernel_terms(to_4d(q), to_4d(k), terms)
 
 
-def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions) -> Survey:
+def survey(
+    q: Tensor, k: Tensor, lse: Tensor, offset: int, terms: KernelTerms, options: SurveyOptions
+) -> Survey:
     """Two launches: the streaming pass, and a light one for shares and peaks."""
     batch, names = q.shape[:-2], options.statistics
-    q4, k4 = to_4d(q), to_4d(k)
-    kernel_terms = make_kernel_terms(q4, k4, terms)
-    assert isinstance(kernel_terms, KernelTerms)
-    arguments = launch_arguments(q4, k4, lse, terms.offset, kernel_terms)
+    arguments = launch_arguments(to_4d(q), to_4d(k), lse, offset, terms)
     values: dict[str, Tensor] = {"packed": lse}  # not read unless a peak is requested
     if names - SHARES:
         values |= _stream(arguments, names)
@@ -72,13 +76,15 @@ def _stream(arguments: dict[str, Any], names: frozenset[str]) -> dict[str, Tenso
     q, queries, keys = inputs.q, inputs.queries, inputs.keys
     sequences = q.shape[0] * q.shape[1]
     sums = torch.zeros(sequences, queries, 4, device=q.device, dtype=torch.float32)
-    packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
+    packed = sums  # not touched unless a peak is requested
+    if names & PEAKS:
+        packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     received = torch.empty(sequences, keys, device=q.device, dtype=torch.float32)
     tile = choose_tile(arguments["HEAD_DIM_PADDED"] * q.element_size())
     # Programs start in order of their ids. Neighbours of one sequence read the same queries and
     # find them in the cache. Under a causal mask the first keys, seen by most queries, make the
     # longest programs; started first, none of them runs alone at the end.
-    allows_future, blocks = arguments["terms"].right > 0, triton.cdiv(keys, tile["BN"])
+    allows_future, blocks = arguments["terms"].right > 0, -(-keys // tile["BN"])
     _survey_kernel[(blocks, sequences) if allows_future else (sequences, blocks)](
         **arguments, SUMS=sums, PEAK=packed, RECEIVED=received,
         ALLOWS_FUTURE=allows_future,
@@ -102,7 +108,7 @@ def _compute_shares(
     values = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
     peak_key = torch.empty(sequences, queries, device=q.device, dtype=torch.int64)
     rows = 16 if INTERPRETED else 64
-    _shares_kernel[(triton.cdiv(queries, rows), sequences)](
+    _shares_kernel[(-(-queries // rows), sequences)](
         **arguments, SHARES=values, PEAK=packed, PEAK_KEY=peak_key, step=values.stride(0),
         first=options.first_keys, radius=options.radius, WANTS_PEAK=peaks, WANTS_SHARES=shares,
         BM=rows, BN=16,

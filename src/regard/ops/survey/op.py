@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from jaxtyping import Float
@@ -96,17 +96,19 @@ def _compute(
     if backend == "reference":
         return reference.survey(q, k, lse, terms, options)
     others = options.statistics - KERNEL_STATISTICS
+    found: list[Any] = [None]  # terms of the kernel
 
     def refusal() -> str | None:
-        reason = _kernel().refusal(q, k, terms)
-        if reason is None and others and backend == "kernel":
-            return f"the kernel does not compute {', '.join(sorted(others))}"
-        return reason
+        found[0] = _kernel().find_terms(q, k, terms)
+        if isinstance(found[0], str):
+            return found[0]
+        names = ", ".join(sorted(others)) if backend == "kernel" else ""
+        return f"the kernel does not compute {names}" if names else None
 
     if not use_kernel(backend, q.is_cuda, refusal):
         return tiled.survey(q, k, lse, terms, options)
     supported = options._replace(statistics=options.statistics - others)
-    result = _kernel().survey(q, k, lse, terms, supported)
+    result = _kernel().survey(q, k, lse, terms.offset, found[0], supported)
     if not others:
         return result
     rest = tiled.survey(q, k, lse, terms, options._replace(statistics=others))
@@ -140,7 +142,7 @@ def _differentiable(
 ) -> Survey:
     """Attach gradients in q, k, lse and a trainable bias, recomputed band by band."""
     names = [name for name in DIFFERENTIABLE_STATISTICS if name in options.statistics]
-    if not names:
+    if not names or not torch.is_grad_enabled():
         return result
 
     def recompute(
