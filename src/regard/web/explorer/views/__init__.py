@@ -10,7 +10,9 @@ from regard.web.explorer.views import (
     text_compare,
     text_head,
     text_parts,
+    time,
     what_if,
+    work,
 )
 
 __all__ = [
@@ -23,5 +25,7 @@ __all__ = [
     "text_compare",
     "text_head",
     "text_parts",
+    "time",
     "what_if",
+    "work",
 ]

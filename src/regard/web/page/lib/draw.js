@@ -133,6 +133,7 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
 
 // Powers of ten from 10⁵ on as such: "1.00e+14" would run into the title of the axis.
 function tickText(v) {
+  if (v === 0) return "0"; // log10 of it is no power
   const power = Math.round(Math.log10(Math.abs(v)));
   if (Math.abs(power) < 5 || Math.abs(v / 10 ** power - 1) > 1e-9) return format(v);
   return `10${[...String(power)].map((d) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(d)]).join("")}`;

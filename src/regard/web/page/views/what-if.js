@@ -16,10 +16,11 @@ const runs = (m) => m.kind !== "sight";
 const FIRST = { text: "2 hours and 5 minutes", to: "de", where: "decoder.1.cross", drop_keys: "1" };
 
 const textOf = (model, params) => params.text ?? model.examples[0] ?? "";
+const languageOf = (model, params) => params.to ?? (model.languages.includes("de") ? "de" : model.languages[0]);
 
 function bodyOf(model, params) {
   const body = { model: model.name, text: textOf(model, params) };
-  if (model.languages.length) body.to = params.to ?? model.languages[0];
+  if (model.languages.length) body.to = languageOf(model, params);
   if (params.target) body.target = params.target;
   for (const name of TEXTS) if (params[name]) body[name] = params[name];
   for (const name of NUMBERS) if (params[name] !== undefined) body[name] = Number(params[name]);
@@ -41,11 +42,11 @@ export function View({ params }) {
 
 function Loaded({ model, params }) {
   const { answer, error, loading } = useAsk("what-if", bodyOf(model, params), { delay: 40 });
-  return html`<${Input} model=${model} params=${params} />
+  return html`<div><${Input} model=${model} params=${params} />
     <${Message} error=${error} />
     ${answer ? html`<div class="side" aria-busy=${loading}>
       <div class="what-if"><${Result} answer=${answer} params=${params} /></div>
-      <${Controls} answer=${answer} params=${params} /></div>` : html`<${Message} loading=${!error} />`}`;
+      <${Controls} answer=${answer} params=${params} /></div>` : html`<${Message} loading=${!error} />`}</div>`;
 }
 
 const noEdits = Object.fromEntries(EDITS.map((x) => [x, null]));
@@ -56,7 +57,7 @@ function Input({ model, params }) {
   const setText = (text) => setParams({ ...rest, ...noKeys, text }); // positions of another text mean nothing
   return html`<section class="panel"><div class="row">
       <${ModelSelect} value=${model.name} only=${runs} onChange=${setModel} />
-      ${model.languages.length > 0 && html`<${Select} label="Into" value=${params.to ?? model.languages[0]} options=${model.languages} onChange=${(to) => setParams({ to, target: null })} />`}
+      ${model.languages.length > 0 && html`<${Select} label="Into" value=${languageOf(model, params)} options=${model.languages} onChange=${(to) => setParams({ to, target: null })} />`}
       <label class="field grow"><span>Text</span><textarea rows="2" class="code" value=${textOf(model, params)} spellcheck="false"
         onInput=${(e) => setText(e.target.value)}></textarea></label>
     </div>

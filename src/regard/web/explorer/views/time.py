@@ -1,0 +1,280 @@
+"""The time view: gates, states and gradients of recurrent layers, step by step."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from regard.data import Pair, pair_preprocessor
+from regard.errors import ConfigError, FileError, ShapeError
+from regard.inspection import Gates, gradient_norms, look, memory_retention, record_gates
+from regard.models import RecurrentTranslator, RecurrentTranslatorConfig
+from regard.models.registry import get_config
+from regard.ops.recurrence import CellStep, GRUStep, LSTMStep
+from regard.runs.contents import read_recipe
+from regard.runs.text_model import TextModel
+from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.queries import QueryRequest, Rows, TextRequest, pack, query, unpack
+from regard.web.explorer.recall_models import (
+    KEYS,
+    KINDS,
+    LENGTH,
+    NOISE,
+    STEPS,
+    WIDTH,
+    RecallModel,
+    RecallModels,
+    Trained,
+    parse_sequence,
+)
+from regard.web.jobs import Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_TOKENS, MAX_LETTERS = 256, 64
+SEQUENCE = "fgCabehdgafbehcdagfhbcae"  # what the small models read at first
+GATE_NAMES = {
+    "z": "update gate z", "r": "reset gate r", "i": "input gate i", "f": "forget gate f",
+    "o": "output gate o", "candidate": "candidate", "c": "cell c", "h": "state h",
+}  # fmt: skip
+SIGNED = ("candidate", "c", "h")
+MODEL_NAMES = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM", "transformer": "Transformer"}
+
+_recall_models = RecallModels()  # a model depends on its kind and seed only
+
+
+class CompareRequest(QueryRequest):
+    """Letters that four small models read."""
+
+    sequence: str = Field(SEQUENCE, max_length=2 * MAX_LETTERS)
+    seed: int = Field(0, ge=0, le=1000)
+
+
+class TimeRequest(TextRequest):
+    """A text that a recurrent model reads, and the cell and unit that are shown."""
+
+    cell: str | None = Field(None, max_length=200)
+    position: int | None = Field(None, ge=0, lt=MAX_TOKENS)  # of the output that is explained
+    unit: int | None = Field(None, ge=0, lt=100_000)
+    order: Literal["index", "mean"] = "index"  # of the units
+    compare: bool = False  # train the four small models
+    sequence: str | None = Field(None, max_length=2 * MAX_LETTERS)
+    seed: int = Field(0, ge=0, le=1000)
+
+
+@query("time.models", QueryRequest, is_cached=False, priority=-1)
+def time_models(explorer: Explorer, request: QueryRequest, job: Job) -> dict[str, Any]:
+    """The names of the models that have recurrent layers."""
+    names = []
+    for name, entry in explorer.catalog.entries.items():
+        try:
+            if entry.kind == "run":
+                config: Any = read_recipe(entry.path).model
+            elif entry.kind == "model":
+                config = get_config(explorer.catalog.run(name).model)
+            else:
+                continue
+        except FileError:  # damaged, or just being written
+            continue
+        if isinstance(config, RecurrentTranslatorConfig):
+            names.append(name)
+    return {"models": names}
+
+
+def _table(answer: dict[str, Any]) -> Rows:
+    """One row per step and unit of the shown cell."""
+    strips = {strip["name"]: unpack(strip["values"]).tolist() for strip in answer["strips"]}
+    rows: list[list[Any]] = [["cell", "step", "token", "unit", *strips]]
+    for t, token in enumerate(answer["tokens"]):
+        for unit in range(len(next(iter(strips.values()))[t])):
+            values = [x[t][unit] for x in strips.values()]
+            rows.append([answer["cell"], t, token, unit, *values])
+    return rows
+
+
+def _figure(answer: dict[str, Any]) -> "Figure":
+    from regard.inspection import draw
+
+    strips = {strip["name"]: unpack(strip["values"]) for strip in answer["strips"]}
+    return draw.gates(strips, tokens=answer["tokens"])
+
+
+def _related(request: TimeRequest, answer: Any) -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = [("time.models", {})]
+    if request.compare:
+        body = {"sequence": request.sequence or SEQUENCE, "seed": request.seed}
+        found.append(("time.compare", body))
+    return found
+
+
+@query("time", TimeRequest, table=_table, figure=_figure, related=_related)
+def time_view(explorer: Explorer, request: TimeRequest, job: Job) -> dict[str, Any]:
+    """Gates, states and gradients through time of a recurrent model on a text."""
+    run = explorer.catalog.run(request.model)
+    model, text_model = run.model, run.text_model
+    if not isinstance(model, RecurrentTranslator):
+        raise ConfigError(
+            f"model: needs recurrent layers, got {type(model).__name__}; try phrases-gru"
+        )
+    to = request.to or (run.tokenizer and next(iter(run.tokenizer.languages), None))
+    target = text_model.complete_target(request.text, request.target, to)
+    source, full = _encode(text_model, request.text, target or "", to)
+    inputs, names = (source, full[:, :-1]), text_model.token_names
+    longest = max(x.shape[1] for x in inputs)
+    if longest > MAX_TOKENS:
+        raise ShapeError(f"text: needs at most {MAX_TOKENS} tokens, got {longest}")
+    with torch.no_grad(), record_gates(model) as gates:
+        model(*inputs)
+    job.report(0.5, "gradients through time")
+    tokens = {"source": names(source[0].tolist()), "target": names(inputs[1][0].tolist())}
+    cell = _cell(request.cell, gates)
+    step = gates[cell]
+    last = inputs[1].shape[1] - 1
+    position = last if request.position is None else min(request.position, last)
+    return {
+        "target": target,
+        "outputs": names(full[0, 1:].tolist()),
+        "cells": [_describe(name, gates[name]) for name in gates],
+        "cell": cell,
+        "tokens": tokens["source" if cell.startswith("encoder") else "target"],
+        "source": tokens["source"],
+        "inputs": tokens["target"],
+        "strips": _strips(step),
+        "order": _order(step, request.order),
+        "position": position,
+        "gradients": _gradients(model, inputs, position, int(full[0, position + 1])),
+    }
+
+
+def _encode(text_model: TextModel, text: str, target: str, to: str | None) -> tuple[Tensor, Tensor]:
+    """Ids of the source, and of the target with its first and last special token."""
+    if text_model.tokenizer is None:
+        return text_model.encode("text", text), text_model.encode("target", target)
+    ids = pair_preprocessor(text_model.tokenizer)(Pair(text, target, to))
+    return tuple(torch.tensor([ids[x]], device=text_model.device) for x in ("source", "target"))  # pyright: ignore[reportReturnType]
+
+
+def _cell(name: str | None, gates: Gates) -> str:
+    if name is None:
+        return next(iter(gates))
+    if name not in list(gates):
+        raise ConfigError(f"cell: needs one of {', '.join(gates)}, got {name[:80]!r}")
+    return name
+
+
+def _describe(name: str, step: CellStep) -> dict[str, Any]:
+    kind = type(step).__name__.removesuffix("Step")
+    return {"name": name, "kind": kind, "units": step.h.shape[-1]}
+
+
+def _strips(step: CellStep) -> list[dict[str, Any]]:
+    """Every gate and state, (time, unit), and what remains of the memory at the end."""
+    strips = [
+        {"name": GATE_NAMES[name], "signed": name in SIGNED, "values": pack(x[0])}
+        for name, x in step._asdict().items()
+    ]
+    if isinstance(step, GRUStep | LSTMStep):
+        kept = memory_retention(step)[0]
+        strips.append({"name": "memory kept to the end", "signed": False, "values": pack(kept)})
+    return strips
+
+
+def _order(step: CellStep, order: str) -> list[int]:
+    """Units from top to bottom; by mean, those whose first gate is most open come first."""
+    if order == "index":
+        return list(range(step.h.shape[-1]))
+    return step[0][0].mean(0).argsort(descending=True).tolist()
+
+
+def _gradients(
+    model: nn.Module, inputs: tuple[Tensor, Tensor], position: int, token: int
+) -> dict[str, Any]:
+    """Norm of the derivative of one output's logit by each state; a logit does not saturate."""
+    norms = gradient_norms(model, lambda: model(*inputs)[0, position, token])
+    return {
+        name: {
+            "h": x.h[0].tolist(),
+            "c": None if x.c is None else x.c[0].tolist(),
+            "rate": x.rate,
+        }
+        for name, x in norms.time.items()
+    }
+
+
+def _compare_table(answer: dict[str, Any]) -> Rows:
+    rows: list[list[Any]] = [["distance", *(x["name"] for x in answer["models"])]]
+    columns = [x["accuracy"] for x in answer["models"]]
+    return [*rows, *([d, *values] for d, values in enumerate(zip(*columns, strict=True)))]
+
+
+@query("time.compare", CompareRequest, table=_compare_table)
+def compare(explorer: Explorer, request: CompareRequest, job: Job) -> dict[str, Any]:
+    """RNN, GRU, LSTM and Transformer, trained alike to recall one letter, on the same letters."""
+    tokens = parse_sequence(request.sequence)
+    if tokens.shape[1] > MAX_LETTERS:
+        raise ShapeError(f"sequence: needs at most {MAX_LETTERS} letters, got {tokens.shape[1]}")
+    trained = {kind: _recall_models.get(kind, request.seed, job) for kind in KINDS}
+    letters = [(KEYS + NOISE)[i] for i in tokens[0].tolist()]
+    key = int((tokens[0] < len(KEYS)).nonzero()[0])
+    return {
+        "letters": letters,
+        "key": key,
+        "distance": len(letters) - 1 - key,
+        "keys": list(KEYS),
+        "trained": {"length": LENGTH, "steps": STEPS, "width": WIDTH, "seed": request.seed},
+        "models": [
+            {"kind": kind, "name": MODEL_NAMES[kind], **_small_model(x, tokens, key)}
+            for kind, x in trained.items()
+        ],
+    }
+
+
+def _small_model(trained: Trained, tokens: Tensor, key: int) -> dict[str, Any]:
+    model, label = trained.model, int(tokens[0, key])
+    with torch.no_grad():
+        probabilities = model(tokens)[0].softmax(-1)
+    return {
+        "parameters": sum(x.numel() for x in model.parameters()),
+        "accuracy": trained.accuracy,
+        "probabilities": pack(probabilities),
+        # before the capital letter there was nothing to learn
+        "right": [None] * key + probabilities[key:, label].tolist(),
+        "guess": KEYS[int(probabilities[-1].argmax())],
+        "reach": input_gradients(model, tokens, label).tolist(),
+        "strips": _inside(model, tokens),
+    }
+
+
+def input_gradients(model: RecallModel, tokens: Tensor, label: int) -> Tensor:
+    """‖∂ logit of the label at the end / ∂ embedding of each letter‖, (time)."""
+    embedded: list[Tensor] = []
+
+    def keep(module: nn.Module, args: Any, out: Tensor) -> Tensor:
+        embedded.append(out.detach().requires_grad_())
+        return embedded[0]
+
+    hook = model.input_embedding.register_forward_hook(keep)
+    try:
+        with torch.enable_grad():
+            logit = model(tokens)[0, -1, label]
+            (gradient,) = torch.autograd.grad(logit, embedded[0])
+    finally:
+        hook.remove()
+    return gradient[0].norm(dim=-1)
+
+
+@torch.no_grad()
+def _inside(model: RecallModel, tokens: Tensor) -> list[dict[str, Any]]:
+    """Gates and states of a recurrent model, or the attention of the Transformer's last letter."""
+    if model.kind != "transformer":
+        with record_gates(model) as gates:
+            model(tokens)
+        return _strips(gates[next(iter(gates))])
+    with look(model) as sight:
+        model(tokens)
+    last = slice(tokens.shape[1] - 1, tokens.shape[1])
+    rows = torch.cat([site.window(None, last)[0, :, 0] for site in sight])
+    name = "attention of the last letter, one row per head"
+    return [{"name": name, "signed": False, "values": pack(rows.mT)}]
