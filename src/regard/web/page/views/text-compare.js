@@ -13,7 +13,7 @@ export function Compare({ body, answer, site, head, params, model }) {
   const against = kinds.some(([name]) => name === params.vs) ? params.vs : "head";
   const other = chosen(against, params, { body, answer, site, head, model, others });
   const { answer: found, error, loading } = useAsk("text.compare", { ...body, site: site.name, head, ...other }, { delay: 250, skip: other.other_text === "" });
-  return html`<div class="row"><${Choice} label="Compare with" value=${against} options=${kinds} onChange=${(vs) => setParams({ vs })} /></div>
+  return html`<h2>Compare ${site.name}, head ${head} with</h2><div class="row"><${Choice} label="Compare with" value=${against} options=${kinds} onChange=${(vs) => setParams({ vs })} /></div>
     <div class="row">${against === "head" && html`<${Select} label="Attention" value=${other.other_site} options=${answer.sites.filter((s) => s.queries === site.queries && s.keys === site.keys).map((s) => s.name)}
         onChange=${(x) => setParams({ other_site: x, other_head: null })} />
       <${Select} label="Head" value=${String(other.other_head)} options=${Array.from({ length: answer.sites.find((s) => s.name === other.other_site).heads }, (_, i) => String(i))} onChange=${(x) => setParams({ other_head: x })} />`}

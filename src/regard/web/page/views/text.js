@@ -84,7 +84,7 @@ function languageName(code) {
 
 // What came out: the translation, and the most probable outputs at one position.
 function Output({ answer, params }) {
-  const last = answer.sites.at(-1), first = answer.sites[0];
+  const last = answer.sites.at(-1);
   const found = answer.predictions;
   const perToken = found && found.kind !== "class" && last?.queries === found.count;
   const isPair = answer.output !== null && last?.kind === "cross";
@@ -98,10 +98,10 @@ function Output({ answer, params }) {
   const token = perToken && last.query_tokens[at];
   const where = !perToken ? "" : token === undefined ? ` after position ${at}` : ` after “${showToken(token)}”`;
   return html`<div class="columns text-out"><section class="panel" aria-label="Tokens">
-      ${answer.output !== null && html`<p class="big" dir="auto" aria-label="Output">${answer.output}</p>`}
-      ${isPair && html`<h3>Read</h3><${Tokens} tokens=${last.key_tokens} label="Tokens read" onSelect=${remove} />
+      ${answer.output !== null && html`<output class="big" dir="auto" aria-label="Output">${answer.output}</output>`}
+      ${isPair && html`<h2>Read</h2><${Tokens} tokens=${last.key_tokens} label="Tokens read" onSelect=${remove} />
         <p class="faint">Click one to see what removing it changes.</p>`}
-      <h3>${isPair ? "Written" : "Tokens"} <span class="faint">${(last ?? first)?.queries ?? 0}</span></h3>
+      <h2>${isPair ? "Written" : "Tokens"} <span class="faint">${last?.queries ?? 0}</span></h2>
       ${last && html`<${Tokens} tokens=${last.query_tokens} label=${isPair ? "Tokens written" : "Tokens"} selected=${perToken ? at : -1} onSelect=${select} />`}
       ${last?.queries > MAX_TOKENS && html`<p class="faint">The first ${MAX_TOKENS} of ${last.queries} tokens.</p>`}</section>
     ${row && html`<section class="panel" aria-label="Predictions"><h2>${titles[found.kind] ?? found.kind}<span class="faint">${found.kind === "next token" ? where : ""}</span></h2>

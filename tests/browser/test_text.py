@@ -1,0 +1,147 @@
+"""The text view in a browser: what is on the screen is what the server answered."""
+
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+
+from regard.web.explorer.queries import unpack
+
+pytestmark = pytest.mark.browser
+PHRASE = {"model": "phrases", "text": "March 5, 2024", "to": "de"}
+HEAD = {"site": "encoder.1.self", "head": 1}
+CODE = {"model": "stdlib", "text": "import os\nimport sys\n\nclass "}
+KEY = {"site": "decoder.2.self", "head": 1, "key": 5}
+CELL = KEY | {"query": 6}
+
+
+def params(page):
+    query = urlparse(urlparse(page.url).fragment).query
+    return {name: values[0] for name, values in parse_qs(query).items()}
+
+
+def settle(page):
+    page.wait_for_timeout(350)  # longer than the delay of live updates
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function("!document.querySelector('[aria-busy=true], .activity progress')")
+
+
+def press(page, key):
+    page.keyboard.press(key)
+    settle(page)
+
+
+def test_the_page_opens_on_a_finished_example(page, open_view, explorer):
+    answer = explorer.answer("text", PHRASE)  # asked first: two threads cannot run one model
+    open_view("text")
+    assert (
+        page.get_by_label("Output", exact=True).inner_text() == answer["output"] == "5. März 2024"
+    )
+    assert page.locator("g.head").count() == len(answer["heads"]) == 42
+    first = page.locator("g.head").first
+    assert float(first.get_attribute("data-value")) == answer["heads"][0]["normalized_entropy"]
+    assert page.locator("g.head .outline").count() == 1
+
+
+def test_typing_updates_the_translation_the_link_and_nothing_else(page, open_view):
+    open_view("text")
+    page.get_by_label("Text", exact=True).fill("3 weeks")
+    settle(page)
+    assert page.get_by_label("Output", exact=True).inner_text() == "3 Wochen"
+    assert params(page) == {"text": "3 weeks"}
+    page.get_by_label("Text", exact=True).fill("")
+    assert page.get_by_text("Type something, or choose an example.").is_visible()
+    page.get_by_role("button", name="3 days").click()
+    settle(page)
+    assert page.get_by_label("Output", exact=True).inner_text() == "3 Tage"
+
+
+def test_heads_are_chosen_by_mouse_and_by_arrow_keys(page, open_view):
+    open_view("text")
+    page.locator("g.head[data-site='encoder.0.self'][data-head='2']").click()
+    settle(page)
+    assert page.get_by_role("heading", name="encoder.0.self, head 2").is_visible()
+    page.locator("svg.grid-of-heads").focus()
+    press(page, "ArrowDown")
+    press(page, "ArrowRight")
+    assert (params(page)["site"], params(page)["head"]) == ("encoder.1.self", "3")
+
+
+def test_a_link_restores_a_cell_with_its_arithmetic_causes_and_effects(page, open_view, explorer):
+    weight = explorer.answer("text.cell", CODE | CELL)["weight"]
+    pairs = explorer.answer("text.why", CODE | CELL)["pairs"]
+    effects = explorer.answer("text.influence", CODE | KEY)["sites"]
+    open_view("text", **CODE, **CELL)
+    page.wait_for_selector("section[aria-label=Why] g")
+    page.wait_for_selector("section[aria-label=Influence] td")
+    page.wait_for_selector(".cell-title")
+    assert float(page.locator(".cell-title").get_attribute("data-value")) == weight
+    assert page.locator("section[aria-label=Arithmetic] math").count() > 6
+    bars = page.locator("section[aria-label=Why] g[data-value]")
+    shown = [float(x.get_attribute("data-value")) for x in bars.all()]
+    assert shown == [x for *_, x in pairs]
+    totals = page.locator("section[aria-label=Influence] .scroll").nth(1).locator("[data-value]")
+    assert [float(x.get_attribute("data-value")) for x in totals.all()] == [
+        x["effect"] for x in effects
+    ]
+
+
+def test_a_cell_is_pinned_by_the_keyboard_and_closed_again(page, open_view):
+    open_view("text", **PHRASE, **HEAD)
+    page.locator("section[aria-label=Detail] .heatmap svg").focus()
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    settle(page)
+    assert (params(page)["query"], params(page)["key"]) == ("1", "1")
+    page.get_by_role("button", name="Close").click()
+    settle(page)
+    assert "query" not in params(page)
+    assert page.locator("section[aria-label=Arithmetic]").count() == 0
+
+
+def test_lines_and_one_token_show_the_weights_of_the_map(page, open_view, explorer):
+    answer = explorer.answer("text.map", PHRASE | HEAD)
+    weights = unpack(answer["map"])
+    open_view("text", **PHRASE, **HEAD, show="arcs")
+    drawn = [float(x.get_attribute("data-value")) for x in page.locator(".lines path").all()]
+    assert drawn == pytest.approx([x for x in weights.flatten().tolist() if x >= 0.01])
+    open_view("text", **PHRASE, **HEAD, show="token", query=2)
+    best = answer["key_tokens"][int(weights[2].argmax())]
+    assert f"gives {best} 0.947" in page.locator(".told").inner_text()
+
+
+def test_the_other_tabs_show_their_answers(page, open_view, explorer):
+    other = PHRASE | HEAD | {"other_text": "March 6, 2024"}
+    row = explorer.answer("text.compare", other)["heads"][0]
+    tokens = explorer.answer("text.lens", PHRASE | {"position": 0})["tokens"]
+    parts = explorer.answer("text.attribution", PHRASE | {"position": 0})["parts"]
+    open_view("text", **PHRASE, tab="lens")
+    page.wait_for_selector("svg.lens g")
+    assert page.locator("svg.lens g text").all_text_contents()[: len(tokens[0])] == tokens[0]
+    page.get_by_role("button", name="What made it").click()
+    settle(page)
+    bars = page.locator("section[aria-label=Detail] g[data-value]")
+    assert [float(x.get_attribute("data-value")) for x in bars.all()] == [x for _, x in parts]
+    open_view("text", **PHRASE, **HEAD, tab="compare", vs="text", other_text="March 6, 2024")
+    shown = page.locator("section[aria-label=Detail] td [data-value]").first
+    assert float(shown.get_attribute("data-value")) == row["distance"]
+
+
+def test_a_clicked_token_shows_what_removing_it_changes(page, open_view):
+    open_view("text", **PHRASE)
+    page.get_by_label("Tokens read").get_by_role("button").first.click()
+    settle(page)
+    assert page.get_by_role("heading", name="If “march” were gone").is_visible()
+
+
+def test_a_mistake_is_a_sentence_and_user_text_is_never_markup(page, open_view):
+    open_view("text", model="phrases", text="<img src=x onerror=alert(1)>", to="de")
+    assert page.locator("main img").count() == 0
+    open_view("text", model="phrases", text="   ")
+    assert "needs at least one token" in page.get_by_role("alert").inner_text()
+
+
+def test_a_narrow_window_needs_no_sideways_scrolling(new_page, server):
+    page = new_page(viewport={"width": 390, "height": 844})
+    page.goto(f"{server}/#/text?query=1&key=1")
+    settle(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
