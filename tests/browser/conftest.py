@@ -8,12 +8,13 @@ Nothing heavy is imported at the top: `make test` collects this folder too.
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from web_server import running
+from web_server import running, wait_until
 
 FLAGS = (
     "--no-sandbox",  # as root, and in containers, Chromium has none
@@ -86,6 +87,7 @@ def new_page(browser: Any, server: str) -> Iterator[Callable[..., Any]]:
         if not guide:
             context.add_init_script(CLOSE_GUIDE)
         page = context.new_page()
+        page.wait_for_function = partial(poll, page)
         page.on("console", lambda m: m.type == "error" and report("console", m.text))
         page.on("pageerror", lambda e: report("error", str(e)))
         return page
@@ -112,6 +114,14 @@ def open_view(page: Any) -> Callable[..., None]:
         settle(page)
 
     return opened
+
+
+def poll(page: Any, script: str, *, arg: Any = None, timeout: float = 15_000, **_: Any) -> None:
+    """Wait until a script gives a true value.
+
+    As Playwright's `wait_for_function`, which evaluates in the page, where the policy forbids it.
+    """
+    wait_until(lambda: bool(page.evaluate(script, arg)), timeout / 1000)
 
 
 def settle(page: Any) -> None:

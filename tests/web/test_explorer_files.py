@@ -1,0 +1,86 @@
+"""The files of the page: small, ours or licensed, and each view has its query."""
+
+import hashlib
+import re
+from pathlib import PurePosixPath
+
+from regard.web.explorer.queries import query_names
+from regard.web.explorer.static_files import FOLDER, page_files
+
+MAX_PAGE = 300_000  # bytes of all files; nothing is compressed or bundled
+VENDOR = {  # as published; a change of theirs has to be a new version in LICENSES.txt
+    "preact.js": "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7",
+    "signals.js": "0c80bc127d72ecb1496ef116ffddae75079829a3af01e7f417c8e5a6474c68b6",
+}
+IMPORT = re.compile(  # also of a file that is loaded by its address
+    r"""^(?:import|export \{)[^;"]*"([^"]+)";|\bimport\("([^"]+)"\)|"/page/([^"]+\.js)\"""",
+    re.MULTILINE,
+)
+
+
+def scripts():
+    return {path.relative_to(FOLDER).as_posix(): path.read_text() for path in FOLDER.rglob("*.js")}
+
+
+def views():
+    return re.findall(r"^  \"?([a-z-]+)\"?: \[\"", (FOLDER / "app.js").read_text(), re.MULTILINE)
+
+
+def resolved(name, target):
+    parts = []
+    for part in (PurePosixPath(name).parent / target).parts:
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    return "/".join(parts)
+
+
+def test_code_of_others_is_as_published_and_has_its_licence():
+    files = {path.name: path for path in (FOLDER / "vendor").iterdir()}
+    licences = files.pop("LICENSES.txt").read_text()
+    found = {name: hashlib.sha256(x.read_bytes()).hexdigest() for name, x in files.items()}
+    assert found == VENDOR
+    for name in VENDOR:
+        assert re.search(rf"^{name}\s+\S+ [\d.]+, .*\((MIT|Apache-2.0)\)", licences, re.MULTILINE)
+    for needed in ("Permission is hereby granted", "Apache License", "Copyright (c) 2015-present"):
+        assert needed in licences
+
+
+def test_the_page_stays_small():
+    sizes = {path: len(file.content) for path, file in page_files().items()}
+    assert sum(sizes.values()) < MAX_PAGE, sorted(sizes.items(), key=lambda x: -x[1])[:8]
+
+
+def test_every_view_has_a_query_of_its_name_and_every_such_query_a_view():
+    queries = {name for name in query_names() if "." not in name}
+    assert set(views()) == queries - {"models"}
+    assert {name.partition(".")[0] for name in query_names()} <= queries
+
+
+def test_every_import_of_the_page_leads_to_a_file_and_no_file_is_left_over():
+    code = scripts()
+    used = {"app.js"}
+    for name, text in code.items():
+        for match in IMPORT.finditer(text):
+            target = match[1] or match[2] or match[3]
+            path = target if match[3] else resolved(name, target)
+            assert match[3] or target.startswith("."), f"{name} imports {target}"
+            assert path in code, f"{name} imports {target}"
+            used.add(path)
+    assert set(code) == used
+
+
+def test_every_query_that_the_page_asks_exists():
+    known = set(query_names())
+    for name, text in scripts().items():
+        if not name.startswith("vendor/"):
+            asked = re.findall(r"\b(?:ask|useAsk)\(\s*\"([a-z.-]+)\"", text)
+            assert set(asked) <= known, name
+
+
+def test_every_view_says_what_it_is_and_names_a_table_that_exists():
+    known = set(query_names())
+    for view in views():
+        text = scripts()[f"views/{view}.js"]
+        assert re.search(r"export (?:const|let) hint =", text), view
+        assert re.search(r"export (?:function|const) View\b", text), view
+        for name in re.findall(r"export const csv = .*?\[\"([a-z.-]+)\"", text):
+            assert name in known, view
