@@ -14,7 +14,8 @@ export function formatState({ view, params }) {
   return `/${view}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
 }
 
-const token = new URLSearchParams(location.hash.slice(1)).get("token");
+// only "#token=…" alone: a view may have a parameter of that name
+const token = location.hash.startsWith("#token=") ? new URLSearchParams(location.hash.slice(1)).get("token") : null;
 if (token) {
   sessionStorage.setItem("token", token);
   history.replaceState(null, "", "#/text");

@@ -37,7 +37,7 @@ export function View({ params }) {
       </div>
       <${Message} error=${problem} />
     </section>
-    <section class="panel" aria-label="Prediction" aria-live="polite">
+    <section class="panel" aria-label="Prediction" aria-live="polite" aria-busy=${loading}>
       <${Message} error=${error} loading=${loading && !answer} />${answer && !error && html`<${Prediction} answer=${answer} />`}</section>
   </div>
   ${answer && !error && (answer.grid ? html`<${Attention} answer=${answer} params=${params} />` : html`<section class="panel">

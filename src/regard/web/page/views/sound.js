@@ -33,7 +33,7 @@ export function View({ params }) {
         <${Recorder} model=${model?.name} live=${live} setLive=${setLive} onProblem=${setProblem} /></div>
       <${Keyer} params=${params} />
       <${Message} error=${problem} /></section>
-    <section class="panel" aria-label="Text" aria-live="polite">${live ? html`<${LiveText} live=${live} />`
+    <section class="panel" aria-label="Text" aria-live="polite" aria-busy=${loading}>${live ? html`<${LiveText} live=${live} />`
     : html`<${Message} error=${error} loading=${loading && !answer} />${answer && !error && html`<${Transcript} answer=${answer} />`}`}</section></div>
     ${answer && !error && !live && html`<${Timeline} answer=${answer} player=${player} /><${AttentionMap} answer=${answer} player=${player} />`}`;
 }
