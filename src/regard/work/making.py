@@ -249,10 +249,12 @@ def _check_single(exercises: Sequence[Exercise]) -> None:
 
 
 def _problem_toml(one: Exercise) -> str:
-    options = {name: value for name, value in one.problem.items() if name != "given"}
-    title = f"# {one.name}: {_asked(one.questions)}"
-    given = _toml_lines(one.problem["given"])
-    return "\n".join([title, *_toml_lines(options), "", "[given]", *given, ""])
+    tables = {name: x for name, x in one.problem.items() if isinstance(x, Mapping)}
+    options = {name: value for name, value in one.problem.items() if name not in tables}
+    lines = [f"# {one.name}: {_asked(one.questions)}", *_toml_lines(options)]
+    for name, values in tables.items():
+        lines += ["", f"[{name}]", *_toml_lines(values)]
+    return "\n".join([*lines, ""])
 
 
 def _toml_lines(values: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,8 @@
 """Solutions as data: given matrices, exact steps, remarks and known mistakes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +22,26 @@ DIGITS = 50
 ROUNDING_NOTE = f"rounded to {DIGITS} digits from here on: the exact numbers are too long"
 LATEX_GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "μ": "mu"}
 LATEX_GREEK |= {"ρ": "rho", "σ": "sigma", "ω": "omega", "Δ": "Delta", "Θ": "Theta"}
+
+
+_check: ContextVar[Callable[[], None]] = ContextVar("check", default=lambda: None)
+
+
+@contextmanager
+def checking(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before each step and each entry inside the `with` block; it may raise.
+
+    >>> calls = []
+    >>> with checking(lambda: calls.append(1)):
+    ...     _ = apply_rule("exp", M([[1, 0]]))
+    >>> len(calls)
+    3
+    """
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
 
 
 @dataclass(frozen=True)
@@ -76,6 +98,7 @@ def apply_rule(rule_name: str, *inputs: Matrix) -> Matrix:
     >>> apply_rule("exp", M([[1, 0]]))
     Matrix([[E, 1]])
     """
+    _check.get()()
     return M(run_checked(rule_name, get_rule(rule_name).run, *inputs).applyfunc(_limit_length))
 
 
@@ -102,6 +125,7 @@ def run_checked(rule_name: str, run: MatrixFunction, *inputs: Matrix) -> Matrix:
 
 
 def _limit_length(x: Any) -> Any:
+    _check.get()()
     if x.free_symbols:
         return x
     if x.is_Atom:

@@ -27,16 +27,17 @@ CONSTANTS: dict[str, Any] = {
 }
 SYMBOL = re.compile(r"[A-Za-zα-ωΑ-Ω][A-Za-zα-ωΑ-Ω0-9]{0,9}(_[A-Za-z0-9]{1,9})?")
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_ROOT = re.compile(r"√\s*([0-9.]+|[A-Za-zα-ωΑ-Ω]\w*)")
 _TOKEN = re.compile(rf"\s*(?:{_NUMBER}|{SYMBOL.pattern}|\*\*|[-+*/()^·]|(?P<other>\S))")
 
 
 def parse_expression(text: str, symbols: Collection[str] = ()) -> sympy.Expr:
     """Parse a formula of numbers, known functions and declared symbols.
 
-    >>> parse_expression("2*a**2 - sqrt(8)/2", ["a"])
-    2*a**2 - sqrt(2)
+    >>> parse_expression("2*a**2 - sqrt(8)/2", ["a"]), parse_expression("1/√2")
+    (2*a**2 - sqrt(2), sqrt(2)/2)
     """
-    text = text.strip().replace("−", "-")
+    text = _ROOT.sub(r"sqrt(\1)", text.strip().replace("−", "-")).replace("√", "sqrt")
     if not text or len(text) > MAX_CHARS or text.count("(") > MAX_DEPTH:
         raise WorkError(
             f"number: needs 1 to {MAX_CHARS} characters and at most {MAX_DEPTH} brackets, got "

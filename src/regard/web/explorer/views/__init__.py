@@ -1,6 +1,7 @@
 """The views of the explorer: each module registers the queries of one view."""
 
 from regard.web.explorer.views import (
+    atlas,
     claims,
     cost,
     image,
@@ -16,6 +17,7 @@ from regard.web.explorer.views import (
 )
 
 __all__ = [
+    "atlas",
     "claims",
     "cost",
     "image",
