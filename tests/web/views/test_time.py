@@ -59,6 +59,8 @@ def test_strips_are_the_recorded_gates(explorer, inputs):
     assert torch.equal(strips["update gate z"], step.z[0])
     assert torch.equal(strips["state h"], step.h[0])
     assert torch.equal(strips["memory kept to the end"], memory_retention(step)[0])
+    assert answer["strips"][0]["mean"] == pytest.approx(step.z[0].mean(-1).tolist())
+    assert answer["strips"][0]["low"] == pytest.approx(step.z[0].quantile(0.1, -1).tolist())
     assert [c["name"] for c in answer["cells"]] == list(gates)
 
 

@@ -59,6 +59,7 @@ class TimeRequest(TextRequest):
     position: int | None = Field(None, ge=0, lt=MAX_TOKENS)  # of the output that is explained
     unit: int | None = Field(None, ge=0, lt=100_000)
     order: Literal["index", "mean"] = "index"  # of the units
+    show: Literal["units", "quantiles"] = "units"
     compare: bool = False  # train the four small models
     sequence: str | None = Field(None, max_length=2 * MAX_LETTERS)
     seed: int = Field(0, ge=0, le=1000)
@@ -172,13 +173,25 @@ def _describe(name: str, step: CellStep) -> dict[str, Any]:
 def _strips(step: CellStep) -> list[dict[str, Any]]:
     """Every gate and state, (time, unit), and what remains of the memory at the end."""
     strips = [
-        {"name": GATE_NAMES[name], "signed": name in SIGNED, "values": pack(x[0])}
-        for name, x in step._asdict().items()
+        _strip(GATE_NAMES[name], x[0], signed=name in SIGNED) for name, x in step._asdict().items()
     ]
     if isinstance(step, GRUStep | LSTMStep):
-        kept = memory_retention(step)[0]
-        strips.append({"name": "memory kept to the end", "signed": False, "values": pack(kept)})
+        strips.append(_strip("memory kept to the end", memory_retention(step)[0]))
     return strips
+
+
+def _strip(name: str, x: Tensor, *, signed: bool = False) -> dict[str, Any]:
+    """Values (time, unit), and their mean and 10% and 90% quantiles over the units."""
+    low, high = torch.quantile(x.float(), torch.tensor([0.1, 0.9], device=x.device), -1).tolist()
+    mean = x.float().mean(-1).tolist()
+    return {
+        "name": name,
+        "signed": signed,
+        "values": pack(x),
+        "mean": mean,
+        "low": low,
+        "high": high,
+    }
 
 
 def _order(step: CellStep, order: str) -> list[int]:
@@ -276,5 +289,4 @@ def _inside(model: RecallModel, tokens: Tensor) -> list[dict[str, Any]]:
         model(tokens)
     last = slice(tokens.shape[1] - 1, tokens.shape[1])
     rows = torch.cat([site.window(None, last)[0, :, 0] for site in sight])
-    name = "attention of the last letter, one row per head"
-    return [{"name": name, "signed": False, "values": pack(rows.mT)}]
+    return [_strip("attention of the last letter, one row per head", rows.mT)]

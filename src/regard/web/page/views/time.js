@@ -59,17 +59,24 @@ function Cell({ answer, params }) {
   const series = strips.map((s) => ({ name: s.name, x: range(answer.tokens.length), y: range(answer.tokens.length).map((t) => s.values[t * cell.units + unit]) }));
   return html`<section class="panel"><div class="row between"><h2>${cell.kind} ${cell.name}: ${cell.units} units</h2>
       <div class="row"><${Select} label="Layer" value=${cell.name} options=${answer.cells.map((c) => [c.name, describe(c.name)])} onChange=${(x) => setParams({ cell: x, unit: null })} />
-      <${Choice} label="Order of the units" value=${params.order ?? "index"} options=${[["index", "as stored"], ["mean", "by first gate"]]} onChange=${(x) => setParams({ order: x === "index" ? null : x })} /></div></div>
+      <${Choice} label="Order of the units" value=${params.order ?? "index"} options=${[["index", "as stored"], ["mean", "by first gate"]]} onChange=${(x) => setParams({ order: x === "index" ? null : x })} />
+      <${Choice} label="What is drawn" value=${params.show ?? "units"} options=${[["units", "all units"], ["quantiles", "mean and range"]]} onChange=${(x) => setParams({ show: x === "units" ? null : x })} /></div></div>
     <p class="faint">One row per unit, one column per token${answer.target !== null && html`; the model writes “${answer.target}”`}. Point for numbers, click or press Enter for the curve of a unit.</p>
-    <div class="strips">${strips.map((s) => html`<${Strip} name=${s.name} values=${s.values} units=${cell.units} tokens=${answer.tokens} order=${answer.order} signed=${s.signed}
+    <div class="strips">${strips.map((s) => params.show === "quantiles" ? html`<${Range} strip=${s} />` : html`<${Strip} name=${s.name} mean=${s.mean} values=${s.values} units=${cell.units} tokens=${answer.tokens} order=${answer.order} signed=${s.signed}
       unit=${unit} at=${at} onMove=${setAt} onSelect=${(u) => setParams({ unit: u })} />`)}</div>
     <h3>Unit ${unit}</h3><${LineChart} series=${series} label=${`Gates and states of unit ${unit}`} xTitle="step" yTitle="value" height=${210} /></section>`;
+}
+
+function Range({ strip }) {
+  const line = (name, y) => ({ name, x: range(y.length), y });
+  return html`<div class="strip"><strong>${strip.name}</strong><${LineChart} label=${strip.name} xTitle="step" height=${150}
+    series=${[line("mean over the units", strip.mean), line("10%", strip.low), line("90%", strip.high)]} /></div>`;
 }
 
 const describe = (name) => `${name}${name.endsWith(".back") ? " (right to left)" : ""}`;
 
 // A strip: units as thin rows, time to the right, tokens below. values: (time, unit), row-major.
-function Strip({ name, values, units, tokens, order, signed, unit = -1, at = null, onMove = () => {}, onSelect = () => {}, height = 110, rowName = "unit" }) {
+function Strip({ name, mean, values, units, tokens, order, signed, unit = -1, at = null, onMove = () => {}, onSelect = () => {}, height = 110, rowName = "unit" }) {
   useSignal(theme);
   const box = useRef(null), width = useWidth(box), time = tokens.length, wide = width - 2;
   const most = values.reduce((m, x) => Math.max(m, Math.abs(x)), 0), colour = colourScale({ kind: signed ? "diverging" : "sequential", max: signed ? most : Math.max(1, most) });
@@ -88,9 +95,8 @@ function Strip({ name, values, units, tokens, order, signed, unit = -1, at = nul
     event.preventDefault();
   };
   const cell = at && at.t < time && at.row < units ? cells[at.row * time + at.t] : null, chosen = order.indexOf(unit), column = wide / time;
-  const mean = (t) => range(units).reduce((sum, u) => sum + values[t * units + u], 0) / units;
   return html`<div class="strip" ref=${box}><div class="row between"><strong>${name}</strong><span class="told" data-value=${cell}>${cell !== null
-      ? `${showToken(tokens[at.t])} (${at.t}), ${rowName} ${order[at.row]}: ${format(cell, 4)}, mean ${format(mean(at.t))}` : html`<span class="faint">mean ${format(values.reduce((a, b) => a + b, 0) / values.length)}</span>`}</span></div>
+      ? `${showToken(tokens[at.t])} (${at.t}), ${rowName} ${order[at.row]}: ${format(cell, 4)}, mean ${format(mean[at.t])}` : html`<span class="faint">mean ${format(mean.reduce((a, b) => a + b, 0) / time)}</span>`}</span></div>
     <svg class="drawing" width=${wide} height=${height + 18} tabindex="0" role="application" aria-roledescription="heat map" aria-label=${`${name}: ${units} rows over ${time} steps. Arrow keys move, Enter selects a row.`}
       onMouseMove=${(e) => onMove(locate(e))} onMouseLeave=${() => onMove(null)} onBlur=${() => onMove(null)} onKeyDown=${press} onClick=${(e) => { const p = locate(e); if (p) onSelect(order[p.row]); }}>
       <image width=${wide} height=${height} preserveAspectRatio="none" class="pixels" href=${paint(cells, units, time, colour).toDataURL()} />
@@ -144,6 +150,6 @@ function Small({ model, answer }) {
   return html`<div><h3>${model.name} <span class="faint">${model.parameters.toLocaleString("en")} parameters</span></h3>
     <p>Says <strong class=${right ? "right" : "wrong"}>${model.guess} ${right ? "✓" : "✗"}</strong> after ${answer.distance} letters, with probability
       ${" "}<span data-value=${model.right.at(-1)}>${format(right ? model.right.at(-1) : Math.max(...unpack(model.probabilities).values.slice(-answer.keys.length)))}</span>.</p>
-    ${shown.map((s) => { const { values, shape } = unpack(s.values); return html`<${Strip} name=${s.name} values=${values} units=${shape[1]} tokens=${answer.letters} order=${range(shape[1])}
+    ${shown.map((s) => { const { values, shape } = unpack(s.values); return html`<${Strip} name=${s.name} mean=${s.mean} values=${values} units=${shape[1]} tokens=${answer.letters} order=${range(shape[1])}
       signed=${s.signed} at=${at} onMove=${setAt} height=${shape[1] < 8 ? 44 : 70} rowName=${model.kind === "transformer" ? "head" : "unit"} />`; })}</div>`;
 }
