@@ -41,7 +41,7 @@ def test_a_typed_text_is_keyed_and_a_link_restores_it(page, open_view):
 
 
 def test_the_cursor_moves_by_key_and_shows_what_was_written_by_then(page, open_view):
-    open_view("sound", text="SOS", at=1.0)
+    open_view("sound", message="SOS", at=1.0)
     slider = page.get_by_role("slider", name="Position in the recording")
     assert float(slider.get_attribute("aria-valuenow")) == 1.0
     assert slider.get_attribute("aria-valuetext") == "1.00 seconds, written so far: S"
@@ -53,7 +53,7 @@ def test_the_cursor_moves_by_key_and_shows_what_was_written_by_then(page, open_v
 
 
 def test_playback_moves_the_cursor_and_hides_the_future_of_the_map(page, open_view):
-    open_view("sound", text="SOS")
+    open_view("sound", message="SOS")
     page.get_by_role("button", name="Play").click()
     page.wait_for_selector("button:has-text('Pause')")
     slider = page.get_by_role("slider", name="Position in the recording")
@@ -65,14 +65,14 @@ def test_playback_moves_the_cursor_and_hides_the_future_of_the_map(page, open_vi
 
 
 def test_a_head_is_chosen_from_the_small_maps(page, open_view, explorer):
-    open_view("sound", text="SOS", at=1.5)
+    open_view("sound", message="SOS", at=1.5)
     page.get_by_role("button", name="encoder.2.self, head 1").click()
     page.wait_for_function("() => location.hash.includes('head=1')")
     settle(page)
     assert page.locator("select").nth(1).input_value() == "encoder.2.self"
     from regard.web.explorer.queries import unpack
 
-    body = {"model": "morse", "text": "SOS", "site": "encoder.2.self", "head": 1}
+    body = {"model": "morse", "message": "SOS", "site": "encoder.2.self", "head": 1}
     answer = explorer.answer("sound", body)
     row = math.floor(1.5 / answer["seconds"] * answer["outputs"])
     largest = float(unpack(answer["map"])[row].max())
@@ -141,6 +141,14 @@ def test_a_refused_microphone_is_one_sentence(page, open_view):
         "The microphone was refused; allow it for this page, or choose a file."
     )
     assert page.get_by_role("button", name="● Record").is_enabled()
+
+
+def test_a_model_and_a_text_of_other_views_are_not_taken_over(page, open_view):
+    open_view("text", model="phrases", text="€12.50", to="de")
+    for view, selector in (("Sound", ".timeline"), ("Image", ".verdict")):
+        page.get_by_role("link", name=view).click()
+        page.wait_for_selector(selector)
+        assert page.locator("[role=alert]").count() == 0
 
 
 def test_the_view_fits_a_phone(new_page):

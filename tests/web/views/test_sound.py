@@ -89,7 +89,7 @@ def test_features_and_attention_are_those_of_the_model(explorer, stereo_file):
 
 
 def test_the_mean_of_heads_and_a_pooled_map_are_the_librarys(explorer):
-    body = {"text": "PARIS PARIS PARIS", "wpm": 14}
+    body = {"message": "PARIS PARIS PARIS", "wpm": 14}
     answer = answer_of(explorer, **body)
     assert answer["pool"] > 1
     assert max(unpack(answer["map"]).shape) <= 256
@@ -99,16 +99,16 @@ def test_the_mean_of_heads_and_a_pooled_map_are_the_librarys(explorer):
 
 
 def test_a_typed_text_is_keyed_and_read_back_and_a_seed_repeats_it(explorer):
-    assert answer_of(explorer, text="  paris   73 ")["text"] == "PARIS 73"
+    assert answer_of(explorer, message="  paris   73 ")["text"] == "PARIS 73"
     first, again, other = (
-        key_wave(AudioRequest(model="morse", text="E", seed=seed), 8000) for seed in (0, 0, 1)
+        key_wave(AudioRequest(model="morse", message="E", seed=seed), 8000) for seed in (0, 0, 1)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_the_waveform_is_drawn_where_it_sounds(explorer):
-    answer = answer_of(explorer, text="T", wpm=12, snr=40)  # one dash, from 0.3 to 0.6 s
+    answer = answer_of(explorer, message="T", wpm=12, snr=40)  # one dash, from 0.3 to 0.6 s
     low, high = unpack(answer["wave"])
     at = (torch.arange(len(high)) + 0.5) / len(high) * answer["seconds"]
     loud = at[(high - low) > 0.5]
@@ -148,7 +148,7 @@ def test_a_long_file_is_transcribed_in_full_with_progress_and_drawn_in_part(expl
 
 
 def test_table_and_figure_hold_the_answer(explorer):
-    query, body = find_query("sound"), {"model": "morse", "text": "SOS"}
+    query, body = find_query("sound"), {"model": "morse", "message": "SOS"}
     answer = explorer.answer("sound", body)
     rows = [line.split(",") for line in explorer.csv(query, body, Job()).splitlines()]
     assert [row[0] for row in rows] == ["text", "S", "O", "S"]
@@ -177,7 +177,7 @@ def test_silence_is_flagged(explorer):
 
 def test_what_cannot_be_is_refused(explorer):
     with pytest.raises(ConfigError, match="text: needs capitals, digits"):
-        answer_of(explorer, text="größe")
+        answer_of(explorer, message="größe")
     with pytest.raises(LookError, match="site: needs one of encoder.0.self"):
         answer_of(explorer, site="decoder.0.self")
     with pytest.raises(ConfigError, match="head: needs 0 to 3, got 4"):

@@ -5,7 +5,7 @@ import { theme, toggleTheme } from "./lib/colours.js";
 import { SaveMenu } from "./lib/save.js";
 import { linkTo, offline, openView, state } from "./lib/state.js";
 import { Guide } from "./lib/guide.js";
-import { loadModels } from "./lib/widgets.js";
+import { loadModels, models } from "./lib/widgets.js";
 
 // Each module has: hint (a sentence), View({params}), and csv(params) -> [query, body] where it has a table.
 const VIEWS = {
@@ -26,6 +26,7 @@ function Shell() {
   const [module, setModule] = useState(null), [failed, setFailed] = useState("");
   const root = useRef(null);
   useSignal(theme);
+  useSignal(models); // the table of a view may be one of its first model
   document.documentElement.dataset.theme = theme.peek();
   const [title, load] = VIEWS[view] ?? [];
   useEffect(() => {

@@ -42,10 +42,10 @@ LEAD_SECONDS = 0.3  # silence before the first tone of a sample
 
 
 class AudioRequest(ModelRequest):
-    """A recording: an uploaded file, or a text keyed as Morse code."""
+    """A recording: an uploaded file, or a message keyed as Morse code."""
 
     file: str | None = Field(None, max_length=80)
-    text: str = Field("CQ DE REGARD", max_length=60)
+    message: str = Field("CQ DE REGARD", max_length=60)
     wpm: float = Field(22.0, ge=8, le=45)  # words per minute
     pitch: float = Field(600.0, ge=250, le=1300)  # Hz
     snr: float = Field(12.0, ge=-10, le=40)  # dB
@@ -162,12 +162,12 @@ def sound_run(explorer: Explorer, name: str) -> Run:
 
 
 def key_wave(request: AudioRequest, rate: int) -> Float[Tensor, " sample"]:
-    """The text of a request as Morse code with noise.
+    """The message of a request as Morse code with noise.
 
-    >>> len(key_wave(AudioRequest(model="morse", text="e"), rate=8000))
+    >>> len(key_wave(AudioRequest(model="morse", message="e"), rate=8000))
     6036
     """
-    text = " ".join(request.text.upper().split())
+    text = " ".join(request.message.upper().split())
     dot = 1.2 / request.wpm
     edges, ends = (tuple(dot * x for x in row) for row in key_edges(text))
     channel = Channel(pitch=request.pitch, snr=request.snr)

@@ -8,7 +8,13 @@ import { offline, setParams } from "../lib/state.js";
 import { Message, models, ModelSelect, pickModel, Slider, Switch } from "../lib/widgets.js";
 
 export const hint = "Draw a letter, choose an image or a sample: see what the model predicts and where it looks.";
-export const csv = (params) => ["image", request(params, params.model ?? pickModel(models.peek(), null, "image")?.name)];
+export function csv(params) {
+  const model = pick(models.peek(), params);
+  return model ? ["image", request(params, model.name)] : null;
+}
+
+// A model that other views were showing may read something else.
+const pick = (list, params) => pickModel(list, params.model, "image", (m) => m.reads === "image");
 
 const DEFAULT_SEED = 3; // as the server's
 const request = (p, model) => ({
@@ -16,7 +22,7 @@ const request = (p, model) => ({
 });
 
 export function View({ params }) {
-  const list = useSignal(models), model = pickModel(list, params.model, "image");
+  const list = useSignal(models), model = pick(list, params);
   const [problem, setProblem] = useState("");
   const { answer, error, loading } = useAsk("image", request(params, model?.name), { skip: !model });
   useSignal(theme);

@@ -9,22 +9,28 @@ import { Message, models, ModelSelect, pickModel, Select, Slider } from "../lib/
 import { LiveText, Recorder } from "./sound-recorder.js";
 
 export const hint = "Key a text, record, or choose a recording: see what the model hears, when it writes, and what it attends to.";
-export const csv = (params) => ["sound", request(params, params.model ?? pickModel(models.peek(), null, "sound")?.name)];
+export function csv(params) {
+  const model = pick(models.peek(), params);
+  return model ? ["sound", request(params, model.name)] : null;
+}
+
+// A model that other views were showing may read something else.
+const pick = (list, params) => pickModel(list, params.model, "sound", (m) => m.reads === "sound");
 
 const TEXT = "CQ DE REGARD", SAMPLES = ["SOS", TEXT, "PARIS PARIS", "73 GOOD NIGHT"];
 const number = (x, fallback) => Number(x ?? fallback);
 const recording = (p, model) => (p.file ? { model, file: p.file }
-  : { model, text: p.text ?? TEXT, wpm: number(p.wpm, 22), pitch: number(p.pitch, 600), snr: number(p.snr, 12), seed: number(p.seed, 0) });
+  : { model, message: p.message ?? TEXT, wpm: number(p.wpm, 22), pitch: number(p.pitch, 600), snr: number(p.snr, 12), seed: number(p.seed, 0) });
 const request = (p, model) => ({ ...recording(p, model), ...(p.site ? { site: p.site } : {}), ...(p.head ? { head: Number(p.head) } : {}) });
 
 export function View({ params }) {
-  const list = useSignal(models), model = pickModel(list, params.model, "sound");
+  const list = useSignal(models), model = pick(list, params);
   const [problem, setProblem] = useState(""), [live, setLive] = useState(null);
   const { answer, error, loading } = useAsk("sound", request(params, model?.name), { skip: !model, delay: 250 });
   const { answer: audio } = useAsk("sound.audio", recording(params, model?.name), { skip: !model || Boolean(error), delay: 300 });
   const player = usePlayer(audio?.wav, params, answer);
   useSignal(theme);
-  useEffect(() => setProblem(""), [params.file, params.text, model?.name]);
+  useEffect(() => setProblem(""), [params.file, params.message, model?.name]);
   if (list && !model) return html`<p class="error">No model here transcribes audio; start with regard serve morse.</p>`;
   return html`<div class="columns input">
     <section class="panel" aria-label="Recording"><div class="row">
@@ -40,16 +46,16 @@ export function View({ params }) {
 
 // Morse code of any text; hidden values are those of the link.
 function Keyer({ params }) {
-  const [draft, setDraft] = useState(params.text ?? TEXT);
-  useEffect(() => setDraft(params.text ?? TEXT), [params.text]);
+  const [draft, setDraft] = useState(params.message ?? TEXT);
+  useEffect(() => setDraft(params.message ?? TEXT), [params.message]);
   if (offline) return null;
   const show = (changes) => setParams({ file: null, at: null, ...changes });
-  const type = (text) => { setDraft(text); if (text.trim()) show({ text }); };
+  const type = (text) => { setDraft(text); if (text.trim()) show({ message: text }); };
   const pitch = (name, label, fallback, min, max, step, unit) => html`<${Slider} label=${label} value=${number(params[name], fallback)} min=${min} max=${max} step=${step}
     onInput=${(x) => show({ [name]: x })} show=${(x) => `${x} ${unit}`} />`;
   return html`<label class="field keyer"><span>Type a text, hear it keyed as Morse code</span>
       <input type="text" maxlength="60" value=${draft} onInput=${(e) => type(e.target.value)} /></label>
-    <div class="chips" role="group" aria-label="Samples">${SAMPLES.map((t) => html`<button onClick=${() => show({ text: t })} aria-pressed=${!params.file && t === (params.text ?? TEXT)}>${t}</button>`)}</div>
+    <div class="chips" role="group" aria-label="Samples">${SAMPLES.map((t) => html`<button onClick=${() => show({ message: t })} aria-pressed=${!params.file && t === (params.message ?? TEXT)}>${t}</button>`)}</div>
     <div class="row sliders">${pitch("wpm", "Speed", 22, 8, 45, 1, "words/min")}${pitch("snr", "Tone over noise", 12, -10, 40, 1, "dB")}${pitch("pitch", "Pitch", 600, 250, 1300, 50, "Hz")}</div>`;
 }
 
