@@ -171,7 +171,7 @@ def test_the_arithmetic_of_a_cell_is_that_of_explain(explorer, phrase):
     assert [step["title"].lower() for step in answer["steps"]][-1].startswith("the contribution")
     assert len(answer["steps"]) == len(expected.steps)
     assert all(x.startswith("<math") for x in (*answer["given"], answer["steps"][0]["formula"]))
-    assert ' style=' not in str(answer)  # the page's policy blocks it
+    assert " style=" not in str(answer)  # the page's policy blocks it
 
 
 def test_the_arithmetic_holds_no_markup_of_the_text(explorer):
@@ -231,10 +231,16 @@ def test_the_lens_of_a_translator_reads_its_decoder(explorer):
     assert answer["tokens"][-1] == ["5", ".", "März", "␣", "20", "24", "<end>"]
 
 
-def test_attribution_sums_to_the_logit_of_the_predicted_token(explorer):
+def test_the_lens_of_a_long_text_shows_up_to_the_chosen_position(explorer):
+    body = {"model": "stdlib", "text": "x = f(y)\n" * 20, "position": 60}
+    assert explorer.answer("text.lens", body)["positions"] == list(range(29, 61))
+
+
+def test_attribution_sums_to_the_logit_of_the_predicted_token(explorer, phrase):
     for by in ("part", "head"):
         answer = explorer.answer("text.attribution", PHRASE | {"position": 2, "by": by})
         assert answer["name"] == "März"
+        assert answer["logit"] == pytest.approx(phrase.logits[2].max().item(), rel=1e-5)
         total = sum(x for _, x in answer["parts"]) + answer["constant"]
         assert total == pytest.approx(answer["logit"], abs=1e-3)
     other = answer["choices"][1][0]
@@ -284,7 +290,8 @@ def test_folders_of_hugging_face_read_token_ids(explorer):
         direct = load_hub_text_model(explorer.catalog.entry(name).path).look(IDS["text"])
         weight = direct[at["site"]].window(0)[0, 3, 2].item()
         assert explorer.answer("text.cell", body | at)["weight"] == pytest.approx(weight, rel=1e-4)
-        assert explorer.answer("text.lens", body)["tokens"]
+        tokens = explorer.answer("text.lens", body)["tokens"][-1]
+        assert tokens == [row[0][0] for row in answer["predictions"]["rows"]]
     assert explorer.answer("text.attribution", {"model": "gpt"} | IDS | {"by": "head"})["parts"]
     at = {"site": "transformer.h.1.attn", "query": 3, "key": 2}
     assert explorer.answer("text.why", {"model": "gpt"} | IDS | at)["pairs"]

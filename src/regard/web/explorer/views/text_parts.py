@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from regard.errors import LookError
 from regard.inspection import logit_attribution, logit_lens
@@ -15,7 +16,7 @@ from regard.web.explorer.views.text_inputs import as_positions, open_text_model,
 from regard.web.jobs import Job
 
 MAX_POSITIONS = 32  # columns of the lens
-MAX_LOGITS = 1 << 27  # numbers kept by the lens
+MAX_LOGITS = 1 << 26  # kept by the lens: 256 MB of float32
 MAX_PARTS = 400  # sent of an attribution
 CHOICES = 5  # tokens whose logit can be split
 
@@ -39,9 +40,11 @@ def text_lens(explorer: Explorer, request: LensRequest, job: Job) -> dict[str, A
     """The most probable token after each block, at up to 32 positions."""
     text_model, inputs = open_text_model(explorer, request)
     logits = _run(text_model.model, inputs, job)
-    positions = _around(len(logits), request.position)
-    if logits.shape[-1] * len(positions) * 8 > MAX_LOGITS:
-        positions = positions[-max(1, MAX_LOGITS // (8 * logits.shape[-1])) :]
+    # the lens keeps the logits of all blocks at these positions
+    blocks = [len(x) for x in text_model.model.modules() if isinstance(x, nn.ModuleList)]
+    columns = MAX_LOGITS // (logits.shape[-1] * (max(blocks, default=0) + 1))
+    columns = min(max(columns, 1), MAX_POSITIONS)
+    positions = _around(len(logits), request.position, columns)
     with job.checking(text_model.model, "reading the layers"):
         lens = logit_lens(text_model.model, inputs, positions=positions)
     p = lens.logits[:, 0].float().softmax(-1)
@@ -96,8 +99,12 @@ def _run(model: Any, inputs: Any, job: Job) -> torch.Tensor:
         return as_positions(get_logits(run_model(model, inputs)))
 
 
-def _around(count: int, position: int | None) -> list[int]:
-    """The last positions up to the chosen one, and those behind it where there is room."""
+def _around(count: int, position: int | None, columns: int) -> list[int]:
+    """The last positions up to the chosen one, and those behind it where there is room.
+
+    >>> _around(9, 1, 4), _around(9, 7, 4)
+    ([0, 1, 2, 3], [4, 5, 6, 7])
+    """
     at = count - 1 if position is None else resolve_index("position", position, count)
-    end = min(count, max(at + 1, MAX_POSITIONS))
-    return list(range(max(0, end - MAX_POSITIONS), end))
+    end = min(count, max(at + 1, columns))
+    return list(range(max(0, end - columns), end))

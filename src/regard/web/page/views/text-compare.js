@@ -43,6 +43,8 @@ function Maps({ found }) {
   const { shape: [, rows, columns], values } = unpack(found.maps), size = rows * columns;
   const labels = found.pool[0] > 1 || found.pool[1] > 1 ? {} : { rowLabels: found.query_tokens, columnLabels: found.key_tokens };
   const titles = [found.outputs[0] ?? found.names[0], found.outputs[1] ?? found.names[1], "Difference (second − first)"];
+  // differences of 0.2 and less would hardly show on the scale of the weights
+  const largest = values.subarray(2 * size).reduce((m, x) => (Math.abs(x) > m ? Math.abs(x) : m), 0.2);
   return html`<div class="three">${SIDES.map((side, n) => html`<figure><figcaption dir="auto">${titles[n]}</figcaption>
-    <${HeatMap} values=${values.subarray(n * size, (n + 1) * size)} rows=${rows} columns=${columns} ...${labels} label=${`${side} map`} max=${1} kind=${n === 2 ? "diverging" : "sequential"} maxCell=${26} /></figure>`)}</div>`;
+    <${HeatMap} values=${values.subarray(n * size, (n + 1) * size)} rows=${rows} columns=${columns} ...${labels} label=${`${side} map`} max=${n === 2 ? largest : 1} kind=${n === 2 ? "diverging" : "sequential"} maxCell=${26} /></figure>`)}</div>`;
 }
