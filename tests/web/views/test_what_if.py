@@ -185,3 +185,18 @@ def test_the_figure_shows_both_maps_and_their_difference(explorer):
     figure = draw(ask(explorer, beta=0.25))
     titles = [axes.get_title().rsplit(", ", 1)[1] for axes in figure.axes]
     assert titles == ["before", "after", "difference"]
+
+
+def test_hugging_face_models_are_edited_too(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 20, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
+    model.save_pretrained(tmp_path / "t5")
+    explorer = Explorer(Catalog([tmp_path / "t5"], device="cpu"))
+    body = {"model": "t5", "text": "3 1 4", "target": "2 7", "drop_keys": "1"}
+    answer = explorer.answer("what-if", body)
+    assert answer["output"] is None  # the library decodes its own models only
+    assert len(answer["positions"]) == 3
+    assert answer["sentence"].startswith("The most likely next token changes at")
+    with pytest.raises(RegardError, match="target: needs the decoder input"):
+        explorer.answer("what-if", {"model": "t5", "text": "3 1 4"})

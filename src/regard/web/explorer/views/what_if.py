@@ -110,7 +110,7 @@ def what_if_view(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict[s
         "position": _shown_position(request, positions),
         "formula": _formula(explorer, request, before, site, head, job),
         "edits": [repr(x) for x in edits],
-        "sentence": _sentence(edits, positions, written),
+        "sentence": _sentence(edits, positions, written, before),
     }
 
 
@@ -223,15 +223,20 @@ def _written(
     explorer: Explorer, request: EditRequest, before: Reading, edits: list[Edit], job: Job
 ) -> dict[str, Any] | None:
     """What the model writes by itself, before and after; None where it writes nothing."""
+    if _verb(explorer, request) is None:
+        return None
     bare = {k: x for k in ("model", "text", "to") if (x := getattr(request, k)) is not None}
     given = request.model_dump(include=set(EDIT_FIELDS))
     old = before.target
-    if old is None or request.target is not None:
+    if old is None or request.target is not None:  # a language model, or a target of the user
         old = explorer.answer("what-if.output", bare, job)["text"]
-    if old is None:
-        return None
     new = explorer.answer("what-if.output", bare | given, job)["text"] if edits else old
     return {"before": old, "after": new}
+
+
+def _verb(explorer: Explorer, request: EditRequest) -> str | None:
+    verb = explorer.catalog.entry(request.model).verb
+    return verb if verb in ("translate", "generate") else None
 
 
 def _write(
@@ -240,8 +245,8 @@ def _write(
     run = explorer.catalog.run(request.model)
     text_model = run.text_model
     edits = [replace(x, last_key=-1) for x in edits]  # a text that is being written has few keys
-    verb = "" if run.recipe is None else run.recipe.data.verb
-    if verb not in ("translate", "generate"):
+    verb = _verb(explorer, request)
+    if verb is None:
         return None
     with what_if(run.model, *edits), job.checking(run.model, "writing under the edit"):
         if verb == "generate":
@@ -290,7 +295,10 @@ def _formula(
 
 
 def _sentence(
-    edits: list[Edit], positions: list[dict[str, Any]], written: dict[str, Any] | None
+    edits: list[Edit],
+    positions: list[dict[str, Any]],
+    written: dict[str, Any] | None,
+    before: Reading,
 ) -> str:
     """What changed, in one sentence."""
     if not edits:
@@ -303,13 +311,19 @@ def _sentence(
             f"the output stays “{old}”" if same else f"the output changes from “{old}” to “{new}”"
         )
     if positions:
+        kind = "" if before.predictions is None else before.predictions.kind
         changed = sum(row["before"][0] != row["after"][0] for row in positions)
-        parts.append(f"the most likely token changes at {changed} of {len(positions)} positions")
+        parts.append(
+            f"the most likely {kind} changes at {changed} of {len(positions)} positions"
+            if len(positions) > 1
+            else f"the most likely {kind} {'changes' if changed else 'stays'}"
+        )
         worst = max(positions, key=lambda row: row["kl"] or 0)
+        place = "after" if kind == "next token" else "at"
+        where = f"most of all {place} “{_bare(worst['token'])}”, where " if worst["token"] else ""
         most = worst["changed_most"]
         parts.append(
-            f"most of all after “{_bare(worst['token'])}”, where “{_bare(most['token'])}” "
-            f"goes from {most['before']:.3f} to {most['after']:.3f}"
+            f"{where}“{_bare(most['token'])}” goes from {most['before']:.3f} to {most['after']:.3f}"
         )
     text = "; ".join(parts) or "the maps changed"
     return f"{text[0].upper()}{text[1:]}."

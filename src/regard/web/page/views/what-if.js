@@ -42,7 +42,8 @@ export function View({ params }) {
 
 function Loaded({ model, params }) {
   const { answer, error, loading } = useAsk("what-if", bodyOf(model, params), { delay: 40 });
-  return html`<div><${Input} model=${model} params=${params} />
+  const asksTarget = params.target !== undefined || /^target:/.test(error ?? ""); // some encoder-decoders cannot write one themselves
+  return html`<div><${Input} model=${model} params=${params} asksTarget=${asksTarget} />
     <${Message} error=${error} />
     ${answer ? html`<div class="side" aria-busy=${loading}>
       <div class="what-if"><${Result} answer=${answer} params=${params} /></div>
@@ -51,15 +52,16 @@ function Loaded({ model, params }) {
 
 const noEdits = Object.fromEntries(EDITS.map((x) => [x, null]));
 
-function Input({ model, params }) {
+function Input({ model, params, asksTarget }) {
   const rest = { position: null, target: null }, noKeys = Object.fromEntries(TEXTS.filter((x) => /_(keys|queries)$/.test(x)).map((x) => [x, null]));
   const setModel = (name) => setParams({ ...noEdits, ...rest, site: null, head: null, text: null, to: null, model: name });
-  const setText = (text) => setParams({ ...rest, ...noKeys, text }); // positions of another text mean nothing
+  const setText = (text) => setParams({ position: null, ...noKeys, text, ...(model.languages.length ? { target: null } : {}) }); // positions of another text mean nothing
   return html`<section class="panel"><div class="row">
       <${ModelSelect} value=${model.name} only=${runs} onChange=${setModel} />
       ${model.languages.length > 0 && html`<${Select} label="Into" value=${languageOf(model, params)} options=${model.languages} onChange=${(to) => setParams({ to, target: null })} />`}
       <label class="field grow"><span>Text</span><textarea rows="2" class="code" value=${textOf(model, params)} spellcheck="false"
         onInput=${(e) => setText(e.target.value)}></textarea></label>
+      ${asksTarget && html`<label class="field grow"><span>Target</span><textarea rows="2" class="code" value=${params.target ?? ""} spellcheck="false" onInput=${(e) => setParams({ target: e.target.value })}></textarea></label>`}
     </div>
     <div class="chips" role="group" aria-label="Examples">${model.examples.map((x) => html`<button onClick=${() => setText(x)}>${showToken(x)}</button>`)}</div>
   </section>`;
@@ -74,7 +76,7 @@ function Result({ answer, params }) {
     </section>
     <${Maps} answer=${answer} />
     ${positions.length > 0 && html`<section class="panel"><h2>Predictions, with the text ${answer.target === null ? "" : "and its translation "}given</h2>
-      <div class="columns"><${Positions} answer=${answer} at=${at} /><${Bars} row=${positions[at] ?? positions[0]} /></div></section>`}
+      <div class="columns"><${Positions} answer=${answer} at=${at} /><${Bars} row=${positions[at] ?? positions[0]} kind=${answer.kind} /></div></section>`}
     ${answer.formula && html`<${Formula} answer=${answer} />`}
     <section class="panel"><h2>Where it acts</h2><${Table} label="Change per attention site" rows=${answer.sites} columns=${[
       ["site", "name"], ["map moved", (s) => format(mean(s.map)), "number"], ["output moved", (s) => format(mean(s.output)), "number"]]} />
@@ -107,17 +109,17 @@ function Maps({ answer }) {
 function Positions({ answer, at }) {
   const guess = ([token, p]) => html`<span class="mono">${showToken(token)}</span> ${format(p)}`;
   return html`<${Table} label="Predictions per position" rows=${answer.positions} selected=${at} onRow=${(row) => setParams({ position: row.position })} columns=${[
-    ["after", (r) => html`<span class="mono">${showToken(r.token || "the text")}</span>`], ["before", (r) => guess(r.before)],
+    [answer.kind === "next token" ? "after" : "at", (r) => html`<span class="mono">${showToken(r.token || "the text")}</span>`], ["before", (r) => guess(r.before)],
     ["now", (r) => html`<span class=${r.after[0] === r.before[0] ? "" : "changed"}>${guess(r.after)}</span>`],
     ["KL", (r) => html`<span data-value=${r.kl}>${format(r.kl)}</span>`, "number"]]} />`;
 }
 
 // The likeliest tokens of one position, two bars each: before above, after below.
-function Bars({ row }) {
+function Bars({ row, kind }) {
   useSignal(theme);
   const tall = 34, left = 108, width = 360, high = row.top.length * tall + 22;
   const bar = (p) => Math.max(0, p * (width - left - 52));
-  return html`<figure><figcaption>Next after <span class="mono">${showToken(row.token || "the text")}</span></figcaption>
+  return html`<figure><figcaption>${kind === "next token" ? "Next after" : `Most likely ${kind} at`} <span class="mono">${showToken(row.token || "the text")}</span></figcaption>
     <svg class="drawing bars" viewBox=${`0 0 ${width} ${high}`} width=${width} height=${high} role="img" aria-label=${`Probabilities after ${row.token}: ${row.top.map(([t, a, b]) => `${showToken(t)} ${format(a)} before, ${format(b)} now`).join("; ")}`}>
       ${row.top.map(([token, before, after], i) => html`<g transform=${`translate(0,${i * tall})`}>
         <text x=${left - 8} y="19" text-anchor="end" font-size="12">${showToken(token).slice(0, 15)}</text>
