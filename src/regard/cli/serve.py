@@ -62,7 +62,7 @@ def serve(
     if api and not names:
         raise ConfigError("MODEL: needs one or more for --api, got none; try phrases")
     torch.set_num_threads(threads or (1 if api else torch.get_num_threads()))
-    catalog = Catalog(names or default_names(), [runs] if runs.is_dir() else [], device=device)
+    catalog = Catalog(names or default_names(), [runs], device=device)
     with silence_transformers():
         # an API for the runs that are named; the others are opened when the page asks for them
         served = {x.name: catalog.run(x.name) for x in catalog.named if names and x.kind == "run"}

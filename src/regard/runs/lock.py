@@ -38,6 +38,32 @@ def lock_folder(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a training holds the lock of a run; the lock itself is not touched.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with lock_folder(folder):
+    ...     is_locked(folder)
+    True
+    >>> is_locked(folder)
+    False
+    """
+    try:
+        holder = (folder / LOCK_FILE).read_text(errors="replace").split()
+    except OSError:
+        return False
+    if len(holder) < 4 or not holder[1].isdigit() or holder[3] != socket.gethostname():
+        return True  # of another machine: a file that exists is all that can be known
+    try:
+        os.kill(int(holder[1]), 0)
+    except ProcessLookupError:
+        return False  # left over from a process that was killed
+    except OSError:
+        pass
+    return True
+
+
 def _open(file: Path, fcntl) -> int:
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
