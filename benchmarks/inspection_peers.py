@@ -577,7 +577,7 @@ def main() -> None:
     libraries = [x for x in options.libraries if find_spec(x)]
     if options.model is None and "inseq" in libraries:
         libraries.remove("inseq")  # needs a tokenizer
-    packages = [x.replace("_", "-") for x in dict.fromkeys((*libraries, "torch"))]
+    packages = [x.replace("_", "-") for x in dict.fromkeys((*libraries, "torch")) if x != "regard"]
     print(", ".join(f"{x} {version(x)}" for x in packages), flush=True)
     print("| task | library | time | least to most | CPU time | peak | lines | error |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
