@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from regard.errors import ConfigError, RegardError
+from regard.web.explorer.atlas_maps import OpenMaps
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.queries import Query, find_query
 from regard.web.explorer.recordings import Recordings
@@ -30,7 +31,7 @@ class Explorer:
 
     def __init__(self, catalog: Catalog):
         self.catalog = catalog
-        self.recordings = Recordings(catalog)
+        self.recordings, self.maps = Recordings(catalog), OpenMaps()
         self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
 
     def warm_up(self) -> None:

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
 from regard.errors import ConfigError, RegardError
+from regard.web.explorer.atlas_routes import add_atlas_tiles
 from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
 from regard.web.explorer.sound_stream import add_sound_stream
@@ -33,6 +34,7 @@ def add_explorer(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
     for name in query_names():
         _add_query(app, explorer, worker, find_query(name))
     add_sound_stream(app, explorer, worker)
+    add_atlas_tiles(app, explorer, worker, _response)
 
     @app.post("/explore/upload")
     async def upload(request: Request) -> dict[str, str]:

@@ -24,7 +24,8 @@ function headers(more) {
 }
 
 // The answer to a query. `view` names what it is for: asking again for the same cancels the older question.
-export async function ask(name, body = {}, { view = null, quiet = false } = {}) {
+// What is asked again and again (keep: false) is not saved in offline pages.
+export async function ask(name, body = {}, { view = null, quiet = false, keep = true } = {}) {
   const key = keyOf(name, body);
   if (offline) {
     if (saved.has(key)) return saved.get(key);
@@ -47,7 +48,7 @@ export async function ask(name, body = {}, { view = null, quiet = false } = {}) 
         continue;
       }
       const answer = await read(response, quiet);
-      if (JSON.stringify(answer).length < 4e6) answered.set(key, { name, body: sortKeys(body), answer });
+      if (keep && JSON.stringify(answer).length < 4e6) answered.set(key, { name, body: sortKeys(body), answer });
       return answer;
     }
   } catch (error) {
@@ -115,8 +116,8 @@ export async function upload(content) {
   return answer.file;
 }
 
-export async function fetchBytes(url) {
-  const response = await fetch(url, { headers: headers({}) });
+export async function fetchBytes(url, signal) {
+  const response = await fetch(url, { headers: headers({}), signal });
   if (!response.ok) throw new AskError((await response.json().catch(() => ({}))).error ?? `status ${response.status}`, response.status);
   return response.arrayBuffer();
 }
