@@ -212,26 +212,17 @@ def matches(glob: str, *names: str) -> bool:
 def uncompiled_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules by path; raises if one is compiled, which silently skips hooks."""
     check_model(model)
-    modules: dict[str, nn.Module] = {}
-    seen, todo = set[int](), [("", model)]
-    while todo:  # as named_modules, which takes several times as long: a GPU would idle
-        path, module = todo.pop()
-        if id(module) in seen:
-            continue
-        children = module._modules
+    modules = dict(model.named_modules())
+    for path, module in modules.items():
         if (
             module._compiled_call_impl is not None
-            or "_orig_mod" in children
+            or "_orig_mod" in module._modules
             or isinstance(module, torch.jit.ScriptModule)
         ):
             raise LookError(
                 f"model: needs to run without torch.compile to be recorded, got {path or 'it'} "
                 "compiled; try the uncompiled model"
             )
-        seen.add(id(module))
-        modules[path] = module
-        start = f"{path}." if path else ""
-        todo += [(start + name, x) for name, x in reversed(children.items()) if x is not None]
     return modules
 
 
