@@ -28,11 +28,12 @@ def view(
 ) -> None:
     """Write a view of the explorer to a file: the page itself, its table or its picture.
 
-    A model may also be a path. Example: regard view text model=phrases text="3 days" to=de
+    A model may also be a path, and file=PATH gives the image or sound of these views. Example:
+    regard view text model=phrases text="3 days" to=de
     """
     from regard.cli.look import silence_transformers
     from regard.cli.output import progress_bar, report_written
-    from regard.errors import ConfigError
+    from regard.errors import ConfigError, FileError
     from regard.web.explorer.catalog import Catalog, default_names
     from regard.web.explorer.explorer import Explorer
     from regard.web.explorer.view_file import write_view
@@ -43,10 +44,15 @@ def view(
     for field in ("model", "other_model"):
         if field in given and given[field] not in catalog.entries:
             given[field] = catalog.add(given[field])
+    explorer = Explorer(catalog)
+    if "file" in given:
+        if not Path(given["file"]).is_file():
+            raise FileError(f"file: needs a file that exists, got {given['file']}")
+        given["file"] = explorer.upload(Path(given["file"]).read_bytes())
     if not out.resolve().parent.is_dir():
         raise ConfigError(f"out: needs a folder that exists, got {out.parent}; try another path")
     with silence_transformers(), progress_bar("computing"):
-        write_view(Explorer(catalog), name, given, out)
+        write_view(explorer, name, given, out)
     report_written(out, f"{out}: {name}")
 
 

@@ -243,8 +243,9 @@ def test_a_message_of_samples_is_bounded(client):
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example"])
 def test_another_origin_cannot_record(client, origin):
-    with pytest.raises(WebSocketDisconnect):
-        client.websocket_connect(STREAM, headers={"Origin": origin}).__enter__()
+    headers = {"Origin": origin}
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect(STREAM, headers=headers):
+        pass
 
 
 def test_a_locked_server_takes_the_token_as_a_subprotocol_and_no_other_way(explorer):
@@ -253,10 +254,11 @@ def test_a_locked_server_takes_the_token_as_a_subprotocol_and_no_other_way(explo
     app = create_app({}, explorer=explorer, token=token)
     with TestClient(app, base_url="http://127.0.0.1") as locked:
         for offered in ([], ["regard"], ["regard", "regard.token.6162"], ["regard.token.zz"]):
-            with pytest.raises(WebSocketDisconnect):
-                locked.websocket_connect(STREAM, offered).__enter__()
-        with pytest.raises(WebSocketDisconnect):
-            locked.websocket_connect(f"{STREAM}&token={token.encode().hex()}").__enter__()
+            with pytest.raises(WebSocketDisconnect), locked.websocket_connect(STREAM, offered):
+                pass
+        in_url = f"{STREAM}&token={token.encode().hex()}"
+        with pytest.raises(WebSocketDisconnect), locked.websocket_connect(in_url):
+            pass
         with locked.websocket_connect(STREAM, right) as socket:
             assert socket.accepted_subprotocol == "regard"  # never the token
             socket.send_bytes(bytes(3200))
