@@ -85,7 +85,7 @@ function Bars({ answer }) {
     ${rows.map(([field, name, show], r) => {
       let x = left;
       const y = r * (tall + gap);
-      return html`<g><text class="label" x=${left - 8} y=${y + 17} text-anchor="end" font-size="12">${name}</text>
+      return html`<g><text class="label" x=${left - 8} y=${y + 17} text-anchor="end" font-size="12">${width < 520 ? name.split(/,| for/)[0] : name}</text>
         ${answer.parts.map((part, n) => {
           const share = part[field] / answer.totals[field], size = share * full, at = x;
           x += size;

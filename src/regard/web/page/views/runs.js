@@ -69,7 +69,7 @@ function List({ answer, shown }) {
     ["Open in", (row) => (row.views.length ? html`<span class="runs-open">${row.views.map((view) => html`<a href=${linkTo(view, { model: row.name })}
       onClick=${(e) => { if (!e.metaKey && !e.ctrlKey) { e.preventDefault(); openView(view, { model: row.name }); } }}>${VIEW_NAMES[view]}</a>`)}</span>` : html`<span class="faint">no weights yet</span>`)],
   ];
-  return html`<div class="panel"><h2>${answer.runs.length === 1 ? "1 run" : `${answer.runs.length} runs`}</h2><${Table} label="Runs" rows=${answer.runs} columns=${columns} /></div>`;
+  return html`<div class="panel runs-list"><h2>${answer.runs.length === 1 ? "1 run" : `${answer.runs.length} runs`}</h2><${Table} label="Runs" rows=${answer.runs} columns=${columns} /></div>`;
 }
 
 function duration(seconds) {

@@ -76,8 +76,8 @@ function Given({ answer, params, error, field }) {
   const known = field.name in given || field.name in options;
   return html`<section class="panel" aria-label="Given"><h2>Given</h2>
     ${error && !known && html`<p class="error" role="alert">${error}</p>`}
-    ${Object.entries(given).map(([name, rows]) => html`<${Matrix} key=${name} name=${name} rows=${rows} onChange=${(x) => put(name, x)}
-      error=${field.name === name ? error : null} at=${field} />`)}
+    <div class="work-given">${Object.entries(given).map(([name, rows]) => html`<${Matrix} key=${name} name=${name} rows=${rows} onChange=${(x) => put(name, x)}
+      error=${field.name === name ? error : null} at=${field} />`)}</div>
     ${answer.added.map((x) => html`<p><${MathML} xml=${x.mathml} /></p>`)}
     ${Object.keys(options).length > 0 && html`<h3>Options</h3><div class="work-options">${Object.entries(options).map(([name, value]) => html`<label class="field"><span>${name}</span>
       <input type="text" value=${value} placeholder="default" size="9" maxlength="200" aria-invalid=${field.name === name ? "true" : null} onInput=${(e) => set(name, e.target.value)} />
