@@ -151,6 +151,16 @@ def test_a_model_and_a_text_of_other_views_are_not_taken_over(page, open_view):
         assert page.locator("[role=alert]").count() == 0
 
 
+def test_a_page_of_the_command_line_plays(page, explorer, tmp_path):
+    from regard.web.explorer.view_file import write_view
+
+    params = {"model": "morse", "message": "SOS", "wpm": "30"}
+    file = write_view(explorer, "sound", params, tmp_path / "sound.html")
+    page.goto(file.as_uri())
+    wait_for_text(page, "SOS")
+    page.wait_for_selector("button:has-text('Play'):enabled")
+
+
 def test_the_view_fits_a_phone(new_page):
     page = new_page(viewport={"width": 390, "height": 800})
     page.goto("/#/sound")

@@ -101,8 +101,8 @@ def _figure(answer: dict[str, Any]) -> "Figure":
 
 
 def _related(request: SoundRequest, answer: Any) -> list[tuple[str, dict[str, Any]]]:
-    known = set(AudioRequest.model_fields)
-    return [("sound.audio", request.model_dump(include=known, exclude_unset=True))]
+    names = {"model", "file"} if request.file else {*AudioRequest.model_fields} - {"file"}
+    return [("sound.audio", request.model_dump(include=names))]  # as the page asks
 
 
 @query("sound", SoundRequest, table=_table, figure=_figure, related=_related)
