@@ -42,7 +42,7 @@ def view(
     folders = [runs] if runs.is_dir() else []
     catalog = Catalog(default_names(), folders, device="cpu")
     for field in ("model", "other_model"):
-        if field in given and given[field] not in catalog.entries:
+        if field in given and given[field] not in [*catalog.entries, *preset_names()]:
             given[field] = catalog.add(given[field])
     explorer = Explorer(catalog)
     if "file" in given:
