@@ -63,6 +63,7 @@ def _split(text: str) -> tuple[str, str]:
     ('text', 'a=b')
     """
     from regard.errors import ConfigError
+    from regard.runs.load import preset_names
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
