@@ -34,6 +34,7 @@ def view(
     from regard.cli.look import silence_transformers
     from regard.cli.output import progress_bar, report_written
     from regard.errors import ConfigError, FileError
+    from regard.runs.load import preset_names
     from regard.web.explorer.catalog import Catalog, default_names
     from regard.web.explorer.explorer import Explorer
     from regard.web.explorer.view_file import write_view
@@ -63,7 +64,6 @@ def _split(text: str) -> tuple[str, str]:
     ('text', 'a=b')
     """
     from regard.errors import ConfigError
-    from regard.runs.load import preset_names
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
