@@ -248,7 +248,11 @@ def test_a_damaged_run_is_left_out_and_the_others_stay(tmp_path, content):
     copied_run(tmp_path, "sound")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "recipe.json").write_bytes(content)
-    assert [x.rpartition("/")[2] for x in Catalog([], [tmp_path]).entries] == ["sound"]
+    catalog = Catalog([], [tmp_path])
+    for _ in range(2):
+        assert [x.rpartition("/")[2] for x in catalog.entries] == ["sound"]
+    shutil.copy(tmp_path / "sound" / "recipe.json", tmp_path / "damaged")
+    assert [x.rpartition("/")[2] for x in catalog.entries] == ["damaged", "sound"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -60,6 +61,7 @@ class Catalog:
     ):
         self.folders, self.device = [Path(x).resolve() for x in folders], device
         self._entries: dict[str, CatalogEntry] = {}
+        self._described: dict[Path, tuple[Any, CatalogEntry | None]] = {}
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
         for name in names:
@@ -87,15 +89,27 @@ class Catalog:
                 name = f"{folder.name}/{file.parent.name}"
                 if not file.resolve().is_relative_to(folder):  # a link that leads elsewhere
                     continue
-                try:
-                    found.setdefault(name, describe(file.parent)._replace(name=name))
-                except FileError:  # a damaged run, or one that is just being written
-                    continue
+                if (entry := self._described_run(file)) is not None:
+                    found.setdefault(name, entry._replace(name=name))
         return found
+
+    def _described_run(self, file: Path) -> CatalogEntry | None:
+        """The entry of a run, read when its recipe is new; every request asks for all of them."""
+        try:
+            stamp = file.stat().st_mtime_ns, file.stat().st_size
+        except OSError:  # gone since it was listed
+            return None
+        known = self._described.get(file)
+        if known is None or known[0] != stamp:
+            entry = None
+            with suppress(FileError):  # damaged, or just being written
+                entry = describe(file.parent)
+            known = self._described[file] = stamp, entry
+        return known[1]
 
     def entry(self, name: str) -> CatalogEntry:
         """The entry of a name."""
-        known = self.entries
+        known = self._entries if name in self._entries else self.entries
         if name not in known:
             raise ConfigError(
                 f"model: needs one of {', '.join(known) or 'none'}, got {name[:80]!r}"
