@@ -31,7 +31,7 @@ def serve(
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads of the models on a CPU: 1 with --api, else one per core.", min=1
+            help="Threads on a CPU; by default 1, and for large models one per core.", min=1
         ),
     ] = None,
     open_browser: Annotated[
@@ -61,13 +61,13 @@ def serve(
         raise ConfigError(f"token: needs one to listen beyond loopback, on {host}, got none")
     if api and not names:
         raise ConfigError("MODEL: needs one or more for --api, got none; try phrases")
-    torch.set_num_threads(threads or (1 if api else torch.get_num_threads()))
+    torch.set_num_threads(threads or 1)
     catalog = Catalog(names or default_names(), [runs], device=device)
     with silence_transformers():
         # an API for the runs that are named; the others are opened when the page asks for them
         served = {x.name: catalog.run(x.name) for x in catalog.named if names and x.kind == "run"}
     hosts = LOOPBACK if is_loopback else (*LOOPBACK, host)
-    explorer = None if api else Explorer(catalog)
+    explorer = None if api else Explorer(catalog, threads=threads)
     app = create_app(served, hosts=hosts, token=token, explorer=explorer)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     page = f"{address}/{f'#token={token}' if token else ''}"

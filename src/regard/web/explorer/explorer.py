@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -19,18 +20,23 @@ from regard.web.jobs import Job
 
 MAX_ANSWERS, MAX_UPLOADS = 64 << 20, 64 << 20  # bytes kept of each
 MAX_UPLOAD = 16 << 20  # bytes of one file
+SMALL_MODEL = 64 << 20  # bytes of weights
 
 
 class Explorer:
     """Answers queries; the page, the tests and the command line ask the same ones.
+
+    Args:
+        catalog: the models.
+        threads: of torch; None takes one for small models and one per core for others.
 
     >>> explorer = Explorer(Catalog(["phrases"]))
     >>> explorer.answer("models", {})["models"][0]["name"]
     'phrases'
     """
 
-    def __init__(self, catalog: Catalog):
-        self.catalog = catalog
+    def __init__(self, catalog: Catalog, *, threads: int | None = None):
+        self.catalog, self.threads = catalog, threads
         self.recordings, self.maps = Recordings(catalog), OpenMaps()
         self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
 
@@ -61,6 +67,14 @@ class Explorer:
         if key is not None:
             self.answers.put(key, encoded)
         return encoded
+
+    def thread_count(self, body: dict[str, Any]) -> int:
+        """Threads for a request: one for a small model, which more would slow down."""
+        if self.threads is not None:
+            return self.threads
+        entry = self.catalog.entries.get(body.get("model") or "")
+        files = [] if entry is None or entry.kind == "sight" else entry.path.glob("*.safetensors")
+        return os.cpu_count() or 1 if sum(x.stat().st_size for x in files) > SMALL_MODEL else 1
 
     def known_answer(self, query: Query, body: Any) -> bytes | None:
         """The answer if it was computed before."""

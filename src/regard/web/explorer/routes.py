@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+import torch
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
@@ -78,6 +79,7 @@ def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -
 
         def compute() -> bytes:
             job.report(0.0, "computing")
+            torch.set_num_threads(explorer.thread_count(body))
             if wants_csv:
                 return explorer.csv(query, body, job).encode()
             return explorer.answer_json(query, body, job)

@@ -9,7 +9,7 @@ from regard.web.explorer.queries import QueryRequest, query
 from regard.web.jobs import Job
 
 EXAMPLES = {  # inputs to begin with, by name or task
-    "phrases": ["March 5, 2024", "3 days", "Monday, Tuesday, and Friday", "€12.50"],
+    "phrases": ["March 5, 2024", "3 days", "2 hours and 5 minutes", "€12.50"],
     "stdlib": ["def main(argv):\n    parser = argparse.", "import os\nimport sys\n\nclass "],
 }
 IDS = ["3 1 4 1 5 9 2 6"]  # of a model without a tokenizer

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MAX_TOKENS = 512  # of a text: every slider step reads all maps
 MAX_CELLS = 192  # per side of a map; larger ones are pooled
 TOP = 4  # tokens per position, before and after
+NOTICEABLE = 0.001  # change of a probability that the sentence mentions
 NEW_TOKENS = 12  # that a language model continues the text by
 
 
@@ -322,9 +323,11 @@ def _sentence(
         place = "after" if kind == "next token" else "at"
         where = f"most of all {place} “{_bare(worst['token'])}”, where " if worst["token"] else ""
         most = worst["changed_most"]
-        parts.append(
-            f"{where}“{_bare(most['token'])}” goes from {most['before']:.3f} to {most['after']:.3f}"
-        )
+        if abs(most["after"] - most["before"]) < NOTICEABLE:
+            parts[-1] = f"no probability changes by more than {NOTICEABLE}"
+        else:
+            move = f"from {most['before']:.3f} to {most['after']:.3f}"
+            parts.append(f"{where}“{_bare(most['token'])}” goes {move}")
     text = "; ".join(parts) or "the maps changed"
     return f"{text[0].upper()}{text[1:]}."
 

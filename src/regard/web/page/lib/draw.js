@@ -77,8 +77,8 @@ export function HeatMap({
         text-anchor="middle" font-size="9.5" fill=${inkOn(colour(values[i]))}>${shortNumber(values[i])}</text>`)}
       ${showsLabels && rowLabels.map((x, i) => html`<text class=${at?.row === i ? "label on" : "label"} x=${left - 5}
         y=${top + (i + 0.5) * tall + 3.5} text-anchor="end" font-size=${Math.min(11, tall + 1)}>${showToken(x).slice(0, 16)}</text>`)}
-      ${showsLabels && columnLabels.map((x, i) => html`<text class=${at?.column === i ? "label on" : "label"}
-        transform=${`translate(${left + (i + 0.5) * cell + 3.5},${top - 5}) rotate(-90)`} font-size=${Math.min(11, cell + 1)}>${showToken(x).slice(0, 16)}</text>`)}
+      ${showsLabels && columnLabels.map((x, i) => html`<text class=${at?.column === i ? "label on" : "label"} ...${above(showToken(x), left + (i + 0.5) * cell, top - 5, cell)}
+        font-size=${Math.min(11, cell + 1)}>${showToken(x).slice(0, 16)}</text>`)}
       ${!showsLabels && html`<text class="label" x=${left} y="14" font-size="11">${columnTitle} 0 … ${columns - 1} →</text>
         <text class="label" transform=${`translate(14,${top}) rotate(90)`} font-size="11">${rowTitle} 0 … ${rows - 1} →</text>`}
       ${selected && outline(selected, left, top, cell, tall, "selected")}
@@ -89,6 +89,8 @@ export function HeatMap({
 }
 
 const shortNumber = (x) => (Math.abs(x) < 0.005 ? "" : x.toFixed(2).replace(/^(-?)0/, "$1"));
+// A label that fits its column stands upright, a longer one is turned.
+const above = (text, x, y, cell) => (text.length * 7 <= cell ? { x, y, "text-anchor": "middle" } : { transform: `translate(${x + 3.5},${y}) rotate(-90)` });
 const outline = (p, left, top, cell, tall, name) => html`<rect class=${`outline ${name}`} fill="none"
   x=${left + p.column * cell} y=${top + p.row * tall} width=${cell} height=${tall} />`;
 

@@ -17,6 +17,16 @@ export function ModelSelect({ value, reads = "text", label = "Model", onChange, 
   return html`<${Select} label=${label} value=${value} onChange=${onChange} options=${known.map((m) => [m.name, m.task && m.task !== m.name ? `${m.name} (${m.task})` : m.name])} />`;
 }
 
+// The languages that a translator writes, by their English names; nothing for other models.
+export function LanguageSelect({ model, value, onChange }) {
+  if (!model.languages.length) return null;
+  return html`<${Select} label="Translate to" value=${value} options=${model.languages.map((x) => [x, languageName(x)])} onChange=${onChange} />`;
+}
+
+function languageName(code) {
+  try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code); } catch { return code; }
+}
+
 // The model of a name, or the first that reads this; null until the list is there.
 export function pickModel(list, name, reads = "text", only = () => true) {
   const able = (list ?? []).filter((m) => m.reads === reads && only(m));

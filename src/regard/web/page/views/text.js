@@ -2,7 +2,7 @@
 import { html, showToken, useEffect, useState, useSignal } from "../lib/dom.js";
 import { ask } from "../lib/api.js";
 import { linkTo, setParams } from "../lib/state.js";
-import { Choice, Message, models, ModelSelect, pickModel, Select, Tokens } from "../lib/widgets.js";
+import { Choice, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Tokens } from "../lib/widgets.js";
 import { Bars } from "./text-bars.js";
 import { CellPanels } from "./text-cell.js";
 import { Compare } from "./text-compare.js";
@@ -67,8 +67,7 @@ function Input({ params, model, body, cleared, setCleared, needsTarget }) {
   const clean = { site: null, head: null, query: null, key: null, position: null, target: null };
   return html`<section class="panel" aria-label="Input"><div class="row">
       <${ModelSelect} value=${model.name} onChange=${(name) => change({ ...clean, model: name, text: model.examples.includes(body.text) ? null : params.text })} />
-      ${model.languages.length > 0 && html`<${Select} label="Translate to" value=${body.to} options=${model.languages.map((x) => [x, languageName(x)])}
-        onChange=${(to) => change({ to })} />`}
+      <${LanguageSelect} model=${model} value=${body.to} onChange=${(to) => change({ to })} />
       ${model.kind !== "sight" && html`<label class="field grow"><span>Text</span><textarea dir="auto" rows=${Math.min(6, body.text.split("\n").length)}
         value=${cleared ? "" : body.text} onInput=${(e) => write(e.target.value)} spellcheck="false"></textarea></label>`}
       ${needsTarget && html`<label class="field grow"><span>Target text (what the decoder has written)</span><textarea dir="auto" rows="1" value=${params.target ?? ""}
@@ -76,10 +75,6 @@ function Input({ params, model, body, cleared, setCleared, needsTarget }) {
     </div>
     <div class="chips">${model.examples.map((text) => html`<button onClick=${() => change({ text, query: null, key: null, position: null })}
       aria-pressed=${text === body.text && !cleared}>${text.replace(/\n/g, "↵")}</button>`)}</div></section>`;
-}
-
-function languageName(code) {
-  try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code); } catch { return code; }
 }
 
 // What came out: the translation, and the most probable outputs at one position.

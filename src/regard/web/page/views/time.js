@@ -4,7 +4,7 @@ import { unpack, useAsk } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
 import { LineChart, paint } from "../lib/draw.js";
 import { setParams } from "../lib/state.js";
-import { Choice, Message, ModelSelect, models, pickModel, Select } from "../lib/widgets.js";
+import { Choice, LanguageSelect, Message, models, ModelSelect, pickModel, Select } from "../lib/widgets.js";
 
 export const hint = "What a recurrent network keeps and forgets, step by step: its gates, its states, and how far back a gradient reaches.";
 
@@ -45,7 +45,7 @@ function Model({ model, only, params }) {
   const again = { unit: null, position: null, target: null };
   return html`<div><section class="panel"><div class="row">
       <${ModelSelect} value=${model.name} only=${only} onChange=${(name) => setParams({ ...again, model: name, cell: null })} />
-      ${model.languages.length > 0 && html`<${Select} label="Into" value=${languageOf(model, params)} options=${model.languages} onChange=${(to) => setParams({ ...again, to })} />`}
+      <${LanguageSelect} model=${model} value=${languageOf(model, params)} onChange=${(to) => setParams({ ...again, to })} />
       <label class="field grow"><span>Text</span><input type="text" value=${textOf(params)} spellcheck="false" onInput=${(e) => setParams({ ...again, text: e.target.value })} /></label></div>
     <div class="chips" role="group" aria-label="Examples">${EXAMPLES.map((x) => html`<button onClick=${() => setParams({ ...again, text: x })}>${x}</button>`)}</div></section>
     <${Message} error=${error} loading=${loading && !answer} />

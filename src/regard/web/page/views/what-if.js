@@ -4,7 +4,7 @@ import { unpack, useAsk } from "../lib/api.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
 import { HeatMap } from "../lib/draw.js";
 import { setParams } from "../lib/state.js";
-import { Choice, Message, ModelSelect, models, pickModel, Select, Slider, Switch, Table } from "../lib/widgets.js";
+import { Choice, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Slider, Switch, Table } from "../lib/widgets.js";
 
 export const hint = "Change the attention of a model while it runs: sharpen it, drop heads and keys, add noise. Everything below follows.";
 
@@ -58,7 +58,7 @@ function Input({ model, params, asksTarget }) {
   const setText = (text) => setParams({ position: null, ...noKeys, text, ...(model.languages.length ? { target: null } : {}) }); // positions of another text mean nothing
   return html`<section class="panel"><div class="row">
       <${ModelSelect} value=${model.name} only=${runs} onChange=${setModel} />
-      ${model.languages.length > 0 && html`<${Select} label="Into" value=${languageOf(model, params)} options=${model.languages} onChange=${(to) => setParams({ to, target: null })} />`}
+      <${LanguageSelect} model=${model} value=${languageOf(model, params)} onChange=${(to) => setParams({ to, target: null })} />
       <label class="field grow"><span>Text</span><textarea rows="2" class="code" value=${textOf(model, params)} spellcheck="false"
         onInput=${(e) => setText(e.target.value)}></textarea></label>
       ${asksTarget && html`<label class="field grow"><span>Target</span><textarea rows="2" class="code" value=${params.target ?? ""} spellcheck="false" onInput=${(e) => setParams({ target: e.target.value })}></textarea></label>`}
