@@ -114,18 +114,7 @@ export class AtlasMap {
     const size = this.map.tile * 2 ** this.level, { rowRange, columnRange, x, y } = this.plane;
     const tiles = ([start, stop]) => range(Math.ceil(stop / size) - Math.floor(start / size)).map((i) => Math.floor(start / size) + i);
     const columns = tiles(columnRange), gap = ([r, c]) => Math.hypot((r + 0.5) * size - y, (c + 0.5) * size - x);
-    const all = tiles(rowRange).flatMap((r) => columns.map((c) => [r, c]));
-    return all.filter(([r, c]) => this.settings.band || !this.isHidden(r * size, c * size, size)).sort((a, b) => gap(a) - gap(b));
-  }
-
-  // Nothing is above the diagonal of a causal map; the server says so in its first picture.
-  isHidden(row, column, size) {
-    const whole = this.store.get(tileKey(this.map.id, "mean", false, this.map.levels - 1, 0, 0)), cell = 2 ** (this.map.levels - 1);
-    if (!whole || size < cell) return false;
-    for (let r = Math.floor(row / cell); r < Math.min(whole.rows, (row + size) / cell); r++) {
-      for (let c = Math.floor(column / cell); c < Math.min(whole.columns, (column + size) / cell); c++) if (!Number.isNaN(whole.values[r * whole.columns + c])) return false;
-    }
-    return whole.complete;
+    return tiles(rowRange).flatMap((r) => columns.map((c) => [r, c])).sort((a, b) => gap(a) - gap(b));
   }
 
   tile(level, row, column) {
@@ -238,14 +227,12 @@ export class AtlasMap {
       return (x) => clamp(log && max > 20 ? Math.log1p(x) / Math.log1p(max) : x / max, 0, 1) * (MARGIN - 4);
     };
     const tall = share(margins.entropy, margins.row, ...this.plane.rowRange), wide = share(margins.received, margins.column, ...this.plane.columnRange);
-    margins.entropy.forEach((x, i) => {
-      const y = this.plane.toScreen((margins.row + i) * step, 0)[1], size = Math.min(step * this.plane.scale, this.plane.height - y);
-      if (y + size > 0 && size > 0) context.fillRect(offset - 2 - tall(x), offset + Math.max(y, 0), tall(x), size + Math.min(y, 0));
+    const bars = (values, first, side, length, draw) => values.forEach((x, i) => {
+      const at = (k) => clamp(Math.round(this.plane.toScreen((first + k) * step, (first + k) * step)[side]), 0, length); // whole pixels, without gaps
+      if (at(i + 1) > at(i)) draw(at(i), at(i + 1) - at(i), x);
     });
-    if (!band) margins.received.forEach((x, i) => {
-      const at = this.plane.toScreen(0, (margins.column + i) * step)[0], size = Math.min(step * this.plane.scale, this.plane.width - at);
-      if (at + size > 0 && size > 0) context.fillRect(offset + Math.max(at, 0), offset - 2 - wide(x), size + Math.min(at, 0), wide(x));
-    });
+    bars(margins.entropy, margins.row, 1, this.plane.height, (at, size, x) => context.fillRect(offset - 2 - tall(x), offset + at, tall(x), size));
+    if (!band) bars(margins.received, margins.column, 0, this.plane.width, (at, size, x) => context.fillRect(offset + at, offset - 2 - wide(x), size, wide(x)));
   }
 
   drawRuler(context, side) {

@@ -1,5 +1,5 @@
 // The atlas: a deep zoom over one head's attention map, from all of it to a single weight.
-import { format, html, useEffect, useLayoutEffect, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
+import { format, html, useEffect, useLayoutEffect, useMemo, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
 import { ask, useAsk } from "../lib/api.js";
 import { theme } from "../lib/colours.js";
 import { FileInput } from "../lib/files.js";
@@ -95,7 +95,7 @@ function Canvas({ answer, other, params, body, otherBody, plot, onTell, onScale,
     });
     return () => map.close();
   }, []);
-  const height = Math.max(340, Math.min(width, innerHeight - 360));
+  const height = Math.max(340, Math.min(width, innerHeight - 340));
   useLayoutEffect(() => {
     const map = plot.current, keeps = (params.keep ?? "place,zoom").split(","), isFirst = !map.map;
     map.setMap({ ...answer }, { place: keeps.includes("place"), zoom: keeps.includes("zoom") });
@@ -125,12 +125,12 @@ const placeOf = (plane) => (plane.isWhole ? { x: null, y: null, z: null }
 
 function Controls({ params, answer, plot, scale, place, compared }) {
   const keeps = (params.keep ?? "place,zoom").split(","), keep = (name) => (on) => setParams({ keep: [...keeps.filter((k) => k && k !== name), ...(on ? [name] : [])].join(",") || "none" });
-  return html`<section class="panel" aria-label="View">
+  return html`<section class="panel atlas-controls" aria-label="View"><div>
     <div class="row atlas-zoom"><button aria-label="Zoom in" onClick=${() => plot.current.zoom(2)}>+</button><button aria-label="Zoom out" onClick=${() => plot.current.zoom(0.5)}>−</button>
       <button onClick=${() => plot.current.fit()}>Whole map</button></div>
     <${MiniMap} answer=${answer} plot=${plot} place=${place} />
     <p class="told atlas-place">${place}</p>
-    <${Search} answer=${answer} plot=${plot} />
+    <${Search} answer=${answer} plot=${plot} /></div><div>
     <h3>A cell shows</h3>
     <${Choice} label="A cell shows" value=${params.reduce ?? "mean"} options=${[["mean", "mean"], ["max", "largest"]]} onChange=${(v) => setParams({ reduce: v === "mean" ? null : v })} />
     ${answer.band_levels > 0 && html`<${Switch} label="Columns by distance back" value=${params.band === "1"} onChange=${(on) => setParams({ ...AWAY, band: on ? "1" : null })} />`}
@@ -140,7 +140,7 @@ function Controls({ params, answer, plot, scale, place, compared }) {
     <h3>With another head, keep</h3>
     <${Switch} label="Place" value=${keeps.includes("place")} onChange=${keep("place")} />
     <${Switch} label="Zoom" value=${keeps.includes("zoom")} onChange=${keep("zoom")} />
-    <${Switch} label="Colour scale" value=${params.max !== undefined} onChange=${(on) => setParams({ max: on && scale ? String(scale.max) : null })} />
+    <${Switch} label="Colour scale" value=${params.max !== undefined} onChange=${(on) => setParams({ max: on && scale ? String(scale.max) : null })} /></div>
   </section>`;
 }
 
@@ -153,16 +153,17 @@ function Legend({ scale, compared }) {
     context.putImageData(image, 0, 0);
   }, [scale]);
   const low = !scale ? "" : compared ? format(-scale.max) : scale.log ? `≤ ${format(scale.max / 1e4)}` : "0";
-  return html`<div class="atlas-legend"><span>${low}</span><canvas ref=${canvas} width="256" height="1" role="img" aria-label="Colour scale"></canvas><span>${scale ? format(scale.max) : ""}</span></div>`;
+  return html`<div class="atlas-legend"><span>${low}</span><canvas ref=${canvas} width="256" height="1" role="img" aria-label=${`Colours from ${low} to ${scale ? format(scale.max) : ""}`}></canvas><span>${scale ? format(scale.max) : ""}</span></div>`;
 }
 
 // The whole map in the corner: a click goes there.
 function MiniMap({ answer, plot, place }) {
-  const canvas = useRef(null), side = 160, height = Math.max(24, Math.min(side, Math.round((side * answer.queries) / answer.keys)));
+  const canvas = useRef(null), tile = useMemo(() => overview(answer), [answer]), side = 160, height = Math.max(24, Math.min(side, Math.round((side * answer.queries) / answer.keys)));
   useEffect(() => {
     const map = plot.current, context = canvas.current?.getContext("2d");
     if (!map?.colours || !context) return;
-    const tile = overview(answer), { columns, rows, columnRange, rowRange } = map.plane;
+    const { columns, rows, columnRange, rowRange } = map.plane;
+    context.imageSmoothingEnabled = false;
     context.clearRect(0, 0, side, height);
     context.drawImage(paintTile(tile, { ...map.colours, share: (x) => (x > 0 ? 1 + Math.log10(x / tile.max) / 4 : 0) }), 0, 0, side, height);
     if (map.settings.band) return;
