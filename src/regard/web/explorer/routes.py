@@ -54,7 +54,9 @@ def add_explorer(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
         answers = body.get("answers")
         is_list = isinstance(answers, list) and all(isinstance(x, dict) for x in answers)
         if not is_list or len(answers) > MAX_OFFLINE_ANSWERS:
-            raise ConfigError(f"answers: needs a list of at most {MAX_OFFLINE_ANSWERS} objects")
+            raise ConfigError(
+                f"answers: needs a list of at most {MAX_OFFLINE_ANSWERS} objects, got another body"
+            )
         page = await asyncio.to_thread(offline_page, str(body.get("state", "")), answers)
         return Response(page, media_type="text/html", headers=SAVED_PAGE)
 
