@@ -44,9 +44,12 @@ def serve(
     Waiting requests are computed as one batch. Example: curl -d '{"texts": ["3 days"],
     "to": ["de"]}' -H 'Content-Type: application/json' http://127.0.0.1:8000/translate
     """
+    import os
     import threading
     import webbrowser
 
+    # set before torch starts its threads: ones that spin while they wait halve a busy machine
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     from regard.cli.look import silence_transformers

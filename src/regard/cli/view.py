@@ -67,5 +67,5 @@ def _split(text: str) -> tuple[str, str]:
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise ConfigError(f"{text[:40]!r}: needs NAME=VALUE; try text='3 days'")
+        raise ConfigError(f"params: need NAME=VALUE, got {text[:40]!r}; try text='3 days'")
     return name, value

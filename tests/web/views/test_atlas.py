@@ -21,6 +21,7 @@ from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.demo_map import HEADS, make_demo_site
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import find_query, unpack
+from regard.web.explorer.view_file import write_view
 from regard.web.jobs import Job
 
 TEXT = "def main(argv):\n    parser = argparse."
@@ -342,3 +343,19 @@ def test_the_table_has_both_margins(explorer):
     side, first, last, mean = lines[151].split(",")
     assert (side, first, last) == ("key", "0", "1")
     assert float(mean) == pytest.approx(float(received[0, 0, :2].mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_a_link_can_be_written_to_a_file(explorer, tmp_path, suffix):
+    params = {
+        "model": "demo:2000",
+        "head": "3",
+        "x": "50.5",
+        "z": "1.5",
+        "log": "0",
+        "keep": "zoom",
+    }
+    path = write_view(explorer, "atlas", params, tmp_path / f"map.{suffix}")
+    content = path.read_text()
+    assert "every period" in content
+    assert len(content) > 10_000

@@ -118,8 +118,8 @@ def test_a_slider_is_followed(explorer):
         ({"model": "translator_bass"}, "try translator_base"),
         ({"model": "../phrases"}, "model: needs one of"),
         ({"dim": 100, "heads": 8}, "dim: needs a multiple of heads=8, got 100"),
-        ({"source": 0}, "source: Input should be greater than or equal to 1"),
-        ({"layers": 1000}, "layers: Input should be less than or equal to 128"),
+        ({"source": 0}, "source: needs to be valid: input should be greater than or equal to 1"),
+        ({"layers": 1000}, "layers: needs to be valid: input should be less than or equal to 128"),
         ({"width": 3}, "width: Extra inputs are not permitted"),
     ],
 )

@@ -159,7 +159,7 @@ def test_damaged_runs_and_links_out_of_the_folder_do_no_harm(tmp_path, folder):
     [
         ({"runs": "runs/frist"}, "runs: needs one of .*got 'runs/frist'; try runs/first"),
         ({"runs": "../first"}, "runs: needs one of"),
-        ({"smooth": 1.0}, "smooth: Input should be less than or equal to 0.99"),
+        ({"smooth": 1.0}, "smooth: needs to be valid: input should be less than or equal to 0.99"),
     ],
 )
 def test_mistakes_are_named(explorer, body, text):

@@ -110,7 +110,7 @@ def test_the_figure_has_one_panel_per_gate(explorer):
         ({"model": "stdlib", "to": None}, "model: needs recurrent layers, got LanguageModel"),
         ({"cell": "encoder.7"}, "cell: needs one of encoder.0, encoder.0.back"),
         ({"text": "3 days and " * 100}, "text: needs at most 256 tokens"),
-        ({"order": "random"}, "order: Input should be"),
+        ({"order": "random"}, "order: needs to be valid: input should be"),
     ],
 )
 def test_mistakes_are_named(explorer, change, message):

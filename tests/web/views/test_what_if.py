@@ -158,7 +158,7 @@ def test_several_globs_are_one_place(explorer):
         ({"drop_keys": "99"}, "keys: needs less than 7"),
         ({"drop_keys": "1,2"}, "drop_keys: String should match"),
         ({"drop_heads": "encoder.0.self"}, "drop_heads: String should match"),
-        ({"beta": -1}, "beta: Input should be greater"),
+        ({"beta": -1}, "beta: needs to be valid: input should be greater"),
         ({"head": 9, "site": "encoder.0.self"}, "head: needs less than 6"),
         ({"site": "encoder.9.self"}, "site: needs one of encoder.0.self"),
         ({"text": "5 days and " * 200}, "text: needs at most 512 tokens"),

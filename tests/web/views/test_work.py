@@ -96,7 +96,7 @@ def test_a_root_may_be_written_as_a_sign():
         ({"problem": "three-token"}, "problem: needs a name of the list.*try three-tokens"),
         ({"problem": "/etc/passwd"}, "problem: needs a name of the list"),
         ({"family": "rnnn"}, "family: needs one of .*try rnn"),
-        ({"family": "rnn", "level": 4}, "level: Input should be less than or equal to 3"),
+        ({"family": "rnn", "level": 4}, "level: needs to be valid: input should be less than or equal to 3"),
         ({"given": "x" * 50_000}, "given: String should have at most"),
     ],
 )

@@ -60,10 +60,13 @@ class Query:
         try:
             return self.request.model_validate(body)
         except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()
-            ]
-            raise ConfigError("; ".join(problems)) from None
+            first, *others = error.errors()
+            name = ".".join(map(str, first["loc"])) or "body"
+            rule = first["msg"][:1].lower() + first["msg"][1:]
+            more = f" (and {len(others)} more problems)" if others else ""
+            raise ConfigError(
+                f"{name}: needs to be valid: {rule}, got {first['input']!r:.60}{more}"
+            ) from None
 
 
 _queries: dict[str, Query] = {}

@@ -59,7 +59,7 @@ def parse_params(query: Query, params: dict[str, str]) -> dict[str, Any]:
     for name, text in params.items():
         if name not in known:
             raise ConfigError(
-                f"{name}: needs a parameter of the view, one of {', '.join(known)}"
+                f"{query.name}: needs parameters such as {', '.join(known)}, got {name!r}"
                 f"{suggestion(name, known)}"
             )
         body[name] = json.loads(text) if text[:1] in "[{" and _is_json(text) else text

@@ -15,6 +15,7 @@ from regard.errors import ConfigError, LookError
 from regard.inspection import MapTile, Sight, Site
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.labels import strip_marks
+from regard.inspection.sites.pyramid import MIN_BASE_LEVEL
 from regard.ops.indices import resolve_index
 from regard.web.explorer.atlas_maps import OpenMap
 from regard.web.explorer.demo_map import HEADS, demo_length, is_demo, make_demo_site
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_WHOLE = 8192  # characters up to which every attention is recorded; beyond, one
+SAMPLE = 200  # characters of a longer text that tell the names of its attentions
 MAX_TOKENS = 1 << 16  # that a model reads; its logits take 1 GiB at a vocabulary of 4096
 MAX_CELLS = 4096  # of a margin in one answer
 MAX_LABELS, MAX_FOUND = 512, 500  # tokens in one answer
@@ -162,7 +164,7 @@ def atlas(explorer: Explorer, request: AtlasRequest, job: Job) -> dict[str, Any]
         "has_tokens": site.key_tokens is not None,
         "tile": pyramid.tile_size,
         "levels": pyramid.levels,
-        "band_levels": 0 if site.kind == "cross" else _band_levels(opened),
+        "band_levels": 0 if site.kind == "cross" else min(pyramid.levels, MIN_BASE_LEVEL),
         "sites": [x._asdict() for x in sites],
         "progress": opened.progress,
         "overview": base64.b64encode(pyramid.tile(level, 0, 0, request.reduce).to_bytes()).decode(),
@@ -242,13 +244,6 @@ def _is_number(x: Any) -> bool:
     return x is None or isinstance(x, float)
 
 
-def _band_levels(opened: OpenMap) -> int:
-    """Levels at which the band along the diagonal can be computed."""
-    from regard.inspection.sites.pyramid import MIN_BASE_LEVEL
-
-    return min(opened.pyramid.levels, MIN_BASE_LEVEL)
-
-
 def _tokens(site: Site, side: str) -> list[str] | None:
     tokens = site.query_tokens if side == "query" else site.key_tokens
     return None if tokens is None else tokens[0]
@@ -268,8 +263,11 @@ def _open(
         title = f"Synthetic, {length:,} tokens: {HEADS[head]}"
         return opened, [SiteNames("synthetic", [f"{n}: {x}" for n, x in enumerate(HEADS)])], title
     text = _text(explorer, request)
-    is_long = text is not None and len(text) > MAX_WHOLE
-    sight = _read(explorer, request, text[:MAX_WHOLE] if is_long else text, job)
+    is_long = len(text) > MAX_WHOLE
+    if is_long:
+        _check_long(explorer, request, text)
+    # the beginning of a long text is read for the names of its attentions
+    sight = _read(explorer, request, text[:SAMPLE] if is_long else text, job)
     sites = [SiteNames(x.name, [str(n) for n in range(x.heads)]) for x in recorded_sites(sight)]
     if not sites:
         raise LookError(f"model: needs one with attention, got {request.model!r}")
@@ -295,19 +293,19 @@ def _open_map(explorer: Explorer, source: Hashable, load: Any, head: int) -> Ope
     return explorer.maps.open(map_id, source, load, head)
 
 
-def _text(explorer: Explorer, request: AtlasRequest) -> str | None:
-    """What the model reads; None for a saved sight."""
+def _text(explorer: Explorer, request: AtlasRequest) -> str:
+    """What the model reads; nothing for a saved sight."""
     entry = explorer.catalog.entry(request.model)
     if entry.kind == "sight":
-        return None
+        return ""
     if entry.reads != "text":
         raise ConfigError(
             f"model: needs one that reads text, got {request.model!r}, which reads {entry.reads}; "
             "try demo:100000"
         )
-    if request.file is None and request.text is None:
-        raise ConfigError("text: needs a text, or a file with one, got neither")
     if request.file is None:
+        if request.text is None:
+            raise ConfigError("text: needs a text, or a file with one, got neither")
         return request.text
     try:
         return explorer.uploaded(request.file).decode()
@@ -315,23 +313,24 @@ def _text(explorer: Explorer, request: AtlasRequest) -> str | None:
         raise ConfigError("file: needs a text in UTF-8, got other bytes") from None
 
 
-def _read(explorer: Explorer, request: AtlasRequest, text: str | None, job: Job) -> Sight:
+def _read(explorer: Explorer, request: AtlasRequest, text: str, job: Job) -> Sight:
     """Every attention of a model on a short text, or a saved sight."""
     read = explorer.recordings.read
-    return read(request.model, text or "", to=request.to, target=request.target, job=job).sight
+    return read(request.model, text, to=request.to, target=request.target, job=job).sight
 
 
-def _read_site(
-    explorer: Explorer, request: AtlasRequest, text: str | None, name: str, job: Job
-) -> Site:
-    """One attention of a model on a long text; nothing else is kept."""
-    text_model = explorer.catalog.run(request.model).text_model
-    assert text is not None
-    if text_model.is_encoder_decoder:
+def _check_long(explorer: Explorer, request: AtlasRequest, text: str) -> None:
+    """A translator would write as much as it reads, one token after the other."""
+    if explorer.catalog.run(request.model).text_model.is_encoder_decoder:
         raise ConfigError(
             f"text: needs at most {MAX_WHOLE} characters for an encoder-decoder, got {len(text)}; "
             "try a language model, such as stdlib"
         )
+
+
+def _read_site(explorer: Explorer, request: AtlasRequest, text: str, name: str, job: Job) -> Site:
+    """One attention of a model on a long text; nothing else is kept."""
+    text_model = explorer.catalog.run(request.model).text_model
     count = text_model.encode("text", text).shape[-1]
     if count > MAX_TOKENS:
         raise ConfigError(f"text: needs at most {MAX_TOKENS} tokens, got {count}; try a part of it")

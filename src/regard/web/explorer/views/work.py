@@ -159,9 +159,9 @@ def _parse_tables(name: str, text: str) -> dict[str, Any]:
     try:
         tables = json.loads(text)
     except (ValueError, RecursionError):
-        raise ConfigError(f'{name}: needs JSON such as {{"X": [["1/2"]]}}') from None
+        raise ConfigError(f'{name}: needs JSON such as {{"X": [["1/2"]]}}, got another text') from None
     if not isinstance(tables, dict) or len(tables) > 64:
-        raise ConfigError(f"{name}: needs an object of at most 64 tables")
+        raise ConfigError(f"{name}: needs an object of at most 64 tables, got something else")
     for table in tables.values():
         rows = table if isinstance(table, list) else [table]
         cells = [x for row in rows for x in (row if isinstance(row, list) else [row])]

@@ -131,7 +131,9 @@ export async function fetchCsv(name, body) {
 
 // The page as one file, with every answer that it has got so far.
 export async function fetchOfflinePage() {
-  const body = { state: formatState(state.peek()), answers: [...answered.values()].slice(-300) };
+  const answers = [...answered.values()].slice(-300);
+  while (answers.length > 1 && JSON.stringify(answers).length > 4e7) answers.shift(); // the oldest leave first
+  const body = { state: formatState(state.peek()), answers };
   const more = { "Content-Type": "application/json" };
   const response = await fetch("/explore/offline", { method: "POST", headers: headers(more), body: JSON.stringify(body) });
   if (!response.ok) throw new AskError((await response.json()).error, response.status);

@@ -46,7 +46,7 @@ function List({ answer, open }) {
   }
   const groups = Map.groupBy ? Map.groupBy(answer.claims, (x) => x.family) : groupBy(answer.claims);
   return html`<nav class="panel claims-list" aria-label=${`${answer.claims.length} claims`} ref=${list}>
-    <p class="faint">${answer.claims.length === answer.total ? `${answer.total} claims` : `${answer.claims.length} of ${answer.total} claims`}</p>
+    <h2 class="faint">${answer.claims.length === answer.total ? `${answer.total} claims` : `${answer.claims.length} of ${answer.total} claims`}</h2>
     ${[...groups].map(([family, claims]) => html`<h3>${family}</h3><ul>${claims.map((x) => html`<li>
       <button aria-current=${x.id === open ? "true" : null} onClick=${() => setParams({ claim: x.id })}>
         <span class=${`claim-verdict ${x.verdict}`} title=${x.verdict}>${MARKS[x.verdict]}<span class="hidden"> ${x.verdict}: </span></span>

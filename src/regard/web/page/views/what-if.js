@@ -71,7 +71,7 @@ function Input({ model, params, asksTarget }) {
 
 function Result({ answer, params }) {
   const { output, positions } = answer, at = Number(params.position ?? answer.position ?? 0);
-  return html`<section class="panel" aria-live="polite"><p class="big sentence">${answer.sentence}</p>
+  return html`<section class="panel" aria-live="polite"><h2 class="hidden">What changes</h2><p class="big sentence">${answer.sentence}</p>
       ${output && html`<div class="columns"><${Output} label="Before" text=${output.before} /><${Output} label="After" text=${output.after} changed=${output.after !== output.before} /></div>`}
     </section>
     <${Maps} answer=${answer} />
