@@ -298,7 +298,9 @@ def test_a_long_file_is_read_with_one_attention_recorded(explorer, monkeypatch):
 def test_tokens_are_served_in_ranges_and_found(explorer):
     map_id = explorer.answer("atlas", {"model": "long"})["id"]
     answer = explorer.answer("atlas.tokens", {"id": map_id, "start": 298, "stop": 400})
-    assert answer == {"tokens": ["t298", "t299"]}
+    assert answer == {"tokens": ["t298", "t299"]}  # the last ones
+    answer = explorer.answer("atlas.tokens", {"id": map_id, "start": 10, "stop": 12})
+    assert answer == {"tokens": ["t10", "t11"]}
     with pytest.raises(ConfigError, match="stop: needs 1 to 512 more than start, got 513"):
         explorer.answer("atlas.tokens", {"id": map_id, "start": 0, "stop": 513})
     exact = explorer.answer("atlas.search", {"id": map_id, "text": "t29"})

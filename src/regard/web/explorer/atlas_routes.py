@@ -34,7 +34,7 @@ def add_atlas_tiles(app: FastAPI, explorer: Explorer, worker: Worker, respond: R
     ) -> Response:
         """Tiles `level/row/column`, each as its length (uint32, little-endian) and its bytes."""
         places = parse_places(tiles)
-        key = hashlib.sha256(repr((map_id, reduce, band)).encode()).hexdigest()[:24]
+        key = hashlib.sha256(repr((map_id, reduce, band, places)).encode()).hexdigest()[:24]
         headers = {"ETag": f'"{key}"', "Cache-Control": IMMUTABLE}
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)  # complete tiles never change
