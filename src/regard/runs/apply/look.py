@@ -74,7 +74,8 @@ def look_report(
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another path")
     if query is not None:
         return LookReport(format_attention_table(model, query, text, target, at, to))
-    sight, target, predictions = model.read(text, target, at, to=to)
+    reading = model.read(text, target, at, to=to)
+    sight, target = reading.sight, reading.target
     if cell is not None:
         return LookReport(explain_weight(model.model, sight, *cell))
     if describe:
@@ -93,7 +94,7 @@ def look_report(
         probe=scores,
         facts=facts,
         queries=around,
-        predictions=predictions,
+        predictions=reading.predictions,
     )
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
     text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}"

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from regard.errors import RegardError
+from regard.files import atomic_write
 
 
 @contextmanager
@@ -18,7 +19,8 @@ def temporary_file(content: bytes, name: str = "file") -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
         path = Path(folder) / name
-        path.write_bytes(content)
+        with atomic_write(path) as new:
+            new.write_bytes(content)
         try:
             yield path
         except RegardError as error:

@@ -1,5 +1,6 @@
 """A view of the explorer as a file: an offline page, CSV, JSON, SVG or PNG."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from urllib.parse import urlencode
 
 from regard.errors import ConfigError, suggestion
 from regard.files import atomic_write
+from regard.inspection.figures.canvas import render
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
 from regard.web.explorer.static_files import offline_page
@@ -34,6 +36,7 @@ def write_view(explorer: Explorer, view: str, params: dict[str, str], path: str 
         path: of the file: .html, .csv, .json, .svg, .png or .pdf.
 
     >>> import tempfile
+    >>> from regard.web.explorer.catalog import Catalog
     >>> file = Path(tempfile.mkdtemp()) / "costs.csv"
     >>> _ = write_view(Explorer(Catalog(["phrases"])), "cost", {"model": "phrases"}, file)
     """
@@ -47,8 +50,9 @@ def write_view(explorer: Explorer, view: str, params: dict[str, str], path: str 
         raise ConfigError(f"out: needs one of {' '.join(FORMATS)}, got {path.name!r}")
     query = find_query(view)
     body = parse_params(query, params)
-    with atomic_write(path) as temporary:
-        _write(explorer, query, body, params, path.suffix, temporary)
+    content = _content(explorer, query, body, params, path.suffix)
+    with atomic_write(path) as new:
+        new.write_bytes(content)
     return path
 
 
@@ -73,29 +77,23 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _write(
-    explorer: Explorer,
-    query: Query,
-    body: dict[str, Any],
-    params: dict[str, str],
-    suffix: str,
-    file: Path,
-) -> None:
+def _content(
+    explorer: Explorer, query: Query, body: dict[str, Any], params: dict[str, str], suffix: str
+) -> bytes:
+    """The bytes of the file."""
     if suffix == ".csv":
-        file.write_text(explorer.csv(query, body, Job()), encoding="utf-8", newline="")
-        return
+        return explorer.csv(query, body, Job()).encode()
     answer = explorer.answer(query.name, body)
     if suffix == ".json":
-        file.write_text(json.dumps(answer, ensure_ascii=False, indent=1), encoding="utf-8")
-    elif suffix == ".html":
+        return json.dumps(answer, ensure_ascii=False, indent=1).encode()
+    if suffix == ".html":
         state = f"/{query.name}?{urlencode(params)}"
-        file.write_text(
-            offline_page(state, collect_answers(explorer, query, body, answer)), encoding="utf-8"
-        )
-    elif query.figure is None:
+        return offline_page(state, collect_answers(explorer, query, body, answer)).encode()
+    if query.figure is None:
         raise ConfigError(f"out: needs .html, .csv or .json for {query.name}, got {suffix}")
-    else:
-        query.figure(answer).savefig(file, format=suffix[1:])
+    file = io.BytesIO()
+    render(query.figure(answer), file, format=suffix[1:])
+    return file.getvalue()
 
 
 def collect_answers(

@@ -159,7 +159,9 @@ def _parse_tables(name: str, text: str) -> dict[str, Any]:
     try:
         tables = json.loads(text)
     except (ValueError, RecursionError):
-        raise ConfigError(f'{name}: needs JSON such as {{"X": [["1/2"]]}}, got another text') from None
+        raise ConfigError(
+            f'{name}: needs JSON such as {{"X": [["1/2"]]}}, got another text'
+        ) from None
     if not isinstance(tables, dict) or len(tables) > 64:
         raise ConfigError(f"{name}: needs an object of at most 64 tables, got something else")
     for table in tables.values():
@@ -193,7 +195,7 @@ def _check_entry(label: str, x: Any, symbols: list[str]) -> None:
     try:
         parse_number(x, symbols)
     except WorkError as error:
-        raise WorkError(f"{label}{str(error).removeprefix('number')}") from None
+        raise type(error)(f"{label}{str(error).removeprefix('number')}") from None
 
 
 def _like(before: Any, table: Any) -> Any:
