@@ -11,6 +11,7 @@ import torch
 from web_server import Client, running, wait_until
 
 import regard as rg
+from regard.cli.view import view
 from regard.errors import ConfigError, LookError, ShapeError
 from regard.inspection import MapPyramid, MapTile, Sight
 from regard.web.api import create_app
@@ -361,3 +362,9 @@ def test_a_link_can_be_written_to_a_file(explorer, tmp_path, suffix):
     content = path.read_text()
     assert "every period" in content
     assert len(content) > 10_000
+
+
+def test_the_command_line_writes_a_synthetic_map(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    view("atlas", ["model=demo:300", "head=1"], tmp_path / "map.json", tmp_path / "runs")
+    assert json.loads((tmp_path / "map.json").read_text())["title"].endswith("near tokens")

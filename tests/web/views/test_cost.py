@@ -120,7 +120,7 @@ def test_a_slider_is_followed(explorer):
         ({"dim": 100, "heads": 8}, "dim: needs a multiple of heads=8, got 100"),
         ({"source": 0}, "source: needs to be valid: input should be greater than or equal to 1"),
         ({"layers": 1000}, "layers: needs to be valid: input should be less than or equal to 128"),
-        ({"width": 3}, "width: Extra inputs are not permitted"),
+        ({"width": 3}, "width: needs to be valid: extra inputs are not permitted"),
     ],
 )
 def test_mistakes_are_named(explorer, body, text):

@@ -156,13 +156,13 @@ def test_several_globs_are_one_place(explorer):
         ({"where": "nowhere"}, "where: needs globs over encoder.0.self"),
         ({"where": "* encoder.*"}, "match no site twice"),
         ({"drop_keys": "99"}, "keys: needs less than 7"),
-        ({"drop_keys": "1,2"}, "drop_keys: String should match"),
-        ({"drop_heads": "encoder.0.self"}, "drop_heads: String should match"),
+        ({"drop_keys": "1,2"}, "drop_keys: needs to be valid: string should match"),
+        ({"drop_heads": "encoder.0.self"}, "drop_heads: needs to be valid: string should match"),
         ({"beta": -1}, "beta: needs to be valid: input should be greater"),
         ({"head": 9, "site": "encoder.0.self"}, "head: needs less than 6"),
         ({"site": "encoder.9.self"}, "site: needs one of encoder.0.self"),
         ({"text": "5 days and " * 200}, "text: needs at most 512 tokens"),
-        ({"temperature": 2}, "temperature: Extra inputs"),
+        ({"temperature": 2}, "temperature: needs to be valid: extra inputs"),
     ],
 )
 def test_mistakes_are_named(explorer, edits, message):
