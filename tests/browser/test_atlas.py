@@ -170,3 +170,13 @@ def test_the_canvas_has_a_name_and_the_controls_have_labels(page, open_view):
     )
     assert nameless == 0
     assert json.loads(page.evaluate("JSON.stringify(document.title)")) == "Atlas · Regard"
+
+
+def test_a_saved_page_shows_the_whole_map(page, explorer, tmp_path):
+    from regard.web.explorer.view_file import write_view
+
+    file = write_view(explorer, "atlas", {"model": "demo:300"}, tmp_path / "map.html")
+    page.goto(file.as_uri())
+    page.wait_for_selector(MAP)
+    page.wait_for_timeout(300)
+    assert hover(page, 5, 200)[1] > 0

@@ -36,14 +36,16 @@ def view(
     from regard.errors import ConfigError, FileError
     from regard.runs.load import preset_names
     from regard.web.explorer.catalog import Catalog, default_names
+    from regard.web.explorer.demo_map import is_demo
     from regard.web.explorer.explorer import Explorer
     from regard.web.explorer.view_file import write_view
 
     given = dict(_split(text) for text in params or [])
     folders = [runs] if runs.is_dir() else []
     catalog = Catalog(default_names(), folders, device="cpu")
+    known = [*catalog.entries, *preset_names()]
     for field in ("model", "other_model"):
-        if field in given and given[field] not in [*catalog.entries, *preset_names()]:
+        if field in given and given[field] not in known and not is_demo(given[field]):
             given[field] = catalog.add(given[field])
     explorer = Explorer(catalog)
     if "file" in given:

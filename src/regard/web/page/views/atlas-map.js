@@ -49,7 +49,7 @@ export class AtlasMap {
     const isNew = this.map?.id !== map.id;
     this.map = map;
     if (isNew) {
-      this.margins = null;
+      this.margins = { id: map.id, level: map.levels - 1, row: 0, column: 0, entropy: unpack(map.entropy).values, received: unpack(map.received).values };
       if (!same) this.tokens.clear();
       this.store.put(tileKey(map.id, map.reduce, false, map.levels - 1, 0, 0), overview(map));
     }

@@ -43,7 +43,7 @@ export function View({ params }) {
     ${(problem || second.error) && html`<p class="error" role="alert">${problem || second.error}</p>`}
     ${answer && html`<div class="side atlas"><section class="panel" aria-label="Map">
         <div class="row between"><h2 dir="auto">${answer.title}${compared ? ` minus ${compared.title.split(answer.is_synthetic ? ": " : ", ").slice(1).join(", ")}` : ""}</h2>
-          ${progress < 1 && html`<span class="tag" role="status">computing all levels: ${Math.floor(100 * progress)}%</span>`}</div>
+          ${progress < 1 && !offline && html`<span class="tag" role="status">computing all levels: ${Math.floor(100 * progress)}%</span>`}</div>
         <${Canvas} answer=${answer} other=${compared} params=${params} body=${body} otherBody=${otherBody} plot=${plot}
           onTell=${(text, value) => setTold([text, value])} onScale=${setScale} onProgress=${setProgress} onPlace=${setPlace} onError=${setProblem} />
         <p class="told" aria-live="polite" data-value=${told[1] ?? ""}>${told[0] || html`<span class="faint">Point at a cell. Keys: arrows move, + and − zoom, Home shows all, Enter opens a weight.</span>`}</p>
@@ -68,7 +68,7 @@ function Inputs({ params, model, list, answer, setProblem }) {
   const sites = answer?.sites ?? [], site = sites.find((s) => s.name === answer?.site);
   return html`<section class="panel" aria-label="Input"><div class="row">
     <${Select} label="Model" value=${isDemo ? "demo" : model} options=${[["demo", "Synthetic map"], ...names]} onChange=${(v) => choose(v === "demo" ? DEMO : v)} />
-    ${isDemo && html`<${Select} label="Length" value=${model} options=${LENGTHS.map((n) => [`demo:${n}`, `${count(n)} × ${count(n)}`])} onChange=${choose} />`}
+    ${isDemo && html`<${Select} label="Length" value=${model} options=${[...new Set([...LENGTHS, Number(model.slice(5))])].sort((a, b) => a - b).map((n) => [`demo:${n}`, `${count(n)} × ${count(n)}`])} onChange=${choose} />`}
     ${site && sites.length > 1 && html`<${Select} label="Attention" value=${answer.site} options=${sites.map((s) => s.name)} onChange=${(v) => setParams({ site: v, head: "0", query: null, key: null })} />`}
     ${site && html`<${Select} label="Head" value=${String(answer.head)} options=${site.heads.map((text, n) => [String(n), text])} onChange=${(v) => setParams({ head: v, query: null, key: null })} />
       <${Select} label="Minus head" value=${params.other ?? ""} options=${[["", "none"], ...sites.flatMap((s) => s.heads.map((text, n) => [`${s.name}/${n}`, sites.length > 1 ? `${s.name}, ${text}` : text]))]} onChange=${(v) => setParams({ other: v })} />`}
