@@ -228,6 +228,15 @@ def test_terms_of_the_model_arrive_as_terms_of_the_site():
 
 
 @torch.no_grad()
+def test_a_tensor_that_is_not_known_is_refused_since_it_may_belong_to_the_scores():
+    model = make("Llama")
+    with pytest.raises(LookError, match="needs attention without sinks"), rg.look(model):
+        model(**inputs("Llama"), sinks=torch.zeros(1))  # passed on to the attention function
+    with rg.look(model):
+        model(**inputs("Llama"), num_items_in_batch=torch.ones(()))
+
+
+@torch.no_grad()
 def test_a_tokenizer_names_the_text_also_as_it_grows():
     class Letters:
         def convert_ids_to_tokens(self, ids):

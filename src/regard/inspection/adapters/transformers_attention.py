@@ -26,6 +26,10 @@ from regard.ops.intercept import is_intercepted
 from regard.ops.masks import Causal
 
 INTERFACE_NAME = "regard"
+# tensors that models pass on and neither eager attention nor SDPA reads
+UNUSED_TENSORS = frozenset(
+    ("cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "num_items_in_batch", "position_ids")
+)
 
 
 def intercept_transformers(tracker: ModuleTracker) -> None:
@@ -172,8 +176,10 @@ def _attention_forward(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    for name in ("head_mask", "indices", "block_indices", "cache"):
-        if others.get(name) is not None:
+    for name, x in others.items():
+        # a tensor that we do not know may be part of the scores: sinks, indices, a head mask
+        is_unknown = isinstance(x, Tensor) and name not in UNUSED_TENSORS
+        if is_unknown or (name == "cache" and x is not None):
             raise LookError(
                 f"model: needs attention without {name} to be recorded, got it in "
                 f"{type(module).__name__}; try a run without it"
