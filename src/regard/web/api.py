@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -28,6 +27,7 @@ from regard.web.explorer.static_files import page_files
 from regard.web.gate import LOOPBACK, BodyTooLarge, Gate
 from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, add_own_tasks
 from regard.web.server import Server
+from regard.web.temporary_file import temporary_path
 from regard.web.worker import Busy, Worker
 
 MAX_NEW_TOKENS = 4096
@@ -385,15 +385,11 @@ def _add_files(app: FastAPI, server: Server) -> None:
 @asynccontextmanager
 async def _body_file(request: Request) -> AsyncIterator[Path]:
     """The body of a request as a file."""
-    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
-        path = Path(folder) / "upload"
+    with temporary_path("body") as path:
         with path.open("wb") as file:
             async for chunk in request.stream():
                 file.write(chunk)
-        try:
-            yield path
-        except RegardError as error:
-            raise type(error)(str(error).replace(str(path), "body")) from error
+        yield path
 
 
 def _add_completions(app: FastAPI, server: Server) -> None:

@@ -51,7 +51,7 @@ class _Request:
         return self.future.cancelled() or (self.job is not None and self.job.is_cancelled)
 
     def fail(self, error: Exception) -> None:
-        """Raise an error for whoever still waits; a cancelled future takes none."""
+        """Set the exception of the future, unless it is cancelled."""
         if self.future.running() or self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from regard.inspection.sites.head_map import HeadMap
 from regard.inspection.sites.map_cells import (
-    Cells,
     MarginTotals,
+    PooledCells,
     cell_sizes,
     pool_cells,
     pool_rectangle,
@@ -112,11 +112,13 @@ class BasePass:
             own = MarginTotals(margins.entropy[first : first + height], margins.received)
             parts.append(pool_rectangle(self.map, band, keys, (size, size), own))
             if band.stop == rows.stop:
-                cells = Cells(*(torch.cat(pieces).cpu() for pieces in zip(*parts, strict=True)))
+                cells = PooledCells(
+                    *(torch.cat(pieces).cpu() for pieces in zip(*parts, strict=True))
+                )
                 self._publish(unit, cells, margins)
             yield (band.stop - rows.start) / len(rows)
 
-    def _publish(self, unit: BaseTile, cells: Cells, margins: MarginTotals) -> None:
+    def _publish(self, unit: BaseTile, cells: PooledCells, margins: MarginTotals) -> None:
         row, column, rows, keys, _ = unit
         stored = []
         for level in range(self.level, self.levels):

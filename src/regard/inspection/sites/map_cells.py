@@ -15,7 +15,7 @@ GPU_BLOCK = (4096, 8192)  # few, large launches
 BAND_ROWS = 512  # rows per block of the band, whose rectangle is wider by as many keys
 
 
-class Cells(NamedTuple):
+class PooledCells(NamedTuple):
     """Pooled weights: the sum and log2 of the maximum per cell, -inf if every weight is hidden."""
 
     total: Tensor
@@ -34,10 +34,10 @@ class MarginTotals(NamedTuple):
     received: Tensor
 
 
-def pool_cells(cells: Cells, high: int, wide: int) -> Cells:
+def pool_cells(cells: PooledCells, high: int, wide: int) -> PooledCells:
     """Pool high × wide cells into one; the last ones may be smaller.
 
-    >>> pool_cells(Cells(torch.ones(3, 2), torch.zeros(3, 2)), 2, 2).total
+    >>> pool_cells(PooledCells(torch.ones(3, 2), torch.zeros(3, 2)), 2, 2).total
     tensor([[4.],
             [2.]])
     """
@@ -50,7 +50,7 @@ def pool_cells(cells: Cells, high: int, wide: int) -> Cells:
         total, top = total.unflatten(0, (-1, high)).sum(1), top.unflatten(0, (-1, high)).amax(1)
     if wide > 1:
         total, top = total.unflatten(1, (-1, wide)).sum(2), top.unflatten(1, (-1, wide)).amax(2)
-    return Cells(total, top)
+    return PooledCells(total, top)
 
 
 def pool_rectangle(
@@ -59,7 +59,7 @@ def pool_rectangle(
     keys: range,
     cell: tuple[int, int],
     margins: MarginTotals | None = None,
-) -> Cells:
+) -> PooledCells:
     """Pool a rectangle of the map into cells; tiles outside the mask's span are skipped.
 
     Args:
@@ -98,9 +98,9 @@ def pool_rectangle(
     return cells
 
 
-def _hidden_cells(head_map: HeadMap, size: tuple[int, int]) -> Cells:
+def _hidden_cells(head_map: HeadMap, size: tuple[int, int]) -> PooledCells:
     total = torch.zeros(size, device=head_map.device, dtype=head_map.lse.dtype)
-    return Cells(total, torch.full_like(total, -torch.inf))
+    return PooledCells(total, torch.full_like(total, -torch.inf))
 
 
 def _pool_block(
@@ -109,10 +109,10 @@ def _pool_block(
     keys: range,
     cell: tuple[int, int],
     margins: MarginTotals | None,
-) -> Cells:
+) -> PooledCells:
     x = head_map.log2_weights(rows, keys)
     w = x.exp2()  # on a CPU exp of what underflows, or of -inf, is forty times slower
-    cells = pool_cells(Cells(w, x), *cell)
+    cells = pool_cells(PooledCells(w, x), *cell)
     if margins is not None:
         if cell == (1, 1):  # the cells are x and w themselves
             x, w = x.clone(), w.clone()
@@ -123,7 +123,9 @@ def _pool_block(
     return cells
 
 
-def pool_band(head_map: HeadMap, rows: range, distances: range, size: int) -> tuple[Cells, Tensor]:
+def pool_band(
+    head_map: HeadMap, rows: range, distances: range, size: int
+) -> tuple[PooledCells, Tensor]:
     """Pool size × size weights of queries by distances, i - j, and count those that exist.
 
     >>> head_map = HeadMap(rg.make_site(*torch.zeros(2, 3, 2), mask=rg.Causal()), head=0)
@@ -138,9 +140,9 @@ def pool_band(head_map: HeadMap, rows: range, distances: range, size: int) -> tu
         block = range(first, min(first + height, rows.stop))
         x = _band_block(head_map, block, distances)
         counts = _count_band_keys(head_map, block, distances, size)
-        parts.append((*pool_cells(Cells(x.exp2(), x), size, size), counts))
+        parts.append((*pool_cells(PooledCells(x.exp2(), x), size, size), counts))
     total, top, counts = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
-    return Cells(total, top), counts
+    return PooledCells(total, top), counts
 
 
 def _band_keys(head_map: HeadMap, rows: range, distances: range) -> range:
@@ -172,7 +174,7 @@ def _count_band_keys(head_map: HeadMap, rows: range, distances: range, size: int
     j = torch.arange(keys.start, keys.stop, device=head_map.device)
     exists = ((j >= 0) & (j < head_map.keys)).float()
     exists = exists.as_strided((len(rows), len(distances)), (1, 1)).flip(1)
-    return pool_cells(Cells(exists, exists), size, size).total
+    return pool_cells(PooledCells(exists, exists), size, size).total
 
 
 def cell_sizes(span: range, size: int) -> Tensor:

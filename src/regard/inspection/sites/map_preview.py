@@ -5,8 +5,8 @@ from torch import Tensor
 
 from regard.inspection.sites.head_map import HeadMap
 from regard.inspection.sites.map_cells import (
-    Cells,
     MarginTotals,
+    PooledCells,
     cell_sizes,
     pool_cells,
     pool_rectangle,
@@ -39,7 +39,7 @@ class MapPreview:
             torch.zeros(self.keys, device=head_map.device),
         )
         cells = pool_rectangle(head_map, taken, range(self.keys), (1, 1 << level), margins)
-        self._cells, self._rows = Cells(*(x.cpu() for x in cells)), len(taken)
+        self._cells, self._rows = PooledCells(*(x.cpu() for x in cells)), len(taken)
         self.entropy = margins.entropy.cpu()[self._sample(range(self.queries), 1)]
         self.received = margins.received.cpu() * (self.queries / len(taken))
 
@@ -49,7 +49,7 @@ class MapPreview:
         group = max(1, size // self.stride)  # rows taken per cell
         samples = self._sample(range(rows.start * group, rows.stop * group), max(1, size // group))
         left, right = columns.start * step, columns.stop * step
-        part = Cells(*(x[samples, left:right] for x in self._cells))
+        part = PooledCells(*(x[samples, left:right] for x in self._cells))
         keys = range(columns.start * size, min(columns.stop * size, self.keys))
         return pool_cells(part, group, step).mean_and_max(group * cell_sizes(keys, size))
 

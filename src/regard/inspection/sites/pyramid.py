@@ -12,7 +12,7 @@ from regard.errors import ShapeError
 from regard.inspection.sites.base_pass import BasePass
 from regard.inspection.sites.head_map import HeadMap
 from regard.inspection.sites.map_cells import (
-    Cells,
+    PooledCells,
     cell_sizes,
     pool_band,
     pool_cells,
@@ -251,5 +251,5 @@ class MapPyramid:
 
 def _cell_means(x: Tensor, size: int) -> Tensor:
     """Means of `size` neighbours; the last may have fewer."""
-    total = pool_cells(Cells(x[None], x[None]), 1, size).total[0]
+    total = pool_cells(PooledCells(x[None], x[None]), 1, size).total[0]
     return total / cell_sizes(range(len(x)), size)

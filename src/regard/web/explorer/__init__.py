@@ -1,4 +1,4 @@
-"""The explorer: a page on which one types a text and sees what a model does with it."""
+"""The explorer: a page that shows what a model computes from a text, an image or a sound."""
 
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Query, QueryRequest, query, query_names

@@ -82,7 +82,7 @@ class Catalog:
 
     @property
     def entries(self) -> dict[str, CatalogEntry]:
-        """What can be opened now, the folders read anew."""
+        """The models that can be opened now; reads the folders again."""
         found = dict(self._entries)
         for folder in self.folders:
             for file in sorted(folder.glob(f"*/{RECIPE_FILE}")):

@@ -69,7 +69,7 @@ class Explorer:
         return encoded
 
     def thread_count(self, body: dict[str, Any]) -> int:
-        """Threads for a request: one for a small model, which more would slow down."""
+        """Threads for a request: one thread for a small model, since more slow it down."""
         if self.threads is not None:
             return self.threads
         entry = self.catalog.entries.get(body.get("model") or "")

@@ -30,7 +30,7 @@ from regard.web.explorer.queries import (
     query,
     unpack,
 )
-from regard.web.explorer.views.text_inputs import find_head, recorded_sites
+from regard.web.explorer.views.text.inputs import find_head, recorded_sites
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class SearchRequest(MapRequest):
     text: str = Field(min_length=1, max_length=200)
 
 
-class CellRequest(MapRequest):
+class AtlasCellRequest(MapRequest):
     """One weight."""
 
     query: int = Field(ge=0, le=10_000_000)
@@ -143,7 +143,7 @@ def _figure(answer: dict[str, Any]) -> "Figure":
 
 @query("atlas", AtlasRequest, table=_table, figure=_figure, is_cached=False)
 @torch.no_grad()
-def atlas(explorer: Explorer, request: AtlasRequest, job: Job) -> dict[str, Any]:
+def answer_atlas(explorer: Explorer, request: AtlasRequest, job: Job) -> dict[str, Any]:
     """Opens the map of a head: its size, the other heads, and a first picture of all of it."""
     opened, sites, title = _open(explorer, request, job)
     job.report(0.9, "drawing the whole map")
@@ -174,7 +174,7 @@ def atlas(explorer: Explorer, request: AtlasRequest, job: Job) -> dict[str, Any]
 
 
 @query("atlas.margins", MarginsRequest, is_cached=False, priority=-1)
-def atlas_margins(explorer: Explorer, request: MarginsRequest, job: Job) -> dict[str, Any]:
+def answer_atlas_margins(explorer: Explorer, request: MarginsRequest, job: Job) -> dict[str, Any]:
     """Row entropy and received mass per cell of a level, and how far the pass is."""
     opened = explorer.maps.look(request.id)
     margins = opened.pyramid.margins(request.level)
@@ -190,7 +190,7 @@ def atlas_margins(explorer: Explorer, request: MarginsRequest, job: Job) -> dict
 
 
 @query("atlas.tokens", TokensRequest, is_cached=False, priority=-1)
-def atlas_tokens(explorer: Explorer, request: TokensRequest, job: Job) -> dict[str, Any]:
+def answer_atlas_tokens(explorer: Explorer, request: TokensRequest, job: Job) -> dict[str, Any]:
     """The tokens from one position to another; None without tokens."""
     if not 0 < request.stop - request.start <= MAX_LABELS:
         raise ConfigError(
@@ -202,7 +202,7 @@ def atlas_tokens(explorer: Explorer, request: TokensRequest, job: Job) -> dict[s
 
 
 @query("atlas.search", SearchRequest, is_cached=False)
-def atlas_search(explorer: Explorer, request: SearchRequest, job: Job) -> dict[str, Any]:
+def answer_atlas_search(explorer: Explorer, request: SearchRequest, job: Job) -> dict[str, Any]:
     """Positions of the tokens that are, or else contain, a text; the first ones, and their count.
 
     A number is a position, where the tokens are unknown.
@@ -218,9 +218,9 @@ def atlas_search(explorer: Explorer, request: SearchRequest, job: Job) -> dict[s
     return {"positions": found[:MAX_FOUND], "count": len(found), "is_exact": is_exact}
 
 
-@query("atlas.cell", CellRequest, is_cached=False)
+@query("atlas.cell", AtlasCellRequest, is_cached=False)
 @torch.no_grad()
-def atlas_cell(explorer: Explorer, request: CellRequest, job: Job) -> dict[str, Any]:
+def answer_atlas_cell(explorer: Explorer, request: AtlasCellRequest, job: Job) -> dict[str, Any]:
     """Every term of one weight, as `Site.breakdown` computes them."""
     opened = explorer.maps.look(request.id)
     site = opened.site
@@ -287,7 +287,7 @@ def _check_head(head: int, name: str, heads: int) -> int:
 
 
 def _open_map(explorer: Explorer, source: Hashable, load: Any, head: int) -> OpenMap:
-    """Equal contents have equal ids, as browsers keep tiles; a new version computes anew."""
+    """The id is a hash of the contents and the version: browsers cache tiles by id."""
     key = repr((version("regard"), source, head))
     map_id = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:24]
     return explorer.maps.open(map_id, source, load, head)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TYPICAL_SECONDS = {False: 1.0, True: 20.0}  # by whether models are trained; for the progress bar
 
 
-class OneRequest(QueryRequest):
+class ClaimRequest(QueryRequest):
     """A claim by its id."""
 
     claim: str = Field(max_length=10)
@@ -80,7 +80,7 @@ def evidence_figure(answer: dict[str, Any]) -> "Figure":
 
 
 @query("claims", ClaimsRequest, table=claims_table, figure=claims_figure, is_cached=False)
-def claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[str, Any]:
+def answer_claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[str, Any]:
     """The claims of a family, a verdict or a search, and one of them in detail."""
     known: list[Claim] = select_claims([])
     _check_choice("family", request.family, FAMILIES)
@@ -98,14 +98,14 @@ def claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[str, An
     }
 
 
-@query("claims.one", OneRequest, table=evidence_table, figure=evidence_figure, is_cached=False)
-def one(explorer: Explorer, request: OneRequest, job: Job) -> dict[str, Any]:
+@query("claims.one", ClaimRequest, table=evidence_table, figure=evidence_figure, is_cached=False)
+def answer_claims_one(explorer: Explorer, request: ClaimRequest, job: Job) -> dict[str, Any]:
     """A claim with its evidence; one that trains models has evidence only if it was run before."""
     return _details(_known(request.claim, job))
 
 
-@query("claims.run", OneRequest, table=evidence_table, figure=evidence_figure, is_cached=False)
-def run(explorer: Explorer, request: OneRequest, job: Job) -> dict[str, Any]:
+@query("claims.run", ClaimRequest, table=evidence_table, figure=evidence_figure, is_cached=False)
+def answer_claims_run(explorer: Explorer, request: ClaimRequest, job: Job) -> dict[str, Any]:
     """Run the fast version of a claim's experiment now."""
     return _details(_run(_find(request.claim), job))
 

@@ -103,7 +103,7 @@ def cost_figure(answer: dict[str, Any]) -> "Figure":
 
 
 @query("cost", CostRequest, table=cost_table, figure=cost_figure)
-def cost(explorer: Explorer, request: CostRequest, job: Job) -> dict[str, Any]:
+def answer_cost(explorer: Explorer, request: CostRequest, job: Job) -> dict[str, Any]:
     """Cost of one forward pass, part by part, and what can be changed."""
     sized = _sized_model(explorer, request)
     found = costs.cost(sized.model, request.source, request.target, request.batch)
@@ -125,7 +125,7 @@ def cost(explorer: Explorer, request: CostRequest, job: Job) -> dict[str, Any]:
 
 
 @query("cost.curves", SizesRequest)
-def curves(explorer: Explorer, request: SizesRequest, job: Job) -> dict[str, Any]:
+def answer_cost_curves(explorer: Explorer, request: SizesRequest, job: Job) -> dict[str, Any]:
     """Multiply-adds and memory over the length, and where attention overtakes the rest."""
     sized = _sized_model(explorer, request)
     lengths, rows = _curve_lengths(sized), []

@@ -24,8 +24,8 @@ from regard.runs.apply.classify import ClassifiedFile, patch_size, read_run_imag
 from regard.tasks.classification.glyphs import GlyphsTask
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import ModelRequest, Rows, pack, query, unpack
-from regard.web.explorer.temporary_file import temporary_file
 from regard.web.jobs import Job
+from regard.web.temporary_file import temporary_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,7 +113,7 @@ def _related(request: ImageRequest, answer: Any) -> list[tuple[str, dict[str, An
 
 
 @query("image", ImageRequest, table=_table, figure=_figure, related=_related)
-def image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[str, Any]:
+def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[str, Any]:
     """The classes of an image as `regard classify` gives them, and the attention of one token."""
     run = _vision_run(explorer, request.model)
     with _image_file(explorer, run, request) as path:
@@ -142,7 +142,7 @@ def image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[str, Any]
 
 
 @query("image.samples", SamplesRequest)
-def samples(explorer: Explorer, request: SamplesRequest, job: Job) -> dict[str, Any]:
+def answer_image_samples(explorer: Explorer, request: SamplesRequest, job: Job) -> dict[str, Any]:
     """Built-in images with their classes; the class is None where an image shows none of them."""
     run, found = _vision_run(explorer, request.model), []
     for number in range(request.count):

@@ -21,7 +21,7 @@ class ModelsRequest(QueryRequest):
 
 
 @query("models", ModelsRequest, is_cached=False, priority=-1)
-def models(explorer: Explorer, request: ModelsRequest, job: Job) -> dict[str, Any]:
+def answer_models(explorer: Explorer, request: ModelsRequest, job: Job) -> dict[str, Any]:
     """The models that can be opened, with what they read and examples of it."""
     return {"models": [_as_dict(entry) for entry in explorer.catalog.entries.values()]}
 

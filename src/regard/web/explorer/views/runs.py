@@ -70,7 +70,7 @@ def runs_figure(answer: dict[str, Any]) -> "Figure":
 
 
 @query("runs", RunsRequest, table=runs_table, figure=runs_figure, is_cached=False)
-def runs(explorer: Explorer, request: RunsRequest, job: Job) -> dict[str, Any]:
+def answer_runs(explorer: Explorer, request: RunsRequest, job: Job) -> dict[str, Any]:
     """All runs with state and scores, and the curves of those that are chosen."""
     folders = _run_folders(explorer)
     rows = _rows(explorer, job)
@@ -97,7 +97,7 @@ def runs(explorer: Explorer, request: RunsRequest, job: Job) -> dict[str, Any]:
 
 
 @query("runs.stamp", StampRequest, is_cached=False, priority=-1)
-def stamp(explorer: Explorer, request: StampRequest, job: Job) -> dict[str, Any]:
+def answer_runs_stamp(explorer: Explorer, request: StampRequest, job: Job) -> dict[str, Any]:
     """Changes when the files of a run do; nothing is read."""
     return {"stamp": _stamp(_run_folders(explorer))}
 

@@ -30,8 +30,8 @@ from regard.tasks.recognition.transcripts import feature_batches
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import ModelRequest, Rows, finite, pack, query, unpack
 from regard.web.explorer.recordings import find_site
-from regard.web.explorer.temporary_file import temporary_file
 from regard.web.jobs import Job
+from regard.web.temporary_file import temporary_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,7 +106,7 @@ def _related(request: SoundRequest, answer: Any) -> list[tuple[str, dict[str, An
 
 
 @query("sound", SoundRequest, table=_table, figure=_figure, related=_related)
-def sound(explorer: Explorer, request: SoundRequest, job: Job) -> dict[str, Any]:
+def answer_sound(explorer: Explorer, request: SoundRequest, job: Job) -> dict[str, Any]:
     """The text of a recording as `regard transcribe` gives it, and what the model attends to."""
     run = sound_run(explorer, request.model)
     with _sound_file(explorer, run, request) as path:
@@ -139,7 +139,7 @@ def sound(explorer: Explorer, request: SoundRequest, job: Job) -> dict[str, Any]
 
 
 @query("sound.audio", AudioRequest)
-def audio(explorer: Explorer, request: AudioRequest, job: Job) -> dict[str, Any]:
+def answer_sound_audio(explorer: Explorer, request: AudioRequest, job: Job) -> dict[str, Any]:
     """What is drawn of a recording as a WAV file in base64, at the model's sample rate."""
     import soundfile
 

@@ -45,7 +45,7 @@ MODEL_NAMES = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM", "transformer": "Trans
 _recall_models = RecallModels()  # a model depends on its kind and seed only
 
 
-class CompareRequest(QueryRequest):
+class RecallRequest(QueryRequest):
     """Letters that four small models read."""
 
     sequence: str = Field(SEQUENCE, max_length=2 * MAX_LETTERS)
@@ -66,7 +66,7 @@ class TimeRequest(TextRequest):
 
 
 @query("time.models", QueryRequest, is_cached=False, priority=-1)
-def time_models(explorer: Explorer, request: QueryRequest, job: Job) -> dict[str, Any]:
+def answer_time_models(explorer: Explorer, request: QueryRequest, job: Job) -> dict[str, Any]:
     """The names of the models that have recurrent layers."""
     names = []
     for name, entry in explorer.catalog.entries.items():
@@ -111,7 +111,7 @@ def _related(request: TimeRequest, answer: Any) -> list[tuple[str, dict[str, Any
 
 
 @query("time", TimeRequest, table=_table, figure=_figure, related=_related)
-def time_view(explorer: Explorer, request: TimeRequest, job: Job) -> dict[str, Any]:
+def answer_time(explorer: Explorer, request: TimeRequest, job: Job) -> dict[str, Any]:
     """Gates, states and gradients through time of a recurrent model on a text."""
     run = explorer.catalog.run(request.model)
     model, text_model = run.model, run.text_model
@@ -222,8 +222,8 @@ def _compare_table(answer: dict[str, Any]) -> Rows:
     return [*rows, *([d, *values] for d, values in enumerate(zip(*columns, strict=True)))]
 
 
-@query("time.compare", CompareRequest, table=_compare_table)
-def compare(explorer: Explorer, request: CompareRequest, job: Job) -> dict[str, Any]:
+@query("time.compare", RecallRequest, table=_compare_table)
+def answer_time_compare(explorer: Explorer, request: RecallRequest, job: Job) -> dict[str, Any]:
     """RNN, GRU, LSTM and Transformer, trained alike to recall one letter, on the same letters."""
     tokens = parse_sequence(request.sequence)
     if tokens.shape[1] > MAX_LETTERS:

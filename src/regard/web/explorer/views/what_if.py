@@ -43,7 +43,7 @@ class WhatIfRequest(EditRequest):
 
 
 @query("what-if.output", EditRequest)
-def output(explorer: Explorer, request: EditRequest, job: Job) -> dict[str, Any]:
+def answer_what_if_output(explorer: Explorer, request: EditRequest, job: Job) -> dict[str, Any]:
     """What the model writes under the edits: a translation, or the text continued greedily."""
     reading = _baseline(explorer, request, job)
     edits = build_edits(request, reading.sight)
@@ -85,7 +85,7 @@ def _figure(answer: dict[str, Any]) -> "Figure":
 
 
 @query("what-if", WhatIfRequest, table=_table, figure=_figure)
-def what_if_view(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict[str, Any]:
+def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict[str, Any]:
     """Maps, predictions and output of a model before and after edits of its attention."""
     before = _baseline(explorer, request, job)
     edits = build_edits(request, before.sight)

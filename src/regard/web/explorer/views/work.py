@@ -43,20 +43,20 @@ class WorkRequest(QueryRequest):
     options: str | None = Field(None, max_length=2_000)  # JSON: {"scale": "1"}
 
 
-class CheckRequest(WorkRequest):
+class AnswersRequest(WorkRequest):
     """Answers to mark."""
 
     answers: str = Field(max_length=MAX_TEXT)  # JSON: {"S": [["1", "?"]]}
 
 
-class TextRequest(WorkRequest):
+class SheetRequest(WorkRequest):
     """A format to write the problem or its solution in."""
 
     format: Literal["toml", "latex", "markdown", "text"] = "toml"
 
 
 class Chosen(NamedTuple):
-    """A problem as it stands in the form, and the steps that it asks for."""
+    """A problem with the changes of the form applied, and the steps to be answered."""
 
     name: str
     title: str
@@ -75,7 +75,7 @@ def work_table(answer: dict[str, Any]) -> Rows:
 
 
 @query("work", WorkRequest, table=work_table)
-def work(explorer: Explorer, request: WorkRequest, job: Job) -> dict[str, Any]:
+def answer_work(explorer: Explorer, request: WorkRequest, job: Job) -> dict[str, Any]:
     """An exercise and its solution, step by step, as MathML and text."""
     with _limited(job):
         chosen = _choose(request)
@@ -104,8 +104,8 @@ def work(explorer: Explorer, request: WorkRequest, job: Job) -> dict[str, Any]:
     }
 
 
-@query("work.check", CheckRequest)
-def check(explorer: Explorer, request: CheckRequest, job: Job) -> dict[str, Any]:
+@query("work.check", AnswersRequest)
+def answer_work_check(explorer: Explorer, request: AnswersRequest, job: Job) -> dict[str, Any]:
     """Verdict and likely mistake of each answered step; blanks are not checked."""
     answers = _parse_tables("answers", request.answers)
     with _limited(job):
@@ -116,8 +116,8 @@ def check(explorer: Explorer, request: CheckRequest, job: Job) -> dict[str, Any]
     return {"findings": marks.data["steps"], "summary": marks.summary, "is_wrong": marks.is_wrong}
 
 
-@query("work.text", TextRequest)
-def text(explorer: Explorer, request: TextRequest, job: Job) -> dict[str, Any]:
+@query("work.text", SheetRequest)
+def answer_work_text(explorer: Explorer, request: SheetRequest, job: Job) -> dict[str, Any]:
     """The problem as TOML, or its solution as LaTeX, Markdown or plain text."""
     with _limited(job):
         chosen = _choose(request)

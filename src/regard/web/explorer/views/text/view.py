@@ -15,9 +15,9 @@ from regard.ops import Survey
 from regard.runs.text_model import Reading
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Rows, TextRequest, finite, pack, query
-from regard.web.explorer.views.text_figure import draw_answer
-from regard.web.explorer.views.text_head import map_answer
-from regard.web.explorer.views.text_inputs import find_head, read, recorded_sites
+from regard.web.explorer.views.text.figure import draw_answer
+from regard.web.explorer.views.text.head import map_answer
+from regard.web.explorer.views.text.inputs import find_head, read, recorded_sites
 from regard.web.jobs import Job
 
 MAX_EXACT = 64  # tokens up to which the maps of all heads are sent exactly
@@ -40,7 +40,7 @@ def _table(answer: Any) -> Rows:
 
 @query("text", TextViewRequest, table=_table, figure=draw_answer)
 @torch.no_grad()
-def text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[str, Any]:
+def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[str, Any]:
     """Tokens, output, predictions, and every head with its type, its numbers and a small map."""
     reading = read(explorer, request, job)
     sites = recorded_sites(reading.sight)

@@ -22,7 +22,7 @@ class HeadRequest(TextRequest):
     head: int = Field(0, ge=0, le=100_000)
 
 
-class CellRequest(HeadRequest):
+class WeightRequest(HeadRequest):
     """A request about one weight of a head."""
 
     query: int = Field(ge=0, le=10_000_000)

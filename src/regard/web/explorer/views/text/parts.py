@@ -12,7 +12,7 @@ from regard.inspection.adapters.model_calls import get_logits, run_model
 from regard.ops.indices import resolve_index
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import TextRequest, pack, query
-from regard.web.explorer.views.text_inputs import as_positions, open_text_model, output_names
+from regard.web.explorer.views.text.inputs import as_positions, open_text_model, output_names
 from regard.web.jobs import Job
 
 MAX_POSITIONS = 32  # columns of the lens
@@ -36,7 +36,7 @@ class AttributionRequest(LensRequest):
 
 @query("text.lens", LensRequest)
 @torch.no_grad()
-def text_lens(explorer: Explorer, request: LensRequest, job: Job) -> dict[str, Any]:
+def answer_text_lens(explorer: Explorer, request: LensRequest, job: Job) -> dict[str, Any]:
     """The most probable token after each block, at up to 32 positions."""
     text_model, inputs = open_text_model(explorer, request)
     logits = _run(text_model.model, inputs, job)
@@ -64,7 +64,9 @@ def text_lens(explorer: Explorer, request: LensRequest, job: Job) -> dict[str, A
 
 @query("text.attribution", AttributionRequest)
 @torch.no_grad()
-def text_attribution(explorer: Explorer, request: AttributionRequest, job: Job) -> dict[str, Any]:
+def answer_text_attribution(
+    explorer: Explorer, request: AttributionRequest, job: Job
+) -> dict[str, Any]:
     """What each part of the model adds to the logit of a token (direct logit attribution)."""
     text_model, inputs = open_text_model(explorer, request)
     logits = _run(text_model.model, inputs, job)

@@ -10,7 +10,7 @@ from regard.inspection import Site, compare_sights
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import MAX_CHARS, Rows, pack, query
-from regard.web.explorer.views.text_inputs import HeadRequest, find_head, read
+from regard.web.explorer.views.text.inputs import HeadRequest, find_head, read
 from regard.web.jobs import Job
 
 MAX_CELLS = 256  # rows and columns of a map; longer texts are pooled
@@ -34,7 +34,7 @@ def _table(answer: Any) -> Rows:
 
 @query("text.compare", CompareRequest, table=_table)
 @torch.no_grad()
-def text_compare(explorer: Explorer, request: CompareRequest, job: Job) -> dict[str, Any]:
+def answer_text_compare(explorer: Explorer, request: CompareRequest, job: Job) -> dict[str, Any]:
     """Both maps and their difference, and the heads that differ most."""
     first = read(explorer, request, job)
     others = (request.other_text, request.other_to, request.other_model)

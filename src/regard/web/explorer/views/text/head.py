@@ -13,9 +13,9 @@ from regard.ops import influence_window
 from regard.ops.indices import resolve_index
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import finite, pack, query
-from regard.web.explorer.views.text_inputs import (
-    CellRequest,
+from regard.web.explorer.views.text.inputs import (
     HeadRequest,
+    WeightRequest,
     find_head,
     open_text_model,
     read,
@@ -39,7 +39,7 @@ class InfluenceRequest(HeadRequest):
 
 @query("text.map", HeadRequest)
 @torch.no_grad()
-def text_map(explorer: Explorer, request: HeadRequest, job: Job) -> dict[str, Any]:
+def answer_text_map(explorer: Explorer, request: HeadRequest, job: Job) -> dict[str, Any]:
     """The exact map of one head up to 512 tokens; means of blocks of weights beyond."""
     sight = read(explorer, request, job).sight
     return map_answer(*find_head(sight, request.site, request.head))
@@ -60,9 +60,9 @@ def map_answer(site: Site, head: int) -> dict[str, Any]:
     }
 
 
-@query("text.cell", CellRequest)
+@query("text.cell", WeightRequest)
 @torch.no_grad()
-def text_cell(explorer: Explorer, request: CellRequest, job: Job) -> dict[str, Any]:
+def answer_text_cell(explorer: Explorer, request: WeightRequest, job: Job) -> dict[str, Any]:
     """The arithmetic of one weight, step by step, as `rg.explain` computes it."""
     sight = read(explorer, request, job).sight
     site, head = find_head(sight, request.site, request.head)
@@ -116,9 +116,9 @@ def _mathml(tex: str) -> str:
     return tex_to_mathml(tex, display=True).replace(' style="font-weight:bold"', ' class="bold"')
 
 
-@query("text.why", CellRequest)
+@query("text.why", WeightRequest)
 @torch.no_grad()
-def text_why(explorer: Explorer, request: CellRequest, job: Job) -> dict[str, Any]:
+def answer_text_why(explorer: Explorer, request: WeightRequest, job: Job) -> dict[str, Any]:
     """The score of one cell split by the parts of the model that wrote its query and its key."""
     site, head = find_head(read(explorer, request, job).sight, request.site, request.head)
     if site.kind != "self":
@@ -159,7 +159,9 @@ def activation_name(model: torch.nn.Module, site: Site) -> str:
 
 @query("text.influence", InfluenceRequest)
 @torch.no_grad()
-def text_influence(explorer: Explorer, request: InfluenceRequest, job: Job) -> dict[str, Any]:
+def answer_text_influence(
+    explorer: Explorer, request: InfluenceRequest, job: Job
+) -> dict[str, Any]:
     """What removing one key changes: each output of a head, and all outputs of every attention."""
     sight = read(explorer, request, job).sight
     site, head = find_head(sight, request.site, request.head)
@@ -196,9 +198,9 @@ def _effects(site: Site, key: int) -> torch.Tensor:
     return influence_window(*tensors, keys=slice(key, key + 1), **site.term_kwargs)[0, ..., 0]
 
 
-def _row(site: Site, request: CellRequest) -> int:
+def _row(site: Site, request: WeightRequest) -> int:
     return resolve_index("query", request.query, site.queries)
 
 
-def _column(site: Site, request: CellRequest | InfluenceRequest) -> int:
+def _column(site: Site, request: WeightRequest | InfluenceRequest) -> int:
     return resolve_index("key", request.key, site.keys)
