@@ -64,8 +64,22 @@ def demo(
         raise
     console.print(f"\n[bold]{folder / 'report.html'}[/] is the report, for any browser")
     console.print(f"[bold]{folder / HEADS_PAGE}[/] shows what each head attends to")
-    console.print(f"[bold]regard serve {folder} --open[/] opens a page that shows it think")
+    console.print(
+        f"[bold]{command_name()} serve {folder} --open[/] opens a page that shows it think"
+    )
     console.print(f"total time {format_duration(time.monotonic() - started)}")
+
+
+def command_name() -> str:
+    """How `regard` is called here: by its name if the shell finds it, else by its path."""
+    import os
+    import shutil
+    import sys
+
+    called = sys.argv[0]
+    if shutil.which("regard") or not os.path.isfile(called):
+        return "regard"
+    return os.path.relpath(called)
 
 
 def _print_how_to_continue(folder: Path, state: str) -> None:
