@@ -19,33 +19,35 @@ from regard.web.explorer.catalog import Catalog, default_names
 from regard.web.explorer.explorer import Explorer
 
 FOLDER = Path(__file__).parent / "look" / "explorer"
-SIZE = {"width": 1180, "height": 760}
-COLOURS = 96  # of a picture's palette: a third of the bytes
+WIDTH = 1240
 PHRASE = {"model": "phrases", "text": "Monday, March 5, 2024", "to": "de"}
-VIEWS: dict[str, dict[str, str]] = {
-    "text": PHRASE | {"site": "decoder.1.cross", "head": "2", "query": "3", "key": "2"},
-    "what-if": PHRASE | {"beta": "0.4"},
-    "atlas": {},
-    "time": {},
-    "image": {},
-    "sound": {},
-    "work": {},
-    "claims": {},
-    "cost": {},
-    "runs": {},
+CELL = {"site": "decoder.1.cross", "head": "2", "query": "3", "key": "4"}
+VIEWS: dict[str, tuple[int, dict[str, str]]] = {  # height, and parameters of the link
+    "text": (1330, PHRASE | CELL),
+    "what-if": (1150, {}),
+    "atlas": (900, {"model": "demo:100000", "head": "3"}),
+    "time": (1060, {}),
+    "image": (1060, {}),
+    "sound": (1140, {}),
+    "work": (1060, {}),
+    "claims": (860, {"claim": "A11"}),
+    "cost": (1060, {}),
+    "runs": (900, {}),
 }
 
 
-def take(page: Page, url: str, view: str, params: dict[str, str]) -> bytes:
-    """A picture of one view, as a PNG with a small palette."""
+def take(page: Page, url: str, view: str) -> bytes:
+    """A picture of one view, as a PNG with a palette, which takes a third of the bytes."""
+    height, params = VIEWS[view]
+    page.set_viewport_size({"width": WIDTH, "height": height})
     page.goto(f"{url}/#/{view}?{urlencode(params)}")
     page.reload()
     page.wait_for_selector("main h1")
     page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(1500)
+    page.wait_for_timeout(6000 if view == "atlas" else 1500)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     file = io.BytesIO()
-    picture.quantize(COLOURS, method=Image.Quantize.MEDIANCUT).save(file, "png", optimize=True)
+    picture.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(file, "png", optimize=True)
     return file.getvalue()
 
 
@@ -65,10 +67,10 @@ def main(names: list[str]) -> None:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport=SIZE)
+        page = browser.new_page()
         page.add_init_script("localStorage.setItem('guide', 'closed')")
         for view in names or VIEWS:
-            content = take(page, f"http://127.0.0.1:{port}", view, VIEWS[view])
+            content = take(page, f"http://127.0.0.1:{port}", view)
             (FOLDER / f"{view}.png").write_bytes(content)
             print(f"{view}.png: {len(content) / 1000:.0f} kB")
         browser.close()
