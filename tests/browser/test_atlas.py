@@ -17,12 +17,12 @@ def params(page):
 
 
 def hover(page, x, y):
-    """Point at a place of the map, in pixels from its corner; what is told, and the number."""
+    """Point at a place of the map, in pixels from its corner; its readout, and the number."""
     box = page.locator(MAP).bounding_box()
     page.mouse.move(box["x"] + GUTTER + x, box["y"] + GUTTER + y)
-    page.wait_for_selector(".told[data-value]:not([data-value=''])")
-    told = page.locator(".told[data-value]")
-    return told.inner_text(), float(told.get_attribute("data-value"))
+    page.wait_for_selector(".readout[data-value]:not([data-value=''])")
+    readout = page.locator(".readout[data-value]")
+    return readout.inner_text(), float(readout.get_attribute("data-value"))
 
 
 def select(page, label):
@@ -63,7 +63,7 @@ def test_a_long_map_is_zoomed_by_keys_and_restored_by_its_link(page, open_view):
         page.keyboard.press("+")
     page.keyboard.press("ArrowDown")
     page.wait_for_function("location.hash.includes('z=')")
-    assert "query 8," in page.locator(".told[data-value]").inner_text()
+    assert "query 8," in page.locator(".readout[data-value]").inner_text()
     before, state = place.inner_text(), params(page)
     page.reload()
     page.wait_for_selector(MAP)
@@ -116,7 +116,7 @@ def test_tokens_are_found_and_marked(page, open_view, explorer):
     page.wait_for_selector("text=/1 of .*, position/")
     opened = explorer.answer("atlas", {"model": "demo:16384"})
     found = explorer.answer("atlas.search", {"id": opened["id"], "text": "ba"})
-    text = page.locator(".atlas-search .told").inner_text()
+    text = page.locator(".atlas-search .readout").inner_text()
     assert text == f"1 of {found['count']:,}, position {found['positions'][0]:,}"
 
 

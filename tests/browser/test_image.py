@@ -87,7 +87,7 @@ def test_samples_patches_and_heads_need_no_mouse(page, open_view, explorer):
 
     answer = answer_of(explorer, sample=4, token=14)
     largest = float(unpack(answer["weights"])[1 * 4 + 3, 1:].max())
-    shown = page.locator(".image-maps .told").nth(1).get_attribute("data-value")
+    shown = page.locator(".image-maps .readout").nth(1).get_attribute("data-value")
     assert float(shown) == largest
 
 

@@ -37,7 +37,7 @@ def has_entry(page, name):
 
 def shown(page):
     """What a user reads in the view; the menu and the banner of a saved page apart."""
-    texts = "main [data-value], main td, main h2, main .told, main .token, main .drawing text"
+    texts = "main [data-value], main td, main h2, main .readout, main .token, main .drawing text"
     return page.evaluate(
         """(texts) => [...document.querySelectorAll(texts)].filter((x) => x.getClientRects().length)
         .map((x) => x.dataset.value ?? x.textContent)""",
@@ -67,8 +67,8 @@ def test_a_view_has_no_accessibility_violation(page, open_view, view, theme):
     # what is about to be drawn fades in; its colours are judged when they are there
     page.wait_for_timeout(200)
     violations = axe.Axe().run(page).response["violations"]
-    told = [f"{x['id']}: {x['help']}: {x['nodes'][0]['html'][:200]}" for x in violations]
-    assert not told
+    messages = [f"{x['id']}: {x['help']}: {x['nodes'][0]['html'][:200]}" for x in violations]
+    assert not messages
 
 
 @every_view

@@ -76,7 +76,7 @@ def test_a_head_is_chosen_from_the_small_maps(page, open_view, explorer):
     answer = explorer.answer("sound", body)
     row = math.floor(1.5 / answer["seconds"] * answer["outputs"])
     largest = float(unpack(answer["map"])[row].max())
-    shown = page.locator("section:has(h2:text('Attention map')) .told")
+    shown = page.locator("section:has(h2:text('Attention map')) .readout")
     assert float(shown.get_attribute("data-value")) == largest
 
 

@@ -106,7 +106,7 @@ def test_lines_and_one_token_show_the_weights_of_the_map(page, open_view, explor
     assert drawn == pytest.approx([x for x in weights.flatten().tolist() if x >= 0.01])
     open_view("text", **PHRASE, **HEAD, show="token", query=2)
     best = answer["key_tokens"][int(weights[2].argmax())]
-    assert f"gives {best} 0.947" in page.locator(".told").inner_text()
+    assert f"gives {best} 0.947" in page.locator(".readout").inner_text()
 
 
 def test_the_other_tabs_show_their_answers(page, open_view, explorer):

@@ -15,7 +15,7 @@ def test_strips_are_read_with_the_arrow_keys(page, open_view, explorer):
     strip.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    shown = float(page.locator(".strip .told").first.get_attribute("data-value"))
+    shown = float(page.locator(".strip .readout").first.get_attribute("data-value"))
     answer = explorer.answer("time", LINK)
     assert shown == pytest.approx(float(unpack(answer["strips"][0]["values"])[1, 1]))
     page.keyboard.press("Enter")

@@ -14,7 +14,7 @@ const sortKeys = (x) => (x && typeof x === "object" && !Array.isArray(x)
 const anyBody = new Map((offline?.answers ?? []).filter((x) => x.any).map((x) => [x.name, x.answer]));
 const saved = new Map((offline?.answers ?? []).map((x) => [keyOf(x.name, x.body), x.answer]));
 
-export class AskError extends Error {
+class AskError extends Error {
   constructor(message, status) { super(message); this.status = status; }
 }
 
@@ -89,9 +89,10 @@ export function cancelAll() {
   activity.value = null;
 }
 
-// The answer to a query as state of a component: {answer, error, loading}. The last answer stays while a new one loads.
+// The answer to a query as state of a component: {answer, of, error, loading}. The last answer stays while a new one loads;
+// `of` is the body that it belongs to. The first question is asked without a delay.
 export function useAsk(name, body, { view = name, skip = false, delay = 0 } = {}) {
-  const [result, setResult] = useState({ answer: null, error: null, loading: true });
+  const [result, setResult] = useState({ answer: null, of: null, error: null, loading: true });
   const key = skip ? null : keyOf(name, body);
   useEffect(() => {
     if (skip) return;
@@ -99,49 +100,38 @@ export function useAsk(name, body, { view = name, skip = false, delay = 0 } = {}
     setResult((old) => ({ ...old, loading: true }));
     const timer = setTimeout(() => {
       ask(name, body, { view })
-        .then((answer) => live && setResult({ answer, error: null, loading: false }))
+        .then((answer) => live && setResult({ answer, of: body, error: null, loading: false }))
         .catch((error) => live && error.name !== "AbortError"
           && setResult((old) => ({ ...old, error: error.message, loading: false })));
-    }, offline ? 0 : delay);
+    }, offline || !result.answer ? 0 : delay);
     return () => { live = false; clearTimeout(timer); };
   }, [key]);
   return result;
 }
 
+// What is not asked as a query; an error has the sentence of the server.
+async function send(url, options, more = {}) {
+  const response = await fetch(url, { ...options, headers: headers(more) });
+  if (response.ok) return response;
+  throw new AskError((await response.json().catch(() => ({}))).error ?? `status ${response.status}`, response.status);
+}
+const sendJson = (url, body, more) => send(url, { method: "POST", body: JSON.stringify(body) }, { "Content-Type": "application/json", ...more });
+
 export async function upload(content) {
   if (offline) throw new AskError("A saved page takes no files; open it with regard serve.", 0);
-  const response = await fetch("/explore/upload", { method: "POST", headers: headers({}), body: content });
-  const answer = await response.json();
-  if (!response.ok) throw new AskError(answer.error, response.status);
-  return answer.file;
+  return (await (await send("/explore/upload", { method: "POST", body: content })).json()).file;
 }
 
-export async function fetchBytes(url, signal) {
-  const response = await fetch(url, { headers: headers({}), signal });
-  if (!response.ok) throw new AskError((await response.json().catch(() => ({}))).error ?? `status ${response.status}`, response.status);
-  return response.arrayBuffer();
-}
-
-export async function fetchCsv(name, body) {
-  const more = { "Content-Type": "application/json", Accept: "text/csv" };
-  const response = await fetch(`/explore/${name}`, { method: "POST", headers: headers(more), body: JSON.stringify(body) });
-  if (!response.ok) throw new AskError((await response.json()).error, response.status);
-  return response.text();
-}
+export const fetchBytes = async (url, signal) => (await send(url, { signal })).arrayBuffer();
+export const fetchCsv = async (name, body) => (await sendJson(`/explore/${name}`, body, { Accept: "text/csv" })).text();
 
 // The page as one file, with every answer that it has got so far.
 export async function fetchOfflinePage() {
   const answers = [...answered.values()].slice(-300);
   while (answers.length > 1 && JSON.stringify(answers).length > 4e7) answers.shift(); // the oldest leave first
-  const body = { state: formatState(state.peek()), answers };
-  const more = { "Content-Type": "application/json" };
-  const response = await fetch("/explore/offline", { method: "POST", headers: headers(more), body: JSON.stringify(body) });
-  if (!response.ok) throw new AskError((await response.json()).error, response.status);
-  return response.text();
+  return (await sendJson("/explore/offline", { state: formatState(state.peek()), answers })).text();
 }
 
+export const decodeBase64 = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 // A tensor of the server: {shape, float32 in base64} -> {shape, values}.
-export function unpack(packed) {
-  const bytes = Uint8Array.from(atob(packed.float32), (c) => c.charCodeAt(0));
-  return { shape: packed.shape, values: new Float32Array(bytes.buffer) };
-}
+export const unpack = ({ shape, float32 }) => ({ shape, values: new Float32Array(decodeBase64(float32).buffer) });

@@ -1,9 +1,8 @@
 // Preact, and signals as a hook: a component that uses a signal is drawn again when it changes.
 import { html, render, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
-import { batch, computed, effect, signal } from "../vendor/signals.js";
+import { effect, signal } from "../vendor/signals.js";
 
-export { batch, computed, effect, html, render, signal };
-export { useEffect, useLayoutEffect, useMemo, useRef, useState };
+export { html, render, signal, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
 export function useSignal(source) {
   const [, redraw] = useState(0);
@@ -34,6 +33,19 @@ export function useWidth(ref, fallback = 640) {
 
 export const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 export const range = (n) => Array.from({ length: n }, (_, i) => i);
+// The largest absolute value; NaN is left out, and arrays may be longer than a call can have arguments.
+export const largest = (values, least = 0) => values.reduce((m, x) => (Math.abs(x) > m ? Math.abs(x) : m), least);
+
+// Lists by key, in the order of the first of each; not every browser has Map.groupBy.
+export function groupBy(list, keyOf) {
+  const groups = new Map();
+  for (const x of list) groups.set(keyOf(x), [...(groups.get(keyOf(x)) ?? []), x]);
+  return groups;
+}
+
+// [rows down, columns right] of an arrow key; nothing for another key.
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+export const arrowOf = (event) => ARROWS[event.key];
 
 // A number as people read it: three significant digits, and small ones without an exponent of -0.
 export function format(x, digits = 3) {

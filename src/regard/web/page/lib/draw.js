@@ -1,8 +1,8 @@
 // Drawings as SVG: heat maps, arcs and curves. What is on the screen is what "save as SVG" writes.
-import { clamp, format, html, range, showToken, useRef, useSignal, useState, useWidth } from "./dom.js";
+import { arrowOf, clamp, format, html, largest, range, showToken, useRef, useSignal, useState, useWidth } from "./dom.js";
 import { colourScale, css, DASHES, inkOn, LINES, theme } from "./colours.js";
 
-export const MAX_RECTANGLES = 4096; // cells drawn one by one; larger maps are an image
+const MAX_RECTANGLES = 4096; // cells drawn one by one; larger maps are an image
 
 // Draw values (row-major) on a canvas, one pixel per cell.
 export function paint(values, rows, columns, colour, canvas = document.createElement("canvas")) {
@@ -17,7 +17,29 @@ export function paint(values, rows, columns, colour, canvas = document.createEle
   return canvas;
 }
 
-const largest = (values) => values.reduce((m, x) => (Math.abs(x) > m ? Math.abs(x) : m), 0);
+// Handlers of a drawing with rows × columns cells: the pointer or arrow keys move, a click or Enter selects.
+// area: [left, top, width, height] of the cells; all of the drawing by default · at: the cell that keys start from
+// clamped: a pointer beside the cells is at the nearest one, else nowhere · onMove({row, column} or null) · onSelect(row, column)
+export function cellHandlers({ rows, columns, area, at, clamped = false, onMove, onSelect }) {
+  const locate = (event) => {
+    const bounds = event.currentTarget.getBoundingClientRect(), [left, top, width, height] = area ?? [0, 0, bounds.width, bounds.height];
+    const row = Math.floor(((event.clientY - bounds.top - top) / height) * rows), column = Math.floor(((event.clientX - bounds.left - left) / width) * columns);
+    const near = { row: clamp(row, 0, rows - 1), column: clamp(column, 0, columns - 1) };
+    return clamped || (near.row === row && near.column === column) ? near : null;
+  };
+  const leave = () => onMove(null);
+  return {
+    onMouseMove: (event) => onMove(locate(event)), onMouseLeave: leave, onBlur: leave,
+    onClick: (event) => { const p = locate(event); if (p) onSelect(p.row, p.column); },
+    onKeyDown: (event) => {
+      const step = arrowOf(event), { row, column } = at ?? { row: 0, column: 0 };
+      if (step) onMove({ row: clamp(row + step[0], 0, rows - 1), column: clamp(column + step[1], 0, columns - 1) });
+      else if (event.key === "Enter" || event.key === " ") onSelect(row, column);
+      else return;
+      event.preventDefault();
+    },
+  };
+}
 
 // A heat map with labelled axes. Hover or move with the arrow keys; Enter or a click selects a cell.
 // values: Float32Array (row-major) · rowLabels, columnLabels: strings · selected: {row, column} · onSelect(row, column)
@@ -36,26 +58,9 @@ export function HeatMap({
   const colour = colourScale({ kind, max: max ?? largest(values), log });
   const at = cursor ?? selected;
   const height = top + rows * tall + 4;
-
-  const locate = (event) => {
-    const bounds = event.currentTarget.getBoundingClientRect();
-    const column = Math.floor((event.clientX - bounds.left - left) / cell);
-    const row = Math.floor((event.clientY - bounds.top - top) / tall);
-    return row >= 0 && column >= 0 && row < rows && column < columns ? { row, column } : null;
-  };
   const move = (place) => { setCursor(place); onHover(place); };
-  const press = (event) => {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const from = at ?? { row: 0, column: 0 };
-    if (steps[event.key]) {
-      const [dr, dc] = steps[event.key];
-      move({ row: clamp(from.row + dr, 0, rows - 1), column: clamp(from.column + dc, 0, columns - 1) });
-    } else if (event.key === "Enter" || event.key === " ") onSelect(from.row, from.column);
-    else return;
-    event.preventDefault();
-  };
   const name = (labels, i) => (labels ? `${showToken(labels[i] ?? "")} (${i})` : i);
-  const told = at && at.row < rows && at.column < columns
+  const readout = at && at.row < rows && at.column < columns
     ? `${rowTitle} ${name(rowLabels, at.row)}, ${columnTitle} ${name(columnLabels, at.column)}: ${format(values[at.row * columns + at.column], 4)}` : "";
   const cells = rows * columns <= MAX_RECTANGLES
     ? range(rows * columns).map((i) => {
@@ -69,22 +74,21 @@ export function HeatMap({
   return html`<div class="heatmap" ref=${box}>
     <svg width=${left + columns * cell + 4} height=${height} role="application" aria-roledescription="heat map"
       aria-label=${`${label}. ${rows} by ${columns}. Arrow keys move, Enter selects.`} tabindex="0" class="drawing"
-      onMouseMove=${(e) => move(locate(e))} onMouseLeave=${() => move(null)} onBlur=${() => move(null)}
-      onClick=${(e) => { const p = locate(e); if (p) onSelect(p.row, p.column); }} onKeyDown=${press}>
+      ...${cellHandlers({ rows, columns, area: [left, top, columns * cell, rows * tall], at, onMove: move, onSelect })}>
       ${cells}
       ${writesNumbers && range(rows * columns).map((i) => Number.isNaN(values[i]) ? null : html`<text class="number"
         x=${left + (i % columns + 0.5) * cell} y=${top + (Math.floor(i / columns) + 0.5) * tall + 3.5}
         text-anchor="middle" font-size="9.5" fill=${inkOn(colour(values[i]))}>${shortNumber(values[i])}</text>`)}
-      ${showsLabels && rowLabels.map((x, i) => html`<text class=${at?.row === i ? "label on" : "label"} x=${left - 5}
+      ${showsLabels && rowLabels.map((x, i) => html`<text class=${at?.row === i ? "on" : ""} x=${left - 5}
         y=${top + (i + 0.5) * tall + 3.5} text-anchor="end" font-size=${Math.min(11, tall + 1)}>${showToken(x).slice(0, 16)}</text>`)}
-      ${showsLabels && columnLabels.map((x, i) => html`<text class=${at?.column === i ? "label on" : "label"} ...${above(showToken(x), left + (i + 0.5) * cell, top - 5, cell)}
+      ${showsLabels && columnLabels.map((x, i) => html`<text class=${at?.column === i ? "on" : ""} ...${above(showToken(x), left + (i + 0.5) * cell, top - 5, cell)}
         font-size=${Math.min(11, cell + 1)}>${showToken(x).slice(0, 16)}</text>`)}
-      ${!showsLabels && html`<text class="label" x=${left} y="14" font-size="11">${columnTitle} 0 … ${columns - 1} →</text>
-        <text class="label" transform=${`translate(14,${top}) rotate(90)`} font-size="11">${rowTitle} 0 … ${rows - 1} →</text>`}
+      ${!showsLabels && html`<text x=${left} y="14" font-size="11">${columnTitle} 0 … ${columns - 1} →</text>
+        <text transform=${`translate(14,${top}) rotate(90)`} font-size="11">${rowTitle} 0 … ${rows - 1} →</text>`}
       ${selected && outline(selected, left, top, cell, tall, "selected")}
       ${cursor && outline(cursor, left, top, cell, tall, "cursor")}
     </svg>
-    <p class="told" aria-live="polite">${told || html`<span class="faint">Point at a cell.</span>`}</p>
+    <p class="readout" aria-live="polite">${readout || html`<span class="faint">Point at a cell.</span>`}</p>
   </div>`;
 }
 
@@ -117,10 +121,10 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
     <svg width=${width} height=${height} role="img" aria-label=${`${label}: ${series.map((s) => s.name).join(", ")}`} class="drawing"
       onMouseMove=${hover} onMouseLeave=${() => setNear(null)}>
       ${ticks(y0, y1, logY).map((v) => html`<g><line class="grid" x1=${margin.left} x2=${width - margin.right} y1=${py(v)} y2=${py(v)} />
-        <text class="label" x=${margin.left - 6} y=${py(v) + 3.5} text-anchor="end" font-size="10.5">${tickText(v)}</text></g>`)}
-      ${ticks(x0, x1, logX).map((v) => html`<text class="label" x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="10.5">${tickText(v)}</text>`)}
-      <text class="label" x=${(width + margin.left) / 2} y=${height - 4} text-anchor="middle" font-size="11">${xTitle}</text>
-      <text class="label" transform=${`translate(11,${(height - margin.bottom) / 2}) rotate(-90)`} text-anchor="middle" font-size="11">${yTitle}</text>
+        <text x=${margin.left - 6} y=${py(v) + 3.5} text-anchor="end" font-size="10.5">${tickText(v)}</text></g>`)}
+      ${ticks(x0, x1, logX).map((v) => html`<text x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="10.5">${tickText(v)}</text>`)}
+      <text x=${(width + margin.left) / 2} y=${height - 4} text-anchor="middle" font-size="11">${xTitle}</text>
+      <text transform=${`translate(11,${(height - margin.bottom) / 2}) rotate(-90)`} text-anchor="middle" font-size="11">${yTitle}</text>
       ${marks.map((m) => html`<line class="mark" x1=${px(m)} x2=${px(m)} y1=${margin.top} y2=${height - margin.bottom} />`)}
       ${series.map((s, n) => s.points ? usable(s).map((i) => html`<circle cx=${px(s.x[i])} cy=${py(s.y[i])} r="2.6" fill=${LINES[n % LINES.length]} opacity="0.75" />`)
         : html`<path fill="none" stroke=${LINES[n % LINES.length]} stroke-width="1.8" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]}
@@ -129,7 +133,7 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
     </svg>
     <p class="legend">${series.map((s, n) => html`<span><svg width="22" height="8" aria-hidden="true"><line x1="0" x2="22" y1="4" y2="4" stroke=${LINES[n % LINES.length]}
       stroke-width="2.2" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]} /></svg> ${s.name}</span>`)}
-      ${point && html`<strong class="told">${point.name}: ${xTitle} ${format(point.x[near.i])}, ${format(point.y[near.i], 4)}</strong>`}</p>
+      ${point && html`<strong class="readout">${point.name}: ${xTitle} ${format(point.x[near.i])}, ${format(point.y[near.i], 4)}</strong>`}</p>
   </div>`;
 }
 

@@ -1,7 +1,7 @@
 // A plane to move over: what part of a large map is in view, by pointer, wheel, pinch and keyboard.
 import { clamp } from "./dom.js";
 
-export const MAX_SCALE = 40; // pixels per weight
+const MAX_SCALE = 40; // pixels per weight
 
 export class Plane {
   // rows, columns: the size of the map · width, height: of the area on screen · x, y: the middle of the view · scale: pixels per weight

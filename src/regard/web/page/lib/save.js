@@ -28,7 +28,7 @@ function standalone(svg) {
 const zip = (a, b) => [...a].map((x, i) => [x, b[i]]);
 
 // Every drawing of the view, one below the other; a canvas becomes an image in it.
-export function viewAsSvg(root) {
+function viewAsSvg(root) {
   const parts = [...root.querySelectorAll("svg.drawing, canvas.drawing")].filter((x) => x.getBoundingClientRect().width > 0);
   let height = 0, width = 0;
   const groups = [];
@@ -51,7 +51,7 @@ export function viewAsSvg(root) {
   return { width, height, text: `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}"><rect width="100%" height="100%" fill="${background}"/>${groups.join("")}</svg>` };
 }
 
-export async function viewAsPng(root, scale = 2) {
+async function viewAsPng(root, scale = 2) {
   const { width, height, text } = viewAsSvg(root);
   const image = new Image();
   image.src = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));

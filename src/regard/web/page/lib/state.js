@@ -4,7 +4,7 @@ import { signal } from "./dom.js";
 const saved = document.getElementById("saved");
 export const offline = saved ? JSON.parse(saved.textContent) : null;
 
-export function parseState(hash) {
+function parseState(hash) {
   const [path, query = ""] = hash.replace(/^#/, "").replace(/^\//, "").split(/\?(.*)/s);
   return { view: path || "text", params: Object.fromEntries(new URLSearchParams(query)) };
 }

@@ -1,6 +1,7 @@
 // Tiles of a deep zoom: decoded to numbers, kept within a limit, asked for in batches, those in view first.
 import { fetchBytes } from "./api.js";
 import { colourScale } from "./colours.js";
+import { largest } from "./dom.js";
 import { offline } from "./state.js";
 
 const MAX_TILES = 256, BATCH = 6, MAX_REQUESTS = 2, RETRY = 2000; // 256 tiles of 256 × 256 numbers are 64 MB
@@ -21,12 +22,6 @@ export function decodeTile(buffer, offset = 0) {
   for (let i = 0; i < values.length; i++) values[i] = halves[view.getUint16(32 + 2 * i, true)] * scale;
   return { rows, columns, values, max: largest(values), level: view.getUint8(5), complete: Boolean(view.getUint8(7) & 1),
     row: view.getUint32(16, true), column: view.getUint32(20, true), version: view.getUint32(24, true) };
-}
-
-function largest(values) {
-  let max = 0;
-  for (const x of values) if (Math.abs(x) > max) max = Math.abs(x);
-  return max;
 }
 
 export const tileKey = (id, reduce, band, level, row, column) => `${id} ${reduce} ${band ? 1 : 0} ${level}/${row}/${column}`;

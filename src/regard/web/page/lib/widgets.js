@@ -23,6 +23,9 @@ export function LanguageSelect({ model, value, onChange }) {
   return html`<${Select} label="Translate to" value=${value} options=${model.languages.map((x) => [x, languageName(x)])} onChange=${onChange} />`;
 }
 
+// The language of the link if the model writes it, else German, else its first; nothing for other models.
+export const languageOf = ({ languages }, { to }) => [to, "de"].find((x) => languages.includes(x)) ?? languages[0];
+
 function languageName(code) {
   try { return new Intl.DisplayNames(["en"], { type: "language" }).of(code); } catch { return code; }
 }
@@ -48,8 +51,8 @@ export function Choice({ label, value, options, onChange }) {
 }
 
 // Tokens as buttons in one row.
-export function Tokens({ tokens, label, selected = -1, onSelect, onHover = () => {}, background = () => null, ink = () => null }) {
-  return html`<div class="tokens" role="group" aria-label=${label}>${tokens.map((t, i) => html`<button class="token" aria-pressed=${i === selected} title=${`${showToken(t)} · position ${i}`}
+export function Tokens({ tokens, label, selected = -1, isPressed = (i) => i === selected, onSelect, onHover = () => {}, background = () => null, ink = () => null }) {
+  return html`<div class="tokens" role="group" aria-label=${label}>${tokens.map((t, i) => html`<button class="token" aria-pressed=${isPressed(i)} title=${`${showToken(t)} · position ${i}`}
     style=${background(i) ? { background: background(i), color: ink(i) ?? "inherit" } : {}}
     onClick=${() => onSelect(i)} onMouseEnter=${() => onHover(i)} onMouseLeave=${() => onHover(-1)} onFocus=${() => onHover(i)} onBlur=${() => onHover(-1)}>${showToken(t)}</button>`)}</div>`;
 }

@@ -1,6 +1,6 @@
 // The canvas of the atlas: tiles of one head or of the difference of two, margins, rulers and marks. Never an n × n array.
 import { clamp, format, range, showToken } from "../lib/dom.js";
-import { ask, unpack } from "../lib/api.js";
+import { ask, decodeBase64, unpack } from "../lib/api.js";
 import { theme } from "../lib/colours.js";
 import { handle, Plane } from "../lib/plane.js";
 import { offline } from "../lib/state.js";
@@ -10,7 +10,7 @@ const RULER = 56, MARGIN = 26, TOKEN_SCALE = 8, CHUNK = 256, POLL = 700;
 export const count = (n) => n.toLocaleString("en");
 
 export class AtlasMap {
-  // onMove(plane) when the view has come to rest · onTell(text, value) · onPick(query, key) · onScale(max) · onProgress(x) · onError(message) · reopen(id)
+  // onMove(plane) when the view has come to rest · onReadout(text, value) · onPick(query, key) · onScale(max) · onProgress(x) · onError(message) · reopen(id)
   constructor(canvas, events) {
     this.canvas = canvas;
     this.events = events;
@@ -21,8 +21,8 @@ export class AtlasMap {
     this.store = new TileStore({ onChange: () => this.redraw(), onError: (error, id) => this.failed(error, id) });
     this.release = handle(canvas, this.plane, {
       origin: () => [RULER + MARGIN, RULER + MARGIN],
-      onMove: (byKey) => { this.hover = byKey ? this.middle() : this.hover; this.tell(byKey); this.moved(); },
-      onHover: (px, py) => { this.hover = px === null ? null : [px, py]; this.tell(); this.redraw(); },
+      onMove: (byKey) => { this.hover = byKey ? this.middle() : this.hover; this.updateReadout(byKey); this.moved(); },
+      onHover: (px, py) => { this.hover = px === null ? null : [px, py]; this.updateReadout(); this.redraw(); },
       onClick: (px, py) => this.pick(px, py),
       onEnter: () => this.pick(...this.middle()),
     });
@@ -169,7 +169,7 @@ export class AtlasMap {
 
   setColours(tiles) {
     const { max, log } = this.settings, seen = tiles.reduce((m, tile) => Math.max(m, tile?.max ?? 0), 0);
-    const auto = seen ? 2 ** (Math.ceil(2 * Math.log2(seen)) / 2) : 1; // in steps, so that few tiles are coloured anew
+    const auto = seen ? 2 ** (Math.ceil(2 * Math.log2(seen)) / 2) : 1; // in steps, so that few tiles are coloured again
     const options = { max: max ?? Math.min(auto, 1), log, diverging: this.other !== null, theme: theme.peek() };
     const made = tileColours(options);
     if (made.key !== this.colours?.key) {
@@ -279,9 +279,9 @@ export class AtlasMap {
     return { row, column, level: tile.level, value: tile.values[i * tile.columns + j], complete: tile.complete };
   }
 
-  tell(withPlace = false) {
+  updateReadout(withPlace = false) {
     const cell = this.hover && this.map && this.read(...this.hover);
-    if (!cell) return this.events.onTell("", null);
+    if (!cell) return this.events.onReadout("", null);
     const size = 2 ** cell.level, { band, reduce } = this.settings;
     const span = (name, at, side) => {
       const first = Math.floor(at / size) * size, last = first + size - 1, token = size === 1 && side && this.plane.scale >= TOKEN_SCALE ? this.token(side, at) : null;
@@ -290,7 +290,7 @@ export class AtlasMap {
     const what = cell.value === null ? "loading" : Number.isNaN(cell.value) ? "hidden by the mask"
       : `${this.other ? "difference of " : ""}${size === 1 ? "weight" : `${reduce} weight`} ${format(cell.value, 4)}${cell.complete === false ? " (preview)" : ""}`;
     const place = `${span("query", cell.row, "query")}, ${span(band ? "distance" : "key", cell.column, band ? null : "key")}: ${what}`;
-    this.events.onTell(withPlace ? `${place}. ${this.where()}` : place, cell.value);
+    this.events.onReadout(withPlace ? `${place}. ${this.where()}` : place, cell.value);
   }
 
   where() {
@@ -349,12 +349,9 @@ export class AtlasMap {
   }
 }
 
-export function overview(map) {
-  const bytes = Uint8Array.from(atob(map.overview), (c) => c.charCodeAt(0));
-  return decodeTile(bytes.buffer);
-}
+export const overview = (map) => decodeTile(decodeBase64(map.overview).buffer);
 
-export function niceStep(least) {
+function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
   return Math.max(1, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= least) ?? 1);
 }

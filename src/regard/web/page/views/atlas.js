@@ -36,7 +36,7 @@ export function View({ params }) {
   const { answer, error, loading } = useAsk("atlas", body ?? {}, { skip: !body, delay: body?.text ? 250 : 0 });
   const other = otherOf(params), otherBody = other && body && { ...body, ...other };
   const second = useAsk("atlas", otherBody ?? {}, { view: "atlas.other", skip: !otherBody || offline !== null });
-  const plot = useRef(null), [told, setTold] = useState(["", null]), [scale, setScale] = useState(null), [progress, setProgress] = useState(1), [problem, setProblem] = useState("");
+  const plot = useRef(null), [readout, setReadout] = useState(["", null]), [scale, setScale] = useState(null), [progress, setProgress] = useState(1), [problem, setProblem] = useState("");
   const compared = other && second.answer && answer && fits(second.answer, answer) ? second.answer : null;
   return html`<${Inputs} params=${params} model=${body?.model ?? DEMO} list=${list} answer=${answer} setProblem=${setProblem} />
     ${(error || (loading && !answer)) && html`<${Message} error=${error} loading=${loading} />`}
@@ -45,8 +45,8 @@ export function View({ params }) {
         <div class="row between"><h2 dir="auto">${answer.title}${compared ? ` minus ${compared.title.split(answer.is_synthetic ? ": " : ", ").slice(1).join(", ")}` : ""}</h2>
           ${progress < 1 && !offline && html`<span class="tag" role="status">computing all levels: ${Math.floor(100 * progress)}%</span>`}</div>
         <${Canvas} answer=${answer} other=${compared} params=${params} body=${body} otherBody=${otherBody} plot=${plot}
-          onTell=${(text, value) => setTold([text, value])} onScale=${setScale} onProgress=${setProgress} onPlace=${setPlace} onError=${setProblem} />
-        <p class="told" aria-live="polite" data-value=${told[1] ?? ""}>${told[0] || html`<span class="faint">Point at a cell. Keys: arrows move, + and − zoom, Home shows all, Enter opens a weight.</span>`}</p>
+          onReadout=${(text, value) => setReadout([text, value])} onScale=${setScale} onProgress=${setProgress} onPlace=${setPlace} onError=${setProblem} />
+        <p class="readout" aria-live="polite" data-value=${readout[1] ?? ""}>${readout[0] || html`<span class="faint">Point at a cell. Keys: arrows move, + and − zoom, Home shows all, Enter opens a weight.</span>`}</p>
       </section>
       <aside><${Controls} params=${params} answer=${answer} plot=${plot} scale=${scale} place=${place} compared=${compared} />
         ${params.query !== undefined && html`<${Cell} id=${answer.id} params=${params} body=${body} answer=${answer} />`}</aside></div>`}`;
@@ -81,13 +81,13 @@ function Inputs({ params, model, list, answer, setProblem }) {
       ${params.file && html` <button onClick=${() => setParams({ ...AWAY, file: null })}>Type instead</button>`}</div></div>`}</section>`;
 }
 
-function Canvas({ answer, other, params, body, otherBody, plot, onTell, onScale, onProgress, onPlace, onError }) {
+function Canvas({ answer, other, params, body, otherBody, plot, onReadout, onScale, onProgress, onPlace, onError }) {
   const box = useRef(null), canvas = useRef(null), width = useWidth(box), shade = useSignal(theme);
   const written = useRef(null), latest = useRef({});
   latest.current = { answer, other, body, otherBody };
   useLayoutEffect(() => {
     const map = plot.current = new AtlasMap(canvas.current, {
-      onTell, onError, onScale, onProgress, onDraw: (m) => onPlace(m.where()),
+      onReadout, onError, onScale, onProgress, onDraw: (m) => onPlace(m.where()),
       onMove: (plane) => { written.current = placeOf(plane); setParams(written.current); },
       onPick: (query, key) => setParams({ query: String(query), key: String(key) }),
       // the server closes maps that nobody has looked at for long
@@ -129,7 +129,7 @@ function Controls({ params, answer, plot, scale, place, compared }) {
     <div class="row atlas-zoom"><button aria-label="Zoom in" onClick=${() => plot.current.zoom(2)}>+</button><button aria-label="Zoom out" onClick=${() => plot.current.zoom(0.5)}>−</button>
       <button onClick=${() => plot.current.fit()}>Whole map</button></div>
     <${MiniMap} answer=${answer} plot=${plot} place=${place} />
-    <p class="told atlas-place">${place}</p>
+    <p class="readout atlas-place">${place}</p>
     <${Search} answer=${answer} plot=${plot} /></div><div>
     <h3>A cell shows</h3>
     <${Choice} label="A cell shows" value=${params.reduce ?? "mean"} options=${[["mean", "mean"], ["max", "largest"]]} onChange=${(v) => setParams({ reduce: v === "mean" ? null : v })} />
@@ -196,7 +196,7 @@ function Search({ answer, plot }) {
   };
   return html`<form class="atlas-search" role="search" onSubmit=${search}><label class="field"><span>Find a token, or a position as #4096</span>
     <span class="row"><input type="search" value=${text} onInput=${(e) => setText(e.target.value)} /><button>${found?.text === text && found.count > 1 ? "Next" : "Find"}</button></span></label>
-    <p class="told" role="status">${error || (found ? (found.count ? `${at + 1} of ${count(found.count)}, position ${count(found.positions[at])}` : "not found") : "")}</p></form>`;
+    <p class="readout" role="status">${error || (found ? (found.count ? `${at + 1} of ${count(found.count)}, position ${count(found.positions[at])}` : "not found") : "")}</p></form>`;
 }
 
 // ---- one weight

@@ -1,5 +1,5 @@
 // Statements about sequence models: what is claimed, what an experiment finds, and the numbers behind it.
-import { format, html, useEffect, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
+import { format, groupBy, html, useEffect, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
 import { ask, useAsk } from "../lib/api.js";
 import { LINES, theme } from "../lib/colours.js";
 import { HeatMap, LineChart } from "../lib/draw.js";
@@ -44,7 +44,7 @@ function List({ answer, open }) {
   if (!answer.claims.length) {
     return html`<div class="panel"><p>No claim matches.</p><button onClick=${() => setParams({ search: null, family: null, verdict: null, claim: null })}>Show all claims</button></div>`;
   }
-  const groups = Map.groupBy ? Map.groupBy(answer.claims, (x) => x.family) : groupBy(answer.claims);
+  const groups = groupBy(answer.claims, (x) => x.family);
   return html`<nav class="panel claims-list" aria-label=${`${answer.claims.length} claims`} ref=${list}>
     <h2 class="faint">${answer.claims.length === answer.total ? `${answer.total} claims` : `${answer.claims.length} of ${answer.total} claims`}</h2>
     ${[...groups].map(([family, claims]) => html`<h3>${family}</h3><ul>${claims.map((x) => html`<li>
@@ -54,12 +54,6 @@ function List({ answer, open }) {
 }
 
 const MARKS = { true: "✓", conditional: "◐", false: "✗", open: "?", literature: "¶" };
-
-function groupBy(claims) {
-  const groups = new Map();
-  for (const x of claims) groups.set(x.family, [...(groups.get(x.family) ?? []), x]);
-  return groups;
-}
 
 function Detail({ id }) {
   const { answer, error, loading } = useAsk("claims.one", { claim: id });
@@ -142,11 +136,11 @@ function Bars({ chart, label }) {
   const left = Math.min(width * 0.42, 14 + 6.6 * Math.max(...entries.map(([name]) => name.length))), full = width - left - 64;
   const px = (x) => left + ((clampLog(scale(x), low) - low) / (high - low)) * full, zero = isLog ? left : px(0);
   return html`<div ref=${box} class="chart"><svg class="drawing" width=${width} height=${bars.at(-1).y + 44} role="img" aria-label=${label}>
-    ${bars.map((b) => html`<g><text class="label" x=${left - 6} y=${b.y + 14} text-anchor="end" font-size="11.5">${shorten(b.name, left)}<title>${b.name}</title></text>
+    ${bars.map((b) => html`<g><text x=${left - 6} y=${b.y + 14} text-anchor="end" font-size="11.5">${shorten(b.name, left)}<title>${b.name}</title></text>
       ${b.value !== null && html`<rect x=${Math.min(zero, px(b.value))} y=${b.y + 2} width=${Math.max(1, Math.abs(px(b.value) - zero))} height="16" rx="2" fill=${LINES[b.n % LINES.length]} />`}
       ${b.interval && html`<line x1=${px(b.interval[0])} x2=${px(b.interval[1])} y1=${b.y + 10} y2=${b.y + 10} stroke="var(--ink)" stroke-width="1.5" />`}
-      <text class="label on" x=${Math.max(zero, px(b.value ?? 0), ...(b.interval ?? []).map(px)) + 6} y=${b.y + 14} font-size="11" data-value=${b.value}>${format(b.value)}</text></g>`)}
-    <text class="label" x=${left + full / 2} y=${bars.at(-1).y + 40} text-anchor="middle" font-size="11">${chart.y_label}${isLog ? " (log scale)" : ""}</text></svg>
+      <text class="on" x=${Math.max(zero, px(b.value ?? 0), ...(b.interval ?? []).map(px)) + 6} y=${b.y + 14} font-size="11" data-value=${b.value}>${format(b.value)}</text></g>`)}
+    <text x=${left + full / 2} y=${bars.at(-1).y + 40} text-anchor="middle" font-size="11">${chart.y_label}${isLog ? " (log scale)" : ""}</text></svg>
     ${grouped && html`<p class="legend">${groups.map((g, n) => html`<span><svg width="12" height="12" aria-hidden="true"><rect width="12" height="12" rx="2" fill=${LINES[n % LINES.length]} /></svg> ${g}</span>`)}</p>`}</div>`;
 }
 

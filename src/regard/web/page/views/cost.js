@@ -85,7 +85,7 @@ function Bars({ answer }) {
     ${rows.map(([field, name, show], r) => {
       let x = left;
       const y = r * (tall + gap);
-      return html`<g><text class="label" x=${left - 8} y=${y + 17} text-anchor="end" font-size="12">${width < 520 ? name.split(/,| for/)[0] : name}</text>
+      return html`<g><text x=${left - 8} y=${y + 17} text-anchor="end" font-size="12">${width < 520 ? name.split(/,| for/)[0] : name}</text>
         ${answer.parts.map((part, n) => {
           const share = part[field] / answer.totals[field], size = share * full, at = x;
           x += size;
@@ -93,7 +93,7 @@ function Bars({ answer }) {
             <rect x=${at} y=${y} width=${Math.max(size - 1, 0.5)} height=${tall} rx="3" fill=${colour(n)} opacity=${strength(n)} data-part=${part.name} data-share=${share} />
             ${size > 6.6 * part.name.length + 8 && html`<text class="number" x=${at + size / 2} y=${y + 17} text-anchor="middle" font-size="11" fill=${n < LINES.length ? inkOn(rgb(colour(n))) : "var(--ink)"}>${part.name}</text>`}</g>`;
         })}
-        <text class="label on" x=${left + full + 8} y=${y + 17} font-size="12">${show(answer.totals[field])}</text></g>`;
+        <text class="on" x=${left + full + 8} y=${y + 17} font-size="12">${show(answer.totals[field])}</text></g>`;
     })}</svg>
     <p class="legend">${answer.parts.map((part, n) => html`<span><svg width="12" height="12" aria-hidden="true"><rect width="12" height="12" rx="3" fill=${colour(n)} opacity=${strength(n)} /></svg> ${part.name}</span>`)}</p></div>`;
 }

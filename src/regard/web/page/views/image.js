@@ -1,8 +1,9 @@
 // Images: what a vision model predicts, and which patches each head attends to.
-import { format, html, range, useEffect, useMemo, useRef, useSignal, useState } from "../lib/dom.js";
+import { format, html, largest, range, useEffect, useMemo, useRef, useSignal, useState } from "../lib/dom.js";
 import { unpack, useAsk } from "../lib/api.js";
+import { Bars } from "../lib/bars.js";
 import { colourScale, css, theme } from "../lib/colours.js";
-import { paint } from "../lib/draw.js";
+import { cellHandlers, paint } from "../lib/draw.js";
 import { FileInput, sendFile } from "../lib/files.js";
 import { offline, setParams } from "../lib/state.js";
 import { Message, models, ModelSelect, pickModel, Slider, Switch } from "../lib/widgets.js";
@@ -112,14 +113,10 @@ function Samples({ model, params, onPick }) {
 }
 
 function Prediction({ answer }) {
-  const best = answer.classes[0], shown = answer.classes.slice(0, 8), sure = answer.confidence;
+  const best = answer.classes[0], sure = answer.confidence;
   return html`<div class="row top"><div class="verdict"><strong data-value=${best.probability}>${answer.unsure ? "?" : best.class}</strong>
     ${answer.unsure && html`<span>perhaps ${best.class}</span>`}</div>
-    <div class="grow"><svg class="drawing" width="300" height=${shown.length * 24 + 4} role="img"
-      aria-label=${`Probabilities: ${shown.map((c) => `${c.class} ${percent(c.probability)}`).join(", ")}`}>
-      ${shown.map((c, i) => html`<g><text class="on" x="66" y=${i * 24 + 16} text-anchor="end" font-size="13">${c.class.slice(0, 9)}</text>
-        <rect x="74" y=${i * 24 + 5} width="150" height="14" rx="3" fill="var(--wash)" /><rect x="74" y=${i * 24 + 5} width=${150 * c.probability} height="14" rx="3" fill="var(--accent)" />
-        <text x="232" y=${i * 24 + 16} font-size="12" data-value=${c.probability}>${percent(c.probability)}</text></g>`)}</svg></div></div>
+    <div class="grow"><${Bars} label="Probabilities" rows=${answer.classes.slice(0, 8).map((c) => [c.class, c.probability])} max=${1} show=${percent} /></div></div>
     <p class=${answer.unsure ? "warning" : "faint"}>${sure === null ? "This run has no calibrated confidence."
       : answer.unsure ? `⚠ Confidence ${percent(sure)}, below ${percent(answer.threshold)}: the class may be wrong, or the image shows none of the ${answer.classes.length} classes.`
         : `Confidence ${percent(sure)}: the calibrated probability that the first class is right.`}</p>`;
@@ -146,7 +143,7 @@ function Attention({ answer, params }) {
       <${PatchMap} ...${common} title="Rollout through all layers" values=${maps.rollout} note="Mean of heads times residual, multiplied over layers." />
       <${PatchMap} ...${common} title="Position similarity" values=${maps.similarity} isPlain note="Cosine of the position embeddings: what is near is alike." />
     </div></section>
-  <section class="panel"><h2>All heads</h2><div class="scroll heads">${answer.sites.map((s, n) => html`<div class="image-layer" role="group" aria-label=${s.name}><span class="mono">${s.name}</span>
+  <section class="panel"><h2>All heads</h2><div class="scroll">${answer.sites.map((s, n) => html`<div class="image-layer" role="group" aria-label=${s.name}><span class="mono">${s.name}</span>
     ${[null, ...range(s.heads)].map((h) => html`<button class="image-thumb" aria-pressed=${n === site && h === head} aria-label=${`${s.name}, ${h === null ? "mean of heads" : `head ${h}`}`}
       onClick=${() => setParams({ site: n, head: h })}><${Thumb} base=${base} grid=${answer.grid} values=${h === null ? mean(maps.weights[n]) : maps.weights[n][h]} />
       <span>${h === null ? "mean" : h}</span></button>`)}</div>`)}</div></section>`;
@@ -170,7 +167,7 @@ function imageUrl(packed) {
 // Orange over the image, the stronger the larger the weight of the patch.
 function overlayUrl(values, [rows, columns]) {
   const canvas = document.createElement("canvas"), image = new ImageData(columns, rows), patches = values.subarray(1);
-  const most = patches.reduce((a, b) => Math.max(a, b), 1e-30);
+  const most = largest(patches, 1e-30);
   Object.assign(canvas, { width: columns, height: rows });
   patches.forEach((x, i) => image.data.set([255, 136, 0, Math.round(225 * Math.max(0, x) / most)], 4 * i));
   canvas.getContext("2d").putImageData(image, 0, 0);
@@ -183,27 +180,21 @@ const Thumb = ({ base, grid, values }) => html`<svg width="58" height=${58 * gri
 function PatchMap({ base, grid, token, onSelect, title, note, values = null, isPlain = false }) {
   const [rows, columns] = grid, width = 232, cell = width / columns, height = rows * cell;
   const [cursor, setCursor] = useState(null);
-  const locate = (e) => { const b = e.currentTarget.getBoundingClientRect(); return clampPatch(Math.floor((e.clientY - b.top) / b.height * rows), Math.floor((e.clientX - b.left) / b.width * columns)); };
-  const clampPatch = (r, c) => 1 + Math.min(rows - 1, Math.max(0, r)) * columns + Math.min(columns - 1, Math.max(0, c));
-  const press = (e) => {
-    const at = (cursor ?? (token || 1)) - 1, step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[e.key];
-    if (step) setCursor(clampPatch(Math.floor(at / columns) + step[0], at % columns + step[1]));
-    else if (e.key === "Enter" || e.key === " ") onSelect(at + 1);
-    else return;
-    e.preventDefault();
-  };
-  const box = (t, kind) => html`<rect class=${`outline ${kind}`} fill="none" x=${(t - 1) % columns * cell} y=${Math.floor((t - 1) / columns) * cell} width=${cell} height=${cell} />`;
+  // token 0 is the class token
+  const patchOf = (t) => ({ row: Math.floor((t - 1) / columns), column: (t - 1) % columns }), tokenOf = ({ row, column }) => 1 + row * columns + column;
+  const handlers = cellHandlers({ rows, columns, at: cursor ?? patchOf(token || 1), clamped: true, onMove: setCursor, onSelect: (row, column) => onSelect(tokenOf({ row, column })) });
+  const box = ({ row, column }, kind) => html`<rect class=${`outline ${kind}`} fill="none" x=${column * cell} y=${row * cell} width=${cell} height=${cell} />`;
   const lines = range(columns - 1).map((i) => `M${(i + 1) * cell} 0V${height}`).concat(range(rows - 1).map((i) => `M0 ${(i + 1) * cell}H${width}`)).join("");
   const most = values ? values.subarray(1).reduce((a, b) => Math.max(a, b), -1) : 0;
-  const at = cursor ?? (values ? 1 + values.subarray(1).indexOf(most) : null);
-  const told = at && `${cursor ? "" : "largest: "}row ${Math.floor((at - 1) / columns)}, column ${(at - 1) % columns}${values ? `: ${format(values[at], 4)}` : ""}`;
+  const at = cursor ?? (values ? patchOf(1 + values.subarray(1).indexOf(most)) : null), value = at && values ? values[tokenOf(at)] : null;
+  const readout = at && `${cursor ? "" : "largest: "}row ${at.row}, column ${at.column}${values ? `: ${format(value, 4)}` : ""}`;
   const colour = isPlain && colourScale({ kind: "diverging", max: 1 });
   return html`<figure><figcaption>${title}</figcaption>
     <svg class="drawing" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} tabindex="0" role="application" aria-roledescription="patches" aria-label=${`${title}. Arrow keys move, Enter selects.`}
-      onMouseMove=${(e) => setCursor(locate(e))} onMouseLeave=${() => setCursor(null)} onBlur=${() => setCursor(null)} onClick=${(e) => onSelect(locate(e))} onKeyDown=${press}>
+      ...${handlers}>
       ${isPlain ? range(rows * columns).map((i) => html`<rect x=${i % columns * cell} y=${Math.floor(i / columns) * cell} width=${cell + 0.3} height=${cell + 0.3} fill=${css(colour(values[i + 1]))} />`)
     : html`<image width=${width} height=${height} preserveAspectRatio="none" class=${values ? "pixels image-dim" : "pixels"} href=${base} />`}
       ${values && !isPlain && html`<image width=${width} height=${height} preserveAspectRatio="none" class="pixels" href=${overlayUrl(values, grid)} />`}
-      <path d=${lines} fill="none" class="patches" />${token > 0 && box(token, "selected")}${cursor && box(cursor, "cursor")}</svg>
-    <p class="told" data-value=${at && values ? values[at] : null}>${told || html`<span class="faint">Point at a patch.</span>`}</p><p class="faint">${note}</p></figure>`;
+      <path d=${lines} fill="none" class="patches" />${token > 0 && box(patchOf(token), "selected")}${cursor && box(cursor, "cursor")}</svg>
+    <p class="readout" data-value=${value}>${readout || html`<span class="faint">Point at a patch.</span>`}</p><p class="faint">${note}</p></figure>`;
 }

@@ -1,5 +1,5 @@
 // Recording with the microphone: a button, and the text while one speaks.
-import { html, useEffect, useRef, useState } from "../lib/dom.js";
+import { html, largest, useEffect, useRef, useState } from "../lib/dom.js";
 import { sendFile } from "../lib/files.js";
 import { record } from "../lib/microphone.js";
 import { offline, setParams } from "../lib/state.js";
@@ -23,7 +23,7 @@ export function Recorder({ model, live, setLive, onProblem }) {
       current.current = await record(model, {
         onText: (m) => { update({ text: state.text + m.text, partial: m.partial }); if (m.is_last) finish(); },
         onSamples: (x) => {
-          update({ seconds: state.seconds + 0.1, levels: [...state.levels, x.reduce((a, b) => Math.max(a, Math.abs(b)), 0)].slice(-300) });
+          update({ seconds: state.seconds + 0.1, levels: [...state.levels, largest(x)].slice(-300) });
           if (state.seconds >= MAX_RECORD_SECONDS) stop();
         },
         onError: end,

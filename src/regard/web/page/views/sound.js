@@ -1,8 +1,8 @@
 // Sound: what a recogniser hears, writes and attends to, on one time axis.
-import { clamp, format, html, range, useEffect, useMemo, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
-import { unpack, useAsk } from "../lib/api.js";
+import { clamp, format, html, largest, range, useEffect, useMemo, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
+import { decodeBase64, unpack, useAsk } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
-import { paint } from "../lib/draw.js";
+import { cellHandlers, paint } from "../lib/draw.js";
 import { FileInput } from "../lib/files.js";
 import { offline, setParams } from "../lib/state.js";
 import { Message, models, ModelSelect, pickModel, Select, Slider } from "../lib/widgets.js";
@@ -73,7 +73,7 @@ function usePlayer(wav, params, answer) {
   const audio = useRef(null), [playing, setPlaying] = useState(false), [now, setNow] = useState(null);
   useEffect(() => {
     if (!wav) return;
-    const url = URL.createObjectURL(new Blob([Uint8Array.from(atob(wav), (c) => c.charCodeAt(0))], { type: "audio/wav" }));
+    const url = URL.createObjectURL(new Blob([decodeBase64(wav)], { type: "audio/wav" }));
     const element = audio.current = new Audio(url);
     const stop = () => setPlaying(false);
     element.addEventListener("ended", stop);
@@ -133,7 +133,7 @@ function Timeline({ answer, player }) {
   const written = answer.emissions.filter((e) => e.seconds <= player.now + 1e-6).map((e) => e.text).join("").trim();
   const label = (text, top) => html`<text x=${LEFT - 8} y=${top} text-anchor="end" font-size="11">${text}</text>`;
   return html`<section class="panel"><div class="row"><button class="primary" disabled=${!player.ready} onClick=${player.toggle}>${player.playing ? "❚❚ Pause" : "▶ Play"}</button>
-      <p class="told">${player.now.toFixed(2)} s of ${answer.seconds.toFixed(2)} s · written so far: <strong>${written || "–"}</strong></p></div>
+      <p class="readout">${player.now.toFixed(2)} s of ${answer.seconds.toFixed(2)} s · written so far: <strong>${written || "–"}</strong></p></div>
     <div ref=${box}><svg class="drawing timeline" width=${width} height=${HEIGHT} tabindex="0" role="slider" aria-label="Position in the recording" aria-valuemin="0" aria-valuemax=${answer.seconds}
       aria-valuenow=${player.now} aria-valuetext=${`${player.now.toFixed(2)} seconds, written so far: ${written || "nothing"}`}
       onPointerDown=${locate} onPointerMove=${(e) => e.buttons === 1 && locate(e)} onKeyDown=${press}>
@@ -150,13 +150,12 @@ function Timeline({ answer, player }) {
 
 const rowAt = (answer, map, now) => clamp(Math.floor(now / answer.seconds * answer.outputs / answer.pool), 0, map.shape[0] - 1);
 const axis = (seconds) => { const step = [0.5, 1, 2, 5, 10, 20].find((s) => seconds / s <= 8) ?? 30; return range(Math.floor(seconds / step) + 1).map((i) => i * step); };
-const largest = (values) => values.reduce((a, b) => Math.max(a, b), 1e-30);
 // Weights on a square-root scale: most of them are small.
 function rooted(max) { const colour = colourScale({ max: Math.sqrt(max) }); return (w) => colour(Math.sqrt(w)); }
 const stripUrl = (values) => paint(values, 1, values.length, rooted(largest(values))).toDataURL();
 
 function spectrogram({ shape: [frames, mels], values }) {
-  const low = values.reduce((a, b) => Math.min(a, b), Infinity), colour = colourScale({ max: largest(values) - low });
+  const low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), 1e-30), colour = colourScale({ max: high - low });
   const at = (i) => values[(i % frames) * mels + mels - 1 - Math.floor(i / frames)]; // low bands at the bottom
   return paint(range(frames * mels), mels, frames, (i) => colour(at(i) - low)).toDataURL();
 }
@@ -168,14 +167,7 @@ function AttentionMap({ answer, player }) {
   const box = useRef(null), side = Math.min(useWidth(box) - 62, 460), [cursor, setCursor] = useState(null);
   const row = rowAt(answer, map, player.now), at = cursor ?? { row, column: best(map, row, columns) };
   const second = (i, n) => (i + 0.5) / n * answer.seconds;
-  const locate = (e) => { const b = e.currentTarget.getBoundingClientRect(); return { row: clamp(Math.floor((e.clientY - b.top - 6) / side * rows), 0, rows - 1), column: clamp(Math.floor((e.clientX - b.left - 52) / side * columns), 0, columns - 1) }; };
-  const press = (e) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[e.key];
-    if (step) setCursor({ row: clamp(at.row + step[0], 0, rows - 1), column: clamp(at.column + step[1], 0, columns - 1) });
-    else if (e.key === "Enter" || e.key === " ") player.seek(second(at.row, rows));
-    else return;
-    e.preventDefault();
-  };
+  const handlers = cellHandlers({ rows, columns, area: [52, 6, side, side], at, clamped: true, onMove: setCursor, onSelect: (row) => player.seek(second(row, rows)) });
   const site = answer.sites.find((s) => s.name === answer.site), weight = map.values[at.row * columns + at.column];
   const y = (i) => 6 + i / rows * side, later = player.playing ? y(row + 1) : null;
   return html`<section class="panel"><h2>Attention map</h2><div class="row">
@@ -183,18 +175,18 @@ function AttentionMap({ answer, player }) {
       <${Select} label="Head" value=${answer.head === null ? "" : String(answer.head)} options=${[["", "mean of heads"], ...range(site.heads).map((h) => [String(h), `head ${h}`])]}
         onChange=${(h) => setParams({ head: h || null })} /></div>
     <div class="columns"><div ref=${box}><svg class="drawing" width=${side + 60} height=${side + 36} tabindex="0" role="application" aria-roledescription="heat map" aria-label="Attention: output by heard frame. Arrow keys move, Enter sets the position."
-      onMouseMove=${(e) => setCursor(locate(e))} onMouseLeave=${() => setCursor(null)} onBlur=${() => setCursor(null)} onClick=${(e) => player.seek(second(locate(e).row, rows))} onKeyDown=${press}>
+      ...${handlers}>
       <image x="52" y="6" width=${side} height=${side} preserveAspectRatio="none" class="pixels" href=${url} />
       ${later !== null && html`<rect x="52" y=${later} width=${side} height=${Math.max(0, side + 6 - later)} fill="var(--panel)" />`}
       ${axis(answer.seconds).map((t) => html`<g><text x="46" y=${10 + t / answer.seconds * side} text-anchor="end" font-size="11">${t} s</text>
         <text x=${52 + t / answer.seconds * side} y=${side + 22} text-anchor="middle" font-size="11">${t} s</text></g>`)}
       <text x=${52 + side} y=${side + 34} text-anchor="end" font-size="11">heard at →</text><line class="playhead" x1="52" x2=${52 + side} y1=${y(row + 0.5)} y2=${y(row + 0.5)} />
       ${cursor && html`<rect class="outline cursor" fill="none" x=${52 + cursor.column / columns * side} y=${y(cursor.row)} width=${Math.max(3, side / columns)} height=${Math.max(3, side / rows)} />`}</svg></div><${Thumbnails} answer=${answer} /></div>
-    <p class="told" data-value=${weight}>output at ${second(at.row, rows).toFixed(2)} s, heard at ${second(at.column, columns).toFixed(2)} s: ${format(weight, 4)}</p>
+    <p class="readout" data-value=${weight}>output at ${second(at.row, rows).toFixed(2)} s, heard at ${second(at.column, columns).toFixed(2)} s: ${format(weight, 4)}</p>
     <p class="faint">One row per output (downwards), one column per heard frame; each row sums to 1, and nothing above the diagonal has been heard yet. Square-root scale${answer.pool > 1
     ? `, means of ${answer.pool} × ${answer.pool} cells` : ""}. Click a row to move there; while it plays, the map grows.</p></section>`;
 }
-function best(map, row, columns) { const w = map.values.subarray(row * columns, (row + 1) * columns); return w.indexOf(largest(w)) < 0 ? 0 : w.indexOf(largest(w)); }
+function best(map, row, columns) { const w = map.values.subarray(row * columns, (row + 1) * columns); return w.indexOf(largest(w)); }
 
 // Every head as a small map; one click shows it large.
 function Thumbnails({ answer }) {

@@ -1,10 +1,11 @@
 // A pinned weight: its arithmetic, its causes, and what removing its key changes.
 import { format, html, showToken, useSignal } from "../lib/dom.js";
 import { useAsk } from "../lib/api.js";
+import { Bars } from "../lib/bars.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
+import { MathML } from "../lib/math.js";
 import { setParams } from "../lib/state.js";
 import { Message, Table, Tokens } from "../lib/widgets.js";
-import { Bars } from "./text-bars.js";
 
 export function CellPanels({ body, site, head, query, key_ }) {
   const at = { ...body, site: site.name, head };
@@ -12,17 +13,14 @@ export function CellPanels({ body, site, head, query, key_ }) {
     <div>${query >= 0 && html`<${Why} at=${{ ...at, query, key: key_ }} site=${site} />`}<${Influence} at=${{ ...at, key: key_ }} site=${site} head=${head} /></div></div>`;
 }
 
-// Our own MathML: names and numbers only, written by the server.
-const Formula = ({ code, big }) => html`<div class=${big ? "formula big-formula" : "formula"} dangerouslySetInnerHTML=${{ __html: code }}></div>`;
-
 function Arithmetic({ at }) {
   const { answer, error, loading } = useAsk("text.cell", at);
   return html`<section class="panel" aria-label="Arithmetic"><div class="row between"><h2>Its arithmetic</h2>
       <button onClick=${() => setParams({ query: null, key: null })}>Close</button></div>
     ${(error || !answer) && html`<${Message} error=${error} loading=${loading} />`}
     ${!error && answer && html`<p dir="auto" data-value=${answer.weight} class="cell-title">${answer.title}</p>
-      <details><summary>Given numbers</summary>${answer.given.map((code) => html`<${Formula} code=${code} />`)}</details>
-      <ol class="steps">${answer.steps.map((s) => html`<li><span>${s.title}</span><${Formula} code=${s.formula} />${s.entry && html`<p class="mono">${s.entry}</p>`}${s.results.map((code) => html`<${Formula} code=${code} />`)}</li>`)}</ol>
+      <details><summary>Given numbers</summary>${answer.given.map((code) => html`<${MathML} xml=${code} />`)}</details>
+      <ol class="steps">${answer.steps.map((s) => html`<li><span>${s.title}</span><${MathML} xml=${s.formula} />${s.entry && html`<p class="mono">${s.entry}</p>`}${s.results.map((code) => html`<${MathML} xml=${code} />`)}</li>`)}</ol>
       <ul class="faint">${answer.remarks.map((x) => html`<li dir="auto">${x}</li>`)}</ul>`}</section>`;
 }
 

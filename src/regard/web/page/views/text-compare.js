@@ -1,5 +1,5 @@
 // Two heads, texts, languages or models side by side, with their difference.
-import { html, useSignal } from "../lib/dom.js";
+import { html, largest, range, useSignal } from "../lib/dom.js";
 import { unpack, useAsk } from "../lib/api.js";
 import { HeatMap } from "../lib/draw.js";
 import { setParams } from "../lib/state.js";
@@ -16,7 +16,7 @@ export function Compare({ body, answer, site, head, params, model }) {
   return html`<h2>Compare ${site.name}, head ${head} with</h2><div class="row"><${Choice} label="Compare with" value=${against} options=${kinds} onChange=${(vs) => setParams({ vs })} /></div>
     <div class="row">${against === "head" && html`<${Select} label="Attention" value=${other.other_site} options=${answer.sites.filter((s) => s.queries === site.queries && s.keys === site.keys).map((s) => s.name)}
         onChange=${(x) => setParams({ other_site: x, other_head: null })} />
-      <${Select} label="Head" value=${String(other.other_head)} options=${Array.from({ length: answer.sites.find((s) => s.name === other.other_site).heads }, (_, i) => String(i))} onChange=${(x) => setParams({ other_head: x })} />`}
+      <${Select} label="Head" value=${String(other.other_head)} options=${range(answer.sites.find((s) => s.name === other.other_site).heads).map(String)} onChange=${(x) => setParams({ other_head: x })} />`}
     ${against === "text" && html`<label class="field grow"><span>Other text</span><textarea dir="auto" rows="1" value=${other.other_text} onInput=${(e) => setParams({ other_text: e.target.value })}></textarea></label>`}
     ${against === "to" && html`<${Select} label="Other language" value=${other.other_to} options=${model.languages} onChange=${(x) => setParams({ other_to: x })} />`}
     ${against === "model" && html`<${Select} label="Other model" value=${other.other_model} options=${others.map((m) => m.name)} onChange=${(x) => setParams({ other_model: x })} />`}</div>
@@ -44,7 +44,7 @@ function Maps({ found }) {
   const labels = found.pool[0] > 1 || found.pool[1] > 1 ? {} : { rowLabels: found.query_tokens, columnLabels: found.key_tokens };
   const titles = [found.outputs[0] ?? found.names[0], found.outputs[1] ?? found.names[1], "Difference (second − first)"];
   // differences of 0.2 and less would hardly show on the scale of the weights
-  const largest = values.subarray(2 * size).reduce((m, x) => (Math.abs(x) > m ? Math.abs(x) : m), 0.2);
+  const most = largest(values.subarray(2 * size), 0.2);
   return html`<div class="three">${SIDES.map((side, n) => html`<figure><figcaption dir="auto">${titles[n]}</figcaption>
-    <${HeatMap} values=${values.subarray(n * size, (n + 1) * size)} rows=${rows} columns=${columns} ...${labels} label=${`${side} map`} max=${n === 2 ? largest : 1} kind=${n === 2 ? "diverging" : "sequential"} maxCell=${26} /></figure>`)}</div>`;
+    <${HeatMap} values=${values.subarray(n * size, (n + 1) * size)} rows=${rows} columns=${columns} ...${labels} label=${`${side} map`} max=${n === 2 ? most : 1} kind=${n === 2 ? "diverging" : "sequential"} maxCell=${26} /></figure>`)}</div>`;
 }

@@ -1,5 +1,5 @@
 // Every head of a model as a small map, with its type and one number: one drawing, chosen by mouse or arrow keys.
-import { clamp, html, useMemo, useRef, useSignal, useWidth } from "../lib/dom.js";
+import { arrowOf, clamp, groupBy, html, largest, useMemo, useRef, useSignal, useWidth } from "../lib/dom.js";
 import { unpack } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
 import { paint } from "../lib/draw.js";
@@ -16,16 +16,13 @@ const layerOf = (name) => name.match(/\.(\d+)\./)?.[1];
 const stackOf = (name) => name.match(/encoder|decoder/)?.[0] ?? name.split(".")[0];
 
 // Sites that do the same, with a heading each: encoder, decoder, cross.
-export function groupSites(sites) {
-  const groups = new Map();
+function groupSites(sites) {
   const stacks = new Set(sites.map((s) => stackOf(s.name)));
-  for (const site of sites) {
+  return [...groupBy(sites, (site) => {
     const stack = stacks.size > 1 ? `${stackOf(site.name)} ` : "";
     const text = site.kind === "cross" ? `${stack}cross-attention: rows written, columns read` : `${stack}self-attention`;
-    const heading = text[0].toUpperCase() + text.slice(1);
-    groups.set(heading, [...(groups.get(heading) ?? []), site]);
-  }
-  return [...groups];
+    return text[0].toUpperCase() + text.slice(1);
+  })];
 }
 
 function thumbnails(site) {
@@ -33,9 +30,9 @@ function thumbnails(site) {
   const colour = colourScale({ max: 1 });
   return Array.from({ length: heads }, (_, h) => {
     const part = values.subarray(h * rows * columns, (h + 1) * rows * columns);
-    const largest = part.reduce((m, x) => Math.max(m, x), 1e-30);
+    const most = largest(part, 1e-30);
     // the square root shows small weights beside large ones
-    return paint(part.map((x) => Math.sqrt(Math.max(0, x) / largest)), rows, columns, colour).toDataURL();
+    return paint(part.map((x) => Math.sqrt(Math.max(0, x) / most)), rows, columns, colour).toDataURL();
   });
 }
 
@@ -49,7 +46,7 @@ export function HeadGrid({ answer, site, head, statistic, onSelect }) {
   const cell = clamp((width - left) / columns - gap, 20, 74), roomy = cell >= 34, tall = cell + (roomy ? 30 : 10);
   const groups = groupSites(answer.sites), order = groups.flatMap(([, sites]) => sites);
   const press = (event) => {
-    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [];
+    const [down, right] = arrowOf(event) ?? [];
     if (down === undefined) return;
     event.preventDefault();
     const next = order[clamp(order.indexOf(site) + down, 0, order.length - 1)];

@@ -1,5 +1,5 @@
 // One head: its map, lines between tokens, or the weights of one token.
-import { format, html, range, showToken, useMemo, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
+import { clamp, format, html, range, showToken, useMemo, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
 import { unpack, useAsk } from "../lib/api.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
 import { HeatMap } from "../lib/draw.js";
@@ -55,14 +55,14 @@ function Lines({ found, query, key_ }) {
     if (!step && event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
     event.preventDefault();
     const side = step ? at?.side ?? "query" : event.key === "ArrowLeft" ? "query" : "key", count = side === "query" ? rows : columns;
-    setNear({ side, i: Math.min(Math.max((at?.i ?? -1) + (step ?? 0), 0), count - 1) });
+    setNear({ side, i: clamp((at?.i ?? -1) + (step ?? 0), 0, count - 1) });
   };
   return html`<div ref=${box}><svg class="drawing lines" width=${width} height=${height} tabindex="0" role="application" aria-roledescription="lines between tokens"
       aria-label="Lines from queries to keys. Up and down choose a token, left and right the side." onKeyDown=${press} onBlur=${() => setNear(null)}>
       <text x=${left - 10} y="14" text-anchor="end" font-size="11">query</text><text x=${right + 10} y="14" font-size="11">key</text>
       ${lines.map(([i, j, w]) => html`<path d=${`M${left} ${y(i)}C${(left + right) / 2} ${y(i)} ${(left + right) / 2} ${y(j)} ${right} ${y(j)}`} opacity=${Math.min(1, w)} stroke-width=${0.6 + 3 * Math.min(1, w)} data-value=${w} />`)}
       ${word("query", found.query_tokens, left - 8, "end")}${word("key", found.key_tokens, right + 8, "start")}</svg>
-    <p class="told" aria-live="polite">${at ? summary(found, at) : html`<span class="faint">Point at a token to see its own lines.</span>`}</p></div>`;
+    <p class="readout" aria-live="polite">${at ? summary(found, at) : html`<span class="faint">Point at a token to see its own lines.</span>`}</p></div>`;
 }
 
 function summary(found, { side, i }) {
@@ -84,7 +84,7 @@ function OneToken({ found, query, key_ }) {
     return html`<h3>${side === "query" ? "Queries" : "Keys"} <span class="faint">${shaded ? (isQuery ? "shaded by the weight they get" : "shaded by the weight they give") : "choose one"}</span></h3>
       <${Tokens} tokens=${tokens} label=${side === "query" ? "Queries" : "Keys"} selected=${side === at.side ? at.i : -1}
         onSelect=${(i) => setParams(side === "query" ? { query: String(i), key: null } : { key: String(i), query: null })} onHover=${(i) => setOver(i < 0 ? null : { side, i })}
-        background=${shaded && !over ? (n) => css(fill(n)) : shaded ? (n) => css(fill(n)) : undefined} ink=${shaded ? (n) => inkOn(fill(n)) : undefined} />`;
+        background=${shaded ? (n) => css(fill(n)) : undefined} ink=${shaded ? (n) => inkOn(fill(n)) : undefined} />`;
   };
-  return html`${strip("query", found.query_tokens)}${strip("key", found.key_tokens)}<p class="told" aria-live="polite">${summary(found, at)}</p>`;
+  return html`${strip("query", found.query_tokens)}${strip("key", found.key_tokens)}<p class="readout" aria-live="polite">${summary(found, at)}</p>`;
 }

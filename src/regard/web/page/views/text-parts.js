@@ -1,10 +1,10 @@
 // How a prediction comes about: the most probable token after each layer, and what each part adds to a logit.
-import { clamp, format, html, range, showToken, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
+import { arrowOf, clamp, format, html, range, showToken, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
 import { unpack, useAsk } from "../lib/api.js";
+import { Bars } from "../lib/bars.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
 import { setParams } from "../lib/state.js";
 import { Choice, Message, Select } from "../lib/widgets.js";
-import { Bars } from "./text-bars.js";
 
 const MEASURES = [["probability", "Its probability"], ["final_probability", "Probability of the final token"], ["kl", "Distance to the final prediction (KL)"]];
 const MAX_BARS = 24;
@@ -38,15 +38,15 @@ function LensMap({ found, measure, answer, position }) {
   const y = (depth) => top + (rows - 1 - depth) * tall; // the output is at the top
   const chosen = at ?? (position === undefined ? null : { depth: rows - 1, n: found.positions.indexOf(position) });
   const press = (event) => {
-    const [up, right] = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [];
+    const [down, right] = arrowOf(event) ?? [];
     const from = chosen ?? { depth: 0, n: 0 };
-    if (up !== undefined) setAt({ depth: clamp(from.depth + up, 0, rows - 1), n: clamp(from.n + right, 0, columns - 1) });
+    if (down !== undefined) setAt({ depth: clamp(from.depth - down, 0, rows - 1), n: clamp(from.n + right, 0, columns - 1) });
     else if (event.key === "Enter") setParams({ position: String(found.positions[from.n]) });
     else return;
     event.preventDefault();
   };
   const most = Math.floor(cell / 6.6), short = (t) => { const s = showToken(t); return s.length > most ? `${s.slice(0, most - 1)}…` : s; };
-  const told = chosen && chosen.n >= 0 ? `${found.depths[chosen.depth]}, after “${showToken(tokenAt(answer, found.positions[chosen.n]))}”: “${showToken(found.tokens[chosen.depth][chosen.n])}”, ${format(values[chosen.depth * columns + chosen.n], 4)}` : "";
+  const readout = chosen && chosen.n >= 0 ? `${found.depths[chosen.depth]}, after “${showToken(tokenAt(answer, found.positions[chosen.n]))}”: “${showToken(found.tokens[chosen.depth][chosen.n])}”, ${format(values[chosen.depth * columns + chosen.n], 4)}` : "";
   return html`<div class="scroll-x" ref=${box}><svg class="drawing lens" width=${left + columns * cell} height=${top + rows * tall + 2} tabindex="0" role="application" aria-roledescription="logit lens"
       aria-label="Most probable token by layer and position. Arrow keys move, Enter selects the position." onKeyDown=${press} onMouseLeave=${() => setAt(null)} onBlur=${() => setAt(null)}>
       ${found.positions.map((p, n) => html`<text class=${p === position ? "on" : ""} x=${left + (n + 0.5) * cell} y="15" text-anchor="middle" font-size="11">${short(tokenAt(answer, p))}</text>`)}
@@ -55,7 +55,7 @@ function LensMap({ found, measure, answer, position }) {
           <rect x=${left + n * cell + 0.5} y=${y(depth) + 0.5} width=${cell - 1} height=${tall - 1} rx="3" fill=${css(fill)} />
           <text class="number" x=${left + (n + 0.5) * cell} y=${y(depth) + 17} text-anchor="middle" font-size="11" fill=${inkOn(fill)}>${short(found.tokens[depth][n])}</text></g>`; })}`)}
       ${chosen && chosen.n >= 0 && html`<rect class="outline" fill="none" x=${left + chosen.n * cell + 1} y=${y(chosen.depth) + 1} width=${cell - 2} height=${tall - 2} rx="3" />`}</svg>
-    <p class="told" aria-live="polite">${told}</p></div>`;
+    <p class="readout" aria-live="polite">${readout}</p></div>`;
 }
 
 export function Attribution({ body, answer, params }) {

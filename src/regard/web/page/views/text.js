@@ -1,9 +1,9 @@
 // The text view: type a text, see what a model makes of it, every attention head, and one head in detail.
-import { html, showToken, useEffect, useState, useSignal } from "../lib/dom.js";
-import { ask } from "../lib/api.js";
+import { html, showToken, useState, useSignal } from "../lib/dom.js";
+import { useAsk } from "../lib/api.js";
+import { Bars } from "../lib/bars.js";
 import { linkTo, setParams } from "../lib/state.js";
-import { Choice, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Tokens } from "../lib/widgets.js";
-import { Bars } from "./text-bars.js";
+import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Tokens } from "../lib/widgets.js";
 import { CellPanels } from "./text-cell.js";
 import { Compare } from "./text-compare.js";
 import { HeadGrid, STATISTICS } from "./text-grid.js";
@@ -16,8 +16,7 @@ const readsText = (m) => m.reads === "text" || m.kind === "sight";
 
 // What the server is asked about: the parameters of the URL, or the first example of the model.
 function bodyOf(params, model) {
-  const to = model.languages.includes(params.to) ? params.to : model.languages.find((x) => x === "de") ?? model.languages[0];
-  return { model: model.name, text: params.text ?? model.examples[0] ?? "", to, target: params.target };
+  return { model: model.name, text: params.text ?? model.examples[0] ?? "", to: languageOf(model, params), target: params.target };
 }
 
 export const csv = (params) => {
@@ -29,7 +28,7 @@ export function View({ params }) {
   const model = pickModel(useSignal(models), params.model, "text", readsText);
   const [cleared, setCleared] = useState(false); // an empty box is no text to ask about
   const body = model && bodyOf(params, model);
-  const { answer, of, error, loading } = useReading(body, !model || cleared);
+  const { answer, of, error, loading } = useAsk("text", body, { skip: !model || cleared, delay: 250 }); // details are asked about the text of the answer
   if (!model) return html`<${Message} loading=${true} />`;
   const needsTarget = Boolean(params.target) || (error ?? "").startsWith("target:");
   return html`
@@ -41,21 +40,6 @@ export function View({ params }) {
           <${Output} answer=${answer} body=${of} params=${params} />
           ${answer.sites.length ? html`<${Heads} answer=${answer} body=${of} params=${params} model=${model} />`
             : html`<p class="faint">No attention was recorded in this model.</p>`}</div>`}`}`;
-}
-
-// The answer about a text together with the request it belongs to, so that details are never asked with another text.
-function useReading(body, skip) {
-  const [got, setGot] = useState({ answer: null, of: null, error: null, key: "" });
-  const key = skip ? "" : JSON.stringify(body);
-  useEffect(() => {
-    if (skip) return undefined;
-    let live = true;
-    const timer = setTimeout(() => ask("text", body, { view: "text" })
-      .then((answer) => live && setGot({ answer, of: body, error: null, key }))
-      .catch((e) => live && e.name !== "AbortError" && setGot((old) => ({ ...old, error: e.message, key }))), got.key ? 250 : 0);
-    return () => { live = false; clearTimeout(timer); };
-  }, [key]);
-  return { ...got, loading: got.key !== key };
 }
 
 function Input({ params, model, body, cleared, setCleared, needsTarget }) {

@@ -1,10 +1,10 @@
 // Time: gates, states and gradients of recurrent models, one column per token; and four kinds of model side by side.
-import { clamp, format, html, range, showToken, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
+import { clamp, format, html, largest, range, showToken, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
 import { unpack, useAsk } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
-import { LineChart, paint } from "../lib/draw.js";
+import { cellHandlers, LineChart, paint } from "../lib/draw.js";
 import { setParams } from "../lib/state.js";
-import { Choice, LanguageSelect, Message, models, ModelSelect, pickModel, Select } from "../lib/widgets.js";
+import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select } from "../lib/widgets.js";
 
 export const hint = "What a recurrent network keeps and forgets, step by step: its gates, its states, and how far back a gradient reaches.";
 
@@ -12,7 +12,6 @@ const EXAMPLES = ["2 hours and 5 minutes", "March 5, 2024", "3 days", "€12.50"
 const SEQUENCES = ["fgCabehdgafbehcdagfhbcae", "Bahdgfecabhdgfecabhdgfecabhdgfec", "abcdefghD"];
 
 const textOf = (params) => params.text ?? EXAMPLES[0];
-const languageOf = (model, params) => params.to ?? (model.languages.includes("de") ? "de" : model.languages[0]);
 
 function bodyOf(model, params) {
   const body = { model: model.name, text: textOf(params) };
@@ -79,30 +78,18 @@ const describe = (name) => `${name}${name.endsWith(".back") ? " (right to left)"
 function Strip({ name, mean, values, units, tokens, order, signed, unit = -1, at = null, onMove = () => {}, onSelect = () => {}, height = 110, rowName = "unit" }) {
   useSignal(theme);
   const box = useRef(null), width = useWidth(box), time = tokens.length, wide = width - 2;
-  const most = values.reduce((m, x) => Math.max(m, Math.abs(x)), 0), colour = colourScale({ kind: signed ? "diverging" : "sequential", max: signed ? most : Math.max(1, most) });
+  const most = largest(values), colour = colourScale({ kind: signed ? "diverging" : "sequential", max: signed ? most : Math.max(1, most) });
   const cells = new Float32Array(units * time);
   order.forEach((u, row) => { for (let t = 0; t < time; t++) cells[row * time + t] = values[t * units + u]; });
-  const locate = (event) => {
-    const bounds = event.currentTarget.getBoundingClientRect();
-    const t = Math.floor(((event.clientX - bounds.left) / bounds.width) * time), row = Math.floor(((event.clientY - bounds.top) / height) * units);
-    return t >= 0 && t < time && row >= 0 && row < units ? { t, row } : null;
-  };
-  const press = (event) => {
-    const steps = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }, from = at ?? { t: 0, row: 0 };
-    if (steps[event.key]) onMove({ t: clamp(from.t + steps[event.key][0], 0, time - 1), row: clamp(from.row + steps[event.key][1], 0, units - 1) });
-    else if (event.key === "Enter" || event.key === " ") onSelect(order[from.row]);
-    else return;
-    event.preventDefault();
-  };
-  const cell = at && at.t < time && at.row < units ? cells[at.row * time + at.t] : null, chosen = order.indexOf(unit), column = wide / time;
-  return html`<div class="strip" ref=${box}><div class="row between"><strong>${name}</strong><span class="told" data-value=${cell}>${cell !== null
-      ? `${showToken(tokens[at.t])} (${at.t}), ${rowName} ${order[at.row]}: ${format(cell, 4)}, mean ${format(mean[at.t])}` : html`<span class="faint">mean ${format(mean.reduce((a, b) => a + b, 0) / time)}</span>`}</span></div>
+  const cell = at && at.column < time && at.row < units ? cells[at.row * time + at.column] : null, chosen = order.indexOf(unit), column = wide / time;
+  return html`<div class="strip" ref=${box}><div class="row between"><strong>${name}</strong><span class="readout" data-value=${cell}>${cell !== null
+      ? `${showToken(tokens[at.column])} (${at.column}), ${rowName} ${order[at.row]}: ${format(cell, 4)}, mean ${format(mean[at.column])}` : html`<span class="faint">mean ${format(mean.reduce((a, b) => a + b, 0) / time)}</span>`}</span></div>
     <svg class="drawing" width=${wide} height=${height + 18} tabindex="0" role="application" aria-roledescription="heat map" aria-label=${`${name}: ${units} rows over ${time} steps. Arrow keys move, Enter selects a row.`}
-      onMouseMove=${(e) => onMove(locate(e))} onMouseLeave=${() => onMove(null)} onBlur=${() => onMove(null)} onKeyDown=${press} onClick=${(e) => { const p = locate(e); if (p) onSelect(order[p.row]); }}>
+      ...${cellHandlers({ rows: units, columns: time, area: [0, 0, wide, height], at, onMove, onSelect: (row) => onSelect(order[row]) })}>
       <image width=${wide} height=${height} preserveAspectRatio="none" class="pixels" href=${paint(cells, units, time, colour).toDataURL()} />
       ${chosen >= 0 && html`<rect class="outline" fill="none" x="1" width=${wide - 2} y=${(chosen / units) * height - 1} height=${Math.max(3, height / units)} />`}
-      ${at && html`<rect class="outline cursor" fill="none" x=${at.t * column} width=${column} y="0" height=${height} />`}
-      ${tokens.map((x, t) => html`<text class=${at?.t === t ? "on" : ""} x=${(t + 0.5) * column} y=${height + 14} text-anchor="middle" font-size=${Math.min(11, column)}>${showToken(x).slice(0, Math.max(1, Math.floor(column / 6.5)))}</text>`)}
+      ${at && html`<rect class="outline cursor" fill="none" x=${at.column * column} width=${column} y="0" height=${height} />`}
+      ${tokens.map((x, t) => html`<text class=${at?.column === t ? "on" : ""} x=${(t + 0.5) * column} y=${height + 14} text-anchor="middle" font-size=${Math.min(11, column)}>${showToken(x).slice(0, Math.max(1, Math.floor(column / 6.5)))}</text>`)}
     </svg></div>`;
 }
 

@@ -1,10 +1,10 @@
 // What-if: edit attention and see at once what the maps, the predictions and the output become.
-import { format, html, range, showToken, useEffect, useSignal, useState } from "../lib/dom.js";
+import { format, html, largest, range, showToken, useEffect, useSignal, useState } from "../lib/dom.js";
 import { unpack, useAsk } from "../lib/api.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
 import { HeatMap } from "../lib/draw.js";
 import { setParams } from "../lib/state.js";
-import { Choice, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Slider, Switch, Table } from "../lib/widgets.js";
+import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Slider, Switch, Table, Tokens } from "../lib/widgets.js";
 
 export const hint = "Change the attention of a model while it runs: sharpen it, drop heads and keys, add noise. Everything below follows.";
 
@@ -16,7 +16,6 @@ const runs = (m) => m.kind !== "sight";
 const FIRST = { text: "2 hours and 5 minutes", to: "de", where: "decoder.1.cross", drop_keys: "1" };
 
 const textOf = (model, params) => params.text ?? model.examples[0] ?? "";
-const languageOf = (model, params) => params.to ?? (model.languages.includes("de") ? "de" : model.languages[0]);
 
 function bodyOf(model, params) {
   const body = { model: model.name, text: textOf(model, params) };
@@ -96,7 +95,7 @@ function Maps({ answer }) {
   const { shape: [, rows, columns], values } = unpack(answer.maps), size = rows * columns;
   const part = (i) => values.slice(i * size, (i + 1) * size);
   const pooled = answer.pool[0] > 1 || answer.pool[1] > 1, labels = (x) => (pooled ? null : x);
-  const top = values.slice(0, 2 * size).reduce((m, x) => Math.max(m, x), 0);
+  const top = largest(values.subarray(0, 2 * size));
   const show = (title, i, more) => html`<div><h3>${title}</h3><${HeatMap} values=${part(i)} rows=${rows} columns=${columns} rowLabels=${labels(answer.queries)}
     columnLabels=${labels(answer.keys)} label=${`${title}: ${answer.site}, head ${answer.head}`} selected=${cell} onHover=${setCell} ...${more} /></div>`;
   const site = answer.sites.find((s) => s.name === answer.site);
@@ -181,7 +180,7 @@ function HeadGrid({ answer, params }) {
   useSignal(theme);
   const most = Math.max(1e-9, ...answer.sites.flatMap((s) => s.output.map((x) => x ?? 0)));
   const colour = colourScale({ max: most });
-  return html`<div><span class="faint">Drop heads</span><div class="heads" role="group" aria-label="Heads; a pressed one is dropped">
+  return html`<div><span class="faint">Drop heads</span><div role="group" aria-label="Heads; a pressed one is dropped">
     ${answer.sites.map((site) => html`<div class=${site.output.length > 6 ? "head-row many" : "head-row"}><span class="mono">${site.name}</span>${site.output.map((moved, h) => {
       const dropped = has(params.drop_heads, `${site.name}/${h}`), fill = colour(moved ?? 0);
       return html`<button aria-pressed=${dropped} aria-label=${`${site.name}, head ${h}`} title=${`${site.name}, head ${h}: output moved by ${format(moved)}`}
@@ -204,8 +203,7 @@ function Keys({ answer, params }) {
   return html`<${Control} names=${tool.names} params=${params}><span class="faint">Keys and queries</span>
     <${Choice} label="Edit of keys" value=${name} options=${Object.entries(TOOLS).map(([x, t]) => [x, t.text])} onChange=${setChosen} />
     <p class="faint">${tool.note} (of ${answer.site}):</p>
-    <div class="tokens" role="group" aria-label=${tool.note}>${tokens.map((t, i) => html`<button class="token" aria-pressed=${has(params[tool.list], String(i))}
-      title=${`${showToken(t)} · position ${i}`} onClick=${() => setParams({ [tool.list]: toggled(params[tool.list], String(i)) })}>${showToken(t)}</button>`)}</div>
+    <${Tokens} tokens=${tokens} label=${tool.note} isPressed=${(i) => has(params[tool.list], String(i))} onSelect=${(i) => setParams({ [tool.list]: toggled(params[tool.list], String(i)) })} />
     ${amount && html`<${Slider} label=${label} value=${Number(params[amount] ?? plain)} min=${low} max=${high} step="0.05" show=${(x) => format(x)} onInput=${(x) => setParams({ [amount]: x === plain ? null : String(x) })} />`}
     ${tool.seed && html`<label class="field"><span>Seed</span><input type="number" min="0" max="9999" value=${params.seed ?? 0} onInput=${(e) => setParams({ seed: e.target.value === "0" ? null : e.target.value })} /></label>`}<//>`;
 }

@@ -1,6 +1,7 @@
 // Exercises: change the given numbers, see the exact solution step by step, or solve it and have it checked.
 import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { ask, useAsk } from "../lib/api.js";
+import { MathML } from "../lib/math.js";
 import { download } from "../lib/save.js";
 import { offline, setParams } from "../lib/state.js";
 import { Choice, Message, Select } from "../lib/widgets.js";
@@ -154,28 +155,4 @@ function Texts({ body, name }) {
   return html`<${Select} label="As text" value=${form} options=${[["", "–"], ...Object.entries(FORMATS).map(([k, [label]]) => [k, label])]} onChange=${(x) => { setForm(x); setText(""); setNote(""); }} />
     ${form && text && html`<div class="work-text"><textarea class="code" readonly rows="9" aria-label=${FORMATS[form][0]} value=${text} />
       <div class="row"><button onClick=${copy}>Copy</button><button onClick=${() => download(`${name}.${FORMATS[form][1]}`, text, "text/plain")}>Download</button><span role="status" class="faint">${note}</span></div></div>`}`;
-}
-
-// MathML of the server, built anew from known elements and attributes: nothing else of it reaches the page.
-const ELEMENTS = new Set("math mrow mi mn mo mtext mspace msub msup msubsup munder mover munderover mfrac msqrt mroot mtable mtr mtd mstyle mpadded".split(" "));
-const ATTRIBUTES = new Set("displaystyle fence form stretchy width accent".split(" "));
-const NAMESPACE = "http://www.w3.org/1998/Math/MathML";
-
-function build(node) {
-  if (node.nodeType === Node.TEXT_NODE) return document.createTextNode(node.data);
-  if (node.nodeType !== Node.ELEMENT_NODE || !ELEMENTS.has(node.localName)) return document.createTextNode(node.textContent ?? "");
-  const copy = document.createElementNS(NAMESPACE, node.localName);
-  for (const { name, value } of node.attributes) if (ATTRIBUTES.has(name)) copy.setAttribute(name, value);
-  if (node.getAttribute("style") === "font-weight:bold") copy.classList.add("bold");
-  copy.append(...[...node.childNodes].map(build));
-  return copy;
-}
-
-export function MathML({ xml }) {
-  const box = useRef(null);
-  useEffect(() => {
-    const parsed = new DOMParser().parseFromString(xml, "application/xml");
-    box.current.replaceChildren(build(parsed.documentElement));
-  }, [xml]);
-  return html`<span class="formula" ref=${box}></span>`;
 }

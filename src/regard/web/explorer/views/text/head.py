@@ -1,6 +1,6 @@
 """One head of the text view: its map, the arithmetic of a weight, its causes, effects of a key."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -22,9 +22,12 @@ from regard.web.explorer.views.text.inputs import (
     recorded_sites,
 )
 from regard.web.jobs import Job
-
-if TYPE_CHECKING:
-    from regard.work.solution import Solution
+from regard.work import explain
+from regard.work.show.latex import results_tex, tex_equation
+from regard.work.show.mathml import tex_to_mathml
+from regard.work.show.selection import select
+from regard.work.show.text import entry_text
+from regard.work.solution import Solution
 
 MAX_EXACT = 512  # queries and keys of an exact map
 MAX_POOLED = 256  # rows and columns of a pooled one
@@ -67,8 +70,6 @@ def answer_text_cell(explorer: Explorer, request: WeightRequest, job: Job) -> di
     sight = read(explorer, request, job).sight
     site, head = find_head(sight, request.site, request.head)
     job.report(0.5, "writing the steps")
-    from regard.work import explain
-
     try:
         model = explorer.catalog.run(request.model).text_model.model
         w_out = output_projection(model, site)
@@ -86,34 +87,26 @@ def answer_text_cell(explorer: Explorer, request: WeightRequest, job: Job) -> di
     }
 
 
-def _written(solution: "Solution") -> dict[str, Any]:
+def _written(solution: Solution) -> dict[str, Any]:
     """Given numbers and steps as MathML, which holds names and numbers only; remarks as text."""
-    from regard.work.show.latex import results_tex, tex_equation
-    from regard.work.show.selection import select
-    from regard.work.show.text import entry_text
-
     digits = 6
     shown = select(solution, digits, ())
     return {
-        "given": [_mathml(tex_equation(*item, digits)) for item in shown.given.items()],
+        "given": [
+            tex_to_mathml(tex_equation(name, value, digits), display=True)
+            for name, value in shown.given.items()
+        ],
         "steps": [
             {
                 "title": one.heading,
-                "formula": _mathml(one.step.tex),
+                "formula": tex_to_mathml(one.step.tex, display=True),
                 "entry": None if one.entry is None else entry_text(solution, one.step, digits),
-                "results": [_mathml(x) for x in results_tex(one, digits)],
+                "results": [tex_to_mathml(x, display=True) for x in results_tex(one, digits)],
             }
             for one in shown.steps
         ],
         "remarks": list(shown.remarks),
     }
-
-
-def _mathml(tex: str) -> str:
-    """MathML without style attributes, which the page's content security policy blocks."""
-    from regard.work.show.mathml import tex_to_mathml
-
-    return tex_to_mathml(tex, display=True).replace(' style="font-weight:bold"', ' class="bold"')
 
 
 @query("text.why", WeightRequest)

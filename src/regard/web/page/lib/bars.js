@@ -1,5 +1,5 @@
 // Horizontal bars with their names and numbers, as one drawing.
-import { format, html, showToken, useRef, useWidth } from "../lib/dom.js";
+import { format, html, showToken, useRef, useWidth } from "./dom.js";
 
 // rows: [[name, value], …] · max: value of the longest bar · negative values go to the left
 export function Bars({ rows, label, max, show = (x) => format(x, 4) }) {
