@@ -108,6 +108,11 @@ class TextModel:
         return PUNCTUATION | set(special)
 
     @property
+    def default_language(self) -> str | None:
+        """The first target language of a translator's tokenizer."""
+        return None if self.tokenizer is None else next(iter(self.tokenizer.languages), None)
+
+    @property
     def device(self) -> torch.device:
         """The device of the model."""
         return next(self.model.parameters()).device

@@ -159,7 +159,7 @@ def test_several_globs_are_one_place(explorer):
         ({"drop_keys": "1,2"}, "drop_keys: needs to be valid: string should match"),
         ({"drop_heads": "encoder.0.self"}, "drop_heads: needs to be valid: string should match"),
         ({"beta": -1}, "beta: needs to be valid: input should be greater"),
-        ({"head": 9, "site": "encoder.0.self"}, "head: needs less than 6"),
+        ({"head": 9, "site": "encoder.0.self"}, "head: needs less than the 6"),
         ({"site": "encoder.9.self"}, "site: needs one of encoder.0.self"),
         ({"text": "5 days and " * 200}, "text: needs at most 512 tokens"),
         ({"temperature": 2}, "temperature: needs to be valid: extra inputs"),

@@ -75,20 +75,41 @@ class Recordings:
         job: Job,
     ) -> Reading:
         text_model = self.catalog.run(model).text_model
-        if to is None and text_model.is_encoder_decoder and text_model.tokenizer is not None:
-            to = next(iter(text_model.tokenizer.languages), None)
+        if to is None and text_model.is_encoder_decoder:
+            to = text_model.default_language
         target = text_model.complete_target(text, target, to)  # decoded by the unedited model
         with job.checking(text_model.model):
             return text_model.read(text, target, to=to, edits=edits)
 
 
-def find_site(sight: Sight, name: str) -> Site:
-    """The first call of a site; the error lists the names."""
-    for site in sight:
-        if site.name == name:
-            return site
-    names = ", ".join(sight.names[:6])
-    raise LookError(f"site: needs one of {names} …, got {name[:80]!r}")
+def recorded_sites(sight: Sight) -> list[Site]:
+    """One site per attention whose tensors were recorded; calls that continue each other joined.
+
+    >>> [site.name for site in recorded_sites(rg.Sight([rg.make_site(*torch.zeros(2, 3, 4))]))]
+    ['attention']
+    """
+    known = [site for site in sight if site.has_tensors]
+    if len({site.name for site in known}) < len(known):
+        known = Sight(known).join_all()
+    return list({site.name: site for site in reversed(known)}.values())[::-1]
+
+
+def find_head(sight: Sight, name: str, head: int) -> tuple[Site, int]:
+    """A recorded site by name, and one of its heads.
+
+    >>> find_head(rg.Sight([rg.make_site(*torch.zeros(2, 3, 4))]), "attention", 1)
+    Traceback (most recent call last):
+        ...
+    regard.errors.LookError: head: needs less than the 1 heads of attention, got 1
+    """
+    sites = recorded_sites(sight)
+    site = next((x for x in sites if x.name == name), None)
+    if site is None:
+        names = ", ".join(x.name for x in sites[:8])
+        raise LookError(f"site: needs one of {names}, got {name[:80]!r}")
+    if head >= site.heads:
+        raise LookError(f"head: needs less than the {site.heads} heads of {name}, got {head}")
+    return site, head
 
 
 def _size(reading: Reading) -> int:

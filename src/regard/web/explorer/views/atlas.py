@@ -30,7 +30,7 @@ from regard.web.explorer.queries import (
     query,
     unpack,
 )
-from regard.web.explorer.views.text.inputs import find_head, recorded_sites
+from regard.web.explorer.recordings import find_head, recorded_sites
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from regard.tasks.recognition.morse import MorseTask
 from regard.tasks.recognition.transcripts import feature_batches
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import ModelRequest, Rows, finite, pack, query, unpack
-from regard.web.explorer.recordings import find_site
+from regard.web.explorer.recordings import find_head
 from regard.web.jobs import Job
 from regard.web.temporary_file import temporary_file
 
@@ -257,9 +257,7 @@ def _pooled(features: Tensor) -> Tensor:
 
 def _map(sight: Sight, name: str | None, head: int | None) -> dict[str, Any]:
     """The map of one head, or of the mean of heads, pooled to a size that can be drawn."""
-    site = sight.sites[-1] if name is None else find_site(sight, name)
-    if head is not None and head >= site.heads:
-        raise ConfigError(f"head: needs 0 to {site.heads - 1}, got {head}")
+    site, _ = find_head(sight, name or sight.names[-1], head or 0)
     pool = -(-site.queries // MAX_MAP)
     weights = site.window(head, pool=(pool, pool))[0]
     return {

@@ -119,7 +119,7 @@ def answer_time(explorer: Explorer, request: TimeRequest, job: Job) -> dict[str,
         raise ConfigError(
             f"model: needs recurrent layers, got {type(model).__name__}; try phrases-gru"
         )
-    to = request.to or (run.tokenizer and next(iter(run.tokenizer.languages), None))
+    to = request.to or text_model.default_language
     target = text_model.complete_target(request.text, request.target, to)
     source, full = _encode(text_model, request.text, target or "", to)
     inputs, names = (source, full[:, :-1]), text_model.token_names

@@ -21,7 +21,7 @@ from regard.web.explorer.edits import (
 )
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Rows, finite, pack, query, unpack
-from regard.web.explorer.recordings import find_site
+from regard.web.explorer.recordings import find_head
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -137,21 +137,11 @@ def _baseline(explorer: Explorer, request: EditRequest, job: Job) -> Reading:
 
 def _chosen(request: WhatIfRequest, sight: Sight) -> tuple[Site, int]:
     """The site and head to show: of a translator the sharpest cross-attention, else the last."""
-    if request.site is not None:
-        site, head = _joined(sight, request.site), request.head or 0
-    elif any(site.kind == "cross" for site in sight):
+    name, head = request.site or sight.names[-1], request.head or 0
+    if request.site is None and any(site.kind == "cross" for site in sight):
         row = alignment_head(sight)
-        site, head = sight.join(row.site), row.head if request.head is None else request.head
-    else:
-        site, head = sight.join(sight.names[-1]), request.head or 0
-    if head >= site.heads:
-        raise ShapeError(f"head: needs less than {site.heads}, got {head}")
-    return site, head
-
-
-def _joined(sight: Sight, name: str) -> Site:
-    """A site with all its calls: a decoder may attend once per step."""
-    return sight.join(find_site(sight, name).name)
+        name, head = row.site, row.head if request.head is None else request.head
+    return find_head(sight, name, head)
 
 
 def _sites(
@@ -252,8 +242,7 @@ def _write(
     with what_if(run.model, *edits), job.checking(run.model, "writing under the edit"):
         if verb == "generate":
             return run.generate(request.text, max_new_tokens=NEW_TOKENS)
-        languages = text_model.tokenizer.languages if text_model.tokenizer else ()
-        to = request.to or next(iter(languages), None)
+        to = request.to or text_model.default_language
         return _translate(text_model, request.text, to, reading)
 
 

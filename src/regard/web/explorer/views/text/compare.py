@@ -10,7 +10,8 @@ from regard.inspection import Site, compare_sights
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import MAX_CHARS, Rows, pack, query
-from regard.web.explorer.views.text.inputs import HeadRequest, find_head, read
+from regard.web.explorer.recordings import find_head
+from regard.web.explorer.views.text.inputs import HeadRequest, read
 from regard.web.jobs import Job
 
 MAX_CELLS = 256  # rows and columns of a map; longer texts are pooled

@@ -13,13 +13,12 @@ from regard.ops import influence_window
 from regard.ops.indices import resolve_index
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import finite, pack, query
+from regard.web.explorer.recordings import find_head, recorded_sites
 from regard.web.explorer.views.text.inputs import (
     HeadRequest,
     WeightRequest,
-    find_head,
     open_text_model,
     read,
-    recorded_sites,
 )
 from regard.web.jobs import Job
 from regard.work import explain

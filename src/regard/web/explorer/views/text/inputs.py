@@ -1,4 +1,4 @@
-"""What the queries about a text share: requests, recorded sites, inputs of the model, names."""
+"""What the queries about a text share: requests, inputs of the model, names of outputs."""
 
 from typing import Any
 
@@ -6,8 +6,6 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.data import Pair, collate, pair_preprocessor
-from regard.errors import LookError
-from regard.inspection import Sight, Site
 from regard.inspection.sites.labels import strip_marks
 from regard.runs.text_model import Reading, TextModel
 from regard.web.explorer.explorer import Explorer
@@ -36,36 +34,6 @@ def read(explorer: Explorer, request: TextRequest, job: Job) -> Reading:
     )
 
 
-def recorded_sites(sight: Sight) -> list[Site]:
-    """One site per attention whose tensors were recorded; calls that continue each other joined.
-
-    >>> [site.name for site in recorded_sites(rg.Sight([rg.make_site(*torch.zeros(2, 3, 4))]))]
-    ['attention']
-    """
-    known = [site for site in sight if site.has_tensors]
-    if len({site.name for site in known}) < len(known):
-        known = Sight(known).join_all()
-    return list({site.name: site for site in reversed(known)}.values())[::-1]
-
-
-def find_head(sight: Sight, name: str, head: int) -> tuple[Site, int]:
-    """A recorded site by name, and one of its heads.
-
-    >>> find_head(rg.Sight([rg.make_site(*torch.zeros(2, 3, 4))]), "attention", 1)
-    Traceback (most recent call last):
-        ...
-    regard.errors.LookError: head: needs less than the 1 heads of attention, got 1
-    """
-    sites = recorded_sites(sight)
-    site = next((x for x in sites if x.name == name), None)
-    if site is None:
-        names = ", ".join(x.name for x in sites[:8])
-        raise LookError(f"site: needs one of {names}, got {name[:80]!r}")
-    if head >= site.heads:
-        raise LookError(f"head: needs less than the {site.heads} heads of {name}, got {head}")
-    return site, head
-
-
 def open_text_model(explorer: Explorer, request: TextRequest) -> tuple[TextModel, Any]:
     """The model of a request, and what it is called with: a tensor, a tuple or a mapping."""
     text_model = explorer.catalog.run(request.model).text_model
@@ -76,7 +44,7 @@ def open_text_model(explorer: Explorer, request: TextRequest) -> tuple[TextModel
     )
     target = reading.target
     if text_model.tokenizer is not None:
-        to = request.to or next(iter(text_model.tokenizer.languages), None)
+        to = request.to or text_model.default_language
         pair = Pair(request.text, target or "", to)
         batch = collate([pair_preprocessor(text_model.tokenizer)(pair)])
         inputs = batch["source"], batch["target"][:, :-1]
@@ -92,15 +60,7 @@ def output_names(text_model: TextModel, ids: list[int]) -> list[str]:
     """Names of outputs by index: labels of classes, else tokens."""
     if text_model.labels:
         return [text_model.labels[i] for i in ids]
-    if text_model.tokenizer is not None:
-        return [strip_marks(text_model.tokenizer.id_to_token(i)) for i in ids]
-    if text_model.hf_tokenizer is None:
-        return [str(i) for i in ids]
-    # logits may have more columns than the tokenizer has tokens
-    names = [text_model.hf_tokenizer.convert_ids_to_tokens(i) for i in ids]
-    return [
-        str(i) if name is None else strip_marks(name) for i, name in zip(ids, names, strict=True)
-    ]
+    return [strip_marks(x) for x in text_model.token_names(ids)]
 
 
 def as_positions(logits: Tensor) -> Tensor:

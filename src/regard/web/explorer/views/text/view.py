@@ -15,9 +15,10 @@ from regard.ops import Survey
 from regard.runs.text_model import Reading
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Rows, TextRequest, finite, pack, query
+from regard.web.explorer.recordings import find_head, recorded_sites
 from regard.web.explorer.views.text.figure import draw_answer
 from regard.web.explorer.views.text.head import map_answer
-from regard.web.explorer.views.text.inputs import find_head, read, recorded_sites
+from regard.web.explorer.views.text.inputs import read
 from regard.web.jobs import Job
 
 MAX_EXACT = 64  # tokens up to which the maps of all heads are sent exactly
