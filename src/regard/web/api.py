@@ -25,6 +25,7 @@ from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.routes import add_explorer
 from regard.web.explorer.static_files import page_files
 from regard.web.gate import LOOPBACK, BodyTooLarge, Gate
+from regard.web.jobs import Job
 from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, add_own_tasks
 from regard.web.server import Server
 from regard.web.temporary_file import temporary_path
@@ -92,6 +93,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if explorer is not None:
+            server.worker.submit_job(Job(), explorer.warm_up)
         yield
         server.worker.close()
 

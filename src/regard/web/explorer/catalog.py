@@ -124,6 +124,14 @@ class Catalog:
             raise ConfigError(f"model: needs one that runs, got the saved sight {name!r}")
         return self._opened(entry)
 
+    def run_of_verb(self, verb: str, name: str, *, needs: str, hint: str) -> Run:
+        """The open run of a name, if its task has this verb; `needs` and `hint` word the error."""
+        entry = self.entry(name)
+        if entry.verb == verb:
+            return self.run(name)
+        got = f"the {entry.kind} model {name!r}" + (f" ({entry.task})" if entry.task else "")
+        raise ConfigError(f"model: needs {needs}, got {got}; try {hint}")
+
     def sight(self, name: str) -> Sight:
         """The saved sight of a name."""
         entry = self.entry(name)

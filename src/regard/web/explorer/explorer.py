@@ -41,16 +41,11 @@ class Explorer:
         self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
 
     def warm_up(self) -> None:
-        """Open the first model in the background, so that the first answer does not wait for it."""
+        """Open the first model, so that the first answer does not wait for it."""
         first = next(iter(self.catalog.entries.values()), None)
         if first is not None and first.reads == "text" and first.kind != "sight":
-            body = {"model": first.name, "text": "3", "to": next(iter(first.languages), None)}
-
-            def read() -> None:
-                with suppress(RegardError):  # said when the page asks
-                    self.recordings.read(**body)
-
-            threading.Thread(target=read, daemon=True).start()
+            with suppress(RegardError):  # said when the page asks
+                self.recordings.read(first.name, "3", to=next(iter(first.languages), None))
 
     def answer(self, name: str, body: Any, job: Job | None = None) -> Any:
         """The answer to a query as Python values, computed in this thread."""

@@ -63,6 +63,8 @@ class Query:
             first, *others = error.errors()
             name = ".".join(map(str, first["loc"])) or "body"
             rule = first["msg"][:1].lower() + first["msg"][1:]
+            if first["type"] == "missing":
+                raise ConfigError(f"{name}: needs a value, got none") from None
             more = f" (and {len(others)} more problems)" if others else ""
             raise ConfigError(
                 f"{name}: needs to be valid: {rule}, got {first['input']!r:.60}{more}"

@@ -79,7 +79,20 @@ def evidence_figure(answer: dict[str, Any]) -> "Figure":
     return draw_chart(evidence.chart, f"{answer['id']}: {LABELS[answer['found']]}")
 
 
-@query("claims", ClaimsRequest, table=claims_table, figure=claims_figure, is_cached=False)
+def _related(request: ClaimsRequest, answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The claim that the page opens: the one asked for, or the first of the list."""
+    name = request.claim or next((claim["id"] for claim in answer["claims"]), None)
+    return [] if name is None else [("claims.one", {"claim": name})]
+
+
+@query(
+    "claims",
+    ClaimsRequest,
+    table=claims_table,
+    figure=claims_figure,
+    related=_related,
+    is_cached=False,
+)
 def answer_claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[str, Any]:
     """The claims of a family, a verdict or a search, and one of them in detail."""
     known: list[Claim] = select_claims([])

@@ -186,14 +186,12 @@ def _held_out(data: Any, number: int) -> tuple[Image.Image, str] | None:
 
 
 def _vision_run(explorer: Explorer, name: str) -> Run:
-    entry = explorer.catalog.entry(name)
-    if entry.verb == "classify":
-        return explorer.catalog.run(name)
-    got = f"the {entry.kind} model {name!r}" + (f" ({entry.task})" if entry.task else "")
-    raise ConfigError(
-        f"model: needs a run that classifies images, got {got}; try glyphs, or, for a Hugging "
-        "Face vision model, rg.models.from_pretrained with rg.look in Python"
+    hint = (
+        "glyphs, or, for a Hugging Face vision model, rg.models.from_pretrained with rg.look "
+        "in Python"
     )
+    needs = "a run that classifies images"
+    return explorer.catalog.run_of_verb("classify", name, needs=needs, hint=hint)
 
 
 @contextmanager

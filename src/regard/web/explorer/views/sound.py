@@ -20,7 +20,6 @@ from regard.data.audio.morse.channel import render_keyings
 from regard.data.audio.morse.keying import Channel, Keying, key_edges
 from regard.data.generated_batches import seeded_generator
 from regard.decode import BestPath
-from regard.errors import ConfigError
 from regard.inspection import Sight, Site, look
 from regard.ops.audio.log_mel import HOP_SECONDS
 from regard.runs import Run
@@ -154,11 +153,8 @@ def answer_sound_audio(explorer: Explorer, request: AudioRequest, job: Job) -> d
 
 def sound_run(explorer: Explorer, name: str) -> Run:
     """The run of a recogniser."""
-    entry = explorer.catalog.entry(name)
-    if entry.verb == "transcribe":
-        return explorer.catalog.run(name)
-    got = f"the {entry.kind} model {name!r}" + (f" ({entry.task})" if entry.task else "")
-    raise ConfigError(f"model: needs a run that transcribes audio, got {got}; try morse")
+    needs = "a run that transcribes audio"
+    return explorer.catalog.run_of_verb("transcribe", name, needs=needs, hint="morse")
 
 
 def key_wave(request: AudioRequest, rate: int) -> Float[Tensor, " sample"]:

@@ -56,6 +56,8 @@ export function format(x, digits = 3) {
   return Number(x.toPrecision(digits)).toString();
 }
 
+export const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
 // White space and control characters of a token, made visible.
 export function showToken(token) {
   if (token === "") return "∅";

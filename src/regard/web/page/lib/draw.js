@@ -158,7 +158,7 @@ function ticks(low, high, isLog) {
   }
   const raw = (high - low) / 5, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
-  const found = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + 1e-9; v += step) found.push(isLog ? 10 ** v : Number(v.toPrecision(12)));
-  return found;
+  const values = [];
+  for (let v = Math.ceil(low / step) * step; v <= high + 1e-9; v += step) values.push(isLog ? 10 ** v : Number(v.toPrecision(12)));
+  return values;
 }

@@ -30,6 +30,9 @@ export function setParams(changes) {
   history.replaceState(null, "", `#${formatState(state.peek())}`);
 }
 
+// A handler that sets one parameter; its default is left out of the link.
+export const setParam = (name, usual) => (x) => setParams({ [name]: x === usual ? null : String(x) });
+
 export function openView(view, params = {}) {
   state.value = { view, params };
   history.pushState(null, "", `#${formatState(state.peek())}`);

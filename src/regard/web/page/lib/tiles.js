@@ -1,4 +1,4 @@
-// Tiles of a deep zoom: decoded to numbers, kept within a limit, asked for in batches, those in view first.
+// Tiles of a deep zoom: decoded to numbers, kept within a limit, requested in batches, those in view first.
 import { fetchBytes } from "./api.js";
 import { colourScale } from "./colours.js";
 import { largest } from "./dom.js";
@@ -47,7 +47,7 @@ export class TileStore {
     for (const old of this.tiles.keys()) { if (this.tiles.size <= MAX_TILES) break; this.tiles.delete(old); }
   }
 
-  // Previews may have become better: those in view are asked for again.
+  // Previews may have become better: those in view are requested again.
   refresh() {
     for (const tile of this.tiles.values()) if (!tile.complete) tile.stale = true;
     this.pump();
@@ -63,13 +63,13 @@ export class TileStore {
 
   pump() {
     if (offline || Date.now() < this.pausedUntil) return;
-    const asked = new Set([...this.requests].flatMap((request) => request.keys));
+    const requested = new Set([...this.requests].flatMap((request) => request.keys));
     while (this.requests.size < MAX_REQUESTS) {
-      const missing = this.wanted.filter((key) => !asked.has(key) && (!this.tiles.has(key) || this.tiles.get(key).stale));
+      const missing = this.wanted.filter((key) => !requested.has(key) && (!this.tiles.has(key) || this.tiles.get(key).stale));
       if (!missing.length) return;
       const source = missing[0].replace(/ [^ ]*$/, " ");
       const keys = missing.filter((key) => key.startsWith(source)).slice(0, BATCH);
-      keys.forEach((key) => asked.add(key));
+      keys.forEach((key) => requested.add(key));
       this.fetch(source.trim().split(" "), keys);
     }
   }

@@ -63,10 +63,10 @@ export class AtlasMap {
   setOther(map) { this.other = map; this.redraw(); }
 
   set(settings) {
-    const turned = settings.band !== undefined && settings.band !== this.settings.band;
+    const bandChanges = settings.band !== undefined && settings.band !== this.settings.band;
     Object.assign(this.settings, settings);
     if (this.map) this.shape();
-    if (turned && this.map) this.plane.bound();
+    if (bandChanges && this.map) this.plane.bound();
     this.redraw();
   }
 
@@ -168,12 +168,12 @@ export class AtlasMap {
   }
 
   setColours(tiles) {
-    const { max, log } = this.settings, seen = tiles.reduce((m, tile) => Math.max(m, tile?.max ?? 0), 0);
-    const auto = seen ? 2 ** (Math.ceil(2 * Math.log2(seen)) / 2) : 1; // in steps, so that few tiles are coloured again
+    const { max, log } = this.settings, top = tiles.reduce((m, tile) => Math.max(m, tile?.max ?? 0), 0);
+    const auto = top ? 2 ** (Math.ceil(2 * Math.log2(top)) / 2) : 1; // in steps, so that few tiles are coloured again
     const options = { max: max ?? Math.min(auto, 1), log, diverging: this.other !== null, theme: theme.peek() };
-    const made = tileColours(options);
-    if (made.key !== this.colours?.key) {
-      this.colours = { ...made, ...options };
+    const colours = tileColours(options);
+    if (colours.key !== this.colours?.key) {
+      this.colours = { ...colours, ...options };
       this.events.onScale(this.colours);
     }
   }

@@ -3,7 +3,7 @@ import { format, html, useEffect, useLayoutEffect, useMemo, useRef, useSignal, u
 import { ask, useAsk } from "../lib/api.js";
 import { theme } from "../lib/colours.js";
 import { FileInput } from "../lib/files.js";
-import { linkTo, offline, setParams } from "../lib/state.js";
+import { linkTo, offline, setParam, setParams } from "../lib/state.js";
 import { paintTile } from "../lib/tiles.js";
 import { Choice, Message, models, Select, Switch } from "../lib/widgets.js";
 import { AtlasMap, count, overview } from "./atlas-map.js";
@@ -132,7 +132,7 @@ function Controls({ params, answer, plot, scale, place, compared }) {
     <p class="readout atlas-place">${place}</p>
     <${Search} answer=${answer} plot=${plot} /></div><div>
     <h3>A cell shows</h3>
-    <${Choice} label="A cell shows" value=${params.reduce ?? "mean"} options=${[["mean", "mean"], ["max", "largest"]]} onChange=${(v) => setParams({ reduce: v === "mean" ? null : v })} />
+    <${Choice} label="A cell shows" value=${params.reduce ?? "mean"} options=${[["mean", "mean"], ["max", "largest"]]} onChange=${setParam("reduce", "mean")} />
     ${answer.band_levels > 0 && html`<${Switch} label="Columns by distance back" value=${params.band === "1"} onChange=${(on) => setParams({ ...AWAY, band: on ? "1" : null })} />`}
     <h3>Colours</h3>
     <${Legend} scale=${scale} compared=${compared} />
@@ -180,7 +180,7 @@ function MiniMap({ answer, plot, place }) {
 }
 
 function Search({ answer, plot }) {
-  const [text, setText] = useState(""), [found, setFound] = useState(null), [at, setAt] = useState(0), [error, setError] = useState("");
+  const [text, setText] = useState(""), [matches, setMatches] = useState(null), [at, setAt] = useState(0), [error, setError] = useState("");
   const show = (positions, n) => {
     setAt(n);
     plot.current.set({ marks: positions, mark: positions[n] ?? null });
@@ -188,15 +188,15 @@ function Search({ answer, plot }) {
   };
   const search = (event) => {
     event.preventDefault();
-    if (found?.text === text && found.positions.length) return show(found.positions, (at + 1) % found.positions.length);
+    if (matches?.text === text && matches.positions.length) return show(matches.positions, (at + 1) % matches.positions.length);
     const position = /^#(\d+)$/.exec(text.trim());
-    const take = (answer) => { setError(""); setFound({ text, ...answer }); show(answer.positions, 0); };
+    const take = (answer) => { setError(""); setMatches({ text, ...answer }); show(answer.positions, 0); };
     if (position) return take({ positions: [Math.min(Number(position[1]), answer.keys - 1)], count: 1 });
     if (text) ask("atlas.search", { id: answer.id, text }, { view: "atlas.search" }).then(take).catch((e) => setError(e.message));
   };
   return html`<form class="atlas-search" role="search" onSubmit=${search}><label class="field"><span>Find a token, or a position as #4096</span>
-    <span class="row"><input type="search" value=${text} onInput=${(e) => setText(e.target.value)} /><button>${found?.text === text && found.count > 1 ? "Next" : "Find"}</button></span></label>
-    <p class="readout" role="status">${error || (found ? (found.count ? `${at + 1} of ${count(found.count)}, position ${count(found.positions[at])}` : "not found") : "")}</p></form>`;
+    <span class="row"><input type="search" value=${text} onInput=${(e) => setText(e.target.value)} /><button>${matches?.text === text && matches.count > 1 ? "Next" : "Find"}</button></span></label>
+    <p class="readout" role="status">${error || (matches ? (matches.count ? `${at + 1} of ${count(matches.count)}, position ${count(matches.positions[at])}` : "not found") : "")}</p></form>`;
 }
 
 // ---- one weight

@@ -1,5 +1,5 @@
 // Statements about sequence models: what is claimed, what an experiment finds, and the numbers behind it.
-import { format, groupBy, html, useEffect, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
+import { format, groupBy, html, shorten, useEffect, useRef, useSignal, useState, useWidth } from "../lib/dom.js";
 import { ask, useAsk } from "../lib/api.js";
 import { LINES, theme } from "../lib/colours.js";
 import { HeatMap, LineChart } from "../lib/draw.js";
@@ -136,7 +136,7 @@ function Bars({ chart, label }) {
   const left = Math.min(width * 0.42, 14 + 6.6 * Math.max(...entries.map(([name]) => name.length))), full = width - left - 64;
   const px = (x) => left + ((clampLog(scale(x), low) - low) / (high - low)) * full, zero = isLog ? left : px(0);
   return html`<div ref=${box} class="chart"><svg class="drawing" width=${width} height=${bars.at(-1).y + 44} role="img" aria-label=${label}>
-    ${bars.map((b) => html`<g><text x=${left - 6} y=${b.y + 14} text-anchor="end" font-size="11.5">${shorten(b.name, left)}<title>${b.name}</title></text>
+    ${bars.map((b) => html`<g><text x=${left - 6} y=${b.y + 14} text-anchor="end" font-size="11.5">${shorten(b.name, Math.floor((left - 8) / 6))}<title>${b.name}</title></text>
       ${b.value !== null && html`<rect x=${Math.min(zero, px(b.value))} y=${b.y + 2} width=${Math.max(1, Math.abs(px(b.value) - zero))} height="16" rx="2" fill=${LINES[b.n % LINES.length]} />`}
       ${b.interval && html`<line x1=${px(b.interval[0])} x2=${px(b.interval[1])} y1=${b.y + 10} y2=${b.y + 10} stroke="var(--ink)" stroke-width="1.5" />`}
       <text class="on" x=${Math.max(zero, px(b.value ?? 0), ...(b.interval ?? []).map(px)) + 6} y=${b.y + 14} font-size="11" data-value=${b.value}>${format(b.value)}</text></g>`)}
@@ -145,4 +145,3 @@ function Bars({ chart, label }) {
 }
 
 const clampLog = (x, low) => (Number.isFinite(x) ? x : low);
-const shorten = (text, width) => { const most = Math.floor((width - 8) / 6); return text.length > most ? `${text.slice(0, most - 1)}…` : text; };

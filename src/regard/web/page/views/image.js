@@ -54,8 +54,8 @@ export function View({ params }) {
 
 // Hugging Face vision models can be named at the start, but not be opened here; say so instead of hiding them.
 function OtherModels({ list }) {
-  const found = (list ?? []).filter((m) => m.kind === "hugging face" && /Image/.test(m.task ?? ""));
-  return found.length ? html`<p class="faint">${found.map((m) => m.name).join(", ")}: Hugging Face vision models cannot be opened in this view; use rg.look in Python.</p>` : null;
+  const others = (list ?? []).filter((m) => m.kind === "hugging face" && /Image/.test(m.task ?? ""));
+  return others.length ? html`<p class="faint">${others.map((m) => m.name).join(", ")}: Hugging Face vision models cannot be opened in this view; use rg.look in Python.</p>` : null;
 }
 
 // Paper to draw on; until the first stroke it shows the image that was chosen.

@@ -51,12 +51,12 @@ function Keyer({ params }) {
   if (offline) return null;
   const show = (changes) => setParams({ file: null, at: null, ...changes });
   const type = (text) => { setDraft(text); if (text.trim()) show({ message: text }); };
-  const pitch = (name, label, fallback, min, max, step, unit) => html`<${Slider} label=${label} value=${number(params[name], fallback)} min=${min} max=${max} step=${step}
+  const slider = (name, label, fallback, min, max, step, unit) => html`<${Slider} label=${label} value=${number(params[name], fallback)} min=${min} max=${max} step=${step}
     onInput=${(x) => show({ [name]: x })} show=${(x) => `${x} ${unit}`} />`;
   return html`<label class="field keyer"><span>Type a text, hear it keyed as Morse code</span>
       <input type="text" maxlength="60" value=${draft} onInput=${(e) => type(e.target.value)} /></label>
     <div class="chips" role="group" aria-label="Samples">${SAMPLES.map((t) => html`<button onClick=${() => show({ message: t })} aria-pressed=${!params.file && t === (params.message ?? TEXT)}>${t}</button>`)}</div>
-    <div class="row sliders">${pitch("wpm", "Speed", 22, 8, 45, 1, "words/min")}${pitch("snr", "Tone over noise", 12, -10, 40, 1, "dB")}${pitch("pitch", "Pitch", 600, 250, 1300, 50, "Hz")}</div>`;
+    <div class="row sliders">${slider("wpm", "Speed", 22, 8, 45, 1, "words/min")}${slider("snr", "Tone over noise", 12, -10, 40, 1, "dB")}${slider("pitch", "Pitch", 600, 250, 1300, 50, "Hz")}</div>`;
 }
 
 function Transcript({ answer }) {
@@ -106,8 +106,8 @@ function usePlayer(wav, params, answer) {
   };
 }
 
-const LEFT = 70, ROW = { text: 24, wave: 70, mel: 92, heard: 18 };
-const TOPS = { wave: 30, mel: 108, heard: 208 }, HEIGHT = 252;
+const LEFT = 70, ROW = { text: 24, wave: 70, mel: 92, attention: 18 };
+const TOPS = { wave: 30, mel: 108, attention: 208 }, HEIGHT = 252;
 
 // Text, waveform, features, and what the output at the cursor attends to.
 function Timeline({ answer, player }) {
@@ -141,7 +141,7 @@ function Timeline({ answer, player }) {
         data-value=${e.seconds}>${e.text}</text>`)}
       ${label("waveform", TOPS.wave + ROW.wave / 2 + 4)}<path d=${outline} fill="var(--accent)" />
       ${label("log-mel", TOPS.mel + ROW.mel / 2 + 4)}<image x=${LEFT} y=${TOPS.mel} width=${inner} height=${ROW.mel} preserveAspectRatio="none" class="pixels" href=${melUrl} />
-      ${label("attends to", TOPS.heard + 13)}<image x=${LEFT} y=${TOPS.heard} width=${inner} height=${ROW.heard} preserveAspectRatio="none" class="pixels" href=${stripUrl(strip)} />
+      ${label("attends to", TOPS.attention + 13)}<image x=${LEFT} y=${TOPS.attention} width=${inner} height=${ROW.attention} preserveAspectRatio="none" class="pixels" href=${stripUrl(strip)} />
       ${axis(answer.seconds).map((t) => html`<text x=${x(t)} y=${HEIGHT - 8} text-anchor="middle" font-size="11">${t} s</text>`)}
       <line class="playhead" x1=${x(player.now)} x2=${x(player.now)} y1="0" y2=${HEIGHT - 22} /></svg></div>
     <p class="faint">Log-mel energies in ${features.shape[1]} bands, normalised as the model gets them, with a second of silence at the end. “Attends to” is one row of the map below:

@@ -12,7 +12,7 @@ export function Compare({ body, answer, site, head, params, model }) {
   const kinds = [["head", "A head"], ["text", "A text"], ...(model.languages.length > 1 ? [["to", "A language"]] : []), ...(others.length ? [["model", "A model"]] : [])];
   const against = kinds.some(([name]) => name === params.vs) ? params.vs : "head";
   const other = chosen(against, params, { body, answer, site, head, model, others });
-  const { answer: found, error, loading } = useAsk("text.compare", { ...body, site: site.name, head, ...other }, { delay: 250, skip: other.other_text === "" });
+  const { answer: comparison, error, loading } = useAsk("text.compare", { ...body, site: site.name, head, ...other }, { delay: 250, skip: other.other_text === "" });
   return html`<h2>Compare ${site.name}, head ${head} with</h2><div class="row"><${Choice} label="Compare with" value=${against} options=${kinds} onChange=${(vs) => setParams({ vs })} /></div>
     <div class="row">${against === "head" && html`<${Select} label="Attention" value=${other.other_site} options=${answer.sites.filter((s) => s.queries === site.queries && s.keys === site.keys).map((s) => s.name)}
         onChange=${(x) => setParams({ other_site: x, other_head: null })} />
@@ -20,10 +20,10 @@ export function Compare({ body, answer, site, head, params, model }) {
     ${against === "text" && html`<label class="field grow"><span>Other text</span><textarea dir="auto" rows="1" value=${other.other_text} onInput=${(e) => setParams({ other_text: e.target.value })}></textarea></label>`}
     ${against === "to" && html`<${Select} label="Other language" value=${other.other_to} options=${model.languages} onChange=${(x) => setParams({ other_to: x })} />`}
     ${against === "model" && html`<${Select} label="Other model" value=${other.other_model} options=${others.map((m) => m.name)} onChange=${(x) => setParams({ other_model: x })} />`}</div>
-    ${(error || !found) && html`<${Message} error=${error} loading=${loading} />`}
-    ${!error && found && html`<${Maps} found=${found} />`}
-    ${!error && found?.heads.length > 0 && html`<h3>Heads that differ most</h3><${Table} label="Heads that differ most" rows=${found.heads.slice(0, 12)}
-      onRow=${(r) => setParams({ site: r.site, head: String(r.head) })} selected=${found.heads.findIndex((r) => r.site === site.name && r.head === head)}
+    ${(error || !comparison) && html`<${Message} error=${error} loading=${loading} />`}
+    ${!error && comparison && html`<${Maps} comparison=${comparison} />`}
+    ${!error && comparison?.heads.length > 0 && html`<h3>Heads that differ most</h3><${Table} label="Heads that differ most" rows=${comparison.heads.slice(0, 12)}
+      onRow=${(r) => setParams({ site: r.site, head: String(r.head) })} selected=${comparison.heads.findIndex((r) => r.site === site.name && r.head === head)}
       columns=${[["Attention", "site"], ["head", "head", "number"], ["distance", (r) => html`<span data-value=${r.distance}>${r.distance.toFixed(3)}</span>`, "number"], ["largest change", (r) => `${r.query} → ${r.key}: ${r.before.toFixed(2)} → ${r.after.toFixed(2)}`]]} />
       <p class="faint">Distance: half the sum of absolute differences per row; 0 for equal maps, 1 for disjoint ones.</p>`}`;
 }
@@ -39,10 +39,10 @@ function chosen(against, params, { body, site, head, model, others }) {
   return { other_model: others.some((m) => m.name === params.other_model) ? params.other_model : others[0].name };
 }
 
-function Maps({ found }) {
-  const { shape: [, rows, columns], values } = unpack(found.maps), size = rows * columns;
-  const labels = found.pool[0] > 1 || found.pool[1] > 1 ? {} : { rowLabels: found.query_tokens, columnLabels: found.key_tokens };
-  const titles = [found.outputs[0] ?? found.names[0], found.outputs[1] ?? found.names[1], "Difference (second − first)"];
+function Maps({ comparison }) {
+  const { shape: [, rows, columns], values } = unpack(comparison.maps), size = rows * columns;
+  const labels = comparison.pool[0] > 1 || comparison.pool[1] > 1 ? {} : { rowLabels: comparison.query_tokens, columnLabels: comparison.key_tokens };
+  const titles = [comparison.outputs[0] ?? comparison.names[0], comparison.outputs[1] ?? comparison.names[1], "Difference (second − first)"];
   // differences of 0.2 and less would hardly show on the scale of the weights
   const most = largest(values.subarray(2 * size), 0.2);
   return html`<div class="three">${SIDES.map((side, n) => html`<figure><figcaption dir="auto">${titles[n]}</figcaption>

@@ -2,7 +2,7 @@
 import { html, showToken, useState, useSignal } from "../lib/dom.js";
 import { useAsk } from "../lib/api.js";
 import { Bars } from "../lib/bars.js";
-import { linkTo, setParams } from "../lib/state.js";
+import { linkTo, setParam, setParams } from "../lib/state.js";
 import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Tokens } from "../lib/widgets.js";
 import { CellPanels } from "./text-cell.js";
 import { Compare } from "./text-compare.js";
@@ -64,11 +64,11 @@ function Input({ params, model, body, cleared, setCleared, needsTarget }) {
 // What came out: the translation, and the most probable outputs at one position.
 function Output({ answer, params }) {
   const last = answer.sites.at(-1);
-  const found = answer.predictions;
-  const perToken = found && found.kind !== "class" && last?.queries === found.count;
+  const predictions = answer.predictions;
+  const perToken = predictions && predictions.kind !== "class" && last?.queries === predictions.count;
   const isPair = answer.output !== null && last?.kind === "cross";
   const at = positionOf(answer, params);
-  const row = found?.rows[found.positions.indexOf(at)];
+  const row = predictions?.rows[predictions.positions.indexOf(at)];
   const select = (position) => setParams({ position: String(position), ...(isPair ? {} : { key: String(position), query: null, tab: null }) });
   // what removing a read token does is asked of an attention that reads it
   const readers = answer.sites.filter((s) => s.keys === last?.keys && s.key_tokens.join() === last.key_tokens.join()).map((s) => s.name);
@@ -83,7 +83,7 @@ function Output({ answer, params }) {
       <h2>${isPair ? "Written" : "Tokens"} <span class="faint">${last?.queries ?? 0}</span></h2>
       ${last && html`<${Tokens} tokens=${last.query_tokens} label=${isPair ? "Tokens written" : "Tokens"} selected=${perToken ? at : -1} onSelect=${select} />`}
       ${last?.queries > MAX_TOKENS && html`<p class="faint">The first ${MAX_TOKENS} of ${last.queries} tokens.</p>`}</section>
-    ${row && html`<section class="panel" aria-label="Predictions"><h2>${titles[found.kind] ?? found.kind}<span class="faint">${found.kind === "next token" ? where : ""}</span></h2>
+    ${row && html`<section class="panel" aria-label="Predictions"><h2>${titles[predictions.kind] ?? predictions.kind}<span class="faint">${predictions.kind === "next token" ? where : ""}</span></h2>
       <${Bars} label="Most probable outputs" rows=${row} max=${1} show=${(p) => `${(100 * p).toFixed(1)}%`} /></section>`}</div>`;
 }
 
@@ -105,7 +105,7 @@ function Heads({ answer, body, params, model }) {
         <${Select} label="Number under each" value=${statistic[0]} options=${STATISTICS.map(([name, text]) => [name, text])} onChange=${(stat) => setParams({ stat })} /></div>
       <${HeadGrid} answer=${answer} site=${site} head=${head} statistic=${statistic} onSelect=${select} />
       ${skipped.length > 0 && html`<p class="faint">Not recorded: ${skipped.map(([name, why]) => `${name} (${why})`).join(", ")}</p>`}</section>
-    <section class="panel text-detail" aria-label="Detail"><${Choice} label="What to show" value=${tab} options=${TABS} onChange=${(x) => setParams({ tab: x === "head" ? null : x })} />
+    <section class="panel text-detail" aria-label="Detail"><${Choice} label="What to show" value=${tab} options=${TABS} onChange=${setParam("tab", "head")} />
       ${tab === "head" && html`<${Head} ...${shared} query=${query} key_=${key} />`}
       ${tab === "compare" && html`<${Compare} ...${shared} />`}
       ${tab === "lens" && html`<${Lens} ...${shared} />`}

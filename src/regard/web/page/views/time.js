@@ -3,7 +3,7 @@ import { clamp, format, html, largest, range, showToken, useRef, useSignal, useS
 import { unpack, useAsk } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
 import { cellHandlers, LineChart, paint } from "../lib/draw.js";
-import { setParams } from "../lib/state.js";
+import { setParam, setParams } from "../lib/state.js";
 import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select } from "../lib/widgets.js";
 
 export const hint = "What a recurrent network keeps and forgets, step by step: its gates, its states, and how far back a gradient reaches.";
@@ -58,8 +58,8 @@ function Cell({ answer, params }) {
   const series = strips.map((s) => ({ name: s.name, x: range(answer.tokens.length), y: range(answer.tokens.length).map((t) => s.values[t * cell.units + unit]) }));
   return html`<section class="panel"><div class="row between"><h2>${cell.kind} ${cell.name}: ${cell.units} units</h2>
       <div class="row"><${Select} label="Layer" value=${cell.name} options=${answer.cells.map((c) => [c.name, describe(c.name)])} onChange=${(x) => setParams({ cell: x, unit: null })} />
-      <${Choice} label="Order of the units" value=${params.order ?? "index"} options=${[["index", "as stored"], ["mean", "by first gate"]]} onChange=${(x) => setParams({ order: x === "index" ? null : x })} />
-      <${Choice} label="What is drawn" value=${params.show ?? "units"} options=${[["units", "all units"], ["quantiles", "mean and range"]]} onChange=${(x) => setParams({ show: x === "units" ? null : x })} /></div></div>
+      <${Choice} label="Order of the units" value=${params.order ?? "index"} options=${[["index", "as stored"], ["mean", "by first gate"]]} onChange=${setParam("order", "index")} />
+      <${Choice} label="What is drawn" value=${params.show ?? "units"} options=${[["units", "all units"], ["quantiles", "mean and range"]]} onChange=${setParam("show", "units")} /></div></div>
     <p class="faint">One row per unit, one column per token${answer.target !== null && html`; the model writes “${answer.target}”`}. Point for numbers, click or press Enter for the curve of a unit.</p>
     <div class="strips">${strips.map((s) => params.show === "quantiles" ? html`<${Range} strip=${s} />` : html`<${Strip} name=${s.name} mean=${s.mean} values=${s.values} units=${cell.units} tokens=${answer.tokens} order=${answer.order} signed=${s.signed}
       unit=${unit} at=${at} onMove=${setAt} onSelect=${(u) => setParams({ unit: u })} />`)}</div>

@@ -3,7 +3,7 @@ import { format, html, largest, range, showToken, useEffect, useSignal, useState
 import { unpack, useAsk } from "../lib/api.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
 import { HeatMap } from "../lib/draw.js";
-import { setParams } from "../lib/state.js";
+import { setParam, setParams } from "../lib/state.js";
 import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Slider, Switch, Table, Tokens } from "../lib/widgets.js";
 
 export const hint = "Change the attention of a model while it runs: sharpen it, drop heads and keys, add noise. Everything below follows.";
@@ -45,7 +45,7 @@ function Loaded({ model, params }) {
   return html`<div><${Input} model=${model} params=${params} asksTarget=${asksTarget} />
     <${Message} error=${error} />
     ${answer ? html`<div class="side" aria-busy=${loading}>
-      <div class="what-if"><${Result} answer=${answer} params=${params} /></div>
+      <div><${Result} answer=${answer} params=${params} /></div>
       <${Controls} answer=${answer} params=${params} /></div>` : html`<${Message} loading=${!error} />`}</div>`;
 }
 
@@ -102,7 +102,7 @@ function Maps({ answer }) {
   return html`<section class="panel"><div class="row"><h2>Attention map</h2>
       <${Select} label="Site" value=${answer.site} options=${answer.sites.map((s) => s.name)} onChange=${(x) => setParams({ site: x, head: "0" })} />
       <${Select} label="Head" value=${String(answer.head)} options=${site.map.map((_, i) => String(i))} onChange=${(x) => setParams({ site: answer.site, head: x })} /></div>
-    <div class="map-row">${show("Before", 0, { max: top })}${show("After", 1, { max: top })}${show("Difference", 2, { kind: "diverging" })}</div></section>`;
+    <div class="three">${show("Before", 0, { max: top })}${show("After", 1, { max: top })}${show("Difference", 2, { kind: "diverging" })}</div></section>`;
 }
 
 function Positions({ answer, at }) {
@@ -143,17 +143,16 @@ function Formula({ answer }) {
 function Controls({ answer, params }) {
   const edited = EDITS.some((x) => params[x] !== undefined);
   const number = (name, fallback) => Number(params[name] ?? fallback);
-  const put = (name, fallback) => (x) => setParams({ [name]: x === fallback ? null : String(x) });
   const where = params.where ?? "*", places = [...answer.groups.map((g) => [g.where, g.name]), ...answer.sites.map((s) => [s.name, s.name])];
   if (!places.some(([x]) => x === where)) places.push([where, where]);
   const shown = `${answer.site}/${answer.head}`, scaled = params.scale_heads || shown;
   return html`<aside class="panel controls" aria-label="Edits">
     <div class="row between"><h2>Edits</h2><button onClick=${() => setParams(noEdits)} disabled=${!edited}>Reset</button></div>
     <${Control} names=${["where", "only_head"]} params=${params}>
-      <${Select} label="Where" value=${where} options=${places} onChange=${(x) => setParams({ where: x === "*" ? null : x })} />
+      <${Select} label="Where" value=${where} options=${places} onChange=${setParam("where", "*")} />
       <${Switch} label=${`only head ${params.only_head ?? answer.head}`} value=${params.only_head !== undefined} onChange=${(on) => setParams({ only_head: on ? String(answer.head) : null })} /><//>
-    <${Control} names=${["beta"]} params=${params}><${Slider} label="Scores × β" value=${number("beta", 1)} min="0" max="4" step="0.05" show=${(x) => format(x)} onInput=${put("beta", 1)} /><//>
-    <${Control} names=${["attention"]} params=${params}><${Choice} label="Attention" value=${params.attention ?? "softmax"} onChange=${put("attention", "softmax")}
+    <${Control} names=${["beta"]} params=${params}><${Slider} label="Scores × β" value=${number("beta", 1)} min="0" max="4" step="0.05" show=${(x) => format(x)} onInput=${setParam("beta", 1)} /><//>
+    <${Control} names=${["attention"]} params=${params}><${Choice} label="Attention" value=${params.attention ?? "softmax"} onChange=${setParam("attention", "softmax")}
       options=${[["softmax", "softmax"], ["hardmax", "hard"], ["uniform", "uniform"]]} /><//>
     <${Keys} answer=${answer} params=${params} />
     <${Control} names=${["drop_heads"]} params=${params}><${HeadGrid} answer=${answer} params=${params} /><//>
@@ -204,6 +203,6 @@ function Keys({ answer, params }) {
     <${Choice} label="Edit of keys" value=${name} options=${Object.entries(TOOLS).map(([x, t]) => [x, t.text])} onChange=${setChosen} />
     <p class="faint">${tool.note} (of ${answer.site}):</p>
     <${Tokens} tokens=${tokens} label=${tool.note} isPressed=${(i) => has(params[tool.list], String(i))} onSelect=${(i) => setParams({ [tool.list]: toggled(params[tool.list], String(i)) })} />
-    ${amount && html`<${Slider} label=${label} value=${Number(params[amount] ?? plain)} min=${low} max=${high} step="0.05" show=${(x) => format(x)} onInput=${(x) => setParams({ [amount]: x === plain ? null : String(x) })} />`}
-    ${tool.seed && html`<label class="field"><span>Seed</span><input type="number" min="0" max="9999" value=${params.seed ?? 0} onInput=${(e) => setParams({ seed: e.target.value === "0" ? null : e.target.value })} /></label>`}<//>`;
+    ${amount && html`<${Slider} label=${label} value=${Number(params[amount] ?? plain)} min=${low} max=${high} step="0.05" show=${(x) => format(x)} onInput=${setParam(amount, plain)} />`}
+    ${tool.seed && html`<label class="field"><span>Seed</span><input type="number" min="0" max="9999" value=${params.seed ?? 0} onInput=${(e) => setParam("seed", "0")(e.target.value)} /></label>`}<//>`;
 }

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { ask, useAsk } from "../lib/api.js";
 import { MathML } from "../lib/math.js";
 import { download } from "../lib/save.js";
-import { offline, setParams } from "../lib/state.js";
+import { offline, setParam, setParams } from "../lib/state.js";
 import { Choice, Message, Select } from "../lib/widgets.js";
 
 export const hint = "An exercise with your numbers, solved exactly and step by step. Or solve it yourself: a wrong step is found, with its likely cause.";
@@ -19,8 +19,8 @@ function bodyOf({ problem, family, level, seed, given, options }) {
 export function View({ params }) {
   const body = bodyOf(params);
   const { answer, error, loading } = useAsk("work", body, { delay: 250 });
-  const answers = parse(params.answers), asked = Object.values(answers).flat(2).some((x) => x.trim() !== "");
-  const marks = useAsk("work.check", { ...body, answers: JSON.stringify(answers) }, { skip: params.mode !== "solve" || !asked, delay: 500 });
+  const answers = parse(params.answers), hasAnswers = Object.values(answers).flat(2).some((x) => x.trim() !== "");
+  const marks = useAsk("work.check", { ...body, answers: JSON.stringify(answers) }, { skip: params.mode !== "solve" || !hasAnswers, delay: 500 });
   if (!answer) return html`<${Message} error=${error} loading=${loading} />`;
   const field = error ? fieldOf(error) : {};
   const isSolve = params.mode === "solve";
@@ -28,15 +28,15 @@ export function View({ params }) {
     <div class="work">
       <${Given} answer=${answer} params=${params} error=${error} field=${field} />
       <section class="panel" aria-label="Solution" aria-busy=${loading ? "true" : null}>
-        <div class="row work-mode"><${Choice} label="What to do" value=${params.mode ?? "see"} onChange=${(mode) => setParams({ mode: mode === "see" ? null : mode })}
+        <div class="row work-mode"><${Choice} label="What to do" value=${params.mode ?? "see"} onChange=${setParam("mode", "see")}
           options=${[["see", "See the solution"], ["solve", "Solve it yourself"]]} />
           ${!isSolve && !offline && html`<${Texts} body=${body} name=${answer.name} />`}</div>
         ${error && html`<p class="faint">Below is the solution of the last numbers that could be read.</p>`}
         ${isSolve && html`<p class="faint">Fill in what you have: 0.25, 1/4, sqrt(2) or √2. An empty field is not checked; decimals are compared to the digits that you write.</p>`}
-        ${isSolve && asked && html`<${Summary} marks=${marks} />`}
+        ${isSolve && hasAnswers && html`<${Summary} marks=${marks} />`}
         <ol class="steps">${answer.steps.map((step) => (isSolve
-          ? html`<${Question} key=${step.name} step=${step} cells=${answers[step.name]} answers=${answers} asked=${answer.questions.includes(step.name)}
-              finding=${asked ? marks.answer?.findings.find((x) => x.name === step.name) : null} error=${marks.error} />`
+          ? html`<${Question} key=${step.name} step=${step} cells=${answers[step.name]} answers=${answers} isAsked=${answer.questions.includes(step.name)}
+              finding=${hasAnswers ? marks.answer?.findings.find((x) => x.name === step.name) : null} error=${marks.error} />`
           : html`<${Step} key=${step.name} step=${step} />`))}</ol>
         ${!isSolve && answer.remarks.length > 0 && html`<h3>Remarks</h3><ul>${answer.remarks.map((x) => html`<li>${x}</li>`)}</ul>`}
       </section>
@@ -120,14 +120,14 @@ function Step({ step }) {
 
 const VERDICTS = { right: ["✓ right", "right"], "carried forward": ["✓ follows from your earlier value", "right"], wrong: ["✗ wrong", "wrong"], open: ["not answered", ""] };
 
-function Question({ step, cells, answers, asked, finding, error }) {
+function Question({ step, cells, answers, isAsked, finding, error }) {
   const [shown, setShown] = useState(false);
   const blank = Array.from({ length: step.rows }, () => Array(step.columns).fill(""));
   const rows = cells?.length === step.rows && cells.every((r) => r.length === step.columns) ? cells : blank;
   const put = (i, j, text) => setParams({ answers: JSON.stringify({ ...answers, [step.name]: rows.map((row, r) => (r === i ? row.map((x, c) => (c === j ? text : x)) : row)) }) });
   const field = error ? fieldOf(error) : {}, own = field.name === step.name ? error : null;
   const [text, kind] = VERDICTS[finding?.verdict] ?? [];
-  return html`<li class=${asked ? "step" : "step work-extra"} data-step=${step.name} data-verdict=${own ? null : finding?.verdict}><h3>${step.heading}</h3>
+  return html`<li class=${isAsked ? "step" : "step work-extra"} data-step=${step.name} data-verdict=${own ? null : finding?.verdict}><h3>${step.heading}</h3>
     <div class="row"><${MathML} xml=${step.formula_mathml} /><button class="link" aria-expanded=${shown} onClick=${() => setShown(!shown)}>${shown ? "Hide the result" : "Show the result"}</button></div>
     <${Cells} name=${step.name} rows=${rows} onInput=${put} isBad=${(i, j) => own && field.row === i && field.column === j} />
     ${own && html`<p class="error" role="alert">${own}</p>`}
