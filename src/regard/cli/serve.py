@@ -10,7 +10,7 @@ def serve(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL…]",
+            metavar="MODEL…",
             help="Run folders, Hugging Face folders, saved sights or pretrained models; by default "
             "the pretrained models and the runs in --runs.",
         ),
@@ -45,6 +45,7 @@ def serve(
     "to": ["de"]}' -H 'Content-Type: application/json' http://127.0.0.1:8000/translate
     """
     import os
+    import socket
     import threading
     import webbrowser
 
@@ -64,6 +65,15 @@ def serve(
         raise ConfigError(f"token: needs one to listen beyond loopback, on {host}, got none")
     if api and not names:
         raise ConfigError("MODEL: needs one or more for --api, got none; try phrases")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))  # raised before the models are loaded
+            port = probe.getsockname()[1]  # of 0: any free one
+        except OSError as error:
+            raise ConfigError(
+                f"port: needs a free one, got {port} ({error.strerror}); try --port 0"
+            ) from None
     torch.set_num_threads(threads or 1)
     catalog = Catalog(names or default_names(), [runs], device=device)
     with silence_transformers():
@@ -79,6 +89,4 @@ def serve(
     print("; ".join([*lines, "Ctrl-C stops"]), flush=True)
     if open_browser and not api:
         threading.Timer(0.5, webbrowser.open, [page]).start()
-    if explorer is not None:
-        explorer.warm_up()
     serve_app(app, host=host, port=port)

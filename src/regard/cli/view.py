@@ -17,7 +17,7 @@ def view(
     params: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME=VALUE…]",
+            metavar="NAME=VALUE…",
             help='Parameters as in the link of the page: model=phrases text="3 days" to=de.',
         ),
     ] = None,
