@@ -192,6 +192,30 @@ def test_a_saved_page_shows_the_same_without_a_server(page, new_page, open_view,
     assert all(x.startswith(("file:", "data:", "blob:")) for x in asked)
 
 
+COMMANDS = {  # parameters of `regard view`, where a view needs some
+    "text": {"model": "phrases", "text": "3 days", "to": "de"},
+    "what-if": {"model": "phrases", "text": "3 days", "to": "de", "beta": "0.5"},
+    "atlas": {"model": "demo:3000"},
+    "time": {"model": "phrases-gru", "text": "3 days", "to": "de"},
+    "image": {"model": "glyphs", "sample": "1"},
+    "sound": {"model": "morse", "message": "SOS"},
+    "claims": {"claim": "A4"},
+    "cost": {"model": "language_base"},
+}
+
+
+@every_view
+def test_a_page_of_the_command_line_opens_without_a_server(explorer, new_page, view, tmp_path):
+    from regard.web.explorer.view_file import write_view
+
+    file = write_view(explorer, view, COMMANDS.get(view, {}), tmp_path / "view.html")
+    page = new_page(offline=True)
+    page.goto(file.as_uri())
+    settle(page)
+    assert page.locator("main .error").all_inner_texts() == []
+    assert page.locator("main .drawing, main table, main math, main .panel").count() > 0
+
+
 HOSTILE = (
     "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>"
 )
