@@ -90,8 +90,8 @@ export function cancelAll() {
 }
 
 // The answer to a query as state of a component: {answer, of, error, loading}. The last answer stays while a new one loads;
-// `of` is the body that it belongs to. The first question is asked without a delay.
-export function useAsk(name, body, { view = name, skip = false, delay = 0 } = {}) {
+// `of` is the body that it belongs to. eager: the first question is asked without the delay.
+export function useAsk(name, body, { view = name, skip = false, delay = 0, eager = false } = {}) {
   const [result, setResult] = useState({ answer: null, of: null, error: null, loading: true });
   const key = skip ? null : keyOf(name, body);
   useEffect(() => {
@@ -103,7 +103,7 @@ export function useAsk(name, body, { view = name, skip = false, delay = 0 } = {}
         .then((answer) => live && setResult({ answer, of: body, error: null, loading: false }))
         .catch((error) => live && error.name !== "AbortError"
           && setResult((old) => ({ ...old, error: error.message, loading: false })));
-    }, offline || !result.answer ? 0 : delay);
+    }, offline || (eager && !result.answer) ? 0 : delay);
     return () => { live = false; clearTimeout(timer); };
   }, [key]);
   return result;

@@ -28,7 +28,7 @@ export function View({ params }) {
   const model = pickModel(useSignal(models), params.model, "text", readsText);
   const [cleared, setCleared] = useState(false); // an empty box is no text to ask about
   const body = model && bodyOf(params, model);
-  const { answer, of, error, loading } = useAsk("text", body, { skip: !model || cleared, delay: 250 }); // details are asked about the text of the answer
+  const { answer, of, error, loading } = useAsk("text", body, { skip: !model || cleared, delay: 250, eager: true }); // details are asked about the text of the answer
   if (!model) return html`<${Message} loading=${true} />`;
   const needsTarget = Boolean(params.target) || (error ?? "").startsWith("target:");
   return html`
