@@ -96,7 +96,7 @@ def test_a_root_may_be_written_as_a_sign():
         ({"problem": "three-token"}, "problem: needs a name of the list.*try three-tokens"),
         ({"problem": "/etc/passwd"}, "problem: needs a name of the list"),
         ({"family": "rnnn"}, "family: needs one of .*try rnn"),
-        ({"family": "rnn", "level": 4}, "level: needs to be valid: input should be less than or equal to 3"),
+        ({"family": "rnn", "level": 4}, "level: needs to be valid: input should be less than"),
         ({"given": "x" * 50_000}, "given: needs to be valid: string should have at most"),
     ],
 )
@@ -196,5 +196,5 @@ def test_the_table_has_one_row_per_entry(explorer):
 
 
 def test_unknown_fields_are_refused(explorer):
-    with pytest.raises(ConfigError, match="matrix: needs to be valid: extra inputs are not permitted"):
+    with pytest.raises(ConfigError, match="matrix: needs to be valid: extra inputs"):
         explorer.answer("work", {"matrix": "X"})

@@ -1,5 +1,5 @@
 // A pinned weight: its arithmetic, its causes, and what removing its key changes.
-import { format, html, showToken, useSignal } from "../lib/dom.js";
+import { format, html, showToken, useEffect, useRef, useSignal } from "../lib/dom.js";
 import { useAsk } from "../lib/api.js";
 import { Bars } from "../lib/bars.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
@@ -9,8 +9,12 @@ import { Message, Table, Tokens } from "../lib/widgets.js";
 
 export function CellPanels({ body, site, head, query, key_ }) {
   const at = { ...body, site: site.name, head };
-  return html`<div class="columns">${query >= 0 && html`<${Arithmetic} at=${{ ...at, query, key: key_ }} />`}
-    <div>${query >= 0 && html`<${Why} at=${{ ...at, query, key: key_ }} site=${site} />`}<${Influence} at=${{ ...at, key: key_ }} site=${site} head=${head} /></div></div>`;
+  const panels = useRef(null);
+  useEffect(() => { // somebody clicked in the map: what follows may be below the screen
+    if (document.activeElement?.closest(".text-detail")) panels.current.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }, [query, key_]);
+  return html`<div ref=${panels}>${query >= 0 && html`<${Arithmetic} at=${{ ...at, query, key: key_ }} /><${Why} at=${{ ...at, query, key: key_ }} site=${site} />`}
+    <${Influence} at=${{ ...at, key: key_ }} site=${site} head=${head} /></div>`;
 }
 
 function Arithmetic({ at }) {

@@ -100,16 +100,16 @@ function Heads({ answer, body, params, model }) {
   const select = (name, number) => setParams({ site: name, head: String(number) });
   const row = answer.heads.find((x) => x.site === site.name && x.head === head);
   const shared = { body, answer, site, head, row, params, model };
-  const skipped = Object.entries(answer.skipped);
+  const skipped = Object.entries(answer.skipped), pinned = tab === "head" && key >= 0;
   return html`<div class="text-main"><section class="panel" aria-label="All heads"><div class="row between"><h2>Every head</h2>
         <${Select} label="Number under each" value=${statistic[0]} options=${STATISTICS.map(([name, text]) => [name, text])} onChange=${(stat) => setParams({ stat })} /></div>
       <${HeadGrid} answer=${answer} site=${site} head=${head} statistic=${statistic} onSelect=${select} />
       ${skipped.length > 0 && html`<p class="faint">Not recorded: ${skipped.map(([name, why]) => `${name} (${why})`).join(", ")}</p>`}</section>
-    <section class="panel text-detail" aria-label="Detail"><${Choice} label="What to show" value=${tab} options=${TABS} onChange=${setParam("tab", "head")} />
+    <div class=${pinned ? "text-side" : "text-side alone"}><section class="panel text-detail" aria-label="Detail"><${Choice} label="What to show" value=${tab} options=${TABS} onChange=${setParam("tab", "head")} />
       ${tab === "head" && html`<${Head} ...${shared} query=${query} key_=${key} />`}
       ${tab === "compare" && html`<${Compare} ...${shared} />`}
       ${tab === "lens" && html`<${Lens} ...${shared} />`}
       ${tab === "parts" && html`<${Attribution} ...${shared} />`}
-      <p class="faint"><a href=${linkTo("atlas", { model: body.model, text: body.text, to: body.to, site: site.name, head })}>Open this head in the atlas</a></p></section></div>
-    ${tab === "head" && key >= 0 && html`<${CellPanels} ...${shared} query=${query} key_=${key} />`}`;
+      <p class="faint"><a href=${linkTo("atlas", { model: body.model, text: body.text, to: body.to, site: site.name, head })}>Open this head in the atlas</a></p></section>
+    ${pinned && html`<${CellPanels} ...${shared} query=${query} key_=${key} />`}</div></div>`;
 }
