@@ -23,7 +23,7 @@ WIDTH = 1240
 PHRASE = {"model": "phrases", "text": "Monday, March 5, 2024", "to": "de"}
 CELL = {"site": "decoder.1.cross", "head": "2", "query": "3", "key": "4"}
 VIEWS: dict[str, tuple[int, dict[str, str]]] = {  # height, and parameters of the link
-    "text": (1330, PHRASE | CELL),
+    "text": (1560, PHRASE | CELL),
     "what-if": (1150, {}),
     "atlas": (900, {"model": "demo:100000", "head": "3"}),
     "time": (1060, {}),
