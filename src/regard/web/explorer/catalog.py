@@ -179,13 +179,13 @@ def describe(path: Path) -> CatalogEntry:
         recipe = read_recipe(path)
         languages = tuple(getattr(recipe.data, "languages", ()) or ())
         return CatalogEntry(name, path, "run", recipe.data.verb, recipe.data.name, languages)
+    if (path / "config.json").is_file():  # first, as `load`: it has a model.safetensors too
+        config = parse_json((path / "config.json").read_text(encoding="utf-8"))
+        kinds = config.get("architectures") if isinstance(config, dict) else None
+        return CatalogEntry(name, path, "hugging face", None, (kinds or ["model"])[0])
     if holds_model(path):
         return CatalogEntry(name, path, "model")
-    config = path / "config.json"
-    if not config.is_file():
-        raise FileError(f"{path}: needs a run, a model or a Hugging Face folder, got neither")
-    kind = (parse_json(config.read_text(encoding="utf-8")).get("architectures") or ["model"])[0]
-    return CatalogEntry(name, path, "hugging face", None, kind)
+    raise FileError(f"{path}: needs a run, a model or a Hugging Face folder, got neither")
 
 
 def _stamp(path: Path) -> float:
