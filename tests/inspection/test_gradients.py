@@ -91,6 +91,7 @@ def test_explosion_is_flagged_and_an_lstm_is_not_spared():
     [flag] = found.flags
     assert (flag.where, flag.kind) == ("0 through time", "exploding")
     assert flag.ratio == pytest.approx(2.0**29)
+    torch.manual_seed(0)  # weights that explode: with others the same gain closes the gates
     assert [flag.kind for flag in through("lstm", gain=10.0, time=200).flags] == ["exploding"]
 
 

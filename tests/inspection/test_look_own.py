@@ -105,7 +105,7 @@ def test_states_that_look_back_see_all_before_them_and_not_themselves():
     found = joined.survey(statistics=["self_share", "previous_share", "mean_distance"])
     assert (found.self_share == 0).all()
     assert_close(found.previous_share[0, 0, 0], torch.tensor(1.0))
-    assert (found.mean_distance >= 1).all()
+    assert (found.mean_distance >= 1 - 1e-6).all()
 
 
 def test_a_glob_chooses_sites():
