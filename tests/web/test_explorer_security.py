@@ -1,6 +1,7 @@
 """The page's server refuses what is not for it, on sockets, and user text never becomes markup."""
 
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -253,6 +254,18 @@ def test_a_damaged_run_is_left_out_and_the_others_stay(tmp_path, content):
         assert [x.rpartition("/")[2] for x in catalog.entries] == ["sound"]
     shutil.copy(tmp_path / "sound" / "recipe.json", tmp_path / "damaged")
     assert [x.rpartition("/")[2] for x in catalog.entries] == ["damaged", "sound"]
+
+
+def test_a_run_that_writes_a_checkpoint_has_another_version(tmp_path):
+    run = copied_run(tmp_path, "training")
+    (run / "model.safetensors").unlink()  # as while it trains
+    (run / "checkpoints").mkdir()
+    os.utime(run / "checkpoints", (1e9, 1e9))
+    catalog = Catalog([run])
+    before = catalog.version("training")
+    (run / "checkpoints" / "step-00001000").mkdir()
+    assert before == 1e9
+    assert catalog.version("training") > before
 
 
 @pytest.mark.parametrize(

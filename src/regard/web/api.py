@@ -25,7 +25,7 @@ from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.routes import add_explorer
 from regard.web.explorer.static_files import page_files
 from regard.web.gate import LOOPBACK, BodyTooLarge, Gate
-from regard.web.jobs import Job
+from regard.web.jobs import Job, failure_text
 from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, add_own_tasks
 from regard.web.server import Server
 from regard.web.temporary_file import temporary_path
@@ -170,8 +170,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> JSONResponse:
-        text = f"server: failed with {type(error).__name__}; its log has the traceback"
-        return _error(request, text, 500)
+        return _error(request, failure_text(error), 500)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:

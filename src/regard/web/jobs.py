@@ -15,6 +15,15 @@ class Cancelled(RegardError):
     """The client left, or a newer request of the same view replaced this one."""
 
 
+def failure_text(error: Exception) -> str:
+    """What a client reads about a mistake of ours; the traceback stays in the server's log.
+
+    >>> failure_text(KeyError("x"))
+    'server: failed with KeyError; its log has the traceback'
+    """
+    return f"server: failed with {type(error).__name__}; its log has the traceback"
+
+
 class Job:
     """One computation: `check` it between steps, `report` how far it is.
 

@@ -44,7 +44,6 @@ class _Request:
     job: Job | None = None  # checked and cancelled while it is computed
     view: Hashable | None = None  # a newer request of the same view replaces this one
     future: Future = field(default_factory=Future)
-    arrived: float = field(default_factory=time.monotonic)
 
     @property
     def is_cancelled(self) -> bool:

@@ -14,6 +14,7 @@ from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
 from regard.runs import Run, load, pretrained_names
 from regard.runs.contents import RECIPE_FILE, read_recipe
 from regard.runs.load import find_run, holds_model
+from regard.train.loop import CHECKPOINTS
 
 MAX_OPEN = 4  # models in memory
 Kind = Literal["run", "hugging face", "model", "sight"]
@@ -39,6 +40,14 @@ class CatalogEntry(NamedTuple):
         if self.kind == "sight":
             return "nothing"
         return {"classify": "image", "transcribe": "sound"}.get(self.verb or "", "text")
+
+    @property
+    def version(self) -> float:
+        """Changes when the files of the model do: a run that trains writes checkpoints."""
+        files = [self.path]
+        if self.path.is_dir():
+            files = [*self.path.glob("*.safetensors"), self.path / CHECKPOINTS]
+        return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
 class Catalog:
@@ -140,7 +149,7 @@ class Catalog:
         return self._opened(entry)
 
     def _opened(self, entry: CatalogEntry) -> Any:
-        stamp = _stamp(entry.path)
+        stamp = entry.version
         with self._lock:
             if entry.name in self._open and self._open[entry.name][0] == stamp:
                 self._open.move_to_end(entry.name)
@@ -156,8 +165,8 @@ class Catalog:
         return opened
 
     def version(self, name: str) -> float:
-        """Changes when the files of a model do: a run that trains gets new weights."""
-        return _stamp(self.entry(name).path)
+        """The version of a model by name."""
+        return self.entry(name).version
 
 
 def default_names() -> list[str]:
@@ -186,8 +195,3 @@ def describe(path: Path) -> CatalogEntry:
     if holds_model(path):
         return CatalogEntry(name, path, "model")
     raise FileError(f"{path}: needs a run, a model or a Hugging Face folder, got neither")
-
-
-def _stamp(path: Path) -> float:
-    files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*/latest*")]
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)

@@ -82,7 +82,7 @@ class Explorer:
             return None
         names = [x for n, x in sorted(body.items()) if n in ("model", "other_model") and x]
         known = self.catalog.entries
-        versions = [self.catalog.version(x) if x in known else 0.0 for x in names]
+        versions = [known[x].version if x in known else 0.0 for x in names]
         return query.name, json.dumps(body, sort_keys=True), tuple(versions)
 
     def csv(self, query: Query, body: Any, job: Job) -> str:

@@ -51,7 +51,7 @@ class Recordings:
         entry = self.catalog.entry(model)
         if entry.kind == "sight":
             return Reading(self.catalog.sight(model), None)
-        key = (model, self.catalog.version(model), text, to, target, tuple(map(repr, edits)))
+        key = (model, entry.version, text, to, target, tuple(map(repr, edits)))
         with self._lock:
             if key in self._readings:
                 self._readings.move_to_end(key)

@@ -19,7 +19,7 @@ from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
 from regard.web.explorer.sound_stream import add_sound_stream
 from regard.web.explorer.static_files import add_page, offline_page
-from regard.web.jobs import Job
+from regard.web.jobs import Job, failure_text
 from regard.web.worker import Busy, Worker
 
 PATIENCE = 0.4  # seconds before progress is reported instead of waiting for the answer
@@ -157,8 +157,8 @@ async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> Async
             status = 503 if isinstance(error, Busy) else 400
             yield _event("error", json.dumps({"error": str(error), "status": status}).encode())
         except Exception as error:
-            text = f"server: failed with {type(error).__name__}; its log has the traceback"
-            yield _event("error", json.dumps({"error": text, "status": 500}).encode())
+            answer = {"error": failure_text(error), "status": 500}
+            yield _event("error", json.dumps(answer).encode())
             raise
     finally:
         left.cancel()
