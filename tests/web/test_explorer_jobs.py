@@ -8,7 +8,7 @@ import pytest
 from web_server import Client, running, wait_until
 
 from regard.web.api import create_app
-from regard.web.explorer import Explorer, QueryRequest, query, query_names, routes
+from regard.web.explorer import Explorer, QueryRequest, query, query_names, responses
 from regard.web.explorer import queries as registry
 from regard.web.explorer.catalog import Catalog
 from regard.web.jobs import Cancelled, Job
@@ -68,8 +68,8 @@ def worker():
 
 @pytest.fixture
 def server(loops, worker, monkeypatch):
-    monkeypatch.setattr(routes, "PATIENCE", 0.02)
-    monkeypatch.setattr(routes, "PROGRESS_SECONDS", 0.005)
+    monkeypatch.setattr(responses, "PATIENCE", 0.02)
+    monkeypatch.setattr(responses, "PROGRESS_SECONDS", 0.005)
     with running(create_app({}, worker=worker, explorer=Explorer(Catalog([])))) as address:
         yield address
 

@@ -3,25 +3,23 @@
 import hashlib
 import re
 import struct
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 
 from regard.errors import ConfigError
 from regard.web.explorer.explorer import Explorer
+from regard.web.explorer.responses import respond_with_job
 from regard.web.jobs import Job
 from regard.web.worker import Worker
 
 MAX_TILES = 16  # per request
 PRIORITY = -1  # somebody looks at them
 IMMUTABLE = "private, max-age=31536000, immutable"
-Respond = Callable[[Request, Job, Future, str | None], Awaitable[Response]]
 
 
-def add_atlas_tiles(app: FastAPI, explorer: Explorer, worker: Worker, respond: Respond) -> None:
-    """Add the path of tiles; `respond` waits for a job and cancels it if its client leaves."""
+def add_atlas_tiles(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
+    """Add the path of tiles."""
     explorer.maps.worker = worker
 
     @app.get("/explore/atlas/tiles")
@@ -53,7 +51,7 @@ def add_atlas_tiles(app: FastAPI, explorer: Explorer, worker: Worker, respond: R
             return b"".join(content)
 
         future = worker.submit_job(job, compute, priority=PRIORITY)
-        response = await respond(request, job, future, "application/octet-stream")
+        response = await respond_with_job(request, job, future, "application/octet-stream")
         response.headers.update(headers if is_complete else {"Cache-Control": "no-store"})
         return response
 

@@ -1,29 +1,24 @@
-"""HTTP of the explorer: one path per query, progress as server-sent events."""
+"""HTTP of the explorer: the page, one path per query, uploads and saved pages."""
 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
 import torch
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError
 from regard.web.explorer.atlas_routes import add_atlas_tiles
 from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
+from regard.web.explorer.responses import respond_with_job
 from regard.web.explorer.sound_stream import add_sound_stream
 from regard.web.explorer.static_files import add_page, offline_page
-from regard.web.jobs import Job, failure_text
-from regard.web.worker import Busy, Worker
+from regard.web.jobs import Job
+from regard.web.worker import Worker
 
-PATIENCE = 0.4  # seconds before progress is reported instead of waiting for the answer
-PROGRESS_SECONDS = 0.2  # between two reports
 MAX_OFFLINE_ANSWERS = 400
 # a file to keep: on the origin of the server it must not be opened, its scripts are inline
 SAVED_PAGE = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
@@ -35,7 +30,7 @@ def add_explorer(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
     for name in query_names():
         _add_query(app, explorer, worker, find_query(name))
     add_sound_stream(app, explorer, worker)
-    add_atlas_tiles(app, explorer, worker, _response)
+    add_atlas_tiles(app, explorer, worker)
 
     @app.post("/explore/upload")
     async def upload(request: Request) -> dict[str, str]:
@@ -88,7 +83,8 @@ def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -
 
         view = request.headers.get("x-regard-view")
         future = worker.submit_job(job, compute, view=view and view[:80], priority=query.priority)
-        return await _response(request, job, future, "text/csv" if wants_csv else None)
+        media_type = "text/csv" if wants_csv else "application/json"
+        return await respond_with_job(request, job, future, media_type)
 
     schema = {"content": {"application/json": {"schema": query.request.model_json_schema()}}}
     app.add_api_route(
@@ -116,57 +112,3 @@ def _finite_float(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(text)
     return number
-
-
-async def _response(request: Request, job: Job, future: Future, media_type: str | None) -> Response:
-    """The answer, or a stream of progress where it takes long and the client can read one."""
-    done = asyncio.wrap_future(future)
-    left = asyncio.ensure_future(_disconnect(request))
-    streams = "text/event-stream" in request.headers.get("accept", "")
-    await asyncio.wait(
-        (done, left), timeout=PATIENCE if streams else None, return_when=asyncio.FIRST_COMPLETED
-    )
-    if left.done() and not done.done():
-        job.cancel()
-        done.cancel()
-        return Response(status_code=499)  # nobody reads it
-    if done.done():
-        left.cancel()
-        (content,) = done.result()
-        return Response(content, media_type=media_type or "application/json")
-    return StreamingResponse(_events(job, done, left), media_type="text/event-stream")
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> AsyncIterator[bytes]:
-    """Progress until the answer is there; closing the connection cancels the job."""
-    try:
-        while not done.done():
-            fraction, text = job.progress
-            yield _event("progress", json.dumps({"fraction": fraction, "text": text}).encode())
-            await asyncio.wait((done, left), timeout=PROGRESS_SECONDS)
-            if left.done():
-                return
-        try:
-            yield _event("answer", done.result()[0])
-        except RegardError as error:
-            status = 503 if isinstance(error, Busy) else 400
-            yield _event("error", json.dumps({"error": str(error), "status": status}).encode())
-        except Exception as error:
-            answer = {"error": failure_text(error), "status": 500}
-            yield _event("error", json.dumps(answer).encode())
-            raise
-    finally:
-        left.cancel()
-        if not done.done():
-            job.cancel()
-            with suppress(asyncio.CancelledError):
-                done.cancel()
-
-
-def _event(name: str, data: bytes) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
