@@ -18,6 +18,7 @@ import pytest
 from regard.errors import FileError
 from regard.files import (
     SCRATCH_SUFFIX,
+    PartialFile,
     atomic_write,
     detect_encoding,
     iter_utf8_lines,
@@ -227,6 +228,108 @@ def test_many_writers_of_one_file_each_write_all_of_it(tmp_path):
     assert names(tmp_path) == ["a"]
 
 
+class SignalAt:
+    """Raises SystemExit, as the handler of SIGTERM does, before line number `point` of writing."""
+
+    def __init__(self, point: int):
+        self.point, self.lines = point, 0
+
+    def __enter__(self) -> "SignalAt":
+        sys.settrace(self.enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def enter(self, frame: Any, event: str, argument: object) -> Any:
+        return self.line if "regard/files/" in frame.f_code.co_filename else None
+
+    def line(self, frame: Any, event: str, argument: object) -> Any:
+        self.lines += event == "line"
+        if event == "line" and self.lines == self.point:
+            raise SystemExit(143)
+        return self.line
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("text", [None, "all of it\n"])
+def test_a_signal_at_any_point_of_completing_loses_nothing(tmp_path, monkeypatch, text, links):
+    if not links:  # as on a file system without hard links
+
+        def refuse(*_: object) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr("regard.files.partial.SAVE_SECONDS", -1.0)
+    point, ends = 0, set()
+    while True:
+        point += 1
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        out = folder / "out.txt"
+        out.write_text("old\n")
+
+        def write(signal: SignalAt, out: Path = out) -> None:
+            partial, done = PartialFile(out, {}), False
+            if not partial.state:
+                partial.write("all of it\n")
+                partial.commit({"lines": 1})
+            try:
+                with signal:
+                    partial.complete(text)
+                done = True
+            finally:
+                if not done and (rest := partial.close()):
+                    ends.add("kept")
+                    assert rest.read_text() == "all of it\n"  # what the message of a job says
+                elif not done:
+                    ends.add("there")
+                    assert out.read_text() == "all of it\n"
+
+        signal = SignalAt(point)
+        try:
+            write(signal)
+        except SystemExit:
+            assert out.read_text() in ("old\n", "all of it\n")
+            write(SignalAt(0))  # the same job again
+        # a signal while it cleans up leaves its folder, as a killed process does
+        rest = [name for name in names(folder) if not name.endswith(SCRATCH_SUFFIX)]
+        assert (out.read_text(), rest) == ("all of it\n", ["out.txt"])
+        if signal.lines < point:
+            break
+    assert (point > 40, ends) == (True, {"kept", "there"})
+
+
+def test_a_killed_process_that_had_completed_is_not_written_into(tmp_path, monkeypatch):
+    out = tmp_path / "out.txt"
+    partial = PartialFile(out, {})
+    partial.write("all of it\n")
+    partial.commit({"lines": 1})
+    monkeypatch.setattr(PartialFile, "_remove", lambda self: None)  # killed before it
+    partial.complete()
+    monkeypatch.undo()
+    again = PartialFile(out, {"another": "job"})
+    assert (again.state, out.read_text()) == ({}, "all of it\n")
+    again.write("new\n")
+    again.complete()
+    assert (out.read_text(), names(tmp_path)) == ("new\n", ["out.txt"])
+
+
+def test_a_deleted_part_starts_again_and_a_folder_without_permission_is_refused_at_once(
+    tmp_path, unprivileged
+):
+    first = PartialFile(tmp_path / "out.txt", {})
+    first.write("one\n")
+    first.commit({"lines": 1})
+    assert first.close() == tmp_path / "out.txt.partial"
+    (tmp_path / "out.txt.partial").unlink()  # as messages advise
+    again = PartialFile(tmp_path / "out.txt", {})
+    assert (again.state, again.close()) == ({}, None)
+    (tmp_path / "locked").mkdir(mode=0o555)
+    with unprivileged(), pytest.raises(FileError, match="cannot be written, Permission denied"):
+        PartialFile(tmp_path / "locked/out.txt", {})
+
+
 # ---- text, in the encoding it has
 
 WORDS = "drei Tage\nžluťoučký kůň\n三つの日\n\N{CAT FACE} end"
@@ -334,7 +437,7 @@ def test_every_file_is_written_by_atomic_write():
             if not isinstance(function, ast.FunctionDef):
                 continue
             if (module.name, function.name) in (("partial.py", "_open"), ("canvas.py", "render")):
-                continue  # NAME.partial, which `complete` moves by atomic_write; into a buffer
+                continue  # NAME.partial, which `complete` links by atomic_write; into a buffer
             text = ast.unparse(function)
             if "os.umask(" in text:
                 alone.append(f"{module.name}: umask")

@@ -51,11 +51,17 @@ class PartialFile:
                 raise IsADirectoryError(21, "Is a directory")
             if self.file.exists():
                 os.close(os.open(self.file, os.O_WRONLY))  # raises if it is write-protected
+            elif self.partial.parent != partial_path(self.file).parent:
+                raise PermissionError(13, "Permission denied")
             self._out = self._open()
         except OSError as error:
             raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
 
     def _open(self) -> TextIOWrapper:
+        if self._is_output():
+            self._remove()
+        if not self.partial.exists():  # of a job that ended, or deleted to start again
+            self._state_file.unlink(missing_ok=True)
         handle = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
         options: Any = {"encoding": "utf-8", "newline": "", "errors": "surrogateescape"}
         out = os.fdopen(handle, "r+", **options)
@@ -121,23 +127,39 @@ class PartialFile:
         self._saved = time.monotonic()
 
     def complete(self, text: str | None = None) -> None:
-        """Replace the file by what was written, or by `text`."""
-        if text is not None:
-            self._out.seek(0)
-            self._out.truncate()
-            self._out.write(text)
+        """Replace the file by what was written, or by `text`.
+
+        NAME.partial stays until the file has its name: a signal at any point loses nothing.
+        """
         self._out.close()
-        with atomic_write(self.file) as temporary:
-            shutil.move(self.partial, temporary)
-        self._state_file.unlink(missing_ok=True)
+        if text is None:
+            with atomic_write(self.file) as temporary:
+                try:
+                    os.link(self.partial, temporary)
+                except OSError:  # another file system, or one without hard links
+                    shutil.copyfile(self.partial, temporary)
+        else:
+            write_text(self.file, text)
+        self._remove()
 
     def close(self) -> Path | None:
         """Stop before the end; returns the file with the committed part, None if there is none."""
         with suppress(OSError):  # a full disk: what was committed is there
             self._out.close()
-        if self.state:
+        if self.state and self.partial.exists() and not self._is_output():
             with suppress(FileError):  # then the earlier record counts
                 self._save()
             return self.partial
-        self.partial.unlink(missing_ok=True)
+        self._remove()
         return None
+
+    def _is_output(self) -> bool:
+        """Whether the file has its name, but `complete` was stopped right after."""
+        try:
+            return self.file.samefile(self.partial)
+        except OSError:
+            return False
+
+    def _remove(self) -> None:
+        self.partial.unlink(missing_ok=True)  # first: a record alone means nothing
+        self._state_file.unlink(missing_ok=True)
