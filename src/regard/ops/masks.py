@@ -41,7 +41,10 @@ class Mask:
         return self.at(grid.b, grid.h, grid.i, grid.j)
 
     def key_span(self, positions: range, keys: int) -> range:
-        """A range of keys that holds every key visible to the query positions."""
+        """A range of keys that holds every key visible to the query positions.
+
+        0 ≤ start ≤ stop ≤ keys, even for positions beyond the keys: it is used as a slice.
+        """
         return range(keys)
 
     def is_full(self, positions: range, keys: range) -> bool:
@@ -129,7 +132,7 @@ class Local(Mask):
     def key_span(self, positions: range, keys: int) -> range:
         if not positions:
             return range(0)
-        return range(max(0, positions.start - self.radius), min(keys, positions.stop + self.radius))
+        return _clip(positions.start - self.radius, positions.stop + self.radius, keys)
 
     def is_full(self, positions: range, keys: range) -> bool:
         last = max(positions.start, positions.stop - 1)
@@ -164,8 +167,8 @@ class Chunked(Mask):
         if not positions:
             return range(0)
         first, last = positions.start // self.size, (positions.stop - 1) // self.size
-        start = 0 if self.left_chunks is None else max(0, first - self.left_chunks) * self.size
-        return range(start, min(keys, (last + 1) * self.size))
+        start = 0 if self.left_chunks is None else (first - self.left_chunks) * self.size
+        return _clip(start, (last + 1) * self.size, keys)
 
     def is_full(self, positions: range, keys: range) -> bool:
         if not positions or not keys:
@@ -302,8 +305,7 @@ class Both(_Pair):
 
     def key_span(self, positions: range, keys: int) -> range:
         a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
-        start = max(a.start, b.start)
-        return range(start, max(start, min(a.stop, b.stop)))
+        return _clip(max(a.start, b.start), min(a.stop, b.stop), keys)
 
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
@@ -339,3 +341,9 @@ def length_mask(lengths: Int[Tensor, "*batch"], time: int) -> Bool[Tensor, "*bat
     [[1, 0, 0], [1, 1, 0]]
     """
     return torch.arange(time, device=lengths.device) < lengths[..., None]
+
+
+def _clip(start: int, stop: int, keys: int) -> range:
+    """start … stop within the keys; empty where they do not meet."""
+    start = min(max(0, start), keys)
+    return range(start, max(start, min(stop, keys)))

@@ -127,6 +127,12 @@ def test_offset_places_the_queries_among_the_keys():
     assert_close(last, whole[..., 3:, :])
 
 
+@pytest.mark.parametrize("mask", [ops.Local(2), ops.Chunked(2, left_chunks=0)], ids=repr)
+@pytest.mark.parametrize("backend", ["tiled", "fused"])
+def test_queries_far_beyond_the_keys_see_none(mask, backend):
+    assert_forms_agree(*qkv(queries=2, keys=1), backend, mask=mask, offset=5)
+
+
 # Properties
 
 
