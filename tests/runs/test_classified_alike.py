@@ -40,7 +40,7 @@ def test_files_of_evaluation_pictures_get_the_same_classes_and_probabilities(tmp
     chances, classes = evaluator.logits(run.model, evaluator.images).softmax(-1).max(-1)
     assert [name for name, _ in rows] == [data.classes[n] for n in classes]
     assert np.allclose([float(x) for _, x in rows], chances.numpy(), atol=6e-5)  # four decimals
-    graded = evaluator.grade(run.model)[:24]
+    graded = evaluator.grade(run.model, data.is_correct)[:24]
     confidence = [prediction.confidence for prediction in run.classify(files)]
     want = [run.calibration.confidence(one.score) for one in graded]
     assert np.allclose(confidence, want, atol=1e-4)

@@ -1,14 +1,19 @@
 """Evaluating a run again gives its recorded scores; its mistakes are mistakes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+import regard as rg
 from regard.cli import app
 from regard.errors import ConfigError
 from regard.runs import evaluate_run, load_run, override_settings, start_run
-from regard.tasks import SearchConfig, recipe, translate_texts
+from regard.runs.report.facts import collect_facts
+from regard.tasks import SearchConfig, Transcript, recipe, translate_texts
+from regard.tasks.recognition import evaluator
+from regard.tasks.recognition.evaluator import RecognitionEvaluator
 
 SMALL = [
     *(
@@ -75,6 +80,43 @@ def test_audio_and_image_runs_give_their_recorded_scores(tmp_path):
         assert found.scores == load_run(tmp_path / name).result["test"]
     with pytest.raises(ConfigError, match="beam_width: needs a run with a beam search, got one of"):
         evaluate_run(load_run(tmp_path / "glyphs"), beam_width=2)
+
+
+def test_a_task_decides_once_what_is_correct(tmp_path, monkeypatch):
+    """`evaluate`, report and calibration count alike: a tenth of a transcript may differ."""
+    run = rg.load("morse", device="cpu")
+    data = replace(run.data, test_size=4, min_letters=20, max_letters=20)
+    run = replace(run, recipe=replace(run.recipe, data=data))
+    letters = data.evaluator(run.tokenizer, "test").references
+    edits = (0, 2, 3, 20)  # of 20 letters
+    answers = ["#" * n + text[n:] for n, text in zip(edits, letters, strict=True)]
+    monkeypatch.setattr(
+        RecognitionEvaluator, "predict_scored", lambda self, model: [(x, 0.0) for x in answers]
+    )
+    found = run.evaluate("test")
+    assert [answer.is_correct for answer in found.answers] == [True, True, False, False]
+    assert [answer.prediction for answer in found.mistakes] == answers[2:]
+    assert sorted(x.prediction for x in collect_facts(run).mistakes) == sorted(answers[2:])
+    run.report(tmp_path / "report.html")
+    assert "2 of 4" in (tmp_path / "report.html").read_text()
+    heard = [Transcript(text, 0.0) for text in answers]
+    monkeypatch.setattr(
+        evaluator, "transcribe_batch_detailed", lambda model, tokenizer, audio: [
+            *heard, *(Transcript("E", -1.0) for _ in audio[4:])
+        ]
+    )  # fmt: skip
+    graded = data.evaluator(run.tokenizer, "test").grade(run.model, data.is_correct)
+    assert [answer.correct for answer in graded[:4]] == [True, True, False, False]
+    assert not any(answer.correct for answer in graded[8:])  # noise without a transmission
+
+
+def test_a_tenth_of_the_characters_of_a_transcript_may_be_wrong():
+    for data in (recipe("speech").data, recipe("morse").data):
+        assert data.is_correct("abcdefghi", "abcdefghij")
+        assert not data.is_correct("bcdefghi", "abcdefghij")
+        assert not data.is_correct("abcdefgh", "abcdefghi")  # 1 of 9
+        assert not data.is_correct("a", "")
+    assert not recipe("phrases").data.is_correct("abcdefghi", "abcdefghij")
 
 
 # ---- errors

@@ -11,8 +11,7 @@ import regard as rg
 from regard.cli import app
 from regard.decode import DecodeResult
 from regard.runs import TranslationPipeline, evaluate_run, load_run, override_settings, start_run
-from regard.tasks import TranslationEvaluator, recipe
-from regard.tasks.translation.parallel_text import ParallelTextEvaluator
+from regard.tasks import recipe
 from regard.tasks.translation.search import raw_scores
 from regard.train import Calibration, GradedAnswer, calibration_metrics, save_calibration
 
@@ -157,9 +156,7 @@ def test_a_run_without_calibration_never_warns(doubtful):
 
 
 def test_answers_near_the_reference_are_graded_as_correct_for_parallel_text():
-    pairs = rg.data.InMemorySource(valid=[rg.data.Pair("zwei", "two", None)])
-    near = ParallelTextEvaluator(pairs, rg.data.ByteTokenizer(), split="valid")
-    exact = TranslationEvaluator(pairs, rg.data.ByteTokenizer(), split="valid")
+    near, exact = (rg.tasks.recipe(name).data for name in ("multi30k-en-de", "phrases"))
     both = "a dog runs in the grass", "a dog is running in the grass"
     assert near.is_correct(*both)
     assert not exact.is_correct(*both)
@@ -182,11 +179,10 @@ def test_calibration_metrics_by_hand():
 
 def test_phrases_are_graded_on_cldr_natural_and_ood_texts():
     data = recipe("phrases-natural").data
-    evaluator = override_settings(
-        recipe("phrases"), ["valid_size=7", "max_new_tokens=2"]
-    ).data.evaluator(rg.data.ByteTokenizer(data.languages), "valid")
+    small = override_settings(recipe("phrases"), ["valid_size=7", "max_new_tokens=2"]).data
+    evaluator = small.evaluator(rg.data.ByteTokenizer(data.languages), "valid")
     model = rg.models.Translator(rg.models.translator_tiny(vocab=272)).eval()
-    graded = evaluator.grade(model)
+    graded = evaluator.grade(model, small.is_correct)
     assert len(graded) == 28  # CLDR's forms, natural ones, these with slips, and foreign texts
     assert not any(one.correct for one in graded)
     assert {"natural_exact", "ood_empty"} & set(

@@ -124,7 +124,7 @@ def _print_translations(console: "Console", run: "Run") -> list[tuple["Pair", st
     _heading(console, f"The first {len(translations)} of them, not selected")
     table = Table(box=None, pad_edge=False, show_header=False)
     for pair, text in translations:
-        is_correct = text == pair.target
+        is_correct = data.is_correct(text, pair.target)
         mark = "✓" if is_correct else "✗"
         table.add_row(pair.language, Text(pair.source), mark, Text(text))
         if not is_correct:
@@ -153,7 +153,7 @@ def _print_heads(console: "Console", run: "Run", translations: list[tuple["Pair"
     from regard.inspection import write_report
     from regard.runs import align, record_translation
 
-    correct = [pair for pair, text in translations if text == pair.target]
+    correct = [pair for pair, text in translations if run.data.is_correct(text, pair.target)]
     first, text = translations[0]
     pair = max(correct, key=lambda pair: len(pair.target), default=None)
     pair = pair or first._replace(target=text or first.target)

@@ -65,6 +65,8 @@ def evaluate(
     if result.confidence:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in result.confidence.items())
         console.print(Text(f"confidence: {scores}"))
+    if result.answers:
+        console.print(f"mistakes: {len(result.mistakes):,} of {len(result.answers):,}")
     for answer in result.mistakes[:mistakes]:
         sure = "" if answer.confidence is None else f"  (confidence {answer.confidence:.2f})"
         console.print(

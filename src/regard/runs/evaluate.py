@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import nn
@@ -12,6 +13,7 @@ from regard.runs.text_model import model_on
 from regard.tasks import EvalSplit, TranslationEvaluator
 from regard.train import Calibration, Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
+from regard.train.metrics.calibration import IsCorrect
 from regard.train.metrics.intervals import Tallying, bootstrap_intervals
 
 UNCALIBRATED = Calibration(slope=1.0, offset=0.0, threshold=0.0, examples=0)
@@ -49,8 +51,8 @@ class Evaluation(NamedTuple):
 
     @property
     def mistakes(self) -> list[EvaluatedAnswer]:
-        """The answers that differ from their reference."""
-        return [answer for answer in self.answers if answer.prediction != answer.reference]
+        """The answers that are not correct, by `Task.is_correct`."""
+        return [answer for answer in self.answers if not answer.is_correct]
 
 
 @runtime_checkable
@@ -103,21 +105,26 @@ def evaluate_run(
             raise ConfigError(f"beam_width: needs a run with a beam search, got one of a {kind}")
         evaluator.search = replace(evaluator.search, beam_width=beam_width)
     model = model_on(run.model, device)
-    result = evaluate_model(model, evaluator, split, run.calibration)
+    is_correct = run.data.is_correct
+    result = evaluate_model(model, evaluator, split, is_correct, run.calibration)
     if run.calibration is None or not isinstance(evaluator, Gradable):
         return result
-    graded = run_evaluation(model, evaluator.grade)
+    graded = run_evaluation(model, partial(evaluator.grade, is_correct=is_correct))
     return result._replace(confidence=calibration_metrics(graded, run.calibration))
 
 
 def evaluate_model(
-    model: nn.Module, evaluator: Any, split: EvalSplit, calibration: Calibration | None = None
+    model: nn.Module,
+    evaluator: Any,
+    split: EvalSplit,
+    is_correct: IsCorrect,
+    calibration: Calibration | None = None,
 ) -> Evaluation:
     """Scores, answers with their confidence, and intervals, in one pass over the examples.
 
     >>> images, labels = torch.zeros(2, 1, 1, 2, dtype=torch.uint8), torch.tensor([0, 1])
     >>> evaluator = rg.tasks.ClassificationEvaluator(images, labels, ["cat", "dog"])
-    >>> evaluate_model(torch.nn.Flatten(), evaluator, "test").answers[1].prediction
+    >>> evaluate_model(torch.nn.Flatten(), evaluator, "test", str.__eq__).answers[1].prediction
     'cat'
     """
     if not isinstance(evaluator, AnswerEvaluator):
@@ -134,7 +141,6 @@ def evaluate_model(
         return answers, raw, predictor.score(model, answers)
 
     answers, raw, scores = run_evaluation(model, predict_and_score)
-    is_correct = getattr(evaluator, "is_correct", lambda answer, reference: answer == reference)
     # log-odds of a class are probabilities without a calibration too; other scores need one
     to_confidence = (calibration or UNCALIBRATED).confidence
     rows = zip(evaluator.sources, evaluator.references, answers, raw, strict=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -266,10 +267,14 @@ def _train(
         model, calibration = trainer.model, None
         models.save(model, folder)
         if isinstance(trainer.evaluate, Gradable):  # on the valid split, loaded for the training
-            calibration = calibrate(run_evaluation(model, trainer.evaluate.grade))
+            grade = partial(trainer.evaluate.grade, is_correct=recipe.data.is_correct)
+            calibration = calibrate(run_evaluation(model, grade))
             save_calibration(folder, calibration)
         evaluator = recipe.data.evaluator(tokenizer, "test")
-        evaluation = evaluate_model(model, evaluator, "test", calibration) if report else None
+        evaluation = None
+        if report:
+            is_correct = recipe.data.is_correct
+            evaluation = evaluate_model(model, evaluator, "test", is_correct, calibration)
         scores = evaluation.scores if evaluation else run_evaluation(model, evaluator)
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": seconds}
         result |= {"weights_step": outcome.weights_step, "valid": outcome.scores, "test": scores}

@@ -115,6 +115,13 @@ class Task(ABC):
         """The probability that an output is correct, as the model has it; None without one."""
         return getattr(output, "confidence", None)
 
+    def is_correct(self, answer: Any, reference: Any) -> bool:
+        """Whether an answer counts as correct: where mistakes are listed and confidence is fitted.
+
+        Equality, unless a task allows more, such as a few wrong characters of a transcript.
+        """
+        return answer == reference
+
     def prepare_model(self, model: Any, tokenizer: Any, train: TrainConfig) -> None:
         """Fit what a new model has to know of the data before training, such as feature scales."""
         return

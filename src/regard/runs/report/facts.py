@@ -56,7 +56,7 @@ class RunFacts:
     @property
     def mistakes(self) -> list[EvaluatedAnswer]:
         """The incorrect answers, those of the highest confidence first."""
-        wrong = [answer for answer in self.answers if not answer.is_correct]
+        wrong = self.evaluation.mistakes if self.evaluation else []
         return sorted(wrong, key=lambda answer: -(answer.confidence or 0.0))
 
     def score_rows(self) -> list[tuple[str, str, str, str]]:
@@ -166,7 +166,9 @@ def collect_facts(
         elif evaluator is None:
             evaluator = run.data.evaluator(run.tokenizer, "test")
         if evaluation is None:
-            evaluation = evaluate_model(run.model, evaluator, "test", run.calibration)
+            evaluation = evaluate_model(
+                run.model, evaluator, "test", run.data.is_correct, run.calibration
+            )
     except RegardError as error:  # such as data that has moved
         problem = str(error)
     data = None if problem else _inspect(run)

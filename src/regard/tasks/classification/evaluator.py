@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.train.losses import label_smoothed_cross_entropy
-from regard.train.metrics.calibration import GradedAnswer
+from regard.train.metrics.calibration import GradedAnswer, IsCorrect
 from regard.train.metrics.intervals import Tally
 
 BATCH_SIZE = 1000
@@ -87,7 +87,8 @@ class CalibratedClassificationEvaluator(ClassificationEvaluator):
 
     >>> images, labels = torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.tensor([0, 1])
     >>> evaluator = CalibratedClassificationEvaluator(images, labels, ood_images=images[:1])
-    >>> [answer.correct for answer in evaluator.grade(torch.nn.Flatten())]  # one class, of score 0
+    >>> graded = evaluator.grade(torch.nn.Flatten(), str.__eq__)  # one class, of score 0
+    >>> [answer.correct for answer in graded]
     [True, False, False]
     """
 
@@ -102,13 +103,11 @@ class CalibratedClassificationEvaluator(ClassificationEvaluator):
         super().__init__(images, labels, names)
         self.ood_images = ood_images
 
-    def grade(self, model: nn.Module) -> list[GradedAnswer]:
+    def grade(self, model: nn.Module, is_correct: IsCorrect) -> list[GradedAnswer]:
         """Raw score and correctness of the top class of every image."""
-        logits = self.logits(model, self.images)
-        correct = (logits.argmax(-1) == self.labels).tolist()
-        scores = top_log_odds(logits).tolist()
+        answers = zip(self.predict_scored(model), self.references, strict=True)
+        graded = [GradedAnswer(score, is_correct(x, y)) for (x, score), y in answers]
         ood_scores = top_log_odds(self.logits(model, self.ood_images)).tolist()
-        graded = [GradedAnswer(*pair) for pair in zip(scores, correct, strict=True)]
         return graded + [GradedAnswer(score, False) for score in ood_scores]
 
 

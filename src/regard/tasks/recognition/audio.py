@@ -8,9 +8,11 @@ import torch
 from regard.data import Tokenizer
 from regard.models import Recogniser
 from regard.tasks.recipe import BatchUnit, Task
+from regard.tasks.recognition.evaluator import edit_distance
 from regard.tasks.recognition.transcripts import Transcript
 from regard.train.config import TrainConfig
 
+CORRECT_ERROR_RATE = 0.1  # highest character error rate of a transcript that counts as correct
 CMVN_BATCHES = 8  # batches over which feature statistics are estimated
 CMVN_BATCH_SIZE = 16
 
@@ -26,6 +28,10 @@ class AudioTask(Task):
     def format_output(self, output: Transcript) -> str:
         """The text."""
         return output.text
+
+    def is_correct(self, answer: str, reference: str) -> bool:
+        """Whether the character error rate is at most `CORRECT_ERROR_RATE`."""
+        return edit_distance(answer, reference) <= CORRECT_ERROR_RATE * len(reference)
 
     def prepare_model(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:
         """Estimate mean and standard deviation of the features on training batches."""

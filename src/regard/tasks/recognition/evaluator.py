@@ -18,10 +18,8 @@ from regard.tasks.recognition.transcripts import (
 )
 from regard.train.evaluation import mean_loss
 from regard.train.losses import objective
-from regard.train.metrics.calibration import GradedAnswer
+from regard.train.metrics.calibration import GradedAnswer, IsCorrect
 from regard.train.metrics.intervals import Tally
-
-CORRECT_ERROR_RATE = 0.1  # highest character error rate of a transcript that counts as correct
 
 
 class RecognitionEvaluator:
@@ -51,10 +49,6 @@ class RecognitionEvaluator:
         transcripts = transcribe_batch_detailed(model, self.tokenizer, self.audio)
         return [(transcript.text, transcript.score) for transcript in transcripts]
 
-    def is_correct(self, answer: str, reference: str) -> bool:
-        """Whether the character error rate is at most 10%."""
-        return edit_distance(answer, reference) <= CORRECT_ERROR_RATE * len(reference)
-
     def tally(self, answers: Sequence[str]) -> Tally:
         """Edits, reference length and exact match of each transcript."""
         pairs = zip(answers, self.references, strict=True)
@@ -64,11 +58,10 @@ class RecognitionEvaluator:
             lambda x: {"error": x[0] / max(1.0, x[1]), "exact": x[2] / x[3]},
         )
 
-    def grade(self, model: Any) -> list[GradedAnswer]:
+    def grade(self, model: Any, is_correct: IsCorrect) -> list[GradedAnswer]:
         """Graded transcripts of clean, noisy and out-of-distribution recordings.
 
-        A transcript is correct at a character error rate of at most 10%. Empty transcripts are not
-        graded.
+        Empty transcripts are not graded.
         """
         rng = Random(0)
         noisy = [
@@ -78,10 +71,7 @@ class RecognitionEvaluator:
         audio = [*self.audio, *noisy, *make_ood_audio(len(self.audio), self.audio[0].rate)]
         transcripts = transcribe_batch_detailed(model, self.tokenizer, audio)
         return [
-            GradedAnswer(
-                transcript.score,
-                bool(example.text) and self.is_correct(transcript.text, example.text),
-            )
+            GradedAnswer(transcript.score, is_correct(transcript.text, example.text))
             for transcript, example in zip(transcripts, audio, strict=True)
             if transcript.text
         ]

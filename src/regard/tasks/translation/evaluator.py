@@ -11,7 +11,7 @@ from regard.tasks.recipe import EvalSplit
 from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
 from regard.train.evaluation import mean_loss, score_texts, text_tally
 from regard.train.losses import objective
-from regard.train.metrics.calibration import GradedAnswer
+from regard.train.metrics.calibration import GradedAnswer, IsCorrect
 from regard.train.metrics.intervals import Tally
 
 MAX_GRADED = 400  # answers of a split that confidence is calibrated on
@@ -90,26 +90,24 @@ class TranslationEvaluator:
         results = search([pair.source for pair in pairs], [[pair.language] for pair in pairs])
         return [row[0][0] for row in results]
 
-    def grade(self, model: nn.Module) -> list[GradedAnswer]:
+    def grade(self, model: nn.Module, is_correct: IsCorrect) -> list[GradedAnswer]:
         """Graded answers of the split and, as incorrect, to out-of-distribution texts."""
         ood_answers = self.translate(model, self.ood_pairs)
         ood_graded = [GradedAnswer(answer.raw_score, False) for answer in ood_answers]
-        return self.grade_pairs(model, self.pairs[:MAX_GRADED]) + ood_graded
+        return self.grade_pairs(model, self.pairs[:MAX_GRADED], is_correct) + ood_graded
 
-    def grade_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[GradedAnswer]:
+    def grade_pairs(
+        self, model: nn.Module, pairs: Sequence[Pair], is_correct: IsCorrect
+    ) -> list[GradedAnswer]:
         """Graded answers to the sources of pairs."""
         answers = zip(self.translate(model, pairs), pairs, strict=True)
-        return [GradedAnswer(x.raw_score, self.is_correct(x.text, p.target)) for x, p in answers]
+        return [GradedAnswer(x.raw_score, is_correct(x.text, p.target)) for x, p in answers]
 
     @property
     def ood_pairs(self) -> list[Pair]:
         """Out-of-distribution texts: sources of the split with shuffled letters."""
         pairs = self.pairs[: MAX_GRADED // 2]
         return [pair._replace(source=shuffle_letters(pair.source)) for pair in pairs]
-
-    def is_correct(self, answer: str, reference: str) -> bool:
-        """Whether an answer is graded as correct."""
-        return answer == reference
 
     def loss(self, model: nn.Module) -> float:
         """Cross-entropy of the references, in nats per token."""

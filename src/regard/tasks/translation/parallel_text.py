@@ -33,7 +33,7 @@ from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
 from regard.train.evaluation import score_texts
 
-CORRECT_CHRF = 50.0  # chrF from which an answer is graded as correct
+CORRECT_CHRF = 50.0  # chrF from which an answer counts as correct
 DROPOUT_WINDOW = 1024  # encoded before the first step
 SORT_WINDOW = 8192  # pairs sorted by length together: little padding
 
@@ -200,6 +200,12 @@ class PairsTask(TextTokenizer, TranslationTask):
         source = InMemorySource(**{split: self.pairs(split)})
         return ParallelTextEvaluator(source, tokenizer, split=split, search=search)
 
+    def is_correct(self, answer: str, reference: str) -> bool:
+        """Whether chrF (character n-gram F-score) is at least `CORRECT_CHRF`: few are identical."""
+        from sacrebleu.metrics.chrf import CHRF
+
+        return CHRF().sentence_score(answer, [reference]).score >= CORRECT_CHRF
+
     def _files(self, split: str) -> CorpusPath:
         """The file or files of a split, found before anything is read; nothing is downloaded."""
         files = []
@@ -228,9 +234,3 @@ class ParallelTextEvaluator(TranslationEvaluator):
         """The scores of a model that gave these answers."""
         lower = score_texts([a.lower() for a in answers], [r.lower() for r in self.references])
         return super().score(model, answers) | {"bleu_lower": lower["bleu"]}
-
-    def is_correct(self, answer: str, reference: str) -> bool:
-        """Whether chrF (character n-gram F-score) is at least `CORRECT_CHRF`: few are identical."""
-        from sacrebleu.metrics.chrf import CHRF
-
-        return CHRF().sentence_score(answer, [reference]).score >= CORRECT_CHRF

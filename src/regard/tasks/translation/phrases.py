@@ -26,7 +26,7 @@ from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import MAX_GRADED, TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
-from regard.train.metrics.calibration import GradedAnswer
+from regard.train.metrics.calibration import GradedAnswer, IsCorrect
 
 NORMALIZE = ("typography", "lower")  # of sources
 TWELVE = ("cs", "de", "en", "es", "fi", "fr", "it", "ja", "nl", "pl", "pt", "tr")
@@ -147,7 +147,7 @@ class PhrasesEvaluator(TranslationEvaluator):
         correct = [a.text == pair.target for a, pair in zip(answers, pairs, strict=True)]
         return sum(correct) / len(correct)
 
-    def grade(self, model: nn.Module) -> list[GradedAnswer]:
+    def grade(self, model: nn.Module, is_correct: IsCorrect) -> list[GradedAnswer]:
         """Graded answers to CLDR's forms, natural sources and out-of-distribution texts.
 
         Natural sources come with and without a typo: a good model makes its mistakes there, and
@@ -155,4 +155,5 @@ class PhrasesEvaluator(TranslationEvaluator):
         """
         pairs = self.natural_pairs
         typos = [p._replace(source=add_typo(p.source, f"{n}")) for n, p in enumerate(pairs)]
-        return super().grade(model) + self.grade_pairs(model, pairs + typos)
+        graded = super().grade(model, is_correct)
+        return graded + self.grade_pairs(model, pairs + typos, is_correct)

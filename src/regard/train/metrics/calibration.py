@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -32,6 +32,9 @@ class GradedAnswer(NamedTuple):
     correct: bool
 
 
+IsCorrect = Callable[[Any, Any], bool]  # of an answer and its reference: `Task.is_correct`
+
+
 @runtime_checkable
 class Gradable(Protocol):
     """An evaluator that can also grade every single answer, for calibration.
@@ -42,7 +45,7 @@ class Gradable(Protocol):
     True
     """
 
-    def grade(self, model: nn.Module) -> list[GradedAnswer]:
+    def grade(self, model: nn.Module, is_correct: IsCorrect) -> list[GradedAnswer]:
         """Graded answers of the split and to out-of-distribution inputs."""
         ...
 
