@@ -24,6 +24,12 @@ from regard.web.api import create_app
 from regard.web.worker import END, Busy, Worker
 
 
+def server_generator(app):
+    """The generator of the run `text`."""
+    server = app.app.state.server
+    return server.generator(server.runs["text"])
+
+
 def text_run():
     tokenizer = rg.data.ByteTokenizer()
     torch.manual_seed(0)
@@ -127,7 +133,7 @@ def test_requests_that_wait_are_batched(client):
 def test_texts_are_generated_together(client):
     prompts = ["import ", "x", "def f(x):"]
     with worker_blocked(client):
-        generator, sizes = client.app.app.state.server.generator("text"), []
+        generator, sizes = server_generator(client.app), []
         step = generator.step
         generator.step = lambda: (sizes.append(len(generator)), step())[1]
         send = lambda p: client.post("/generate", json={"prompt": p, "max_new_tokens": 9})  # noqa: E731
@@ -317,26 +323,26 @@ def test_a_shutdown_ends_streams_with_an_error_and_one_that_leaves_is_removed():
     server = app.app.state.server
 
     async def leave():
-        pieces = server.generate("text", "import ", max_new_tokens=4000, sampling=None)
+        pieces = server.generate(server.runs["text"], "import ", max_new_tokens=4000, sampling=None)
         await anext(pieces)
         assert server.worker.streams == 1
         await pieces.aclose()
 
     asyncio.run(leave())
     for _ in range(500):
-        if not server.worker.streams and not len(server.generator("text")):
+        if not server.worker.streams and not len(server_generator(app)):
             break
         time.sleep(0.01)
-    assert len(server.generator("text")) == 0
+    assert len(server_generator(app)) == 0
     body = {"prompt": "import ", "max_new_tokens": 4000, "stream": True}
     with TestClient(app, base_url="http://localhost") as client:
-        step = server.generator("text").step
+        step = server_generator(app).step
 
         def step_and_stop():
             server.worker.stop()
             return step()
 
-        server.generator("text").step = step_and_stop
+        server_generator(app).step = step_and_stop
         events = client.post("/generate", json=body).text.strip().split("\n\n")
         assert json.loads(events[-1][6:])["error"].endswith("got a shutdown")
         assert client.post("/generate", json={"prompt": "a"}).status_code == 503

@@ -89,12 +89,13 @@ def write_safetensors(tensors: dict[str, Tensor], header: dict[str, str], file: 
 def read_safetensors(file: Path, writer: str) -> tuple[str | None, dict[str, Tensor]]:
     """The `regard` header entry (None if missing) and all tensors of a safetensors file.
 
-    `writer` names the function that writes such files, for the error.
+    `writer` names the function that writes such files, for the error. The tensors are read into
+    memory, not mapped: whatever happens to the file later, they stay as they are.
     """
     if not file.is_file():
         raise FileError(f"{file}: needs to be a file that `{writer}` wrote, got no such file")
     try:
-        with safe_open(file, "pt") as opened:
+        with safe_open(file, "pt", backend="pread") as opened:
             header = (opened.metadata() or {}).get("regard")
             return header, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:

@@ -1,5 +1,7 @@
 """What a run consists of, and the files of its folder."""
 
+from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ from regard.runs.settings import UnknownKind, config_from_json
 from regard.runs.text_model import TextModel
 from regard.tasks import Recipe, recipe_config_types
 from regard.train import Calibration
+from regard.train.loop import CHECKPOINTS
 
 RECIPE_FILE, RESULT_FILE = "recipe.json", "result.json"
 RECIPE_TOML = "recipe.toml"  # the file that a run was trained from, as it was
 VERSION = 1  # of the folder's layout
+MODEL_SUFFIXES = (".safetensors", ".json", ".model", ".txt")  # weights, configs, tokenizers
 
 Device = str | torch.device
 
@@ -37,6 +41,7 @@ class RunContents:
     result: dict[str, Any] = field(default_factory=dict)
     calibration: Calibration | MaybeNone = None
     hub_model: TextModel | None = None  # of a Hugging Face folder: the model with its tokenizer
+    version: Hashable = None  # of its files when it was opened, as `files_version` gives it
 
     @property
     def data(self) -> Any:
@@ -117,6 +122,27 @@ def read_result(folder: str | Path) -> dict[str, Any]:
             f"{file}: needs the result of a run, got a damaged file, {error}"
         ) from error
     return result
+
+
+def files_version(path: Path) -> Hashable:
+    """Differs whenever a file changed that a model is loaded from: `path`, or those in its folder.
+
+    The time of change, unlike that of modification, cannot be copied or set.
+
+    >>> files_version(Path("nowhere"))
+    ()
+    """
+    files = [path]
+    with suppress(OSError):  # no folder, or one that cannot be listed
+        files += [file for file in path.iterdir() if file.suffix in MODEL_SUFFIXES]
+        files += [*(path / CHECKPOINTS).glob("*"), *(path / CHECKPOINTS).glob("*/*")]
+    states = []
+    for file in sorted(files):
+        with suppress(OSError):
+            x = file.stat()
+            # not of a folder: the size and time of one change with any file in it, such as a log
+            states.append((file.name, x.st_ino, *([x.st_size, x.st_ctime_ns] * file.is_file())))
+    return tuple(states)
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:

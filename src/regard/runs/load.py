@@ -1,6 +1,7 @@
 """Runs, pretrained models, presets and Hugging Face folders by name or path; a table of runs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 from inspect import isfunction, signature
 from pathlib import Path
@@ -12,13 +13,21 @@ from torch import nn
 from regard import models
 from regard.errors import ConfigError, FileError, suggestion
 from regard.models.serialization import WEIGHTS_FILE
-from regard.runs.contents import RECIPE_FILE, Device, default_device, read_recipe, read_result
+from regard.runs.contents import (
+    RECIPE_FILE,
+    Device,
+    default_device,
+    files_version,
+    read_recipe,
+    read_result,
+)
 from regard.runs.run import Run, load_run
 from regard.runs.settings import iter_settings
 from regard.runs.text_model import build_hub_model, load_hub_text_model
 from regard.train import read_metrics
 from regard.train.loop import CHECKPOINTS
 
+ATTEMPTS = 3  # to open a run whose files change meanwhile
 # runs without checkpoints, in half precision
 PRETRAINED_FOLDER = Path(__file__).parents[1] / "pretrained"
 
@@ -38,6 +47,18 @@ def load(name_or_path: str | Path, *, device: Device | None = None) -> Run:
     regard.errors.FileError: phrase: needs to be a run, a saved model or one of ...; try phrases
     """
     path, device = find_run(name_or_path), device or default_device()
+    for _ in range(ATTEMPTS):
+        version = files_version(path)
+        run = _open(path, device)
+        if files_version(path) == version:
+            return replace(run, version=version)
+    raise FileError(
+        f"{path}: needs files that stay as they are while they are read, got changed ones; "
+        "try again once they are written"
+    )
+
+
+def _open(path: Path, device: Device) -> Run:
     if (path / RECIPE_FILE).is_file():
         return load_run(path, device=device)
     if path.is_dir() and (path / "config.json").is_file():

@@ -1,6 +1,7 @@
 """`TextModel`: a model with its tokenizer, to record attention on a text."""
 
 import copy
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -311,7 +312,9 @@ def load_hub_text_model(path: Path) -> TextModel:
     try:
         # with its head, as its weights were saved
         kind = _model_class(transformers, config) or transformers.AutoModel
-        model = kind.from_pretrained(path, config=config, local_files_only=True)
+        model = kind.from_pretrained(
+            path, config=config, local_files_only=True, **_owned(transformers)
+        )
     except (OSError, ValueError, KeyError) as error:
         raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
     if getattr(model, "main_input_name", "input_ids") != "input_ids":
@@ -331,6 +334,12 @@ def load_hub_text_model(path: Path) -> TextModel:
         decoder_start_token_id=(0 if start is None else start) if is_encoder_decoder else None,
         labels=tuple(config.id2label[i] for i in range(config.num_labels)) if has_classes else (),
     )
+
+
+def _owned(transformers: Any) -> dict[str, bool]:
+    """The option that reads weights into memory: a mapped file may change, or end, during use."""
+    options = inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters
+    return {"disable_mmap": True} if "disable_mmap" in options else {}
 
 
 def _model_class(transformers: Any, config: Any) -> Any:

@@ -222,8 +222,8 @@ def _add_counters(app: FastAPI, server: Server) -> None:
 def _add_text(app: FastAPI, server: Server) -> None:
     @app.post("/translate")
     async def translate(body: TranslateRequest) -> dict[str, Any]:
-        name, _ = server.select("/translate", body.model)
-        options = (name, tuple(body.to), body.beam_width, body.max_new_tokens)
+        name, run = await server.open("/translate", body.model)
+        options = (run, tuple(body.to), body.beam_width, body.max_new_tokens)
         pipeline = server.pipeline(*options)
         for text in body.texts:
             if reason := pipeline.refusal(text):
@@ -240,8 +240,8 @@ def _add_text(app: FastAPI, server: Server) -> None:
 
     @app.post("/generate")
     async def generate(request: Request, body: GenerateRequest) -> Any:
-        name, _ = server.select("/generate", body.model)
-        pieces = _generate(server, name, body.prompt, body.max_new_tokens, body)
+        name, run = await server.open("/generate", body.model)
+        pieces = _generate(server, run, body.prompt, body.max_new_tokens, body)
         if body.stream:
             events = _events(await _begun(pieces), lambda piece: {"text": piece})
             return StreamingResponse(events, media_type="text/event-stream")
@@ -251,7 +251,7 @@ def _add_text(app: FastAPI, server: Server) -> None:
 
 def _generate(
     server: Server,
-    name: str,
+    run: Run,
     prompt: str,
     max_new_tokens: int,
     options: GenerateRequest | CompletionRequest,
@@ -260,7 +260,7 @@ def _generate(
     if options.temperature > 0:
         seed = options.seed if options.seed is not None else time.monotonic_ns() % (1 << 31)
         sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=seed)
-    return server.generate(name, prompt, max_new_tokens=max_new_tokens, sampling=sampling)
+    return server.generate(run, prompt, max_new_tokens=max_new_tokens, sampling=sampling)
 
 
 async def _begun(pieces: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -325,12 +325,12 @@ def _add_files(app: FastAPI, server: Server) -> None:
         invert: bool = False,
     ) -> dict[str, Any]:
         """The classes of the image in the body."""
-        name, run = server.select("/classify", model)
+        name, run = await server.open("/classify", model)
 
         def compute(paths: list[Any]) -> Sequence[Any]:
             return run.classify(paths, top=top, invert=invert)
 
-        key = ("classify", name, top, invert)
+        key = ("classify", run, top, invert)
         async with _body_file(request) as path:
             (prediction,) = await server.compute(key, [path], compute)
         classes = [{"class": label, "probability": p} for label, p in prediction]
@@ -343,13 +343,13 @@ def _add_files(app: FastAPI, server: Server) -> None:
         beam_width: Annotated[int, Query(ge=1, le=64)] = 1,
     ) -> dict[str, Any]:
         """The text of the audio file in the body."""
-        name, run = server.select("/transcribe", model)
+        name, run = await server.open("/transcribe", model)
 
         def compute(paths: list[Any]) -> Sequence[Any]:
             return run.transcribe(paths, beam_width=beam_width)
 
         async with _body_file(request) as path:
-            (text,) = await server.compute(("transcribe", name, beam_width), [path], compute)
+            (text,) = await server.compute(("transcribe", run, beam_width), [path], compute)
         return {"model": name, "text": text}
 
     @app.websocket("/transcribe/stream")
@@ -357,7 +357,7 @@ def _add_files(app: FastAPI, server: Server) -> None:
         """16-bit little-endian samples in binary messages; a text message ends the stream."""
         await socket.accept()
         try:
-            name, run = server.select("/transcribe", model)
+            name, run = await server.open("/transcribe", model)
             transcriber = Transcriber(run.model, run.tokenizer)
             resample = None
             if rate is not None and rate != transcriber.sample_rate:
@@ -403,14 +403,14 @@ def _add_completions(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/completions")
     async def completions(request: Request, body: CompletionRequest) -> Any:
-        name, run = server.select("/v1/completions", body.model)
+        name, run = await server.open("/v1/completions", body.model)
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
         if not 1 <= len(prompts) <= MAX_TEXTS or (body.stream and len(prompts) > 1):
             most = 1 if body.stream else MAX_TEXTS
             raise ConfigError(f"prompt: needs 1 to {most} texts, got {len(prompts)}")
         head = {"id": f"cmpl-{time.time_ns():x}", "object": "text_completion"}
         head |= {"created": int(time.time()), "model": name}
-        sources = [_generate(server, name, p, body.max_tokens, body) for p in prompts]
+        sources = [_generate(server, run, p, body.max_tokens, body) for p in prompts]
 
         def choice(text: str, index: int, reason: str | None) -> dict[str, Any]:
             return {"text": text, "index": index, "logprobs": None, "finish_reason": reason}

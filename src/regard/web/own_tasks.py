@@ -56,7 +56,7 @@ def _endpoint(server: Server, path: str) -> Any:
     async def apply(request: Request) -> Response:
         """What the task of the run returns for the inputs, one output per input."""
         body = _parse(await request.body())
-        name, run = server.select(path, body.get("model"))
+        name, run = await server.open(path, body.get("model"))
         try:
             valid = request_type(type(run.data)).model_validate(body)
         except ValidationError as error:
@@ -69,7 +69,7 @@ def _endpoint(server: Server, path: str) -> Any:
             if len(str(given)) > MAX_CHARS:
                 got = len(str(given))
                 raise ConfigError(f"inputs: need at most {MAX_CHARS} characters, got {got}")
-        key = (path, name, json.dumps(options, sort_keys=True, default=str))
+        key = (path, run, json.dumps(options, sort_keys=True, default=str))
         outputs = await server.compute(key, inputs, partial(apply_run, run, **options))
         answer = {"model": name, "outputs": outputs}
         text = json.dumps(answer, ensure_ascii=False, default=_plain)

@@ -8,10 +8,11 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from regard.errors import ConfigError, suggestion
-from regard.runs import Run, TextGenerator, TranslationPipeline
+from regard.errors import ConfigError, FileError, suggestion
+from regard.runs import Run, TextGenerator, TranslationPipeline, load
 from regard.runs.apply.any_task import BY_VERB, has_own_apply
-from regard.web.worker import END, Worker
+from regard.runs.contents import files_version
+from regard.web.worker import END, Busy, Worker
 
 # of these paths a task with an `apply` of its own gets none
 RESERVED = {
@@ -55,9 +56,29 @@ class Server:
         self.runs, self.worker, self.started = dict(runs), worker or Worker(), time.monotonic()
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: dict[str, float] = defaultdict(float)
-        self.pipeline = lru_cache(MAX_PIPELINES)(self._pipeline)
-        self.generator = lru_cache(None)(lambda name: TextGenerator(self.runs[name]))
+        self.pipeline = lru_cache(MAX_PIPELINES)(_pipeline)
+        self.generator = lru_cache(None)(TextGenerator)
+        self._reloading = asyncio.Lock()
         self.paths = {name: paths(run) for name, run in self.runs.items()}
+
+    async def open(self, path: str, name: str | None) -> tuple[str, Run]:
+        """The run that `select` names, opened once more if its files changed."""
+        name, run = self.select(path, name)
+        if run.folder is None or run.version in (None, files_version(run.folder)):
+            return name, run
+        async with self._reloading:
+            if run is self.runs[name]:
+                device = next(run.model.parameters()).device
+                try:
+                    self.runs[name] = await asyncio.to_thread(load, run.folder, device=device)
+                except FileError as error:
+                    raise Busy(
+                        f"model: needs the whole files of {name!r}, got changed ones: {error}"
+                    ) from error
+                self.paths[name] = paths(self.runs[name])
+                self.pipeline.cache_clear()
+                self.generator.cache_clear()
+        return self.select(path, name)
 
     def select(self, path: str, name: str | None) -> tuple[str, Run]:
         """The run of a name, or the first that is served at the path."""
@@ -71,19 +92,13 @@ class Server:
         hint = "" if name is None else suggestion(name, able)
         raise ConfigError(f"model: needs one for {path}: {known}, got {got}{hint}")
 
-    def _pipeline(
-        self, name: str, to: tuple[str, ...], beam_width: int | None, limit: int | None
-    ) -> TranslationPipeline:
-        run = self.runs[name]
-        return TranslationPipeline(run, to, beam_width=beam_width, max_new_tokens=limit)
-
     async def compute(
         self, key: Any, inputs: Sequence[Any], compute: Callable[[list[Any]], Sequence[Any]]
     ) -> list[Any]:
         """The results of inputs, computed by the worker together with waiting equal requests."""
         return await asyncio.wrap_future(self.worker.submit(key, inputs, compute))
 
-    async def generate(self, name: str, prompt: str, **options: Any) -> AsyncIterator[str]:
+    async def generate(self, run: Run, prompt: str, **options: Any) -> AsyncIterator[str]:
         """The pieces of a text as the worker makes them; closing it cancels the stream."""
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
@@ -91,7 +106,7 @@ class Server:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 loop.call_soon_threadsafe(queue.put_nowait, piece)
 
-        generator = self.generator(name)
+        generator = self.generator(run)
         stream = self.worker.stream(generator, lambda: generator.add(prompt, **options), emit)
         try:
             while (piece := await queue.get()) is not END:
@@ -120,3 +135,9 @@ class Server:
             for path, seconds in sorted(self.seconds.items())
         ]
         return "\n".join(lines) + "\n"
+
+
+def _pipeline(
+    run: Run, to: tuple[str, ...], beam_width: int | None, limit: int | None
+) -> TranslationPipeline:
+    return TranslationPipeline(run, to, beam_width=beam_width, max_new_tokens=limit)

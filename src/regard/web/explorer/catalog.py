@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,9 +12,8 @@ from regard.files import parse_json
 from regard.inspection import Sight, load_sight
 from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
 from regard.runs import Run, load, pretrained_names
-from regard.runs.contents import RECIPE_FILE, read_recipe
+from regard.runs.contents import RECIPE_FILE, files_version, read_recipe
 from regard.runs.load import find_run, holds_model
-from regard.train.loop import CHECKPOINTS
 
 MAX_OPEN = 4  # models in memory
 Kind = Literal["run", "hugging face", "model", "sight"]
@@ -42,12 +41,9 @@ class CatalogEntry(NamedTuple):
         return {"classify": "image", "transcribe": "sound"}.get(self.verb or "", "text")
 
     @property
-    def version(self) -> float:
+    def version(self) -> Hashable:
         """Changes when the files of the model do: a run that trains writes checkpoints."""
-        files = [self.path]
-        if self.path.is_dir():
-            files = [*self.path.glob("*.safetensors"), self.path / CHECKPOINTS]
-        return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+        return files_version(self.path)
 
 
 class Catalog:
@@ -164,7 +160,7 @@ class Catalog:
                 self._open.popitem(last=False)
         return opened
 
-    def version(self, name: str) -> float:
+    def version(self, name: str) -> Hashable:
         """The version of a model by name."""
         return self.entry(name).version
 
