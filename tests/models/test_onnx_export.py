@@ -142,7 +142,10 @@ def test_unsupported_exports_raise(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=message):
             models.export_onnx(models.build(config), tmp_path / "none")
 
-    refused(models.translator_tiny(vocab=9, relative_bias="alibi"), "relative_bias: needs none")
+    refused(
+        models.translator_tiny(vocab=9, relative_bias="alibi"),
+        "relative_bias: needs 'none', got 'alibi' to export",
+    )
     refused(models.recurrent_tiny(vocab=9, attention="hybrid"), "got 'hybrid'")
     refused(
         models.recogniser_tiny(vocab=9, left_chunks=None),

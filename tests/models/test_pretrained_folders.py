@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 import transformers
+from option_cases import values
 from test_convert import (
     ENDS,
     VOCAB,
@@ -24,6 +25,7 @@ from test_convert import (
 
 from regard import models
 from regard.errors import ConfigError, FileError
+from regard.models.hub.convert import FAMILIES as CONVERTERS
 
 
 def qwen2(**more):
@@ -115,9 +117,28 @@ def test_a_folder_of_transformers_is_loaded_and_saved_again(make, tmp_path):
     same(outputs(models.from_pretrained(tmp_path / "ours"), theirs)[0], outputs(ours, theirs)[0])
 
 
-def test_every_family_is_tested():
-    from regard.models.hub.convert import FAMILIES as CONVERTERS
+@pytest.mark.parametrize("model_type", CONVERTERS)
+@torch.no_grad()
+def test_an_option_of_a_block_is_kept_or_refused_by_name(model_type):
+    theirs, family = FAMILIES[model_type](), CONVERTERS[model_type]
+    base = models.from_transformers(theirs.state_dict(), theirs.config.to_dict())
+    for name, value in values(type(base.config)):
+        model = models.build(dataclasses.replace(base.config, **{name: value})).eval()
+        state = model.state_dict()  # weights of the base, position codes among them, where they fit
+        fits = {
+            k: x for k, x in base.state_dict().items() if k in state and x.shape == state[k].shape
+        }
+        model.load_state_dict(fits, strict=False)
+        try:
+            again = models.from_transformers(*family.write(model))
+        except ConfigError as error:
+            # qkv_bias may be refused as the out_bias that has to be like it
+            assert f"for a {model_type} checkpoint" in str(error)  # noqa: PT017
+            continue
+        same(outputs(model, theirs)[0], outputs(again, theirs)[0])
 
+
+def test_every_family_is_tested():
     assert {make().config.model_type for make in FAMILIES.values()} == set(CONVERTERS)
 
 

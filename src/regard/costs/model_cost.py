@@ -1,7 +1,7 @@
 """Cost of a model, part by part, and of translation into several languages."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from torch import nn
@@ -11,6 +11,8 @@ from regard.costs.layer_costs import CostCounter, CostPart
 from regard.costs.model_parts import iter_cost_parts
 from regard.costs.traced_cost import input_size, is_transformers_model, trace_cost_parts
 from regard.errors import ConfigError
+from regard.models.config import StackConfig, unimplemented_option
+from regard.models.registry import CONFIGS
 from regard.nn import Decoder, DecoderBlock
 from regard.tables import format_table
 
@@ -22,6 +24,11 @@ COLUMNS = {
     "activations": "activation_bytes",
     "cache": "cache_bytes",
 }
+COUNTED = (  # options of a stack whose products are counted
+    "layers dim heads kv_heads head_dim ffn_dim activation gated norm norm_first final_norm "
+    "eps bias qkv_bias out_bias scale softcap sinks rope_theta rotate_half skip relative_bias "
+    "buckets max_distance"
+)
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator, Decoder)
 
 
@@ -109,6 +116,13 @@ def cost(
             raise ConfigError(f"{name}: needs 1 or more, got {size}")
     if is_transformers_model(model):
         return _traced_cost(model, source, target, batch)
+    if type(model) in CONFIGS and isinstance(model.config, StackConfig):
+        # those of one model alone are known to its parts
+        names = {x.name for x in fields(CONFIGS[type(model)])} - {
+            x.name for x in fields(StackConfig)
+        }
+        if refusal := unimplemented_option(model.config, " ".join([COUNTED, *names])):
+            raise ConfigError(f"{refusal} to count its products")
     weight = next(model.parameters(), None)
     element_size = 4 if weight is None else weight.element_size()
     if isinstance(model, models.VisionTransformer):

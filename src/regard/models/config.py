@@ -169,6 +169,34 @@ def check_choices(config: Any) -> None:
             raise ConfigError(f"{field.name}: needs one of {words}, got {value!r}")
 
 
+def unimplemented_option(config: Any, implemented: str) -> str | None:
+    """The first option that is not its default and not among `implemented`, as a sentence, or None.
+
+    Whatever computes a model in another way than its modules do (an engine, an export, a cost)
+    declares the names of the options it computes, so that one it does not know is refused.
+
+    >>> config = StackConfig(layers=1, dim=8, heads=2, skip=False)
+    >>> unimplemented_option(config, "layers dim heads")
+    'skip: needs True, got False'
+    """
+    names = without_effect(config) | set(implemented.split())
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name not in names and value != field.default:
+            return f"{field.name}: needs {field.default!r}, got {value!r}"
+    return None
+
+
+def without_effect(config: Any) -> frozenset[str]:
+    """Options that do not change what the model computes in evaluation mode."""
+    names = {"dropout", "attention_dropout", "activation_dropout"}
+    if getattr(config, "positions", None) != "learned":
+        names.add("max_positions")
+    if getattr(config, "relative_bias", "none") == "none":
+        names |= {"buckets", "max_distance"}
+    return frozenset(names)
+
+
 def _relative_bias(config: StackConfig, *, bidirectional: bool) -> RelativeBias | None:
     match config.relative_bias:
         case "buckets":

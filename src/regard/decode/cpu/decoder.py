@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.decode.cache import KVCache
 from regard.decode.cpu.layer import CpuDecoderLayer, make_matmul, make_rotary, norm_function
 from regard.models import Translator
+from regard.models.config import unimplemented_option
 from regard.nn import DecoderBlock, KeysValues
 from regard.nn.int8 import Int8Readout
 from regard.ops import sinusoidal
@@ -19,9 +20,9 @@ MAX_CACHED_POSITIONS = 512  # position codes that are computed in advance
 
 
 def supports_cpu_decoder(model: Translator) -> bool:
-    """Whether `CpuDecoder` computes what the model does: CPU, float32, no score terms, no hooks."""
-    config, weight = model.config, model.target_embedding.token_embeddings
-    plain = config.softcap is None and not config.sinks and config.relative_bias == "none"
+    """Whether `CpuDecoder` computes what the model does: its options, CPU, float32, no hooks."""
+    weight = model.target_embedding.token_embeddings
+    plain = unimplemented_option(model.config, CpuDecoder.options) is None
     # hooks expect the modules to run
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     fits = weight.device.type == "cpu" and weight.dtype == torch.float32
@@ -63,6 +64,14 @@ class CpuState(TranslatorState):
 
 class CpuDecoder:
     """Decoding steps of one model; weights are repacked at `start` if they have changed."""
+
+    # that it computes; a model with another one runs its modules
+    options = (
+        "layers decoder_layers dim heads kv_heads head_dim ffn_dim source_vocab target_vocab "
+        "activation gated norm norm_first final_norm eps bias qkv_bias out_bias scale "
+        "rope_theta rotate_half skip positions max_positions scale_embedding embedding_norm "
+        "segments shared_embedding tied output_bias output_scale"
+    )
 
     def __init__(self, model: Translator):
         self.model = model

@@ -12,6 +12,7 @@ from regard.decode.gpu.buffers import StepBuffers
 from regard.decode.gpu.launcher import StepLauncher, Tuning
 from regard.decode.sampling import Sampling, sample_tokens
 from regard.models import LanguageModel
+from regard.models.config import unimplemented_option
 from regard.nn import Readout
 from regard.ops.intercept import is_intercepted
 
@@ -29,8 +30,7 @@ def can_capture(model: LanguageModel) -> bool:
         same = p.dtype == table.dtype and p.device == table.device
         if not (same and p.is_contiguous() and p.data_ptr() % 16 == 0):
             return False
-    plain = config.softcap is None and not config.sinks and config.relative_bias == "none"
-    usual = config.norm_first and config.skip and not config.embedding_norm and not config.segments
+    plain = unimplemented_option(config, CudaGraphEngine.options) is None
     head_dim, ffn_dim = config.resolved_head_dim, config.resolved_ffn_dim
     even = not any(size % 8 for size in (head_dim, config.dim, ffn_dim))
     even = even and config.resolved_kv_heads * head_dim % 16 == 0
@@ -39,7 +39,7 @@ def can_capture(model: LanguageModel) -> bool:
     known = type(model.readout) is Readout and all(
         type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear)
     )
-    return plain and usual and even and small and known and _weight_addresses(model) is not None
+    return plain and even and small and known and _weight_addresses(model) is not None
 
 
 def _weight_addresses(model: nn.Module) -> list[Any] | None:
@@ -83,6 +83,13 @@ def get_engine(model: LanguageModel) -> "CudaGraphEngine":
 
 class CudaGraphEngine:
     """Runs decoding steps of one model, with a pool of buffers and their graphs."""
+
+    # that the kernels compute; a model with another one runs its modules
+    options = (
+        "layers dim heads kv_heads head_dim ffn_dim vocab activation gated norm final_norm "
+        "eps bias qkv_bias out_bias scale rope_theta rotate_half positions max_positions "
+        "scale_embedding window tied"
+    )
 
     def __init__(self, model: LanguageModel, tuning: Tuning | None = None):
         self.weight_addresses, self.is_supported = list[Any](), False

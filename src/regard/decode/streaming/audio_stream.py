@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.decode.cache import KVCache
 from regard.errors import ConfigError, ShapeError
 from regard.models import Recogniser
+from regard.models.config import unimplemented_option
 from regard.nn import TimeFrequencyConv
 from regard.ops import frame_sizes, log_mel, mel_frame_count
 from regard.ops.terms import upcast
@@ -62,12 +63,22 @@ class AudioStream:
     True
     """
 
+    # that a stream computes as the whole recording does
+    options = (
+        "layers dim heads kv_heads head_dim ffn_dim activation gated norm norm_first "
+        "final_norm eps bias qkv_bias out_bias scale softcap sinks rope_theta rotate_half "
+        "skip relative_bias buckets max_distance vocab sample_rate n_mels chunk left_chunks "
+        "cmvn_depth filters"
+    )
+
     def __init__(self, model: nn.Module, *, left_chunks: int | None = None):
         if not isinstance(model, Recogniser):
             raise ConfigError(f"model: needs a Recogniser, got {type(model).__name__}")
         if model.training:
             raise ConfigError("model: needs evaluation mode, got training mode; try model.eval()")
         config = model.config
+        if refusal := unimplemented_option(config, self.options):
+            raise ConfigError(f"{refusal} for a stream; try model.forward_waveform")
         if config.chunk is None:
             raise ConfigError(
                 "chunk: needs a number for a stream, got None: each output attends to the whole "

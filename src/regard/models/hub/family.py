@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, suggestion
-from regard.models.config import StackConfig
+from regard.models.config import StackConfig, without_effect
 from regard.models.registry import get_config
 
 HubConfig = Mapping[str, Any]
@@ -164,12 +164,12 @@ class HubFamily:
         for own, field in self.fields.items():
             value = _resolved(config, own)
             if own == "activation":
-                value = next(name for name, ours in ACTIVATIONS.items() if ours == value)
+                value = write_activation(value)
             hub.setdefault(field.name if isinstance(field, HubField) else field, value)
         # what a reader makes of it: an option that does not survive would be lost silently
         from_tensors = {name: getattr(config, name) for name in self.from_tensors}
         again = self.config(**self._read_config(hub, {}) | from_tensors)
-        for name in {field.name for field in fields(config)} - _without_effect(config):
+        for name in {field.name for field in fields(config)} - without_effect(config):
             value, want = _resolved(config, name), _resolved(again, name)
             if value != want:
                 raise ConfigError(
@@ -216,16 +216,13 @@ def read_activation(name: str) -> str:
     return ACTIVATIONS[name]
 
 
+def write_activation(name: str) -> str:
+    """The hub's name of one of our activations."""
+    return next(hub for hub, ours in ACTIVATIONS.items() if ours == name)
+
+
 def _resolved(config: Any, name: str) -> Any:
     return getattr(config, f"resolved_{name}", getattr(config, name))
-
-
-def _without_effect(config: Any) -> set[str]:
-    """Options that do not change what the model computes in evaluation mode."""
-    names = {"dropout", "attention_dropout", "activation_dropout"}
-    if getattr(config, "positions", None) != "learned":
-        names.add("max_positions")
-    return names | ({"buckets", "max_distance"} if config.relative_bias == "none" else set())
 
 
 def _check_all_taken(names: set[str]) -> None:

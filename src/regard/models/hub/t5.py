@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from regard.models.hub.family import HubConfig, HubFamily, NamedTensors, read_activation
+from regard.models.hub.family import (
+    HubConfig,
+    HubFamily,
+    NamedTensors,
+    read_activation,
+    write_activation,
+)
 from regard.models.translator import Translator, TranslatorConfig
 
 _ATTENTION = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out": "o"}
@@ -82,9 +88,10 @@ class T5(HubFamily):
         }
 
     def write_options(self, config: TranslatorConfig) -> dict[str, Any]:
-        activation = "gelu" if config.activation == "gelu_tanh" else config.activation
+        activation = write_activation(config.activation)
+        gated = "gelu" if config.activation == "gelu_tanh" else activation  # see `read_options`
         return {
-            "feed_forward_proj": f"gated-{activation}" if config.gated else config.activation,
+            "feed_forward_proj": f"gated-{gated}" if config.gated else activation,
             "scale_decoder_outputs": config.output_scale != 1.0,
         }
 

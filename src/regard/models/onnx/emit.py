@@ -62,8 +62,10 @@ def layer(g: Graph, x: str, module: nn.Module | None) -> str:
         case TimeFrequencyConv():
             bands = g.Reshape(x, [0, module.channels, module.bands, -1])
             return g.Reshape(layer(g, bands, module.filters), [0, module.out_channels, -1])
-        case Norm(kind="layer"):
-            return g.LayerNormalization(x, module.gain, module.bias, axis=-1, epsilon=module.eps)
+        case Norm(kind="layer", gain=Tensor() as gain):
+            # onnxruntime 1.31 crashes when it fuses a norm without a bias
+            bias = torch.zeros_like(gain) if module.bias is None else module.bias
+            return g.LayerNormalization(x, gain, bias, axis=-1, epsilon=module.eps)
         case Norm(kind="rms"):
             square = g.ReduceMean(g.Mul(x, x), [-1])
             return g.Mul(g.Div(x, g.Sqrt(g.Add(square, module.eps))), module.gain)

@@ -1,5 +1,6 @@
 """Export of models to ONNX, verified against torch."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,9 +10,10 @@ from torch import nn
 
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier
-from regard.models.config import StackConfig
+from regard.models.config import unimplemented_option
 from regard.models.language import LanguageModel
 from regard.models.onnx import parity, recurrent, transformers
+from regard.models.onnx.graph import Graph
 from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.registry import get_config
@@ -19,14 +21,47 @@ from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 
 TOLERANCE = 1e-4  # on the difference between onnxruntime and torch
-# the graphs of a model, and their comparison with torch
-EXPORTERS: dict[type[nn.Module], tuple[Any, Any]] = {
-    Translator: (transformers.translator_graphs, parity.compare_translator),
-    LanguageModel: (transformers.language_graphs, parity.compare_language),
-    RecurrentTranslator: (recurrent.recurrent_graphs, parity.compare_recurrent),
-    VisionTransformer: (transformers.vision_graphs, parity.compare_vision),
-    Classifier: (transformers.classifier_graphs, parity.compare_classifier),
-    Recogniser: (transformers.recogniser_graphs, parity.compare_recogniser),
+STACK_OPTIONS = (  # those that emit.stack and emit.embedding compute
+    "layers dim heads kv_heads head_dim ffn_dim activation gated norm norm_first final_norm "
+    "eps bias qkv_bias out_bias scale softcap sinks rope_theta rotate_half skip positions "
+    "max_positions scale_embedding embedding_norm segments tied"
+)
+
+
+class Exporter(NamedTuple):
+    """Makes the graphs of a model and compares them with torch; `options` are those it computes
+    beside STACK_OPTIONS."""
+
+    make_graphs: Callable[[Any], list[Graph]]
+    compare: Callable[[Any, parity.Sessions], parity.Differences]
+    options: str
+
+
+EXPORTERS: dict[type[nn.Module], Exporter] = {
+    Translator: Exporter(
+        transformers.translator_graphs,
+        parity.compare_translator,
+        "source_vocab target_vocab decoder_layers shared_embedding output_bias output_scale",
+    ),
+    LanguageModel: Exporter(transformers.language_graphs, parity.compare_language, "vocab window"),
+    RecurrentTranslator: Exporter(
+        recurrent.recurrent_graphs,
+        parity.compare_recurrent,
+        "source_vocab target_vocab cell attention hidden shared_embedding",
+    ),
+    VisionTransformer: Exporter(
+        transformers.vision_graphs,
+        parity.compare_vision,
+        "classes image_size patch_size channels head",
+    ),
+    Classifier: Exporter(
+        transformers.classifier_graphs, parity.compare_classifier, "vocab classes pooling pooler"
+    ),
+    Recogniser: Exporter(
+        transformers.recogniser_graphs,
+        parity.compare_recogniser,
+        "vocab sample_rate n_mels chunk left_chunks cmvn_depth filters",
+    ),
 }
 
 
@@ -58,17 +93,15 @@ def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
     if type(model) not in EXPORTERS:
         known = ", ".join(kind.__name__ for kind in EXPORTERS)
         raise ConfigError(f"model: needs one of {known} to export, got {type(model).__name__}")
-    config = get_config(model)
-    if isinstance(config, StackConfig) and config.relative_bias != "none":
-        raise ConfigError(
-            f"relative_bias: needs none to export, got {config.relative_bias!r}; "
-            "try rotary or other positions"
-        )
-    make_graphs, compare = EXPORTERS[type(model)]
+    exporter = EXPORTERS[type(model)]
+    if refusal := unimplemented_option(get_config(model), f"{STACK_OPTIONS} {exporter.options}"):
+        raise ConfigError(f"{refusal} to export; try a model with this default")
     model = deepcopy(model).cpu().float().eval()  # the caller's model stays unchanged
-    files = [graph.save(Path(folder)) for graph in make_graphs(model)]
+    files = [graph.save(Path(folder)) for graph in exporter.make_graphs(model)]
     with torch.no_grad():
-        differences = compare(model, {file.stem: parity.OnnxSession(file) for file in files})
+        differences = exporter.compare(
+            model, {file.stem: parity.OnnxSession(file) for file in files}
+        )
     for name, difference in differences.items():
         if not difference <= TOLERANCE:
             raise ConfigError(
