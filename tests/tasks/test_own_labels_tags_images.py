@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.costs import cost
+from regard.data.text.word_split import measure_word_split
 from regard.errors import ConfigError, FileError
 from regard.models import Classifier, classifier_tiny
 from regard.tasks import TaggedText, TaggingTask
@@ -251,6 +253,82 @@ def test_the_commands_of_a_tagger(tagger):
     assert "option: needs one of the task tagging" in run_cli(
         "apply", tagger, "x", "-o", "beam=3", code=2
     ).output  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def flag_tagger(tmp_path_factory):
+    """A run by `regard new tags` on commands, whose words begin with - and have . and / inside."""
+    folder = tmp_path_factory.mktemp("flags")
+    rng = random.Random(0)
+    flags = ["--force", "-v", "--dry-run", "--all", "-rf"]
+    rows = []
+    for _ in range(500):
+        flag, file = rng.choice(flags), f"{rng.choice(['src/a', './b', 'c'])}.{rng.choice('xyz')}"
+        verb = rng.choice(["run", "copy", "remove"])
+        row = [(verb, "O"), (flag, "B-FLAG"), (file, "B-FILE"), (",", "O"), ("then", "O")]
+        rows.append(rng.choice([row, [*row, (rng.choice(flags), "B-FLAG"), (".", "O")]]))
+    (folder / "flags.conll").write_text(conll(rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run_cli("new", "tags", "flags.conll")
+        changes = ["steps=60", "layers=1", "dim=32", "heads=2", "warmup=5", "device=cpu"]
+        sets = [word for change in changes for word in ("--set", change)]
+        run_cli("train", "task.toml", "--out", "run", *sets)
+    return folder / "run"
+
+
+def test_texts_are_split_as_the_data_is(flag_tagger, tmp_path):
+    """The F1 of `regard tag` on the test sentences is that of `regard evaluate`."""
+    run = rg.load(flag_tagger, device="cpu")
+    assert run.data.word_split == "edges"
+    examples = run.data.load().examples["test"]
+    (tmp_path / "a.txt").write_text("".join(" ".join(x.tokens) + "\n" for x in examples))
+    run_cli("tag", flag_tagger, tmp_path / "a.txt", "--out", tmp_path / "out.txt")
+    answers = []
+    for line, example in zip(
+        (tmp_path / "out.txt").read_text().splitlines(), examples, strict=True
+    ):
+        words = line.split(" ")
+        assert len(words) == len(example.tokens)
+        pairs = zip(words, example.tokens, strict=True)
+        answers.append(TaggedText((x, word.removeprefix(x)[1:] or "O") for word, x in pairs))
+    references = [TaggedText(zip(*x, strict=True)) for x in examples]
+    scores = run.evaluate("test").scores
+    assert tag_tally(answers, references).scores()["f1"] == scores["f1"] > 0.9
+    recipe = (flag_tagger.parent / "task.toml").read_text()
+    assert 'word_split = "edges"' in recipe
+    assert "it reproduces 100.0% of these words" in recipe
+
+
+def test_words_may_be_given_as_words(flag_tagger, users_view):
+    run = rg.load(flag_tagger, device="cpu")
+    text = "run --force c.x, then -v."
+    words = ["run", "--force", "c.x", ",", "then", "-v", "."]
+    assert [word for word, _ in run.tag([text])[0]] == words
+    (as_they_are,) = run.tag([text], word_split="spaces")
+    assert as_they_are == run.tag([text.split()])[0]
+    assert [word for word, _ in as_they_are] == text.split()
+    line = run_cli("tag", flag_tagger, text, "-o", "word_split=spaces").stdout
+    assert line == f"{as_they_are}\n"
+    error = run_cli("tag", flag_tagger, text, "-o", "word_split=no", code=1).output
+    assert "word_split: needs one of punctuation, edges, sentence, spaces, got 'no'" in error
+    old = replace(run.data, word_split="")  # a run from before the setting
+    assert old.apply(run, [text]) == run.tag([text])
+
+
+def test_the_split_is_measured():
+    def measured(*words):
+        return measure_word_split([(words, ["O"] * len(words))])
+
+    assert measured("It", "rains", ".").name == "punctuation"
+    assert measured("It", "'s", "--all", ".").name == "edges"
+    assert measured("a.b", "...", ":)", "@you", "#x", "!!").name == "edges"
+    assert measured("Dr.", "Ada", "'s", ".").name == "sentence"
+    assert measured("It", "rains.") == ("spaces", 1.0)
+    # the words with a tag decide too, where they are few
+    words, tags = ["the"] * 999 + ["a,"], ["O"] * 999 + ["B-X"]
+    assert measure_word_split([(words, tags)]).name == "spaces"
+    assert measure_word_split([(words, ["O"] * 1000)]).name == "punctuation"
 
 
 def test_mistakes_of_a_tagger_are_sentences_with_tags(tagger):

@@ -90,7 +90,8 @@ tag = _command(
     "tag",
     """Tag the words of texts. Prints one line per text: word/TAG, or the word alone for the tag O.
 
-    A text is split at spaces and around punctuation.
+    A text is split into words as the data of the run is; `-o word_split=spaces` takes words that
+    are separated by spaces as they are.
     """,
 )
 

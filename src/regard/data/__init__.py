@@ -54,6 +54,7 @@ from regard.data.text.tokenizers import (
     WordTokenizer,
     iter_texts,
 )
+from regard.data.text.word_split import split_words
 from regard.data.token_cache import TokenCache, write_token_cache
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ __all__ = [
     "read_tagged_tokens",
     "seeded_generator",
     "speech_preprocessor",
+    "split_words",
     "stdlib_files",
     "train_tokenizer",
     "write_token_cache",

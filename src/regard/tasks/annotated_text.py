@@ -56,6 +56,7 @@ class AnnotatedTextTask(TextTokenizer, Task):
     """
 
     paths: ClassVar[tuple[str, ...]] = (*SPLITS, "tokenizer_file")
+    fitted: ClassVar[dict[str, Any]] = {"names": ()}  # settings that `fit` fills in, unset
 
     train: str
     valid: str = ""
@@ -81,7 +82,7 @@ class AnnotatedTextTask(TextTokenizer, Task):
     def load(self) -> AnnotatedSplits:
         """All splits, read again only when a file has changed."""
         stamps = tuple(file_stamp(path) for path in (self.train, self.valid, self.test))
-        return _load(replace(self, names=()), stamps)
+        return _load(replace(self, **self.fitted), stamps)
 
     def contents(self) -> DataContents:
         """Every example with its split, for `regard data`."""

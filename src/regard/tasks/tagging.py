@@ -1,17 +1,23 @@
 """Token tagging: one tag per word, such as the names in a text (BIO tags) or parts of speech."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from regard.data import LoadReport, TaggedTokens, Tokenizer, read_tagged_tokens
+from regard.data import LoadReport, TaggedTokens, Tokenizer, read_tagged_tokens, split_words
 from regard.data.batches import Encoded
+from regard.data.text.word_split import (
+    WORD_SPLITS,
+    MeasuredSplit,
+    WordSplit,
+    measure_word_split,
+)
+from regard.errors import ConfigError
 from regard.models import ClassifierConfig
 from regard.tasks.annotated_text import (
     MAX_TOKENS,
@@ -26,7 +32,6 @@ from regard.train.losses import Batch, ModelOutputs, label_smoothed_cross_entrop
 from regard.train.metrics.intervals import Tally
 
 OUTSIDE = "O"  # the tag of words outside of any span
-WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # a word, or one punctuation mark
 
 
 class Span(NamedTuple):
@@ -82,6 +87,8 @@ class TaggingTask(AnnotatedTextTask):
 
     Args:
         token_column, tag_column: columns of a CoNLL-like file, from 1; -1 is the last.
+        word_split: how a text to tag is split into words, see `data.split_words`; "" takes the
+            split that best reproduces the words of the data. A run keeps it.
 
     >>> TaggingTask(train="train.conll").verb
     'tag'
@@ -89,9 +96,11 @@ class TaggingTask(AnnotatedTextTask):
 
     objective: ClassVar[str] = "tag"
     verb: ClassVar[str] = "tag"
+    fitted: ClassVar[dict[str, Any]] = {"names": (), "word_split": ""}
 
     token_column: int = 1
     tag_column: int = -1
+    word_split: Literal["", WordSplit] = ""
 
     def read(self, path: str, report: LoadReport) -> Iterator[TaggedTokens]:
         """The sentences of a file."""
@@ -105,6 +114,15 @@ class TaggingTask(AnnotatedTextTask):
     def labels(self, example: TaggedTokens) -> Sequence[str]:
         """The tags."""
         return example.tags
+
+    def fit(self, seed: int) -> "TaggingTask":
+        """With the tags of the data, and the split that reproduces its words."""
+        fitted: Any = super().fit(seed)
+        return fitted if self.word_split else replace(fitted, word_split=self.measure_split().name)
+
+    def measure_split(self) -> MeasuredSplit:
+        """The split that best reproduces the words of the train split."""
+        return measure_word_split(self.load().examples["train"])
 
     def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
         """The model's config with the sizes of the data, for one output per token."""
@@ -143,9 +161,22 @@ class TaggingTask(AnnotatedTextTask):
             tagged[n].extend((word, names[i]) for (word, _), i in zip(piece, best, strict=True))
         return tagged
 
-    def apply(self, run: Any, inputs: Sequence[str | Sequence[str]]) -> list[TaggedText]:
-        """The tags of each input: a list of words, or a text that is split into words."""
-        sentences = [WORD.findall(x) if isinstance(x, str) else list(x) for x in inputs]
+    def apply(
+        self,
+        run: Any,
+        inputs: Sequence[str | Sequence[str]],
+        *,
+        word_split: WordSplit | None = None,
+    ) -> list[TaggedText]:
+        """The tags of each input: a list of words, or a text that is split into words.
+
+        `word_split` is used instead of the run's; "spaces" takes the words of a text as they are.
+        """
+        if word_split is not None and word_split not in WORD_SPLITS:
+            known = ", ".join(WORD_SPLITS)
+            raise ConfigError(f"word_split: needs one of {known}, got {word_split!r}")
+        split = word_split or self.word_split or self.measure_split().name
+        sentences = [split_words(x, split) if isinstance(x, str) else list(x) for x in inputs]
         return self.tag(run.model, run.tokenizer, sentences)
 
 
