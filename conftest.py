@@ -22,6 +22,9 @@ if not os.path.exists("/dev/nvidiactl"):
 
 # `REGARD_SEED` and `REGARD_THREADS` vary what is otherwise fixed; `make slow` runs a variation
 SEED, THREADS = int(os.environ.get("REGARD_SEED", 0)), int(os.environ.get("REGARD_THREADS", 1))
+# commands that tests start, too: OpenMP's threads wait for each other by spinning, so two of them
+# beside another process took 30 times as long as one
+os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
 settings.register_profile(
     "regard", deadline=None, derandomize=SEED == 0, max_examples=30, database=None
 )
