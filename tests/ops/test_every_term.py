@@ -41,7 +41,6 @@ from regard.ops import (
     tiling,
     window,
 )
-from regard.ops.attend import tiled
 from regard.ops.term_registry import TERMS
 from regard.ops.terms import Terms, make_terms, weights_from_scores
 
@@ -99,7 +98,7 @@ def test_each_case_would_notice_its_term_dropped(name):
 
 @each_case
 def test_attention_is_that_of_the_map(name, monkeypatch):
-    monkeypatch.setattr(tiled.row_bands, "__defaults__", (100,))
+    monkeypatch.setattr(tiling, "MAX_SCORES", 100)
     (q, k, v), terms, w, out, lse = case(name)
     assert_close(attention_weights(q, k, **terms), w)
     for backend in ("auto", "reference", "tiled", *(["fused"] if name not in NO_FUSED else [])):
@@ -108,7 +107,7 @@ def test_attention_is_that_of_the_map(name, monkeypatch):
 
 @each_case
 def test_windows_are_cut_from_the_map(name, monkeypatch):
-    monkeypatch.setattr(tiled.row_bands, "__defaults__", (100,))
+    monkeypatch.setattr(tiling, "MAX_SCORES", 100)
     (q, k, _), terms, w, _, lse = case(name)
     assert_close(window(q, k, lse, **terms), w)
     part = {"rows": slice(2, 6), "keys": slice(1, 7)}

@@ -49,13 +49,15 @@ def iter_tiles(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, rang
             yield rows, part
 
 
-def row_bands(queries: int, per_row: int, max_elements: int = MAX_SCORES) -> list[range]:
+def row_bands(queries: int, per_row: int, max_elements: int | None = None) -> list[range]:
     """Split the rows into bands of about `max_elements` numbers, `per_row` numbers in each row.
+
+    None is MAX_SCORES.
 
     >>> row_bands(5, per_row=10, max_elements=20)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
-    height = max(1, max_elements // max(1, per_row))
+    height = max(1, (max_elements or MAX_SCORES) // max(1, per_row))
     return [range(top, min(top + height, queries)) for top in range(0, max(1, queries), height)]
 
 
