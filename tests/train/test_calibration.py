@@ -11,7 +11,7 @@ from regard.train import Calibration, GradedAnswer, calibrate, load_calibration,
 
 def sample_answers(slope: float, offset: float, count: int = 4000) -> list[GradedAnswer]:
     """Answers that are correct with probability sigmoid(slope · score + offset)."""
-    scores = torch.randn(count, dtype=torch.float64)
+    scores = 3.0 * torch.randn(count, dtype=torch.float64) - 1.0  # the fit is on standardised ones
     correct = torch.rand(count) < (slope * scores + offset).sigmoid()
     return [GradedAnswer(s, r) for s, r in zip(scores.tolist(), correct.tolist(), strict=True)]
 
@@ -35,6 +35,16 @@ def test_threshold_flags_incorrect_answers_and_at_most_5_percent_of_correct_ones
     mixed = calibrate(graded + [GradedAnswer(250.0, False)] * 5)
     kept = [not mixed.is_unsure(answer.score) for answer in graded if answer.correct]
     assert sum(kept) / len(kept) >= 0.95
+    # flagged up to the tenth of 200 correct answers, and no further
+    near, far = GradedAnswer(108.5, False), GradedAnswer(115.5, False)
+    both = calibrate([*graded, near, far])
+    assert (both.is_unsure(near.score), both.is_unsure(far.score)) == (True, False)
+
+
+def test_a_higher_score_never_lowers_the_confidence():
+    calibration = calibrate([GradedAnswer(-1.0, True), GradedAnswer(1.0, False)] * 20)
+    assert calibration.slope == 0.0
+    assert calibration.confidence(-1.0) == calibration.confidence(1.0) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("correct", [True, False])

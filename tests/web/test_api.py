@@ -318,6 +318,24 @@ def test_a_full_queue_is_refused_and_one_bad_input_fails_alone():
     worker.close()
 
 
+def test_a_batch_is_never_larger_than_its_limit():
+    worker, release = Worker(max_batch=4), threading.Event()
+    worker.submit("x", [0], lambda inputs: [release.wait(30)])
+    while worker.waiting:
+        threading.Event().wait(0.01)
+    sizes = list[int]()
+
+    def double(inputs):
+        sizes.append(len(inputs))
+        return [2 * x for x in inputs]
+
+    several = [worker.submit("y", range(n), double) for n in (3, 2, 1, 4, 9)]
+    release.set()
+    assert [x.result(10) for x in several] == [[2 * n for n in range(k)] for k in (3, 2, 1, 4, 9)]
+    assert sizes == [4, 2, 4, 9]  # 3 + 1, 2, 4, and a request that is too large goes alone
+    worker.close()
+
+
 def test_a_shutdown_ends_streams_with_an_error_and_one_that_leaves_is_removed():
     app = create_app({"text": text_run()})
     server = app.app.state.server
