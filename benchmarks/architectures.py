@@ -190,7 +190,7 @@ def shorten(reason: str) -> str:
     """A reason without the names and sizes of one model."""
     if "needs a call too" in reason:
         return "name: needs a call too, as the blocks run several times"
-    reason = re.sub(r" in \w+(Model|LM)$|: The size of .*", "", reason)
+    reason = re.sub(r" in \w+(Model|LM)$|: The size of .*| \(relative error.*", "", reason)
     reason = re.sub(r"got (an? )?[\w.]+ (whose|that|without)", r"got one \2", reason)
     reason = re.sub(r"'?\b(encoder|decoder)(\.\d+)?(\.\w+)*\b'?", "it", reason)
     reason = re.sub(r"\([\d, ]+\)", "one shape", reason, count=1)

@@ -9,35 +9,38 @@ the block:
     S.i.self.heads            output of each head, before W_O
     S.i.self.out              what attention adds to the residual stream, after W_O
     S.i.mlp.in, .hidden, .out input, neurons and output of the feed-forward layer
+    S.i.per_layer.in, …       the same of Gemma's second, gated by an embedding of the layer
     S.final_norm              output of the norm after the last block
     logits                    output of the model; `output` where it has no head
 """
 
 import fnmatch
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from regard.errors import LookError
-from regard.inspection.adapters.block_stacks import BlockStack, find_stacks, first_tensor
-from regard.inspection.adapters.module_tracker import (
-    is_cross_attention,
-    uncompiled_modules,
+from regard.inspection.adapters.block_layout import (
+    HEAD_COUNTS,
+    MIXTURE,
+    find_projections,
+    head_count,
+    is_mixture,
+    is_norm,
+    norm_width,
+    parent_path,
+    writes_in_place,
 )
-from regard.nn import Norm
+from regard.inspection.adapters.block_stacks import BlockStack, find_stacks, first_tensor
+from regard.inspection.adapters.module_tracker import uncompiled_modules
 
-ATTENTION = re.compile(r"att(n|ention)", re.IGNORECASE)
 OUTPUT = re.compile(r"(^|_)(o|wo|out|output|dense)(_|$)|c_proj|out_lin", re.IGNORECASE)
-MLP_CHILD = re.compile(r"mlp|moe|ffn?|feed_?forward", re.IGNORECASE)
-MIXTURE = re.compile(r"expert|router|moe", re.IGNORECASE)
+POST_PER_LAYER = re.compile(r"post_per_layer_\w*norm")
 POST_ATTENTION = re.compile(r"post_(self_)?att(n|ention)_(layer_?)?norm")
 POST_MLP = re.compile(r"post_(feed_?forward|mlp|ffn?)_(layer_?)?norm")
-HEAD_COUNTS = ("heads", "num_heads", "n_heads", "num_attention_heads", "n_head")
 
 Read = Callable[[Tensor], Tensor | None]
 
@@ -55,6 +58,7 @@ class ActivationPoint(NamedTuple):
     heads: int | None = None
     block: nn.Module | None = None  # set where the module may get (batch · time, dim), as OPT's
     overwritten: bool = False  # whether the model may change the tensor in place later
+    streams_first: bool = False  # Gemma 3n: (stream, batch, time, dim), read with streams third
 
     def hook(self, function: Read, *, first: bool = False) -> list[RemovableHandle]:
         """Call a function with the activation on every run; what it returns replaces it.
@@ -71,10 +75,14 @@ class ActivationPoint(NamedTuple):
             if x is None:
                 return None
             shaped = x.view(*batch[0], -1) if batch[0] and x.ndim == 2 else x
+            shaped = shaped.movedim(0, 2) if self.streams_first else shaped
             if heads is not None:
                 shaped = shaped.view(*shaped.shape[:-1], heads, -1)
             y = function(shaped)
-            return None if y is None else _replace_first(value, x, y.reshape(x.shape))
+            if y is None:
+                return None
+            y = y.movedim(2, 0) if self.streams_first else y
+            return _replace_first(value, x, y.reshape(x.shape))
 
         def enter_block(block: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
             x = first_tensor(args or kwargs)
@@ -117,7 +125,7 @@ def find_activations(
     ['decoder.embedding', 'decoder.0.residual_in', 'decoder.0.self.in', 'decoder.0.self.heads']
     """
     modules = dict(model.named_modules()) if modules is None else modules
-    stacks = [stack for stack in find_stacks(modules) if _projections(stack.blocks[0])["self"]]
+    stacks = [stack for stack in find_stacks(modules) if find_projections(stack.blocks[0])["self"]]
     points: list[ActivationPoint] = []
     embeddings = _token_embeddings(model, modules)
     for name, stack in zip(_stack_names(model, stacks), stacks, strict=True):
@@ -134,9 +142,9 @@ def find_activations(
             for point in alike:
                 module, around = inside[point.path], block if point.block else None
                 full = f"{path}.{point.path}" if point.path else path
-                place = (f"{name}.{i}.{point.name}", full, module, point.side, point.heads, around)
-                points.append(ActivationPoint(*place, point.overwritten))
-        if (norm := _final_norm(stack.path, modules)) is not None:
+                place = f"{name}.{i}.{point.name}", full, module
+                points.append(ActivationPoint(*place, *point[3:5], around, *point[6:]))
+        if (norm := _final_norm(stack, modules)) is not None:
             points.append(ActivationPoint(f"{name}.final_norm", norm, modules[norm], "out"))
     points.append(ActivationPoint(_output_name(model), "", model, "out"))
     return {point.name: point for point in points}
@@ -203,13 +211,15 @@ def _layout(modules: Mapping[str, nn.Module]) -> tuple:
 
 def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
     """The activations of a block, with names and paths inside it."""
-    projections, modules = _projections(block), dict(block.named_modules())
+    projections, modules = find_projections(block), dict(block.named_modules())
 
     def point(suffix: str, inside: str, side: Any, heads: int | None = None) -> ActivationPoint:
         flattens = block if inside and "." not in inside else None
-        return ActivationPoint(suffix, inside, modules[inside], side, heads, flattens, overwritten)
+        options = heads, flattens, overwritten, has_streams and not inside
+        return ActivationPoint(suffix, inside, modules[inside], side, *options)
 
-    overwritten = _writes_in_place(block)
+    has_streams = any("AltUp" in type(module).__name__ for module in block.children())
+    overwritten = writes_in_place(block)
     norms = [inside for inside, module in modules.items() if is_norm(module)]
     post_mlp = next((n for n in norms if POST_MLP.fullmatch(n)), None)
     # GLM has post_self_attn_layernorm for it, and post_attention_layernorm before the MLP
@@ -225,103 +235,25 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
         writer = [n for n in group if OUTPUT.search(n.rpartition(".")[2])][-1:] or group[-1:]
         writer = writer[0]
         after = post_attention if post_mlp and kind == "self" else None
-        yield point(f"{kind}.in", _parent(group[0]), "in")
-        if (heads := _head_count(block, writer)) is not None:
+        yield point(f"{kind}.in", parent_path(group[0]), "in")
+        if (heads := head_count(block, writer)) is not None:
             yield point(f"{kind}.heads", writer, "in", heads)
         yield point(f"{kind}.out", after or writer, "out")
-    mixture = next((n for n in modules if n and _is_mixture(n, modules)), None)
+    mixture = next((n for n in modules if n and is_mixture(n, modules)), None)
     if mixture is not None:
         yield point("mlp.in", mixture, "in")
         yield point("mlp.out", post_mlp or mixture, "out")
     elif group := projections["mlp"]:
-        yield point("mlp.in", _parent(group[0]), "in")
-        yield point("mlp.hidden", group[-1], "in")
+        yield point("mlp.in", parent_path(group[0]), "in")
+        if not any(MIXTURE.search(name) for name, _ in block.named_children()):
+            yield point("mlp.hidden", group[-1], "in")  # the only part of what is added
         yield point("mlp.out", post_mlp or group[-1], "out")
+    if group := projections["per_layer"]:
+        after = next((n for n in norms if POST_PER_LAYER.fullmatch(n)), group[-1])
+        yield point("per_layer.in", group[0], "in")
+        yield point("per_layer.hidden", group[-1], "in")
+        yield point("per_layer.out", after, "out")
     yield point("residual_out", "", "out")
-
-
-def _projections(block: nn.Module) -> dict[str, list[str]]:
-    """Paths of the linear layers of self-attention, cross-attention and feed-forward, in order."""
-    groups: dict[str, list[str]] = {"self": [], "cross": [], "mlp": []}
-    for path, module in block.named_modules():
-        weight = getattr(module, "weight", None)
-        is_linear = isinstance(weight, Tensor) and weight.ndim == 2
-        if not is_linear or isinstance(module, nn.Embedding) or is_norm(module):
-            continue
-        parents = path.rpartition(".")[0]
-        if not ATTENTION.search(parents):
-            groups["mlp"].append(path)
-        elif any(_crosses(part, block) for part in _prefixes(parents)):
-            groups["cross"].append(path)
-        else:
-            groups["self"].append(path)
-    return groups
-
-
-@cache
-def _source(kind: type) -> str:
-    try:
-        return inspect.getsource(kind.forward)  # pyright: ignore[reportAttributeAccessIssue]
-    except (OSError, TypeError):
-        return "+="  # unknown
-
-
-def _writes_in_place(block: nn.Module) -> bool:
-    """Whether the code of a block changes tensors in place, as Falcon's does."""
-    return bool(re.search(r"[-+*/]= |\.(add|sub|mul|div|copy)_\(", _source(type(block))))
-
-
-def _parent(path: str) -> str:
-    """The module around a linear layer, or the layer itself if that is the block."""
-    return path.rpartition(".")[0] or path
-
-
-def _prefixes(path: str) -> list[str]:
-    parts = path.split(".")
-    return [".".join(parts[: i + 1]) for i in range(len(parts))]
-
-
-def _crosses(path: str, block: nn.Module) -> bool:
-    return is_cross_attention(path, type(block.get_submodule(path)).__name__)
-
-
-def _is_mixture(path: str, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether a child of a block is a feed-forward layer with several experts."""
-    inside = (name for name in modules if name.startswith(f"{path}."))
-    kinds = " ".join((type(modules[path]).__name__, *(n.removeprefix(path) for n in inside)))
-    return "." not in path and bool(MLP_CHILD.search(path) and MIXTURE.search(kinds))
-
-
-def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a layer norm or RMS norm, by its class.
-
-    >>> is_norm(torch.nn.LayerNorm(2)), is_norm(torch.nn.Linear(2, 2))
-    (True, False)
-    """
-    if isinstance(module, Norm):
-        return module.kind != "none"
-    return "norm" in type(module).__name__.lower() and not module._modules
-
-
-def _head_count(block: nn.Module, writer: str) -> int | None:
-    """The number of heads that the input of an output projection consists of."""
-    width = _input_width(block.get_submodule(writer))
-    parts = _prefixes(writer)[:-1]
-    # BERT has the attention beside its output projection
-    beside = [n for n, _ in block.named_modules() if n.rpartition(".")[0] in parts]
-    for path in (*reversed(parts), *beside):
-        module = block.get_submodule(path)
-        for source in (module, getattr(module, "config", None)):
-            for name in HEAD_COUNTS:
-                count = getattr(source, name, None)
-                if isinstance(count, int) and count > 0 and width % count == 0:
-                    return count
-    return None
-
-
-def _input_width(linear: nn.Module) -> int:
-    rows, columns = getattr(linear, "weight").shape  # noqa: B009
-    return rows if type(linear).__name__ == "Conv1D" else columns  # GPT-2 stores the transpose
 
 
 def _stack_names(model: nn.Module, stacks: list[BlockStack]) -> list[str]:
@@ -354,13 +286,15 @@ def _output_name(model: nn.Module) -> str:
     return "output" if is_headless else "logits"
 
 
-def _final_norm(stack: str, modules: Mapping[str, nn.Module]) -> str | None:
-    """The last norm beside a stack, or beside one of its parents."""
-    parent = stack
+def _final_norm(stack: BlockStack, modules: Mapping[str, nn.Module]) -> str | None:
+    """The last norm beside a stack, or beside one of its parents, as wide as those of a block."""
+    block, parent = stack.blocks[0], stack.path
+    widths = {norm_width(m) for m in block.children() if is_norm(m)} - {None}
     while parent:
         parent = parent.rpartition(".")[0]
         children = dict(modules[parent].named_children())
         norms = [name for name, module in children.items() if is_norm(module)]
+        norms = [n for n in norms if not widths or norm_width(children[n]) in (None, *widths)]
         norms = [name for name in norms if not re.search(r"embed|pre_|vocab", name)]
         if norms:
             return f"{parent}.{norms[-1]}" if parent else norms[-1]

@@ -221,7 +221,8 @@ def logit_attribution(
     against = None if against is None else resolve_index("against", against, len(head.weight))
     frozen = head.freeze(end[0, 0])
     direction = frozen.direction(token, against)
-    names, values = ["embedding"], [(stream.state(0)[0, 0].to(direction) @ direction)[None]]
+    first = stream.carried(0, stream.depth) * stream.state(0)[0, 0].to(direction)
+    names, values = ["embedding"], [(first @ direction)[None]]
     if by == "source":
         found = _by_source(stream, batch, position, direction)
     else:
@@ -245,7 +246,8 @@ def _by_input(stream: ResidualStream, by: str, read: str, direction: Tensor) -> 
 
     `read` names what the last matrix of a part reads, (head, value) or (neuron,).
     """
-    parts = dict(part for block in range(stream.depth) for part in stream.block_parts(block))
+    parts = dict(stream.parts(stream.depth))
+    del parts["embedding"]
     totals = torch.cat([*parts.values()]).flatten(1).to(direction) @ direction
     found = dict(zip(parts, totals.split(1), strict=True))
     inputs = {name: stream.activations.get(f"{name}.{read}") for name in parts}
@@ -265,7 +267,7 @@ def _by_input(stream: ResidualStream, by: str, read: str, direction: Tensor) -> 
 
 def _by_source(stream: ResidualStream, batch: int, position: int, direction: Tensor) -> Labelled:
     """Parts by head and attended position: w_ij (v_j W_O) · direction."""
-    for name, out in (part for block in range(stream.depth) for part in stream.block_parts(block)):
+    for name, out in itertools.islice(stream.parts(stream.depth), 1, None):  # without the embedding
         total, heads = out[0, 0].to(direction) @ direction, f"{name}.heads"
         site = stream.site(name)
         if site is None or heads not in stream.activations:

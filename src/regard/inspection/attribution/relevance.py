@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
+from regard.inspection.adapters.block_layout import input_width, is_linear, linear_matrix
 from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.attribution.propagation import (
     Attribution,
@@ -160,13 +161,8 @@ def output_projection(model: nn.Module, site: Site) -> Float[Tensor, "head value
     paths = [f"{site.path}.{name}" for name in _NAMES] + [f"{parent}.{name}" for name in _BESIDE]
     for path in paths:
         module = modules.get(path.removeprefix("."))
-        weight = getattr(module, "weight", None)
-        if not isinstance(weight, Tensor) or weight.ndim != 2:
-            continue
-        if type(module).__name__ != "Conv1D":  # GPT-2's Conv1D stores the transpose of nn.Linear
-            weight = weight.mT
-        if weight.shape[0] == width:
-            return weight.detach().unflatten(0, (site.heads, -1))
+        if module is not None and is_linear(module) and input_width(module) == width:
+            return linear_matrix(module, site.v).unflatten(0, (site.heads, -1))
     raise LookError(
         f"site: needs an output projection with a known name, got none at {site.path!r}; "
         "try the weight itself, (head, value, dim)"

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -13,9 +14,9 @@ from regard.errors import LookError
 from regard.inspection.adapters.activation_points import (
     ActivationPoint,
     find_activations,
-    is_norm,
     match_activations,
 )
+from regard.inspection.adapters.block_layout import is_norm, linear_matrix
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
 from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
@@ -28,7 +29,7 @@ from regard.ops.terms import upcast
 
 By = Literal["part", "head"]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the sum, relative; half precision 3e-2
-MODULES = ("self", "cross", "mlp")
+MODULES = ("self", "cross", "mlp", "per_layer")
 INNER = ("heads", "hidden")
 
 
@@ -51,7 +52,7 @@ class ResidualStream:
     stack: str
     points: dict[str, ActivationPoint]
     sight: Sight  # activations of the stack, and attentions that match `at`
-    _factors: dict[int, dict[str, float]] = field(default_factory=dict)
+    _factors: dict[int, dict[str, float]] = field(default_factory=dict)  # "in": of the state before
     _post_norms: dict[str, FrozenNorm | None] = field(default_factory=dict)
 
     @property
@@ -79,17 +80,24 @@ class ResidualStream:
 
     def parts(self, depth: int, *, by: By = "part") -> Iterator[tuple[str, Tensor]]:
         """The parts of the residual stream before block `depth`; their sum is `state(depth)`."""
-        yield "embedding", self.state(0)
+        yield "embedding", _scaled(self.state(0), self.carried(0, depth))
         for block in range(depth):
-            yield from self.block_parts(block, by=by)
+            factor = self.carried(block + 1, depth)
+            for name, part in self.block_parts(block, by=by):
+                yield name, _scaled(part, factor)
+
+    def carried(self, start: int, end: int) -> float:
+        """The factor of `state(start)` in `state(end)`; 1 in most models."""
+        return prod(self._block_factors(block)["in"] for block in range(start, end))
 
     def block_parts(self, block: int, *, by: By = "part") -> Iterator[tuple[str, Tensor]]:
         """What each part of one block added."""
         prefix = f"{self.stack}.{block}"
         for module, factor in self._block_factors(block).items():
+            if module == "in":
+                continue
             name = f"{prefix}.{module}"
-            out = self.activations[f"{name}.out"].detach()
-            out = out if factor == 1 else factor * out
+            out = _scaled(self.activations[f"{name}.out"].detach(), factor)
             if by == "head" and f"{name}.heads" in self.activations:
                 pieces = self._head_outputs(name)
                 yield from ((f"{name} head {h}", factor * x) for h, x in enumerate(pieces))
@@ -106,21 +114,29 @@ class ResidualStream:
         prefix = f"{self.stack}.{block}"
         names = [m for m in MODULES if f"{prefix}.{m}.out" in self.activations]
         outs = [upcast(self.activations[f"{prefix}.{m}.out"].detach()) for m in names]
-        before, after = (self.activations[f"{prefix}.residual_{s}"].detach() for s in ("in", "out"))
-        change = upcast(after) - upcast(before)
-        factors = [1.0] * len(names)
-        if not _is_close(sum(outs), change, after):
-            columns = torch.stack([x.flatten() for x in outs], 1).double()
-            solution = torch.linalg.lstsq(columns, change.flatten()[:, None].double()).solution
-            factors = solution[:, 0].tolist()
-            total = sum(f * x for f, x in zip(factors, outs, strict=True))
-            if not outs or not _is_close(total, change, after):
-                raise LookError(
-                    "model: needs blocks that add their parts to the residual stream, got "
-                    f"{prefix} whose parts do not sum up (a norm after the sum, as in BERT)"
-                )
-        self._factors[block] = dict(zip(names, factors, strict=True))
-        return self._factors[block]
+        before, after = (
+            upcast(self.activations[f"{prefix}.residual_{s}"].detach()) for s in ("in", "out")
+        )
+        if outs and after.shape != outs[0].shape:
+            raise LookError(
+                "model: needs one residual stream to be split into parts, got states "
+                f"{tuple(after.shape[2:])} of parallel streams per token"
+            )
+        for carry in (1.0, *self._scales(block)):
+            factors = _sum_factors(outs, after - carry * before, after)
+            if factors is not None:
+                self._factors[block] = dict(zip(names, factors, strict=True), **{"in": carry})
+                return self._factors[block]
+        raise LookError(
+            "model: needs blocks that add their parts to the residual stream, got "
+            f"{prefix} whose parts do not sum up (a norm after the sum, as in BERT)"
+        )
+
+    def _scales(self, block: int) -> list[float]:
+        """Single numbers of a block itself, as that which Gemma 4 multiplies its output by."""
+        module = self.points[f"{self.stack}.{block}.residual_in"].module
+        numbers = {**module._parameters, **module._buffers}.values()
+        return [float(x) for x in numbers if x is not None and x.numel() == 1]
 
     def _unit_factors(self) -> dict[int, dict[str, float]]:
         """Factors of 1 for the blocks that are plain sums, compared all at once."""
@@ -133,15 +149,19 @@ class ResidualStream:
             torch.stack([self.activations[f"{p}.{s}"] for p in prefixes]).detach().flatten(1)
             for s in suffixes
         )
+        if any(x.shape != after.shape for x in outs):
+            return {}
         error = sum((upcast(x) for x in outs), upcast(before)) - upcast(after)
         allowed = TOLERANCE.get(after.dtype, 3e-2) * after.abs().amax(1)
         close = (error.abs().amax(1) <= allowed).tolist()
+        names.append("in")
         return {block: dict.fromkeys(names, 1.0) for block, ok in enumerate(close) if ok}
 
     def factor(self, name: str) -> float:
-        """The factor of a part, such as "decoder.3.mlp", in the sum; 1 in most models."""
+        """The factor of a part, such as "decoder.3.mlp", in the last state; 1 in most models."""
         block, module = name.removeprefix(f"{self.stack}.").split(".")
-        return self._block_factors(int(block))[module]
+        later = self.carried(int(block) + 1, self.depth)
+        return later * self._block_factors(int(block))[module]
 
     def site(self, name: str) -> Site | None:
         """The recorded attention of a part, such as "decoder.3.self"."""
@@ -161,11 +181,7 @@ class ResidualStream:
 
     def writer_weight(self, name: str) -> Tensor:
         """The matrix after an activation, (input, dim): W_O, or the last one of an MLP."""
-        linear = self.points[name].module
-        weight = linear.weight
-        assert isinstance(weight, Tensor)
-        weight = weight.detach()
-        return weight if type(linear).__name__ == "Conv1D" else weight.mT
+        return linear_matrix(self.points[name].module, self.activations[name])
 
     def post_norm(self, name: str) -> FrozenNorm | None:
         """The norm between a part and the residual stream, frozen; None in most models."""
@@ -247,6 +263,21 @@ def record_stream(
                 contexts.callback(hook.remove)
         run_model(model, inputs)
     return ResidualStream(model, chosen, points, sight)
+
+
+def _sum_factors(outs: list[Tensor], change: Tensor, after: Tensor) -> list[float] | None:
+    """Factors with change = Σ factor · out: all 1, or by least squares; None if there are none."""
+    if not outs or _is_close(sum(outs), change, after):
+        return [1.0] * len(outs) if outs else None
+    columns = torch.stack([x.flatten() for x in outs], 1).double()
+    solution = torch.linalg.lstsq(columns, change.flatten()[:, None].double()).solution
+    factors = solution[:, 0].tolist()
+    total = sum(f * x for f, x in zip(factors, outs, strict=True))
+    return factors if _is_close(total, change, after) else None
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else factor * x
 
 
 def _is_close(total: Any, change: Tensor, after: Tensor) -> bool:

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError
-from regard.inspection.adapters.activation_points import find_activations, is_norm
+from regard.inspection.adapters.activation_points import find_activations
+from regard.inspection.adapters.block_layout import is_norm
 from regard.inspection.adapters.block_stacks import first_tensor
 from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
 from regard.inspection.attribution.residual_parts import By, ResidualStream, record_stream

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import LookError
+from regard.inspection.adapters.block_layout import is_linear, linear_matrix
 from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
 from regard.inspection.attribution.residual_parts import ResidualStream
 from regard.nn import Readout
@@ -77,15 +78,16 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
     model = stream.model
     point = stream.points.get(f"{stream.stack}.final_norm")
     norm = None if point is None or point.name not in stream.activations else point.module
-    weight, bias = _head(model)
-    softcap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
     end, logits = stream.state(stream.depth), stream.logits.detach().float()
+    weight, bias = _head(model, end)
+    softcap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
     if weight.shape[1] != end.shape[-1]:
         raise LookError(
             f"model: needs a head as wide as its last state, {end.shape[-1]}, got one of "
             f"{weight.shape[1]}"
         )
     allowed = 3e-2 if weight.dtype in (torch.float16, torch.bfloat16) else TOLERANCE
+    errors = []
     for final in (norm, None):
         head = Unembedding(final, weight, bias, 1.0, softcap)
         lens = head.logits(end).float()
@@ -94,15 +96,17 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
         if softcap is None and bias is None:  # Cohere, Granite and T5 scale their logits
             factor = float((lens * logits).sum() / lens.square().sum())
             head, lens = replace(head, factor=factor), factor * lens
-        if (lens - logits).abs().max() < allowed * logits.abs().max():
+        errors.append(float((lens - logits).abs().max() / logits.abs().max().clamp(min=1e-30)))
+        if errors[-1] < allowed:
             return head
+    size = f" (relative error {min(errors):.2g})" if errors else ""
     raise LookError(
         f"model: needs logits that are W norm(x) of its last state, got a {type(model).__name__} "
-        "whose head computes something else"
+        f"whose head computes something else{size}"
     )
 
 
-def _head(model: nn.Module) -> tuple[Tensor, Tensor | None]:
+def _head(model: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of the head."""
     readout = getattr(model, "readout", None)
     if isinstance(readout, Readout):
@@ -111,10 +115,9 @@ def _head(model: nn.Module) -> tuple[Tensor, Tensor | None]:
         return (tied if readout.weight is None else readout.weight), readout.bias
     get: Callable[[], nn.Module | None] = getattr(model, "get_output_embeddings", lambda: None)
     head = get() or getattr(model, "head", None) or getattr(model, "classifier", None)
-    weight = getattr(head, "weight", None)
-    if not isinstance(weight, Tensor) or weight.ndim != 2:
+    if not isinstance(head, nn.Module) or not (is_linear(head) or isinstance(head, nn.Embedding)):
         raise LookError(
             f"model: needs a linear head over a vocabulary, got {type(model).__name__} without; "
             "try the model class with a language-modelling head"
         )
-    return weight, getattr(head, "bias", None)
+    return linear_matrix(head, like).mT, getattr(head, "bias", None)

@@ -88,11 +88,11 @@ class Activations(Mapping[str, Tensor]):
         >>> sight.activations.residual_mid("decoder.0").shape
         torch.Size([1, 3, 256])
         """
-        parts = [self[f"{block}.{name}.out"] for name in ("self", "cross", "mlp")
-                 if name != "cross" or f"{block}.cross.out" in self]  # fmt: skip
-        middle = self[f"{block}.residual_in"] + sum(parts[:-1], torch.zeros(()).to(parts[0]))
+        rare = [name for name in ("cross", "per_layer") if f"{block}.{name}.out" in self]
+        added = {name: self[f"{block}.{name}.out"] for name in ("self", "mlp", *rare)}
+        middle = self[f"{block}.residual_in"] + added.pop("self") + added.pop("cross", 0)
         end = self[f"{block}.residual_out"]
-        error = (middle + parts[-1] - end).abs().max() / end.abs().max()
+        error = (sum(added.values(), middle) - end).abs().max() / end.abs().max()
         if not error < ADDITIVE_TOLERANCE * torch.finfo(end.dtype).eps:
             raise LookError(
                 f"block: needs one whose parts add up to its output, got {block} with a relative "
