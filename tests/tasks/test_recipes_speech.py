@@ -20,12 +20,14 @@ from regard.data import (
     Morse,
     SpeechAugmentation,
     SpeechManifest,
+    Tokenizer,
     augment_log_mel,
+    normalize_text,
     seeded_generator,
     speech_preprocessor,
 )
 from regard.data.audio import speech_batches as speech_module
-from regard.data.audio.audio_batches import SORT_WINDOW
+from regard.data.audio.audio_batches import SORT_WINDOW, label_batch
 from regard.data.audio.augmentation import add_white_noise
 from regard.data.audio.morse.channel import render_keyings
 from regard.data.audio.speech_batches import speech_batches
@@ -312,6 +314,35 @@ def test_units_of_transcripts(recordings, kind):
     data = SpeechTask(folder=str(recordings), sample_rate=8000, tokenizer_type=kind, vocab_size=300)
     words = data.tokenizer(0)
     assert words.decode(words.encode("cab")) == "cab"
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "unigram"])
+@pytest.mark.parametrize("texts", [["seven", "three"], ["seven three", "three seven"], ["7", "3"]])
+def test_words_of_a_transcript_are_not_joined(tmp_path, kind, texts):
+    """A word has the same labels wherever it stands, so that those of two words are two words."""
+    for n in range(40):
+        soundfile.write(tmp_path / f"{n}.wav", tone("ab"), 8000)
+    lines = "".join(f"{n}.wav\t{texts[n % 2]}\n" for n in range(40))
+    (tmp_path / "manifest.tsv").write_text(lines)
+    data = SpeechTask(folder=str(tmp_path), sample_rate=8000, tokenizer_type=kind, vocab_size=300)
+    data.tokenizer(0).save(tmp_path)
+    words = Tokenizer.load(tmp_path)
+    one, two = " ".join(texts).split()[:2]
+    joined = [label_batch([word], words)["target"][0].tolist() for word in (one, two, one)]
+    assert words.decode(sum(joined, [])).strip() == f"{one} {two} {one}"
+    assert sum(joined, []) == label_batch([f"{one} {two} {one}"], words)["target"][0].tolist()
+    config = train.TrainConfig(steps=1, batch_size=2, device="cpu")
+    batch = next(iter(data.batches(words, config)))
+    trained = [
+        row[:n].tolist() for row, n in zip(batch["target"], batch["target_lengths"], strict=True)
+    ]
+    assert all(row in [words.encode_input(text) for text in texts] for row in trained)
+
+
+def test_a_script_without_spaces_gets_none():
+    assert normalize_text("你好", ("leading_space",)) == "你好"
+    assert normalize_text("", ("leading_space",)) == ""
+    assert normalize_text(" a b", ("leading_space",)) == " a b"
 
 
 def test_one_manifest_is_split_by_the_names_of_the_files(recordings):

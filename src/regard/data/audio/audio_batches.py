@@ -85,6 +85,6 @@ def label_batch(
 ) -> Batch:
     """Padded labels of texts, with their lengths."""
     # as tensors: an empty list has no dtype
-    labels = (torch.tensor(tokenizer.encode(text), dtype=torch.long) for text in texts)
+    labels = (torch.tensor(tokenizer.encode_input(text), dtype=torch.long) for text in texts)
     batch = collate([{"target": row} for row in labels], tokenizer.pad_id)
     return {name: x.to(device) for name, x in batch.items()}

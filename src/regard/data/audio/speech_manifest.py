@@ -112,7 +112,7 @@ class SpeechManifest:
         kept.report, kept.entries = deepcopy(self.report), {split: [] for split in SPLITS}
         for split, entries in self.entries.items():
             for entry in entries:
-                labels = tokenizer.encode(entry.text)
+                labels = tokenizer.encode_input(entry.text)
                 needed = len(labels) + sum(a == b for a, b in pairwise(labels))
                 seconds = entry.seconds / (speed if split == "train" else 1) + PAD_SECONDS
                 if needed < int(seconds * FRAMES_PER_SECOND):
@@ -265,7 +265,7 @@ def speech_preprocessor(
         wave = normalize_recording(example.wave, example.rate, dither=dither)
         return {
             "frames": log_mel(wave, example.rate, n_mels=mels),
-            "target": tokenizer.encode(example.text),
+            "target": tokenizer.encode_input(example.text),
         }
 
     return encode

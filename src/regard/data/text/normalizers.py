@@ -1,10 +1,12 @@
 """Text normalisation, applied to training text and to input alike."""
 
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
 from regard.errors import ConfigError
 
+UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # scripts whose words are not spaced
 _SIGNS = str.maketrans(
     {
         **dict.fromkeys("‐‑‒–—―−⁃", "-"),
@@ -23,13 +25,23 @@ def _typography(text: str) -> str:
     return " ".join(text.split())
 
 
-NORMALIZERS: dict[str, Callable[[str], str]] = {"typography": _typography, "lower": str.lower}
+def _leading_space(text: str) -> str:
+    """The text after a space, so that its first word is the same token as within a text."""
+    return re.sub(rf"\A(?=\S)(?![{UNSPACED}])", " ", text)
+
+
+NORMALIZERS: dict[str, Callable[[str], str]] = {
+    "typography": _typography,
+    "lower": str.lower,
+    "leading_space": _leading_space,
+}
 
 
 def normalize_text(text: str, steps: Sequence[str]) -> str:
     """Apply the named normalizers in order.
 
-    "typography" is NFKC with ASCII quotes and dashes and single spaces; "lower" is lower case.
+    "typography" is NFKC with ASCII quotes and dashes and single spaces; "lower" is lower case;
+    "leading_space" puts a space before the first word, unless its script has none.
 
     >>> normalize_text("3:05\u202fPM – ５ km", ("typography", "lower"))
     '3:05 pm - 5 km'

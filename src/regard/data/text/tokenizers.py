@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from regard.data.text.normalizers import check_normalizers, normalize_text
+from regard.data.text.normalizers import UNSPACED, check_normalizers, normalize_text
 from regard.data.text.tokenizer_file import read_tokenizer, write_tokenizer
 from regard.errors import ConfigError, FileError, suggestion
 
@@ -321,8 +321,7 @@ def _word_splitter(max_digits: int):
 
     Chinese, Japanese and Korean are split by character; the last branch matches any character.
     """
-    alone = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-    word = rf"(?:(?![{alone}])[^\W\d_])+"
+    word = rf"(?:(?![{UNSPACED}])[^\W\d_])+"
     return re.compile(rf"\s?{word}|\d{{1,{max_digits}}}|\s?[^\w\s]|.", re.DOTALL).findall
 
 

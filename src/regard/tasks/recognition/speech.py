@@ -13,6 +13,7 @@ from regard.data import (
     Split,
     Tokenizer,
     TokenizerType,
+    normalize_text,
     train_tokenizer,
 )
 from regard.data.audio.peak_normalization import DITHER
@@ -30,6 +31,8 @@ from regard.tasks.registry import task
 from regard.tasks.text_tokenizer import encode_train_split
 from regard.train.config import TrainConfig
 from regard.train.device import select_device
+
+SPACED_TYPES = ("words", "bpe", "unigram")  # tokenizers whose words have their leading space
 
 
 @task("speech")
@@ -129,7 +132,12 @@ class SpeechTask(AudioTask):
         if not texts:
             reasons = self.source().report.summary or "empty manifest"
             raise FileError(f"{self.folder}: needs recordings to train on, got none: {reasons}")
-        return train_tokenizer(self.tokenizer_type, texts, self.vocab_size)
+        # a word is one label, wherever it stands: with its space, which joins it to the one before
+        steps = ("leading_space",) if self.tokenizer_type in SPACED_TYPES else ()
+        texts = [normalize_text(text, steps) for text in texts]
+        tokenizer = train_tokenizer(self.tokenizer_type, texts, self.vocab_size)
+        tokenizer.normalizers = steps
+        return tokenizer
 
     def resolve(self, model: RecogniserConfig, tokenizer: Tokenizer) -> RecogniserConfig:
         """The model's config with the vocabulary and features of the data."""
