@@ -14,8 +14,11 @@ def running(app: Any) -> Iterator[str]:
     """The address of an application of `create_app` while a uvicorn serves it."""
     import uvicorn
 
-    config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    from regard.web.connections import server_config
+
+    server = uvicorn.Server(
+        server_config(app, port=0, log_level="error", timeout_graceful_shutdown=1)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_until(lambda: server.started or not thread.is_alive())

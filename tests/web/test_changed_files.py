@@ -1,4 +1,4 @@
-"""A model that is open stays whole whatever happens to its files, which are read anew as a whole."""
+"""An open model stays whole whatever happens to its files, which are read anew as a whole."""
 
 import json
 import shutil

@@ -55,12 +55,13 @@ def serve(
 
     from regard.cli.look import silence_transformers
     from regard.errors import ConfigError
-    from regard.web.api import create_app, serve_app
+    from regard.web.api import create_app
+    from regard.web.connections import serve_app
     from regard.web.explorer.catalog import Catalog, default_names
     from regard.web.explorer.explorer import Explorer
-    from regard.web.gate import LOOPBACK
+    from regard.web.gate import EVERY_ADDRESS, LOOPBACK
 
-    is_loopback = host in ("127.0.0.1", "localhost", "::1")
+    is_loopback = host in LOOPBACK
     if not is_loopback and not token:
         raise ConfigError(f"token: needs one to listen beyond loopback, on {host}, got none")
     if api and not names:
@@ -79,10 +80,12 @@ def serve(
     with silence_transformers():
         # an API for the runs that are named; the others are opened when the page asks for them
         served = {x.name: catalog.run(x.name) for x in catalog.named if names and x.kind == "run"}
-    hosts = LOOPBACK if is_loopback else (*LOOPBACK, host)
+    name = socket.gethostname()
+    hosts = LOOPBACK if is_loopback else (*LOOPBACK, host, name, f"{name}.local")
     explorer = None if api else Explorer(catalog, threads=threads)
     app = create_app(served, hosts=hosts, token=token, explorer=explorer)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    shown = name if host in EVERY_ADDRESS else f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{port}"
     page = f"{address}/{f'#token={token}' if token else ''}"
     lines = [] if api else [f"{page} is the explorer"]
     lines += [f"{address}: {', '.join(app.paths)}"] if app.paths else []

@@ -4,28 +4,26 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-import uvicorn
-from fastapi import FastAPI, Query, Request, WebSocket, WebSocketDisconnect
+from fastapi import FastAPI, Query, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from regard.data import Resampler
-from regard.decode import Sampling, Transcriber
+from regard.decode import Sampling
 from regard.errors import ConfigError, RegardError
 from regard.runs import Run
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.routes import add_explorer
 from regard.web.explorer.static_files import page_files
-from regard.web.gate import LOOPBACK, BodyTooLarge, Gate
+from regard.web.gate import LOOPBACK, Gate
 from regard.web.jobs import Job, failure_text
+from regard.web.live import LiveRecordings
 from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, add_own_tasks
 from regard.web.server import Server
 from regard.web.temporary_file import temporary_path
@@ -34,6 +32,7 @@ from regard.web.worker import Busy, Worker
 MAX_NEW_TOKENS = 4096
 Seed = Annotated[int | None, Field(ge=0, lt=1 << 62)]
 RETRY_SECONDS = "1"
+CLOSE_SECONDS = 2.0  # to wait for the step in progress at a shutdown
 
 
 class TranslateRequest(ApiRequest):
@@ -82,7 +81,7 @@ def create_app(
 
     Args:
         runs: open runs by the name that requests use.
-        hosts: allowed Host headers.
+        hosts: allowed Host headers; with 0.0.0.0 or :: every numeric address.
         token: required of every request; None requires none.
         worker: that computes; a new one by default.
         explorer: of the page at /; None serves no page.
@@ -96,7 +95,7 @@ def create_app(
         if explorer is not None:
             server.worker.submit_job(Job(), explorer.warm_up)
         yield
-        server.worker.close()
+        await asyncio.to_thread(server.worker.close, CLOSE_SECONDS)
 
     # without FastAPI's pages, which load scripts from a CDN; /openapi.json describes the API
     app = FastAPI(
@@ -106,11 +105,12 @@ def create_app(
     _add_errors(app)
     _add_counters(app, server)
     _add_text(app, server)
-    _add_files(app, server)
+    recordings = LiveRecordings(server.worker)
+    _add_files(app, server, recordings)
     _add_completions(app, server)
     add_own_tasks(app, server)
     if explorer is not None:
-        add_explorer(app, explorer, server.worker)
+        add_explorer(app, explorer, server.worker, recordings)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
@@ -130,27 +130,6 @@ def create_app(
     return Gate(app, paths=list(paths), hosts=hosts, token=token, open_paths=pages)
 
 
-def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve an application of `create_app` until Ctrl-C, which answers what waits with 503.
-
-    >>> serve_app(create_app({}))
-    Traceback (most recent call last):
-        ...
-    regard.errors.ConfigError: runs: need one or more with a task, got none
-    """
-
-    class StoppingServer(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            app.app.state.server.worker.stop()  # streams would hold their connections open
-            super().handle_exit(sig, frame)
-
-    config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5
-    )
-    with suppress(KeyboardInterrupt):  # raised again by uvicorn, after the shutdown
-        StoppingServer(config).run()
-
-
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Busy)
     async def busy(request: Request, error: Busy) -> JSONResponse:
@@ -160,11 +139,7 @@ def _add_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: RegardError) -> JSONResponse:
         return _error(request, error, 400)
 
-    @app.exception_handler(BodyTooLarge)
-    async def too_large(request: Request, error: BodyTooLarge) -> JSONResponse:
-        return _error(request, error, 413)
-
-    @app.exception_handler(HTTPException)  # no such path, a body that is no JSON
+    @app.exception_handler(HTTPException)  # no such path, no JSON, a body too large or slow
     async def refused_by_framework(request: Request, error: HTTPException) -> JSONResponse:
         return _error(request, error.detail, error.status_code, error.headers)
 
@@ -316,7 +291,7 @@ def _event(data: Any) -> str:
     return f"data: {data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)}\n\n"
 
 
-def _add_files(app: FastAPI, server: Server) -> None:
+def _add_files(app: FastAPI, server: Server, recordings: LiveRecordings) -> None:
     @app.post("/classify")
     async def classify(
         request: Request,
@@ -355,33 +330,11 @@ def _add_files(app: FastAPI, server: Server) -> None:
     @app.websocket("/transcribe/stream")
     async def live(socket: WebSocket, model: str | None = None, rate: int | None = None) -> None:
         """16-bit little-endian samples in binary messages; a text message ends the stream."""
-        await socket.accept()
-        try:
-            name, run = await server.open("/transcribe", model)
-            transcriber = Transcriber(run.model, run.tokenizer)
-            resample = None
-            if rate is not None and rate != transcriber.sample_rate:
-                resample = Resampler(rate, transcriber.sample_rate)
 
-            def push(chunks: list[Any]) -> list[str]:
-                waves = [torch.frombuffer(bytearray(c), dtype=torch.int16) / 32768 for c in chunks]
-                return [transcriber.push(w if resample is None else resample(w)) for w in waves]
+        async def find_run() -> Run:
+            return (await server.open("/transcribe", model))[1]
 
-            key, pending = ("live", id(socket)), b""
-            while (message := await socket.receive()).get("bytes"):
-                pending += message["bytes"]
-                even, pending = pending[: len(pending) // 2 * 2], pending[len(pending) // 2 * 2 :]
-                (text,) = await server.compute(key, [even], push)
-                await socket.send_json({"text": text, "partial": transcriber.partial_text})
-            if message["type"] == "websocket.receive":
-                (text,) = await server.compute(key, [None], lambda _: [transcriber.finish()])
-                await socket.send_json({"text": text, "partial": ""})
-                await socket.close()
-        except WebSocketDisconnect:
-            return
-        except RegardError as error:
-            await socket.send_json({"error": str(error)})
-            await socket.close(1008)
+        await recordings.transcribe(socket, find_run, rate)
 
 
 @asynccontextmanager

@@ -1,21 +1,26 @@
-"""The gate in front of the server: host, origin, token and size of every request."""
+"""The gate in front of the server: host, origin, token, size and time of every request."""
 
+import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
+
 MAX_BODY, MAX_JSON = 64 << 20, 8 << 20  # bytes of a file and of any other body
+BODY_SECONDS, BODY_RATE = 20.0, 64 << 10  # for a body, and one second more per so many bytes
 # their bodies are files, or what a page has to save
 FILE_PATHS = ("/classify", "/transcribe", "/explore/upload", "/explore/offline")
 PAGE_HEADER = "x-regard"  # sent by the page with every request; no other origin may add it
 SUBPROTOCOL = "regard"  # of WebSockets; the page offers its token beside it, in hexadecimal
 TOKEN_SUBPROTOCOL = "regard.token."
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+CLOSE = (b"connection", b"close")  # where what follows may be no request
+EVERY_ADDRESS = {"0.0.0.0", "::"}  # to listen on
 
 
 class Gate:
@@ -23,12 +28,14 @@ class Gate:
 
     The Host header has to name this server, which stops DNS rebinding; a request that changes
     something may not come from another origin; beyond loopback a token is required; bodies are
-    bounded. (Starlette's BaseHTTPMiddleware would hide disconnects and skip WebSockets.)
+    bounded in size and time. (Starlette's BaseHTTPMiddleware would hide disconnects and skip
+    WebSockets.)
 
     Args:
         app: the application behind it.
         paths: that it serves runs at.
-        hosts: allowed Host headers, without port.
+        hosts: allowed Host headers, without port. With 0.0.0.0 or ::, which listen on every address
+            of the machine, every numeric address too: no DNS name can rebind to be one.
         token: required as `Authorization: Bearer …` or, since a browser cannot set headers of
             a WebSocket, as one of its subprotocols; None requires none.
         max_body: bytes of a body that is a file; of others at most MAX_JSON.
@@ -46,7 +53,8 @@ class Gate:
         open_paths: Collection[str] = (),
     ):
         self.app, self.paths, self.open_paths = app, tuple(paths), frozenset(open_paths)
-        self.hosts, self.token, self.max_body = tuple(hosts), token, max_body
+        self.hosts = {host.lower() for host in hosts}
+        self.token, self.max_body = token, max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -54,22 +62,30 @@ class Gate:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        body = _Body(receive, self._limit(scope))
         if scope["type"] == "http":
-            send = _after(body.drain, send)
+            body = _Body(receive, self._limit(scope))
+            receive, send = body, _after(body, send)
         if refusal := self._refusal(scope, headers):
             return await _refuse(scope, send, *refusal)
-        return await self.app(scope, body, send)
+        return await self.app(scope, receive, send)
 
     def _limit(self, scope: Scope) -> int:
         return self.max_body if scope["path"] in FILE_PATHS else min(self.max_body, MAX_JSON)
 
+    def _is_own(self, name: str) -> bool:
+        if name.startswith("[") and name.endswith("]"):
+            name = name[1:-1] if ":" in name else ""
+        return name in self.hosts or bool(self.hosts & EVERY_ADDRESS and _is_address(name))
+
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """Status and reason, or None if the request may pass."""
+        if {"content-length", "transfer-encoding"} <= headers.keys():  # request smuggling
+            return 400, "transfer-encoding: needs a request without content-length, got both"
         host = headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if name not in self.hosts:
-            return 421, f"host: needs one of {', '.join(self.hosts)}, got {name[:80]!r}"
+        if not self._is_own(name.lower()):
+            known = ", ".join(sorted(self.hosts))
+            return 421, f"host: needs one of {known}, got {name[:80]!r}; try --host of that name"
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             return 403, f"origin: needs to be this server, got {origin[:80]!r}"
@@ -88,6 +104,13 @@ class Gate:
         return None
 
 
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ip_address(name))
+    except ValueError:
+        return False
+
+
 def _given_token(scope: Scope, headers: dict[str, str]) -> str:
     """The token of a request; never from its URL, which servers and proxies log."""
     if "authorization" in headers or scope["type"] != "websocket":
@@ -99,38 +122,48 @@ def _given_token(scope: Scope, headers: dict[str, str]) -> str:
     return ""
 
 
-class BodyTooLarge(Exception):  # noqa: N818
-    """A body without a declared length grew beyond the limit."""
-
-
 class _Body:
-    """The messages of a request, up to a number of bytes."""
+    """The messages of a request, up to a number of bytes, and of seconds."""
 
     def __init__(self, receive: Receive, limit: int):
         self.receive, self.limit, self.size, self.is_complete = receive, limit, 0, False
+        self.started = asyncio.get_running_loop().time()
 
-    async def __call__(self) -> dict[str, Any]:
-        message = await self.receive()
+    async def __call__(self) -> Message:
+        if self.is_complete:  # waits for the client to leave
+            return await self.receive()
+        seconds = BODY_SECONDS + self.size / BODY_RATE
+        try:
+            async with asyncio.timeout_at(self.started + seconds):
+                message = await self.receive()
+        except TimeoutError:
+            got = f"body: needs to be sent within {seconds:.0f} seconds, got {self.size} bytes"
+            raise HTTPException(408, got) from None
         self.size += len(message.get("body", b""))
         self.is_complete = not message.get("more_body", False)
         if self.size > self.limit:
-            raise BodyTooLarge(f"body: needs at most {self.limit} bytes, got more")
+            raise HTTPException(413, f"body: needs at most {self.limit} bytes, got more")
         return message
 
     async def drain(self) -> None:
         """Read what the application left: closing a connection with unread data resets it."""
         end = self.size + MAX_BODY
         while not self.is_complete and self.size < end:
-            with suppress(BodyTooLarge):
+            try:
                 await self()
+            except HTTPException as error:
+                if error.status_code == 408:
+                    return
 
 
-def _after(action: Callable[[], Awaitable[None]], send: Send) -> Send:
-    """Send, the response's start after an action."""
+def _after(body: _Body, send: Send) -> Send:
+    """Send, the response's start once the body is read; the last response where it is not."""
 
-    async def sent(message: dict[str, Any]) -> None:
+    async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
-            await action()
+            await body.drain()
+            if not body.is_complete:
+                message = {**message, "headers": [*message["headers"], CLOSE]}
         await send(message)
 
     return sent
@@ -141,6 +174,10 @@ async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
         await send({"type": "websocket.close", "code": 1008, "reason": reason[:120]})
         return
     body = json.dumps({"error": reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        CLOSE,
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -188,10 +188,15 @@ class Worker:
                     request.job.cancel()
             self._changed.notify()
 
-    def close(self) -> None:
-        """Stop, and wait for the end."""
+    def close(self, timeout: float | None = None) -> None:
+        """Stop, and wait for the end, at most some seconds."""
         self.stop()
-        self._thread.join()
+        self._thread.join(timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         while True:

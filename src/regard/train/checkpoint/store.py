@@ -204,7 +204,9 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     header = verify_checkpoint(path)
     try:
         if MODEL in header["files"]:
-            model, optimizer = (load_file(path / name, backend="pread") for name in (MODEL, OPTIMIZER))
+            model, optimizer = (
+                load_file(path / name, backend="pread") for name in (MODEL, OPTIMIZER)
+            )
         else:
             tensors = read_unsharded(path)
             model, optimizer = (_take(tensors, prefix) for prefix in ("model.", "optimizer."))

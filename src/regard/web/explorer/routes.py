@@ -6,17 +6,19 @@ import math
 from typing import Any
 
 import torch
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response, WebSocket
 from starlette.exceptions import HTTPException
 
 from regard.errors import ConfigError
+from regard.runs import Run
 from regard.web.explorer.atlas_routes import add_atlas_tiles
 from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
 from regard.web.explorer.responses import respond_with_job
-from regard.web.explorer.sound_stream import add_sound_stream
 from regard.web.explorer.static_files import add_page, offline_page
+from regard.web.explorer.views.sound import sound_run
 from regard.web.jobs import Job
+from regard.web.live import LiveRecordings
 from regard.web.worker import Worker
 
 MAX_OFFLINE_ANSWERS = 400
@@ -24,13 +26,24 @@ MAX_OFFLINE_ANSWERS = 400
 SAVED_PAGE = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
 
 
-def add_explorer(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
+def add_explorer(
+    app: FastAPI, explorer: Explorer, worker: Worker, recordings: LiveRecordings
+) -> None:
     """Add the page and its queries to an application."""
     add_page(app)
     for name in query_names():
         _add_query(app, explorer, worker, find_query(name))
-    add_sound_stream(app, explorer, worker)
     add_atlas_tiles(app, explorer, worker)
+
+    @app.websocket("/explore/sound/stream")
+    async def stream(socket: WebSocket, model: str, rate: int) -> None:
+        """Live transcription for the page, as `/transcribe/stream`."""
+
+        async def find_run() -> Run:
+            future = worker.submit(object(), [None], lambda _: [sound_run(explorer, model)])
+            return (await asyncio.wrap_future(future))[0]
+
+        await recordings.transcribe(socket, find_run, rate)
 
     @app.post("/explore/upload")
     async def upload(request: Request) -> dict[str, str]:

@@ -1,0 +1,89 @@
+"""The sockets of the server: what a connection may take of it, and how it ends."""
+
+import asyncio
+import os
+from contextlib import suppress
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from regard.web.gate import Gate
+from regard.web.live import MAX_MESSAGE
+
+HEAD_SECONDS = 10.0  # for the head of a request, since the connection or the last answer
+MAX_CONNECTIONS = 512
+STOP_SECONDS = 5  # in which responses may end after Ctrl-C
+
+
+class HttpProtocol(H11Protocol):
+    """uvicorn's protocol, which would wait forever for the rest of a request's head."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait on, if the head is not complete yet."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self) -> None:
+        answer = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        self.transport.write(answer)
+        self.transport.close()
+
+
+def server_config(app: Gate, **options: Any) -> uvicorn.Config:
+    """How uvicorn serves an application of `create_app`.
+
+    >>> server_config(None, port=0).port
+    0
+    """
+    limits: dict[str, Any] = {
+        "ws_max_size": 2 * MAX_MESSAGE,  # a message above the limit is answered with a reason
+        "limit_concurrency": MAX_CONNECTIONS,
+        "timeout_graceful_shutdown": STOP_SECONDS,
+    }
+    return uvicorn.Config(app, http=HttpProtocol, **limits | options)
+
+
+def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serve an application of `create_app` until Ctrl-C, which answers what waits with 503.
+
+    >>> serve_app(rg.web.api.create_app({}))
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: runs: need one or more with a task, got none
+    """
+    worker = app.app.state.server.worker
+
+    class StoppingServer(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            worker.stop()  # streams would hold their connections open
+            super().handle_exit(sig, frame)
+
+    with suppress(KeyboardInterrupt):  # raised again by uvicorn, after the shutdown
+        StoppingServer(server_config(app, host=host, port=port, log_level="warning")).run()
+    if worker.is_running:  # a step that cannot be interrupted: nobody waits for it any more
+        os._exit(0)
