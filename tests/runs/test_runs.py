@@ -144,14 +144,21 @@ def test_a_new_run_never_takes_the_folder_of_another(tmp_path):
 
 def test_the_commands_train_resume_and_say_what_is_wrong(tmp_path):
     run, folder = CliRunner(), tmp_path / "a"
-    given = [part for setting in SMALL for part in ("--set", setting)]
+    settings = [*(x for x in SMALL if x != "warmup=2"), "warmup=16", "lr=0.01"]
+    given = [part for setting in settings for part in ("--set", setting)]
     done = run.invoke(app, ["train", "phrases", "--out", str(folder), *given])
     assert done.exit_code == 0, done.output
+    warning = "warmup: needs at most steps=8 to reach lr=0.01, got 16, so that it ends at 0.005"
+    assert f"warning: {warning}" in " ".join(done.output.split())
     assert "finished at step 8; on the test split: loss" in done.output
     assert "nrefs:1|" in done.output
     again = run.invoke(app, ["resume", str(folder)])
     assert again.exit_code == 0
     assert "finished at step 8" in again.output
+    less = run.invoke(app, ["resume", str(folder), "--set", "steps=7"])
+    assert less.exit_code == 2
+    assert "steps: needs at least 8, the saved step of" in " ".join(less.output.split())
+    assert load_run(folder).recipe.train.steps == 8
     for words in (["train", "phrase"], ["train", "phrases", "--set", "lrr=1"], ["resume", "no"]):
         assert run.invoke(app, words).exit_code == 2
 

@@ -22,6 +22,16 @@ def test_platt_scaling_recovers_the_generating_curve():
     assert calibration.offset == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.parametrize("slope", [0.2, 1.0, 5.0])
+def test_the_slope_says_how_much_a_score_counts(slope: float):
+    calibration = calibrate(sample_answers(slope, -0.5, 8000))
+    assert calibration.slope == pytest.approx(slope, rel=0.2)
+    one, two = calibration.confidence(0.3), calibration.confidence(0.8)
+    logits = [math.log(p / (1 - p)) for p in (one, two)]
+    assert logits[1] - logits[0] == pytest.approx(0.5 * calibration.slope)
+    assert logits[0] == pytest.approx(0.3 * calibration.slope + calibration.offset)
+
+
 def test_confidence_is_calibrated():
     calibration, new = calibrate(sample_answers(1.5, -0.3)), sample_answers(1.5, -0.3)
     middle = [answer for answer in new if 0.6 < calibration.confidence(answer.score) < 0.7]

@@ -191,6 +191,28 @@ def test_a_nan_loss_raises_and_saves_the_state_before_it(tmp_path):
     assert all(x.isfinite().all() for x in checkpoint.model.values())
 
 
+def test_early_stopping_counts_across_a_resume(tmp_path):
+    """Two stale evaluations before the interruption and one after are three."""
+    scores, settings = [3.0, 2.0, 2.5, 2.1, 2.2, 1.0], {"evaluate_every": 1, "patience": 3}
+    first = make_trainer(tmp_path, evaluate=scores_of(*scores[:4]), **settings)
+    run_until(first, 4)
+    assert (first.stale_evaluations, first.best) == (2, 2.0)
+    second = make_trainer(tmp_path, evaluate=scores_of(*scores[4:]), **settings)
+    assert second.resume() == []
+    assert (second.stale_evaluations, second.best) == (2, 2.0)
+    outcome = second.run()
+    assert (outcome.step, outcome.reason, outcome.weights_step) == (5, "stopped early", 2)
+
+
+def test_a_resume_needs_the_saved_step_or_more(tmp_path):
+    make_trainer(tmp_path).run()
+    with pytest.raises(ConfigError, match="steps: needs at least 12, the saved step of .* got 8"):
+        make_trainer(tmp_path, steps=8).resume()
+    again = make_trainer(tmp_path)
+    again.resume()
+    assert again.run().step == 12
+
+
 def test_early_stopping():
     scores = iter([3.0, 2.0, 2.5, 2.1, 9.0, 9.0])
     trainer = make_trainer(

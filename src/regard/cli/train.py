@@ -83,6 +83,9 @@ def resume(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
     ] = False,
+    accept_data: Annotated[
+        bool, typer.Option("--accept-data", help="Go on although files of the data have changed.")
+    ] = False,
 ) -> None:
     """Resume a run from its last valid checkpoint; the result is that of an uninterrupted run.
 
@@ -94,7 +97,7 @@ def resume(
     with distributed_command(runs.read_recipe(run).train.device) as ranks:
         outcome, damaged = runs.resume_run(
             run, show=True, ranks=ranks, tensorboard=tensorboard, settings=settings or [],
-            report=True,
+            report=True, accept_data=accept_data,
         )  # fmt: skip
         for line in damaged if ranks.is_first else ():
             print(f"skipped: {line}")

@@ -26,6 +26,7 @@ from regard.runs.contents import (
     load_tokenizer,
     read_recipe,
 )
+from regard.runs.data_changes import DATA_FILE, check_data, stamp_data, write_stamps
 from regard.runs.evaluate import evaluate_model
 from regard.runs.lock import lock_folder
 from regard.runs.report.page import report_run
@@ -103,7 +104,7 @@ def start_run(
                     print(f"{folder}: {copied} tensors from {init_from}, the others are new{why}")
         except (RegardError, KeyboardInterrupt):
             if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
-                for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE):
+                for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE, DATA_FILE):
                     (folder / name).unlink(missing_ok=True)
                 shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)
             raise
@@ -126,6 +127,7 @@ def resume_run(
     tensorboard: bool = False,
     settings: Sequence[str] = (),
     report: bool = False,
+    accept_data: bool = False,
 ) -> tuple[Outcome, list[str]]:
     """Resume a run from its last valid checkpoint.
 
@@ -138,6 +140,7 @@ def resume_run(
         tensorboard: also write TensorBoard event files.
         settings: `name=value` of `RESUMABLE`, such as steps=5000; others cannot change any more.
         report: as in `start_run`.
+        accept_data: go on although files of the data have changed since the run began.
 
     >>> resume_run("nowhere")
     Traceback (most recent call last):
@@ -148,11 +151,12 @@ def resume_run(
     recipe, tokenizer = read_recipe(folder), load_tokenizer(folder)
     recipe = _change_settings(recipe, settings)
     with _locked(folder, ranks):
-        if settings:
-            ranks.run_on_first(lambda: _write_settings(recipe, folder))
+        ranks.run_on_first(lambda: check_data(recipe.data, folder, accept=accept_data))
         ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
         trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
         damaged = trainer.resume()
+        if settings:
+            ranks.run_on_first(lambda: _write_settings(recipe, folder))
         return _train(trainer, recipe, tokenizer, folder, report), damaged
 
 
@@ -204,6 +208,7 @@ def _write_recipe(
     tokenizer = tokenizer or recipe.data.tokenizer(recipe.train.seed)
     if tokenizer is not None:
         tokenizer.save(folder)
+    write_stamps(stamp_data(recipe.data), folder)
     write_text(folder / RECIPE_TOML, recipe_to_toml(recipe) if text is None else text)
     _write_settings(recipe, folder)  # last: a folder with a recipe has all that resuming needs
 
@@ -221,6 +226,9 @@ def _trainer(
     ranks: Ranks,
     tensorboard: bool,
 ) -> Trainer:
+    if show and ranks.is_first:
+        for line in recipe.train.warnings():
+            print(f"{folder}: warning: {line}")
     torch.manual_seed(recipe.train.seed)  # dropout; a resumed run takes the checkpoint's instead
     return Trainer(
         build_model(recipe, tokenizer),

@@ -99,6 +99,10 @@ class Task(ABC):
         """The examples of own files, for `regard data`; a task without files has none."""
         raise ConfigError(f"task: needs one with data files of its own, got {self.name}")
 
+    def data_files(self) -> Sequence[Path]:
+        """The files that are read; `regard resume` names those that have changed."""
+        return self.contents().files
+
     def apply(self, run: Any, inputs: Sequence[Any], *_: Any, **options: Any) -> list[Any]:
         """What a trained run (its `model`, `tokenizer`, `data`) returns for inputs, one per input.
 

@@ -140,6 +140,20 @@ class TrainConfig:
                 f"{self.average_last}; try keep_last={self.average_last}"
             )
 
+    def warnings(self) -> list[str]:
+        """What is odd about the settings, although they can be trained with.
+
+        >>> TrainConfig(steps=50, warmup=200, lr=1e-3).warnings()[0].partition(",")[0]
+        'warmup: needs at most steps=50 to reach lr=0.001'
+        """
+        if self.steps >= self.warmup:
+            return []
+        return [
+            f"warmup: needs at most steps={self.steps} to reach lr={self.lr:g}, got {self.warmup}, "
+            f"so that it ends at {self.lr * self.steps / self.warmup:.2g}; "
+            f"try --set warmup={self.steps // 10} in a new run, or more steps"
+        ]
+
     def is_better(self, new: float, old: float | None) -> bool:
         """Whether a value of the monitored metric improves on the best so far; NaN never does.
 

@@ -170,6 +170,12 @@ class Trainer:
         path, problems = self.ranks.run_on_first(self._find_checkpoint)
         if path is None:
             return problems
+        step = checkpoint_step(Path(path))
+        if self.config.steps < step:
+            raise ConfigError(
+                f"steps: needs at least {step}, the saved step of {self.folder}, got "
+                f"{self.config.steps}; try steps={step} to end there, or more to go on"
+            )
         checkpoint = self._load(Path(path))
         self.step, state = checkpoint.step, checkpoint.state
         self.best, self.stale_evaluations = state["best"], state["stale_evaluations"]

@@ -114,6 +114,13 @@ class ImagesTask(ImageTask):
         entries = find_images(path, report)
         return DataContents(_image_files(entries, report), report, [path])
 
+    def data_files(self) -> list[Path]:
+        """The images, or the IDX files."""
+        path = Path(self.path).expanduser()
+        if has_idx_files(path):
+            return sorted(file for file in path.glob("*-ubyte*") if file.is_file())
+        return [entry.path for entry in find_images(path, LoadReport())]
+
     def _idx_contents(self) -> Iterator[tuple[Split, ImageFile]]:
         collection = self.load()
         for split, images in collection.images.items():

@@ -18,7 +18,7 @@ from regard.data import (
 )
 from regard.data.audio.peak_normalization import DITHER
 from regard.data.audio.speech_batches import speech_batches, speech_frames
-from regard.data.audio.speech_manifest import find_manifests
+from regard.data.audio.speech_manifest import KALDI_FILES, find_manifests
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.files import open_binary
@@ -125,6 +125,13 @@ class SpeechTask(AudioTask):
             for entry in source.entries[split]
         )
         return DataContents(recordings, source.report, source.manifests)
+
+    def data_files(self) -> list[Path]:
+        """The manifests and the recordings."""
+        source = self.source()
+        recordings = [entry.path for split in SPLITS for entry in source.entries[split]]
+        kaldi = [x / name for x in source.manifests if x.is_dir() for name in KALDI_FILES]
+        return [x for x in source.manifests if x.is_file()] + kaldi + recordings
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """A tokenizer of the training transcripts."""
