@@ -4,9 +4,10 @@ import json
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from regard.claims import CLAIMS, claim, run_claims, select_claims
+from regard.claims import CLAIMS, Bars, Evidence, Measure, claim, run_claims, select_claims
 from regard.cli import app
 from regard.errors import ConfigError
 
@@ -76,6 +77,49 @@ def own_file(tmp_path, monkeypatch):
 def test_collection_is_complete():
     expected = {f"{letter}{n}" for letter, numbers in NUMBERS.items() for n in numbers}
     assert {name for name in CLAIMS if name[0] != "Z"} == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ({"holds": True}, "true"),
+        ({"holds": False, "holds_if": True}, "conditional"),
+        ({"holds": False}, "false"),
+        ({"holds": False, "corrected": False}, "open"),
+        ({"holds": None, "holds_if": True}, "open"),
+    ],
+)
+def test_the_verdict_follows_from_the_evidence(found, verdict):
+    chart = Bars({"a": 1.0})
+    assert Evidence(**found, measures=[], chart=chart).verdict == verdict
+
+
+def test_an_interval_is_that_of_students_distribution():
+    mean = Measure.mean("x", [1.0, 2.0, 3.0])
+    assert (mean.low, mean.high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5))
+
+
+def test_an_experiment_neither_reads_nor_leaves_torchs_random_numbers(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    @claim("Z9", source="exam", verdict="true")
+    def drawn(trial):
+        """A number is drawn.
+
+        Refutation: none is
+        """
+        return Evidence(holds=True, measures=[Measure("x", torch.rand(()))], chart=Bars({"a": 1.0}))
+
+    values = set[float]()
+    try:
+        for seed in (1, 2):
+            before = torch.manual_seed(seed).get_state()
+            (result,) = run_claims([CLAIMS["Z9"]], use_cache=False)
+            values.add(result.evidence.measures[0].value)
+            assert torch.equal(torch.get_rng_state(), before)
+    finally:
+        del CLAIMS["Z9"]
+    assert len(values) == 1
 
 
 @pytest.mark.parametrize("letter", NUMBERS)

@@ -100,8 +100,9 @@ def test_no_example_of_a_finite_split_is_lost_at_any_world(world):
     assert sorted(t for rank in ranks for texts in rank for t in texts) == sorted(LINES)
 
 
-def test_a_state_of_two_ranks_serves_three():
-    two = made(rank=1, world_size=2)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_state_of_two_ranks_serves_three(rank):
+    two = made(rank=rank, world_size=2)
     run(two, 6)
     three = [made(rank=rank, world_size=3) for rank in range(3)]
     for rank in three:

@@ -52,6 +52,12 @@ def test_every_space_quote_dash_and_width_is_read_alike():
     assert read(" two\t\n days \u200b") == "two days"
 
 
+def test_normalizers_are_applied_in_their_order():
+    # 𝐀 has no lower case until NFKC has made it an A; ⁄ is what NFKC writes ½ with
+    assert normalize_text("𝐀½", ("typography", "lower")) == "a1/2"
+    assert normalize_text("𝐀½", ("lower", "typography")) == "A1/2"
+
+
 def test_what_babel_writes_with_a_narrow_space_is_what_a_person_types():
     from datetime import time
 

@@ -43,6 +43,23 @@ def test_only_the_last_checkpoints_are_kept(tmp_path):
     assert len(os.listdir(tmp_path)) == 2
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    calls = list[tuple[str, list[str]]]()
+
+    def record(name, real):
+        def recorded(*paths):
+            calls.append((name, [path.name.partition("-")[0] for path in paths]))
+            return real(*paths)
+
+        return recorded
+
+    monkeypatch.setattr(module, "fsync_path", record("fsync", module.fsync_path))
+    monkeypatch.setattr(module.os, "replace", record("replace", os.replace))
+    save_checkpoint(make_checkpoint(7), tmp_path / "runs")
+    last = [call for call in calls if call[1][0] in (".writing", "runs")]
+    assert last == [("fsync", [".writing"]), ("replace", [".writing", "step"]), ("fsync", ["runs"])]
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
 def test_a_damaged_checkpoint_is_detected_and_the_previous_one_loaded(tmp_path, name, damage):

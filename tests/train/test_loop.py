@@ -173,10 +173,13 @@ def test_resume_falls_back_to_the_previous_checkpoint(tmp_path):
 
 
 def test_a_nan_loss_raises_and_saves_the_state_before_it(tmp_path):
-    trainer = make_trainer(tmp_path)
+    trainer, calls = make_trainer(tmp_path), torch.zeros(())
+    trainer.model.register_buffer("calls", calls)  # a running statistic
+    trainer.parallel.buffers = (calls,)
     good = trainer.objective.loss_sum
 
     def spoilt(*args):
+        calls.add_(1)
         total = good(*args)
         return total * float("nan") if trainer.batches.position == 6 else total
 
@@ -189,6 +192,7 @@ def test_a_nan_loss_raises_and_saves_the_state_before_it(tmp_path):
         checkpoint.state["data_state"]["position"] == 5
     )  # the bad batch comes again, to be looked at
     assert all(x.isfinite().all() for x in checkpoint.model.values())
+    assert checkpoint.model["calls"] == 5
 
 
 def test_early_stopping_counts_across_a_resume(tmp_path):

@@ -329,10 +329,25 @@ def test_a_batch_is_never_larger_than_its_limit():
         sizes.append(len(inputs))
         return [2 * x for x in inputs]
 
-    several = [worker.submit("y", range(n), double) for n in (3, 2, 1, 4, 9)]
+    inputs = [range(10 * n, 10 * n + size) for n, size in enumerate((3, 2, 1, 4, 9))]
+    several = [worker.submit("y", numbers, double) for numbers in inputs]
     release.set()
-    assert [x.result(10) for x in several] == [[2 * n for n in range(k)] for k in (3, 2, 1, 4, 9)]
+    assert [x.result(10) for x in several] == [[2 * n for n in numbers] for numbers in inputs]
     assert sizes == [4, 2, 4, 9]  # 3 + 1, 2, 4, and a request that is too large goes alone
+    worker.close()
+
+
+def test_requests_of_other_keys_are_batches_of_their_own():
+    worker, release = Worker(), threading.Event()
+    worker.submit("x", [0], lambda inputs: [release.wait(30)])
+    while worker.waiting:
+        threading.Event().wait(0.01)
+    waiting = [
+        worker.submit(key, [n], lambda inputs, key=key: [(key, x) for x in inputs])
+        for n, key in enumerate("abab")
+    ]
+    release.set()
+    assert [x.result(10) for x in waiting] == [[(key, n)] for n, key in enumerate("abab")]
     worker.close()
 
 

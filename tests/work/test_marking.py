@@ -185,6 +185,11 @@ def test_truncated_digits_are_diagnosed():
     assert (found.verdict, found.diagnosis) == ("wrong", "the decimals were cut off, not rounded")
 
 
+def test_an_ellipsis_allows_digits_to_be_cut_off_and_nothing_else():
+    assert one("2/3", "0.66…").verdict == one("2/3", "0.67…").verdict == "right"
+    assert one("2/3", "0.65…").verdict == one("0.6725", "0.68…").verdict == "wrong"
+
+
 @pytest.mark.parametrize(
     ("want", "written"),
     [("998471/1000000", "0.998471001"), ("1/3", "0.33333334"), ("1/3", "333333/1000000"),

@@ -56,6 +56,12 @@ def test_a_map_is_read_in_words_that_follow_from_its_numbers():
     assert second == "Queries with their largest weight on themselves: none."
 
 
+def test_a_query_that_may_see_no_key_has_no_weights():
+    worked = solve_attention({"X": [[1, 0], [0, 1]]}, mask=[[0, 0], [1, 1]])
+    assert worked["A"].row(0) == M([[0, 0]])
+    assert sympy.simplify(sum(worked["A"].row(1))) == 1
+
+
 # ---- properties
 
 

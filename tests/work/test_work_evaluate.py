@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.work.exact.evaluate import evaluate_digits
+from regard.work.exact.numbers import format_decimal
 
 whole = st.integers(-4, 4).map(sympy.Integer)
 numbers = st.recursive(
@@ -21,6 +22,15 @@ numbers = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+def test_digits_that_are_shown_are_right():
+    x = sympy.exp(sympy.Rational(1, 3))  # 1.395612425086089…
+    assert [format_decimal(x, digits) for digits in (2, 6, 12)] == [
+        "1.4",
+        "1.39561",
+        "1.39561242509",
+    ]
 
 
 @settings(max_examples=40, deadline=None)
