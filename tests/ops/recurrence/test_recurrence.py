@@ -8,11 +8,13 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard.errors import BackendError, ShapeError
+from regard.ops import packed_linear
 from regard.ops.recurrence import (
     CellWeights,
     GRUWeights,
     LSTMWeights,
     RNNWeights,
+    cpu_with_gates,
     cuda_with_gates,
     gru_step,
     lstm_step,
@@ -458,3 +460,25 @@ def test_error_messages():
         weights.gate("z")
     with pytest.raises(ShapeError, match=r"h: needs \(2, 4\), got \(2, 3\)"):
         lstm_step(x[:, 0], h[:, :3], h, weights)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("slow", [True, False])
+@pytest.mark.parametrize("batch", [1, 3, 20])
+def test_either_library_gives_the_products_of_the_gates(kind, slow, batch, monkeypatch):
+    for module in (cpu_with_gates, packed_linear):
+        monkeypatch.setattr(module, "mkl_is_slow", lambda: slow)
+    weights = weights_of(kind, 6, 8)
+    inputs = [double(batch, 18, 6), *state_of(weights, batch)]
+    inputs += [weights.w, weights.u, weights.w_bias, weights.u_bias]
+
+    def compute(dtype: torch.dtype, backend: str) -> list[Tensor]:
+        x, *rest = (i.detach().to(dtype).requires_grad_() for i in inputs)
+        state, w = rest[:-4], KINDS[kind](*rest[-4:])
+        run = recur(x, w, tuple(state), gates=True, backend=backend)
+        loss = run.out.sin().sum() + sum(gate.cos().sum() for gate in run.gates)
+        return [run.out, *run.state, *run.gates, *torch.autograd.grad(loss, [x, *rest])]
+
+    want = compute(torch.float64, "reference")
+    for got, one in zip(compute(torch.float32, "gates"), want, strict=True):
+        assert_close(got.double(), one, rtol=2e-4, atol=2e-5 * float(one.detach().abs().max()))
