@@ -112,7 +112,7 @@ def test_outputs_stay_to_the_last_bit_and_maps_are_the_model_s(name):
     want = model(**given, output_attentions=True)
     with rg.look(model) as sight:
         got = model(**given)
-    assert torch.equal(real(got[0]), real(want[0]))
+    assert torch.equal(got[0], want[0])  # in padded rows too
     assert sight.skipped == {}
     maps = maps_of(want)
     assert len(maps) == len(sight)
@@ -407,3 +407,90 @@ def test_other_formulas_are_refused_by_name():
     model = make("Nystromformer", "NystromformerModel", options)
     with pytest.raises(LookError, match="NystromformerSelfAttention"), rg.look(model):
         model(IDS)
+
+
+class Twice(nn.Module):
+    """Uses its weights for values and for the embeddings of distances, as VITS does."""
+
+    def __init__(self, second):
+        super().__init__()
+        self.second = second
+
+    def forward(self, x):
+        w = (x @ x.mT).softmax(-1)
+        return w @ x + self.second(w, 2 * x)
+
+
+AGAIN = {
+    "matmul": lambda w, r: w @ r,
+    "matmul of two axes": lambda w, r: w @ r[0],
+    "bmm": torch.bmm,
+    "einsum": lambda w, r: torch.einsum("bij,bjd->bid", w, r),
+}
+ELSEWHERE = {
+    "padded": lambda w, r: F.pad(w, (1, 0))[..., 1:] @ r,
+    "transposed": lambda w, r: (r.mT @ w.mT).mT,
+    "the mean of heads": lambda w, r: w.mean(0) @ r[0],
+    "linear": lambda w, r: F.linear(w, r[0].mT),
+    "in place": lambda w, r: w.view_as(w).mul_(0.5) @ r,
+    "joined": lambda w, r: torch.cat([w, w], -1) @ torch.cat([r, r], -2),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_weights_that_are_used_twice_are_two_calls_and_an_edit_changes_both(name):
+    model = Twice(AGAIN[name])
+    want = model(X)
+    with rg.look(model) as sight:
+        assert torch.equal(model(X), want)
+    assert len(sight) == 2
+    assert not sight.skipped
+    assert_close((sight.sites[0].out + sight.sites[1].out)[:, 0], want)
+    for site in sight:
+        assert_output_is_of_weights(site)
+    hidden = torch.arange(5) != 2
+    with rg.what_if(model, rg.edit.drop_key("*", 2)):
+        got = model(X)
+    w = (X @ X.mT).masked_fill(~hidden, -torch.inf).softmax(-1)
+    assert_close(got, w @ X + AGAIN[name](w, 2 * X))
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_second_use_that_makes_no_call_is_named_and_no_edit_leaves_it_out_silently(name):
+    model = nn.ModuleDict({"a": Twice(ELSEWHERE[name])})
+    model.forward = lambda x: model["a"](x)
+    want = model(X)
+    with rg.look(model) as sight:
+        assert torch.equal(model(X), want)
+    assert "second use of its weights" in sight.skipped["a"]
+    assert sight.names == ["a"]  # the first is exact
+    with pytest.raises(LookError, match="used once"), rg.what_if(model, rg.edit.drop_key("*", 2)):
+        model(X)
+
+
+def test_reading_the_weights_is_no_second_use():
+    def read(w, r):
+        like = torch.zeros_like(w).sum() + w.new_ones(1).sum()
+        return r.type_as(w) @ r.mT.to(w) @ r + like + w.detach().mean()
+
+    with rg.look(model := Twice(read)) as sight:
+        model(X)
+    assert len(sight) == 1
+    assert not sight.skipped
+
+
+@torch.no_grad()
+def test_relative_values_of_vits_are_named():
+    config = transformers.VitsConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, ffn_dim=16
+    )
+    torch.manual_seed(0)
+    from transformers.models.vits.modeling_vits import VitsAttention
+
+    layer = VitsAttention(config).eval()
+    x = torch.randn(2, 6, 16)
+    want = layer(x)[0]
+    with rg.look(layer) as sight:
+        assert torch.equal(layer(x)[0], want)
+    assert_output_is_of_weights(sight.sites[0])  # although it is added to in place
+    assert list(sight.skipped) == sight.names

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -28,6 +28,10 @@ class AttentionCall:
     terms: Terms
     dropout: float = 0.0
     backend: str = "auto"
+    # the output of queries without visible keys, 0 elsewhere; None stands for zeros
+    empty_out: Tensor | None = None
+    # other products that the weights enter, which see no edit; an adapter may add one later
+    other_uses: list[str] = field(default_factory=list)
 
 
 AttentionResult = tuple[Tensor, Tensor]  # output and log-sum-exp

@@ -32,7 +32,6 @@ from regard.inspection.adapters.block_layout import (
     is_norm,
     norm_width,
     parent_path,
-    writes_in_place,
 )
 from regard.inspection.adapters.block_stacks import BlockStack, find_stacks, first_tensor
 from regard.inspection.adapters.module_tracker import uncompiled_modules
@@ -57,7 +56,6 @@ class ActivationPoint(NamedTuple):
     side: Literal["in", "out"]
     heads: int | None = None
     block: nn.Module | None = None  # set where the module may get (batch · time, dim), as OPT's
-    overwritten: bool = False  # whether the model may change the tensor in place later
     streams_first: bool = False  # Gemma 3n: (stream, batch, time, dim), read with streams third
 
     def hook(self, function: Read, *, first: bool = False) -> list[RemovableHandle]:
@@ -215,11 +213,10 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
 
     def point(suffix: str, inside: str, side: Any, heads: int | None = None) -> ActivationPoint:
         flattens = block if inside and "." not in inside else None
-        options = heads, flattens, overwritten, has_streams and not inside
+        options = heads, flattens, has_streams and not inside
         return ActivationPoint(suffix, inside, modules[inside], side, *options)
 
     has_streams = any("AltUp" in type(module).__name__ for module in block.children())
-    overwritten = writes_in_place(block)
     norms = [inside for inside, module in modules.items() if is_norm(module)]
     post_mlp = next((n for n in norms if POST_MLP.fullmatch(n)), None)
     # GLM has post_self_attn_layernorm for it, and post_attention_layernorm before the MLP

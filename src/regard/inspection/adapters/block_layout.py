@@ -1,9 +1,7 @@
 """What a block of a Transformer consists of: its linear layers, norms, heads and experts."""
 
-import inspect
 import re
 from collections.abc import Mapping
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -39,19 +37,6 @@ def find_projections(block: nn.Module) -> dict[str, list[str]]:
     # Gemma 3n has other linear layers beside the one that is named so
     named = [path for path in groups["mlp"] if MLP_CHILD.search(path.partition(".")[0])]
     return groups | {"mlp": named or groups["mlp"]}
-
-
-@cache
-def _source(kind: type) -> str:
-    try:
-        return inspect.getsource(kind.forward)  # pyright: ignore[reportAttributeAccessIssue]
-    except (OSError, TypeError):
-        return "+="  # unknown
-
-
-def writes_in_place(block: nn.Module) -> bool:
-    """Whether the code of a block changes tensors in place, as Falcon's does."""
-    return bool(re.search(r"[-+*/]= |\.(add|sub|mul|div|copy)_\(", _source(type(block))))
 
 
 def parent_path(path: str) -> str:

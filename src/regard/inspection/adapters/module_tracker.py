@@ -11,11 +11,12 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from regard.errors import LookError
 from regard.inspection.adapters.forward_code import may_attend
+from regard.inspection.adapters.snapshot import memory_address
 
 # torch registers hooks without a lock; reentrant, as garbage collection may end a look anywhere
 _registering = threading.RLock()
@@ -265,4 +266,9 @@ def _two_sequences(module: nn.Module, args: tuple, kwargs: dict) -> bool | None:
     q, k = arguments.get("query"), arguments.get("key")
     if q is None or k is None:
         return None
-    return q is not k and (q.shape != k.shape or q.data_ptr() != k.data_ptr())
+    return q is not k and (q.shape != k.shape or _first_number(q) != _first_number(k))
+
+
+def _first_number(x: Tensor) -> tuple[int, int]:
+    """Where its numbers begin."""
+    return memory_address(x), int(x.storage_offset())

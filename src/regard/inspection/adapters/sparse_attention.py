@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.inspection.adapters.own_output import dispatch_own
 from regard.ops.attend.op import compute_attention
-from regard.ops.intercept import AttentionCall, AttentionResult, dispatch
+from regard.ops.intercept import AttentionCall
 from regard.ops.masks import DenseMask, Local
 from regard.ops.terms import make_terms
 
@@ -42,15 +43,8 @@ def _attend(terms_of: TermsOf, module: Any, args: tuple, kwargs: dict[str, Any],
         q, k, v = (_split_heads(layer(given["hidden_states"]), heads) for layer in layers)
         own = _split_heads(out[0], heads)
         call = AttentionCall(q, k, v, make_terms(q, k, **terms_of(module, given, out)))
-
-        def compute(edited: AttentionCall) -> AttentionResult:
-            computed, lse = compute_attention(edited)
-            rows = lse > -torch.inf  # others: padding, or tokens with global attention
-            return (own * rows[..., None] if edited is call else computed), lse
-
-        result, lse = dispatch(call, compute)
-        # tokens with global attention have projections of their own
-        result = torch.where((lse > -torch.inf)[..., None], result.to(own.dtype), own)
+        # rows without weights: padding, or tokens whose global attention has projections of its own
+        result = dispatch_own(call, own, compute_attention(call)[1]).to(own.dtype)
         merged = result.transpose(1, 2).flatten(2)
         _intercepted[merged] = True
         return (merged, *out[1:])

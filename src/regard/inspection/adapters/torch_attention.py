@@ -8,14 +8,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from regard.inspection.adapters.eager_attention import EagerTracer
 from regard.inspection.adapters.forward_code import FUSED, INTERFACE, PRODUCTS, called_names
 from regard.inspection.adapters.mask_parser import parse_attention_mask, trim_unused_keys
 from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.inspection.adapters.own_output import attend_as
 from regard.inspection.adapters.transformers_attention import is_redirected
 from regard.ops import attend
+from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.masks import Causal
 from regard.ops.terms import weights_from_scores
@@ -93,6 +96,8 @@ class _AttentionMode(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         """As F.scaled_dot_product_attention."""
+        given = (query, key, value, attn_mask, dropout_p, is_causal)
+        own = _math_output(*given, scale=scale, enable_gqa=enable_gqa)
         front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
         q, k, v = (_fold_batch(x, front) for x in (query, key, value))
         terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
@@ -104,7 +109,10 @@ class _AttentionMode(TorchFunctionMode):
             parsed = parse_attention_mask(attn_mask, q, k, same_sequence=same_sequence)
             k, v = (trim_unused_keys(x, parsed.used_keys) for x in (k, v))
             terms |= {"mask": parsed.mask, "bias": parsed.bias, "offset": parsed.offset}
-        out, _ = attend(q, k, v, **terms)
+        if own is None:
+            out, _ = attend(q, k, v, **terms)
+        else:
+            out = attend_as(_fold_batch(own, front), q, k, v, **terms)
         return out.reshape(*front, *out.shape[-3:])
 
     def _multi_head_attention(self, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -140,6 +148,17 @@ def _with_attention(attend: Callable[..., Tensor]) -> Callable[..., Any]:
     copy.__kwdefaults__ = original.__kwdefaults__
     names[original.__name__] = copy  # another active mode calls the function by this name
     return copy
+
+
+def _math_output(q: Tensor, k: Tensor, v: Tensor, *args: Any, **options: Any) -> Tensor | None:
+    """The output of torch's attention where it runs no fused kernel on a CPU; `attend` runs one."""
+    if q.device.type != "cpu" or 0 in (*q.shape, *k.shape, *v.shape):
+        return None
+    cast = cast_to_autocast(q, k, v) if is_autocast(q) else (q, k, v)
+    if torch.ops.aten._fused_sdp_choice.default(*cast, *args, **options) != SDPBackend.MATH.value:
+        return None
+    with torch._C.DisableTorchFunction():  # an outer look would record it too
+        return F.scaled_dot_product_attention(q, k, v, *args, **options)
 
 
 def _fold_batch(x: Tensor, front: torch.Size) -> Tensor:

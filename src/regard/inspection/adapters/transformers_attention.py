@@ -20,6 +20,7 @@ from regard.inspection.adapters.mask_parser import (
     trim_unused_keys,
 )
 from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.inspection.adapters.own_output import attend_as
 from regard.ops import attend, attention_weights, biases
 from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.intercept import is_intercepted
@@ -120,7 +121,8 @@ def _configs(modules: Iterable[nn.Module]) -> list[tuple[Any, bool]]:
             for config in found.values():
                 if hasattr(config, "_attn_implementation_internal"):
                     known = configs.get(id(config), (config, False))
-                    configs[id(config)] = config, known[1] or eager
+                    is_eager = config._attn_implementation_internal == "eager"
+                    configs[id(config)] = config, known[1] or eager or is_eager
     return list(configs.values())
 
 
@@ -147,18 +149,59 @@ def regard_attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that transformers calls; returns (batch, query, head, value)."""
     with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
-        compute = _attention_forward if is_intercepted() else _unwatched_function(module, kwargs)
-        return compute(module, *args, **kwargs)
+        if is_intercepted():
+            own = _own_output(module, *args, **kwargs)
+            return _attention_forward(module, *args, own=own, **kwargs)
+        compute = (
+            None if kwargs.get("output_attentions") else _own_function(module)
+        )  # SDPA has none
+        return (compute or _attention_forward)(module, *args, **kwargs)
 
 
-def _unwatched_function(module: nn.Module, kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """What computes a call that nobody looks at: the model's SDPA if its mask has that format."""
+def _own_function(module: nn.Module) -> Callable[..., Any] | None:
+    """What the setting of the model stands for, if the mask has its format: SDPA or eager."""
     from transformers import AttentionInterface
 
     entry = _redirected.get(id(vars(module).get("config")))
-    is_sdpa = entry is not None and entry.previous == "sdpa" and not entry.needs_eager_mask
-    returns_maps = kwargs.get("output_attentions")  # SDPA has none
-    return AttentionInterface()["sdpa"] if is_sdpa and not returns_maps else _attention_forward
+    if entry is None:
+        return None
+    if entry.previous == "eager":
+        return _eager_function(type(module))
+    is_sdpa = entry.previous == "sdpa" and not entry.needs_eager_mask
+    return AttentionInterface()["sdpa"] if is_sdpa else None
+
+
+@cache
+def _eager_function(kind: type) -> Callable[..., Any] | None:
+    """The eager function that a class of transformers passes to the interface."""
+    forward = inspect.unwrap(getattr(kind, "forward"))  # noqa: B009
+    names = [x for x in forward.__code__.co_names if x.endswith("eager_attention_forward")]
+    return forward.__globals__.get(names[0]) if names else None
+
+
+def _own_output(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor | None:
+    """The output of the model's own function; None where that of `attend` is the same to the bit.
+
+    That is where SDPA runs, unless a row of a mask that is added to the scores hides all keys.
+    """
+    compute = _own_function(module)
+    if compute is None:
+        return None
+    if compute is not _eager_function(type(module)) and (
+        attention_mask is None
+        or not attention_mask.is_floating_point()
+        or not (attention_mask <= HIDDEN_SCORE).all(-1).any()
+    ):
+        return None
+    return compute(module, query, key, value, attention_mask, *args, **kwargs)[0].transpose(1, 2)
 
 
 def _attention_forward(
@@ -174,6 +217,7 @@ def _attention_forward(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
+    own: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     for name, x in others.items():
@@ -202,7 +246,10 @@ def _attention_forward(
     terms |= {"scale": scaling, "softcap": softcap, "sinks": s_aux}
     if is_autocast(query):
         query, key, value = cast_to_autocast(query, key, value)
-    out, _ = attend(query, key, value, dropout=dropout, **terms)
+    if own is None:
+        out, _ = attend(query, key, value, dropout=dropout, **terms)
+    else:
+        out = attend_as(own, query, key, value, dropout=dropout, **terms)
     # requested maps are returned, also where transformers with sdpa silently returns none
     maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None
     return out.transpose(1, 2).contiguous(), maps

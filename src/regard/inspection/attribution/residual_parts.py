@@ -19,6 +19,7 @@ from regard.inspection.adapters.activation_points import (
 from regard.inspection.adapters.block_layout import is_norm, linear_matrix
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.inspection.adapters.snapshot import is_unchanged, mark, snapshot
 from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
 from regard.inspection.record.activations import Activations
 from regard.inspection.record.look import look
@@ -240,17 +241,21 @@ def record_stream(
         if at:
             sight = contexts.enter_context(look(model, at, max_bytes=1 << 40))
 
-        latest: list[Any] = [None, None]  # the input of a block is the output of the one before
+        latest: list[Any] = [
+            None,
+            None,
+            None,
+        ]  # the input of a block is the output of the one before
 
-        def keep(name: str, overwritten: bool, x: Tensor) -> None:
+        def keep(name: str, x: Tensor) -> None:
             if only is not None and x.ndim > 2:
-                if x is not latest[0] or overwritten:
+                if x is not latest[0] or not is_unchanged(x, latest[2]):
                     i = resolve_index("batch", only[0], x.shape[0])
                     j = resolve_index("position", only[1], x.shape[1])
-                    latest[:] = x, x[i : i + 1, j : j + 1].clone()
+                    latest[:] = x, x[i : i + 1, j : j + 1].clone(), mark(x)
                 x = latest[1]
-            elif overwritten:
-                x = x.clone()
+            else:
+                x = snapshot(x)
             sight.activations.append(name, x)
 
         for point in match_activations(points, globs, "stack"):
@@ -259,7 +264,7 @@ def record_stream(
                 last in skip or (last == "in" and any(f"{before}.{x}" in points for x in INNER))
             ):
                 continue  # nobody reads it
-            for hook in point.hook(partial(keep, point.name, point.overwritten)):
+            for hook in point.hook(partial(keep, point.name)):
                 contexts.callback(hook.remove)
         run_model(model, inputs)
     return ResidualStream(model, chosen, points, sight)

@@ -41,6 +41,7 @@ class EditLog:
         self.applied_calls: list[Counter[str]] = [Counter() for _ in edits]
         self.names: list[str] = []  # of every attention that ran
         self.max_keys = 0  # largest number of keys of an edited call
+        self.other_uses: dict[str, list[str]] = {}  # of the weights of edited calls, by name
 
     def __repr__(self) -> str:
         pairs = zip(self.edits, self.applied_calls, strict=True)
@@ -83,6 +84,12 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
                     f"name: needs an activation that was computed inside what_if, got {edit.name!r}"
                 )
             continue
+        again = next((name for name in counts if log.other_uses[name]), None)
+        if again is not None:
+            raise LookError(
+                f"site: needs weights that are used once to be edited, got those of {again!r}, "
+                f"which {log.other_uses[again][0]} uses again; try an edit of an activation"
+            )
         if not counts:
             close = get_close_matches(edit.site, names, 1, 0)
             raise LookError(
@@ -170,6 +177,7 @@ class _Editor:
                 if isinstance(edit, Edit) and matches(edit.site, caller.name, caller.path):
                     counts[caller.name] += 1
                     log.max_keys = max(log.max_keys, call.k.shape[-2])
+                    log.other_uses[caller.name] = call.other_uses
                     proceed = _prepend(edit, proceed, caller)
         return proceed(call)
 

@@ -11,6 +11,7 @@ from regard.errors import LookError
 from regard.inspection.adapters.activation_points import find_activations, match_activations
 from regard.inspection.adapters.model_calls import Scalar, check_scalar
 from regard.inspection.adapters.module_tracker import check_model
+from regard.inspection.adapters.snapshot import snapshot
 from regard.inspection.record.activations import Activations
 
 
@@ -51,6 +52,7 @@ def activation_gradients(
     check_model(model)
     points = match_activations(find_activations(model), activations, "activations")
     values: list[tuple[str, Tensor]] = []
+    found = Activations()
 
     def keep(name: str, x: Tensor) -> Tensor | None:
         if not x.is_floating_point():
@@ -59,6 +61,7 @@ def activation_gradients(
         # names gets a gradient for each
         y = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
         values.append((name, y))
+        found.append(name, snapshot(x))
         return y
 
     hooks = [h for point in points for h in point.hook(partial(keep, point.name))]
@@ -74,8 +77,7 @@ def activation_gradients(
     grads = torch.autograd.grad(
         value, [x for _, x in values], allow_unused=True, materialize_grads=True
     )
-    found, gradients = Activations(), Activations()
-    for (name, x), grad in zip(values, grads, strict=True):
-        found.append(name, x.detach())
+    gradients = Activations()
+    for (name, _), grad in zip(values, grads, strict=True):
         gradients.append(name, grad)
     return ActivationGradients(score=float(value.detach()), activations=found, gradients=gradients)

@@ -1,7 +1,7 @@
 """Recorded activations, by name."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -33,6 +33,11 @@ class Activations(Mapping[str, Tensor]):
     def append(self, name: str, x: Tensor) -> None:
         """Add one call of an activation."""
         self._calls[name].append(x)
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove all calls of some activations."""
+        for name in self._calls.keys() & set(names):
+            del self._calls[name]
 
     def calls(self, name: str) -> list[Tensor]:
         """All calls of one activation, in order.

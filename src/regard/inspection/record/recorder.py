@@ -21,6 +21,7 @@ from regard.inspection.adapters.activation_points import (
     match_activations,
 )
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
+from regard.inspection.adapters.snapshot import Mark, is_unchanged, mark, memory_address, snapshot
 from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
 from regard.inspection.sites.site import Site
@@ -86,7 +87,9 @@ class Recorder:
         self._is_closed = False
         self._origins: WeakKeyDictionary[Site, tuple[int, TokenHistory]] = WeakKeyDictionary()
         self._caches: dict[tuple[str, int], _GrowingCache] = {}  # by path and thread
-        self._counted_storages: set[int] = set()
+        self._counted: set[int] = set()  # memory of masks and biases
+        self._other_uses: list[tuple[str, list[str]]] = []  # of weights, by name
+        self._aliases: list[tuple[str, Tensor, Mark]] = []  # the model's own tensors, by name
         self._wanted: dict[str, bool] = {}  # by path
         self._meta: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
 
@@ -108,18 +111,21 @@ class Recorder:
         with self._lock:
             if not self._is_closed:
                 self._record(caller, call, out, lse)
+                self._other_uses.append((caller.name, call.other_uses))
         return out, lse
 
     def _record(self, caller: Caller, call: AttentionCall, out: Tensor, lse: Tensor) -> None:
         count, thread = self.calls[caller.path], get_ident()
         self.calls[caller.path] += 1
-        q, k, v, out = (self._store(to_4d(x)) for x in (call.q, call.k, call.v, out))
-        lse = self._store(lse if lse.ndim == 3 else to_4d(lse[..., None])[..., 0])
-        term_sizes: dict[int, int] = {}  # bytes of masks and biases, by storage
+        if call.empty_out is not None:  # as w · v in rows without weights
+            out = out.masked_fill((lse == -torch.inf)[..., None], 0)
+        q, k, v, out = (to_4d(x) for x in (call.q, call.k, call.v, out))
+        lse = lse if lse.ndim == 3 else to_4d(lse[..., None])[..., 0]
+        term_sizes: dict[int, int] = {}  # bytes of masks and biases, by memory
 
         def store_term(x: Tensor) -> Tensor:
-            x = self._store(_fold_batch(x, call.q))
-            term_sizes[x.untyped_storage().data_ptr()] = x.nbytes
+            x = self._store(caller.name, _fold_batch(x, call.q))
+            term_sizes[memory_address(x)] = x.nbytes
             return x
 
         terms = map_tensors(call.terms, store_term)
@@ -127,9 +133,11 @@ class Recorder:
             terms = replace(terms, offset=k.shape[2])  # a state attends to all earlier states
         survey = None
         if self.options.survey is not None:
-            survey = compute_survey(q, k, lse, terms, *self.options.survey_arguments)
+            inputs = (q, k, lse) if self.options.grad else (q.detach(), k.detach(), lse.detach())
+            survey = compute_survey(*inputs, terms, *self.options.survey_arguments)
             q, k, v, out, lse = (self._without_data(x) for x in (q, k, v, out, lse))
         else:
+            q, k, v, out, lse = (self._store(caller.name, x) for x in (q, k, v, out, lse))
             if k.shape[2] == q.shape[2]:
                 k, v = _copy_if_view(k, q), _copy_if_view(v, q)
             cache = self._caches.get((caller.path, thread))
@@ -137,9 +145,9 @@ class Recorder:
                 cache = self._caches[caller.path, thread] = _GrowingCache()
             k, v, size = cache.add(k, v, q.shape[2])
             # layers often share masks and biases: count those that no earlier site holds
-            new = term_sizes.keys() - self._counted_storages
+            new = term_sizes.keys() - self._counted
             size += q.nbytes + out.nbytes + lse.nbytes + sum(term_sizes[x] for x in new)
-            self._counted_storages |= new
+            self._counted |= new
             if size > self.bytes_left:
                 self.bytes_left = -1  # recording a smaller, later call would leave a gap
                 del self._caches[caller.path, thread]
@@ -163,12 +171,12 @@ class Recorder:
 
     def hook_activations(self) -> list[RemovableHandle]:
         """Record the activations that match `options.activations` in this thread."""
-        globs, grad = self.options.activations, self.options.grad
+        globs = self.options.activations
         if globs is None:
             return []
         points, thread = find_activations(self.tracker.model, self.tracker.modules), get_ident()
 
-        def record(name: str, copies: bool, x: Tensor) -> None:
+        def record(name: str, x: Tensor) -> None:
             # checkpointing reruns the block in the backward pass
             if get_ident() != thread or self._is_closed or _current_graph_task_id() != -1:
                 return
@@ -180,28 +188,58 @@ class Recorder:
                     self.sight.skipped.setdefault(name, limit)
                     return
                 self.bytes_left -= size
-                self.sight.activations.append(name, self._store(x.clone() if copies else x))
+                self.sight.activations.append(name, self._store(name, x))
 
         return [
             handle
             for point in match_activations(points, globs, "activations")
-            for handle in point.hook(partial(record, point.name, point.overwritten and not grad))
+            for handle in point.hook(partial(record, point.name))
         ]
 
-    def _store(self, x: Tensor) -> Tensor:
-        x = x if self.options.grad else x.detach()
-        return x if self.options.device is None else x.to(self.options.device)
+    def _store(self, name: str, x: Tensor) -> Tensor:
+        """The tensor to keep, which nothing that the model does later changes.
+
+        With grad=True it is the model's own, as its graph is: `close` leaves out what has changed.
+        """
+        device = x.device if self.options.device is None else self.options.device
+        if self.options.grad and x.requires_grad:
+            self._aliases.append((name, x, mark(x)))
+            return x.to(device)
+        own = x.detach()
+        if (moved := own.to(device)) is not own:
+            return moved
+        # a snapshot that is written to moves, but others hold the addresses of weights
+        is_weight = x.untyped_storage()._cdata in self._weight_storages
+        return own.clone() if is_weight else snapshot(own)
+
+    @cached_property
+    def _weight_storages(self) -> set[int]:
+        model = self.tracker.model
+        return {x.untyped_storage()._cdata for x in (*model.parameters(), *model.buffers())}
 
     def close(self) -> None:
         """Stop recording, group the sites by thread, and label them."""
         with self._lock:
             self._is_closed = True
+            self._leave_out_changed()
+            for name, uses in self._other_uses:
+                if uses:
+                    reason = f"second use of its weights, in {uses[0]}: only the first is recorded"
+                    self.sight.skipped.setdefault(name, reason)
             origins = [self._origins.get(site, (0, None)) for site in self.sight.sites]
             labelled = [
                 site if history is None else self.labeler.label(site, history)
                 for site, (_, history) in zip(self.sight.sites, origins, strict=True)
             ]
             self.sight.sites[:] = _group_by_thread(labelled, [thread for thread, _ in origins])
+
+    def _leave_out_changed(self) -> None:
+        changed = {name for name, x, since in self._aliases if not is_unchanged(x, since)}
+        self._aliases.clear()
+        reason = "changed in place after it was recorded; try look(model) without grad=True"
+        self.sight.skipped.update(dict.fromkeys(sorted(changed), reason))
+        self.sight.sites[:] = [site for site in self.sight.sites if site.name not in changed]
+        self.sight.activations.remove(changed)
 
     def finish(self) -> None:
         """Fill in `skipped` and `unmatched`; a sight without sites is an error."""
@@ -291,10 +329,9 @@ def _group_by_thread(sites: list[Site], threads: list[int]) -> list[Site]:
 
 def _copy_if_view(x: Tensor, q: Tensor) -> Tensor:
     """Copy keys that are a view of a larger tensor: it may be a cache, overwritten in place."""
-    storage = x.untyped_storage()
-    if x.requires_grad or storage.nbytes() <= x.nbytes:
+    if x.requires_grad or x.untyped_storage().nbytes() <= x.nbytes:
         return x
-    shared = storage.data_ptr() == q.untyped_storage().data_ptr()  # one fused projection
+    shared = memory_address(x) == memory_address(q)  # one fused projection
     return x if shared else x.clone()
 
 

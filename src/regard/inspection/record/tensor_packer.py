@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.inspection.adapters.snapshot import memory_address
+
 TensorRef = dict[str, Any]  # where a packed tensor is, as JSON
 
 
@@ -58,7 +60,7 @@ class TensorPacker:
         start, rest = divmod(offset, step) if step else (0, offset)
         keys = range(start, start + x.shape[2]) if step else range(1)
         shape = (*x.shape[:2], x.shape[3]) if step else x.shape
-        group = self._buffers[x.untyped_storage().data_ptr(), x.dtype, x.stride(), rest, shape]
+        group = self._buffers[memory_address(x), x.dtype, x.stride(), rest, shape]
         buffer = next((b for b in group if _overlap(b.keys, keys)), None)
         if buffer is None:
             buffer = _Buffer(str(self._count), x, keys, keys)

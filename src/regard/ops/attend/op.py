@@ -95,6 +95,13 @@ def attend(
 
 def compute_attention(call: AttentionCall) -> AttentionResult:
     """Compute a call with its backend, without interceptors."""
+    out, lse = _run_backend(call)
+    if call.empty_out is None:
+        return out, lse
+    return torch.where(lse[..., None] == -torch.inf, call.empty_out.to(out.dtype), out), lse
+
+
+def _run_backend(call: AttentionCall) -> AttentionResult:
     match call.backend:
         case "auto":
             return _choose(call)
