@@ -1,5 +1,8 @@
 """`verify` finds nothing wrong with a sound library, and each planted error."""
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -98,6 +101,25 @@ def test_a_wrong_map_is_found(model, monkeypatch):
     found = {r.name: r.status for r in rg.inspection.verify(model, {"input_ids": IDS}).results}
     assert found["maps"] == found["survey"] == "wrong"
     assert found["output"] == "ok"
+
+
+def test_equal_values_have_no_wrong_influence_but_a_wrong_one_is_found(model, monkeypatch):
+    equal = copy.deepcopy(model)
+    with torch.no_grad():
+        for block in equal.model.layers:  # values that do not depend on the token
+            block.self_attn.v_proj.weight.zero_()
+            block.self_attn.v_proj.bias = torch.nn.Parameter(0.3 * torch.randn(8))
+    checked = {r.name: r.status for r in rg.inspection.verify(equal, {"input_ids": IDS}).results}
+    assert checked["influence"] == "ok"
+    right = Site.influence
+
+    def wrong(self):
+        found = right(self)
+        return replace(found, effect_on_query=1.01 * found.effect_on_query)
+
+    monkeypatch.setattr(Site, "influence", wrong)
+    checked = {r.name: r.status for r in rg.inspection.verify(model, {"input_ids": IDS}).results}
+    assert checked["influence"] == "wrong"
 
 
 def test_a_wrong_edit_and_a_wrong_attribution_are_found(model, monkeypatch):

@@ -251,6 +251,23 @@ def test_two_keys_of_half_each_and_keys_of_one_value():
     assert_close(e, torch.zeros(1, 2), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("difference", [0.0, 1e-7, 1e-6, 1e-4])
+@pytest.mark.parametrize("keys", [2, 300])
+def test_the_result_states_what_nearly_equal_values_lose(difference, keys):
+    """Values that differ by 1e-6 have effects of the size of the output's rounding."""
+    q, k = 4 * torch.randn(2, 20, 8), torch.randn(2, keys, 8)
+    v = torch.randn(2, 1, 1) + difference * torch.randn(2, keys, 1)
+    found = influence(q, k, v, *attend(q, k, v))
+    want, _ = really_removed(scores_of(q, k), v)
+    for got, exact in (
+        (found.effect_on_query, want.sum(-1)),
+        (found.strongest, want.amax(-1)),
+    ):
+        off = (got.double() - exact).abs()
+        assert (off <= 1e-3 * exact + found.rounding).all()
+    assert (found.rounding < 4e-6 * v.abs().amax()).all()
+
+
 def test_near_values_stay_distinct():
     """Three keys of one value share the weight: what little the fourth holds is their effect."""
     v = torch.randn(4, 64)

@@ -136,7 +136,8 @@ def _influence(subject: Subject) -> float:
         v = site.v.double().repeat_interleave(site.heads // site.v.shape[1], 1)
         change = without.softmax(-1) @ v - (scores.softmax(-1)[:, :, None] @ v)
         expected = change.norm(dim=-1).nan_to_num(0).sum(-1)
-        errors.append(_error(site.influence().effect_on_query[..., -1], expected))
+        out = site.out[:, :, -1].double().norm(dim=-1)  # where values are equal, no effect is left
+        errors.append(_error(site.influence().effect_on_query[..., -1], expected, out))
     if not errors:
         raise NotApplicable(
             f"influence: needs attentions with 2 to {MAX_KEYS} keys and without sinks, got none"
@@ -240,10 +241,11 @@ def _gradients(subject: Subject) -> float:
     return abs(float((gradient * step).sum()) - expected) / max(abs(expected), 1e-6)
 
 
-def _error(got: Tensor, expected: Tensor) -> float:
+def _error(got: Tensor, expected: Tensor, size_like: Tensor | None = None) -> float:
     got, expected = got.detach().double(), expected.detach().double()
     finite = got.isfinite() & expected.isfinite()
     size = expected[finite].abs().max().clamp(min=1e-30)
+    size = size if size_like is None else torch.maximum(size, size_like.max())
     return float((got - expected)[finite].abs().max() / size)
 
 

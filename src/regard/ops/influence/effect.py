@@ -22,6 +22,7 @@ Effect = Literal["remove", "slope", "scale"]
 DOMINANT_WEIGHT = 0.5005
 # |h - v|² below this part of 2 |h|² cancels in h² + v² - 2 h · v: computed by differences.
 CANCELLATION_RATIO = 4e-3
+ROUNDING = 32  # of |h|, in units of its precision; 9 is the largest error seen
 NEGLIGIBLE_WEIGHT = 1e-6  # weights for which cancellation does not matter
 
 
@@ -41,6 +42,11 @@ class AttentionRecord:
         """Whether output or log-sum-exp are in half precision, and so must be recomputed."""
         return upcast(self.out) is not self.out or upcast(self.lse) is not self.lse
 
+    def rounding(self, share: float | None = None) -> Tensor:
+        """A share of |h_i|, by default that which the rounding of h leaves in |h_i - v_j|."""
+        h = upcast(self.out)
+        return (ROUNDING * torch.finfo(h.dtype).eps if share is None else share) * h.norm(dim=-1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Influence:
@@ -55,6 +61,9 @@ class Influence:
     strongest_key: Int[Tensor, "*batch query"]  # its key, -1 if no key has an effect
     effect_on_query: Float[Tensor, "*batch query"]  # Σ_j e_ij, the effect of all keys on a query
     effect_of_key: Float[Tensor, "*batch key"]  # Σ_i e_ij, the effect of a key on all queries
+    # what strongest and effect_on_query may be off by beyond 1e-3 of them: where values are nearly
+    # equal, a smaller effect is rounding of the output
+    rounding: Float[Tensor, "*batch query"]
 
 
 class RowBand:

@@ -71,6 +71,7 @@ def influence(record: AttentionRecord, effect: Effect) -> Influence:
         strongest_key=key.view(batch),
         effect_on_query=on_query.view(batch),
         effect_of_key=of_key.view(*record.q.shape[:-2], keys),
+        rounding=record.rounding(1e-3),
     )
 
 

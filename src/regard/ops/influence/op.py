@@ -44,7 +44,8 @@ def influence(
     the rounding of `lse` and `out`; the effect of a key with more than half of the weight comes
     from the attention without it, at the cost of about one more forward pass over such rows. A
     half-precision `out` or `lse` is recomputed in float32. So e_ij is within 1e-3 of removing the
-    key in float64; where v_j nearly equals h_i, within 1e-6 · |h_i| (1e-3 · w · |h_i| on CUDA).
+    key in float64; where v_j nearly equals h_i, what it may be off by beyond that is in `rounding`:
+    4e-6 · |h_i| (1e-3 · |h_i| on CUDA).
 
     Args:
         q: queries of the attention.

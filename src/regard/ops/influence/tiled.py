@@ -43,6 +43,7 @@ def add_tiles(
         strongest_key=strongest_key,
         effect_on_query=on_query,
         effect_of_key=of_key,
+        rounding=record.rounding(),
     )
 
 
