@@ -1,11 +1,13 @@
 """`evaluate` and `regard transcribe` process the same raw files alike."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import soundfile
 import torch
+from fastapi.testclient import TestClient
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
@@ -17,6 +19,7 @@ from regard.decode import Transcriber
 from regard.models import Recogniser, recogniser_tiny
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.recognition.transcripts import transcribe_batch_detailed
+from regard.web.api import create_app
 
 
 def talkative(folder, **options) -> runs.Run:
@@ -76,6 +79,47 @@ def test_evaluation_and_command_agree_on_morse(tmp_path):
     heard = runs.transcribe_run_detailed(run, files)
     assert [one.text for one in heard] == [one.text for one in found]
     assert_close([one.score for one in heard], [one.score for one in found], atol=1e-4, rtol=0)
+
+
+def test_a_recording_of_a_narrow_band_is_named(tmp_path):
+    """In the command, in Python and over HTTP: nothing above 4 kHz where training had it."""
+    run = talkative(tmp_path / "run")
+    task = tasks.SpeechTask(folder="gone", sample_rate=8000, online_cmvn=False)
+    narrow = replace(run, recipe=replace(run.recipe, data=task))
+    soundfile.write(tmp_path / "a.wav", spoken(4000, 0), 4000, subtype="ULAW")
+    soundfile.write(tmp_path / "b.wav", spoken(8000, 0), 8000)
+    reason = "recorded at 4000 Hz, so that it has nothing above 2000 Hz, and the training had 8000"
+    files = [str(tmp_path / name) for name in ("a.wav", "b.wav")]
+    low, same = runs.transcribe_run_detailed(narrow, files)
+    assert f"a.wav: {reason} Hz; the text may be wrong" in low.warning
+    assert same.warning == ""
+    with pytest.warns(UserWarning, match="recorded at 4000 Hz"):
+        narrow.transcribe(files)
+    trained_narrow = replace(
+        narrow, recipe=replace(run.recipe, data=replace(task, lowest_rate=4000))
+    )
+    assert trained_narrow.transcribe(files) == [low.text, same.text]
+    text = json.dumps({"version": 1, "recipe": runs.config_to_json(narrow.recipe)})
+    (tmp_path / "run" / "recipe.json").write_text(text)
+    done = CliRunner().invoke(app, ["transcribe", str(tmp_path / "run"), files[0]])
+    assert done.exit_code == 1
+    assert reason in " ".join(done.stderr.split())
+    with TestClient(create_app({"run": narrow}), base_url="http://127.0.0.1") as client:
+        answer = client.post("/transcribe", content=(tmp_path / "a.wav").read_bytes()).json()
+    assert answer["text"] == low.text
+    assert answer["warning"] == f"body: {reason} Hz; the text may be wrong"
+    live = runs.TranscribeJob(narrow).stream([torch.zeros(4000)], rate=4000)
+    assert reason in list(live)[-1].warning
+
+
+def test_nothing_recognised_is_named_without_a_calibration(tmp_path):
+    run = talkative(tmp_path / "run")
+    with torch.no_grad():
+        run.model.head.bias[0] += 1000  # blanks only
+    soundfile.write(tmp_path / "a.wav", spoken(8000, 0), 8000)
+    (found,) = runs.transcribe_run_detailed(run, tmp_path / "a.wav")
+    assert (found.text, run.calibration) == ("", None)
+    assert found.warning == f"warning: {tmp_path / 'a.wav'}: nothing recognised"
 
 
 def test_the_score_of_a_stream_is_that_of_the_whole(tmp_path):

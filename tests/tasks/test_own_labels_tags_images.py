@@ -314,6 +314,8 @@ def test_words_may_be_given_as_words(flag_tagger, users_view):
     assert "word_split: needs one of punctuation, edges, sentence, spaces, got 'no'" in error
     old = replace(run.data, word_split="")  # a run from before the setting
     assert old.apply(run, [text]) == run.tag([text])
+    with pytest.raises(ConfigError, match="word_split: needs to be given for a run without it"):
+        replace(old, train="gone.conll").apply(run, [text])
 
 
 def test_the_split_is_measured():

@@ -31,7 +31,7 @@ from regard.data.audio.audio_batches import SORT_WINDOW, label_batch
 from regard.data.audio.augmentation import add_white_noise
 from regard.data.audio.morse.channel import render_keyings
 from regard.data.audio.speech_batches import speech_batches
-from regard.data.split import SPLITS
+from regard.data.split import SPLITS, hash_split
 from regard.errors import ConfigError, FileError, ShapeError
 from regard.ops import log_mel
 from regard.runs import load_run
@@ -43,6 +43,7 @@ from regard.tasks import (
     recipe,
     transcribe_batch,
 )
+from regard.tasks.proposals.kinds import propose
 
 PITCHES = {"a": 400, "b": 1100, "c": 2400}  # each letter is a tone
 
@@ -352,6 +353,43 @@ def test_one_manifest_is_split_by_the_names_of_the_files(recordings):
     (recordings / "manifest.tsv").write_text("".join(lines))
     entries = SpeechTask(folder=str(recordings), sample_rate=8000).source().entries
     assert sum(map(len, entries.values())) == 9
+
+
+@pytest.mark.parametrize("missing", ["valid", "test"])
+def test_a_split_without_a_manifest_is_taken_from_train(recordings, missing):
+    """Its recordings are those of the hash; the others of `train`, whatever their hash, stay."""
+    rows = [(recordings / f"{split}.tsv").read_text() for split in ("train", missing)]
+    for n in range(60):
+        soundfile.write(recordings / f"more{n}.wav", tone("ab"), 8000)
+        rows.append(f"more{n}.wav\tab\n")
+    (recordings / f"{missing}.tsv").unlink()
+    (recordings / "train.tsv").write_text("".join(rows))
+    given = SpeechTask(folder=str(recordings), sample_rate=8000)
+    (other,) = {"valid", "test"} - {missing}
+    named = replace(given, train="train.tsv", **{other: f"{other}.tsv"})
+    for data in (given, named):
+        entries = data.source().entries
+        assert all(hash_split(x.path.name.encode()) == missing for x in entries[missing])
+        assert entries[missing]
+        assert len(entries["train"]) + len(entries[missing]) == len("".join(rows).splitlines())
+        assert [x.path.stem for x in entries[other]] == [
+            f"{other}{n}" for n in range(len(entries[other]))
+        ]
+    proposed = propose("speech", [recordings])
+    assert f"become {missing}, by a hash" in proposed.comments["data.folder"]
+
+
+def test_a_run_remembers_the_lowest_rate_of_its_recordings(recordings):
+    data = SpeechTask(folder=str(recordings), sample_rate=16000)
+    assert (data.trained_rate, data.fit(0).trained_rate) == (16000, 8000)
+    assert replace(data, sample_rate=4000).fit(0).lowest_rate == 4000
+    rows = (recordings / "train.tsv").read_text()
+    for n in range(30):  # one of a low rate among many does not make it known
+        soundfile.write(recordings / f"wide{n}.wav", tone("ab", 16000), 16000)
+    names = [f"wide{n}.wav\tab\n" for n in range(30)]
+    (recordings / "wide.tsv").write_text("".join([*names, rows.splitlines(keepends=True)[0]]))
+    wide = replace(data, train="wide.tsv", valid="valid.tsv", test="test.tsv")
+    assert wide.fit(0).lowest_rate == 16000
 
 
 @pytest.mark.slow

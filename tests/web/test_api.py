@@ -62,7 +62,8 @@ def own_runs():
     for name, pooling in (("labels", "mean"), ("tags", "none")):
         config = rg.models.classifier_tiny(vocab=tokenizer.vocab, classes=3, pooling=pooling)
         kind = rg.tasks.find_task("labels" if name == "labels" else "tagging")
-        data = kind(train="none.csv", names=("O", "B-A", "I-A"))
+        more = {"word_split": "edges"} if name == "tags" else {}
+        data = kind(train="none.csv", names=("O", "B-A", "I-A"), **more)
         recipe = rg.tasks.Recipe(
             name=name, data=data, model=config, train=rg.train.TrainConfig(steps=1)
         )
@@ -206,6 +207,10 @@ def test_every_task_has_a_path(client):
     for path, model in (("/tag", None), ("/apply", "tags")):
         tags = client.post(path, json={"inputs": texts, "model": model}).json()["outputs"]
         assert tags == [[list(pair) for pair in row] for row in client.runs["tags"].apply(texts)]
+    body = {"inputs": ["a --b.", ["a", "b c"]], "word_split": "spaces"}
+    given = client.post("/tag", json=body).json()["outputs"]
+    assert [[word for word, _ in row] for row in given] == [["a", "--b."], ["a", "b c"]]
+    assert client.post("/tag", json=body | {"word_split": "no"}).status_code == 422
     assert client.get("/openapi.json").json()["paths"]["/label"]["post"]["requestBody"]
 
 

@@ -1,5 +1,6 @@
 """`Run`: a training run on disk, opened, with the verbs of its task as methods."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,8 +86,13 @@ class Run(RunContents):
         beam_width: int = 1,
         device: Device | None = None,
     ) -> list[str]:
-        """The text of each audio file; see `regard.runs.transcribe_run_detailed`."""
+        """The text of each audio file; warns of one that may be wrong.
+
+        `regard.runs.transcribe_run_detailed` returns the warnings, with the confidence.
+        """
         transcripts = transcribe_run_detailed(self, paths, beam_width=beam_width, device=device)
+        for transcript in filter(lambda x: x.warning, transcripts):
+            warnings.warn(transcript.warning.removeprefix("warning: "), stacklevel=2)
         return [transcript.text for transcript in transcripts]
 
     def look(

@@ -17,7 +17,7 @@ from regard.data.text.word_split import (
     WordSplit,
     measure_word_split,
 )
-from regard.errors import ConfigError
+from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
 from regard.tasks.annotated_text import (
     MAX_TOKENS,
@@ -124,6 +124,16 @@ class TaggingTask(AnnotatedTextTask):
         """The split that best reproduces the words of the train split."""
         return measure_word_split(self.load().examples["train"])
 
+    def _measure_again(self) -> MeasuredSplit:
+        """For a run from before the setting."""
+        try:
+            return self.measure_split()
+        except FileError as error:
+            raise ConfigError(
+                f"word_split: needs to be given for a run without it whose data is gone, got none "
+                f"({error}); try word_split=punctuation"
+            ) from error
+
     def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
         """The model's config with the sizes of the data, for one output per token."""
         return replace(super().resolve(model, tokenizer), pooling="none")
@@ -175,7 +185,7 @@ class TaggingTask(AnnotatedTextTask):
         if word_split is not None and word_split not in WORD_SPLITS:
             known = ", ".join(WORD_SPLITS)
             raise ConfigError(f"word_split: needs one of {known}, got {word_split!r}")
-        split = word_split or self.word_split or self.measure_split().name
+        split = word_split or self.word_split or self._measure_again().name
         sentences = [split_words(x, split) if isinstance(x, str) else list(x) for x in inputs]
         return self.tag(run.model, run.tokenizer, sentences)
 

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from regard.decode import Sampling
 from regard.errors import ConfigError, RegardError
 from regard.runs import Run
+from regard.runs.apply.transcribe import transcribe_run_detailed
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.routes import add_explorer
 from regard.web.explorer.static_files import page_files
@@ -321,11 +322,13 @@ def _add_files(app: FastAPI, server: Server, recordings: LiveRecordings) -> None
         name, run = await server.open("/transcribe", model)
 
         def compute(paths: list[Any]) -> Sequence[Any]:
-            return run.transcribe(paths, beam_width=beam_width)
+            return transcribe_run_detailed(run, paths, beam_width=beam_width)
 
         async with _body_file(request) as path:
-            (text,) = await server.compute(("transcribe", run, beam_width), [path], compute)
-        return {"model": name, "text": text}
+            (found,) = await server.compute(("transcribe", run, beam_width), [path], compute)
+        warning = found.warning.removeprefix("warning: ").replace(str(path), "body")
+        answer = {"model": name, "text": found.text, "confidence": found.confidence}
+        return answer | {"warning": warning}
 
     @app.websocket("/transcribe/stream")
     async def live(socket: WebSocket, model: str | None = None, rate: int | None = None) -> None:

@@ -39,12 +39,12 @@ class SpeechManifest:
     """Recordings of a manifest; see `read_manifest` for its formats.
 
     The header of each file is read on construction; `report` counts unusable ones. Without `valid`
-    and `test` a hash of the file name assigns each recording to a split. Recordings of another rate
-    are resampled.
+    or `test` a hash of the file name takes a twentieth of `train` for it. Recordings of another
+    rate are resampled.
 
     Args:
         train: a manifest.
-        valid: the same for validation; needs `test` too.
+        valid: the same for validation.
         test: the same for testing.
         rate: samples per second.
         on_error: "skip" counts bad lines in `report`, "raise" stops at the first.
@@ -69,16 +69,15 @@ class SpeechManifest:
         max_seconds: float = 60.0,
         audio_folder: str | Path | None = None,
     ):
-        if (valid is None) != (test is None):
-            raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         self.rate, self.max_seconds, self.report = rate, max_seconds, LoadReport(on_error)
         self.audio_folder = audio_folder
         self.manifests = [Path(path) for path in (train, valid, test) if path is not None]
         self.entries: dict[str, list[ManifestEntry]] = {split: [] for split in SPLITS}
-        for split, manifest in (("train", train), ("valid", valid), ("test", test)):
+        given = {"train": train, "valid": valid, "test": test}
+        for split, manifest in given.items():
             for entry in self._load(Path(manifest)) if manifest is not None else ():
-                by_hash = hash_split(entry.path.name.encode())
-                self.entries[split if valid is not None else by_hash].append(entry)
+                by_hash = hash_split(entry.path.name.encode()) if split == "train" else split
+                self.entries[split if given[by_hash] is not None else by_hash].append(entry)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
         """Recordings from number `start`; train repeats forever, reshuffled every epoch."""
@@ -178,8 +177,8 @@ def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:
         paths = {"manifest": root}
     if list(paths) == ["manifest"]:
         return paths["manifest"], None, None
-    if set(paths) == set(splits):
-        return paths["train"], paths["valid"], paths["test"]
+    if "train" in paths and set(paths) <= set(splits):
+        return paths["train"], paths.get("valid"), paths.get("test")
     got = ", ".join(path.name for path in paths.values()) or "none"
     raise FileError(f"{folder}: needs manifest.tsv, or train, valid and test.tsv, got {got}")
 

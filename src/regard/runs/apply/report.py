@@ -39,4 +39,13 @@ def confidence_warning(
     >>> confidence_warning("a.png", 0.2, 0.5, "the class may be wrong")
     'warning: a.png: confidence 0.20 is below 0.50; the class may be wrong'
     """
-    return f"warning: {name}: confidence {confidence:.2f} is below {threshold:.2f}; {consequence}"
+    return f"warning: {name}: {low_confidence(confidence, threshold)}; {consequence}"
+
+
+def low_confidence(confidence: float, threshold: float) -> str:
+    """The reason of a warning.
+
+    >>> low_confidence(0.2, 0.5)
+    'confidence 0.20 is below 0.50'
+    """
+    return f"confidence {confidence:.2f} is below {threshold:.2f}"

@@ -13,7 +13,7 @@ from regard.data import AudioExample, AudioFile, Resampler
 from regard.decode import PrefixBeam, Transcriber
 from regard.errors import ConfigError, FileError
 from regard.ops.maybe_none import MaybeNone
-from regard.runs.apply.report import Reporter, confidence_warning
+from regard.runs.apply.report import Reporter, low_confidence
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
 from regard.tasks import Transcript
@@ -53,7 +53,8 @@ def transcribe_run_detailed(
             raise chunk.error
         text += chunk.text
         if chunk.is_last:
-            transcripts.append(Transcript(text.strip(), chunk.score, chunk.confidence))
+            sure = chunk.confidence, chunk.warning
+            transcripts.append(Transcript(text.strip(), chunk.score, *sure))
             text = ""
     return transcripts
 
@@ -74,7 +75,7 @@ class TranscriptChunk(NamedTuple):
     is_last: bool = False
     is_complete: bool = True  # False if the file is damaged or truncated
     notes: tuple[str, ...] = ()  # such as "resampled from …"
-    warning: str = ""  # about low confidence
+    warning: str = ""  # about low confidence or a narrow band
     score: float = 0.0  # of the whole text, in the last chunk
     confidence: float | MaybeNone = None  # calibrated; None for a run without a calibration
     error: FileError | None = None
@@ -108,13 +109,14 @@ class TranscribeJob:
             model_on(run.model, device), run.tokenizer, search=search, normalize_peak=normalize_peak
         )
         self.sample_rate, self.calibration = self.transcriber.sample_rate, run.calibration
+        self._trained_rate = getattr(run.data, "trained_rate", 0)
         self.audio_seconds = self.compute_seconds = 0.0
         self.chunk_times: list[float] = []  # to compute each chunk of a stream
         self._has_text = self._is_live = False
         # the same texts as from the stream, where no option needs it
         self._in_batches = beam_width == 1 and normalize_peak
         self._resampler: Resampler | None = None
-        self._name, self._notes = "stream", tuple[str, ...]()
+        self._name, self._notes, self._rate = "stream", tuple[str, ...](), self.sample_rate
 
     @property
     def delay(self) -> float:
@@ -132,8 +134,8 @@ class TranscribeJob:
                 if isinstance(audio, FileError):
                     yield TranscriptChunk(path, is_last=True, error=audio)
                 elif audio in found:
-                    text, score, _ = found[audio]
-                    last = self._last(path, text, score, bool(text))
+                    text, score = found[audio][:2]
+                    last = self._last(path, text, score, bool(text), audio.file.samplerate)
                     yield last._replace(is_complete=audio.is_complete, notes=tuple(audio.notes))
                 else:
                     yield from self._stream_file(path, audio)
@@ -165,7 +167,8 @@ class TranscribeJob:
             spaces, has_text = text[len(text.rstrip()) :], has_text or bool(text.strip())
             yield TranscriptChunk(path, text.rstrip())
         text = (spaces + self._compute(self.transcriber.finish)).rstrip()
-        last = self._last(path, text, self.transcriber.score, has_text or bool(text))
+        has_text, rate = has_text or bool(text), audio.file.samplerate
+        last = self._last(path, text, self.transcriber.score, has_text, rate)
         yield last._replace(is_complete=audio.is_complete, notes=tuple(audio.notes))
 
     def stream(
@@ -179,7 +182,7 @@ class TranscribeJob:
         rate = self.sample_rate if rate is None else rate
         if not 1000 <= rate <= 1_000_000:
             raise ConfigError(f"rate: needs 1000 to 1000000 samples per second, got {rate}")
-        self._is_live, self._name = True, name
+        self._is_live, self._name, self._rate = True, name, rate
         if rate != self.sample_rate:
             self._resampler = Resampler(rate, self.sample_rate)
             self._notes = (f"resampled from {rate} to {self.sample_rate} samples per second",)
@@ -197,7 +200,8 @@ class TranscribeJob:
         text = self._compute(self.transcriber.finish)
         self._has_text = self._has_text or bool(text.strip())
         score, has_text = self.transcriber.score, self._has_text
-        yield self._last(self._name, text, score, has_text)._replace(notes=self._notes)
+        last = self._last(self._name, text, score, has_text, self._rate)
+        yield last._replace(notes=self._notes)
 
     def _live(self, wave: Tensor) -> TranscriptChunk:
         before = self.compute_seconds
@@ -217,16 +221,25 @@ class TranscribeJob:
         self.compute_seconds += time.monotonic() - started
         return text
 
-    def _last(self, path: str | Path, text: str, score: float, has_text: bool) -> TranscriptChunk:
-        chunk = TranscriptChunk(path, text, is_last=True, score=score)
-        if self.calibration is None:
-            return chunk
-        threshold = self.calibration.threshold
-        confidence = self.calibration.confidence(score if has_text else -math.inf)
-        warning = f"warning: {path}: nothing recognised" if not has_text else ""
-        if has_text and self.calibration.is_unsure(score):
-            warning = confidence_warning(path, confidence, threshold, "the text may be wrong")
-        return chunk._replace(warning=warning, confidence=confidence)
+    def _last(
+        self, path: str | Path, text: str, score: float, has_text: bool, rate: int
+    ) -> TranscriptChunk:
+        confidence, reasons = None, [] if has_text else ["nothing recognised"]
+        if self.calibration is not None:
+            confidence = self.calibration.confidence(score if has_text else -math.inf)
+            if has_text and self.calibration.is_unsure(score):
+                reasons.append(low_confidence(confidence, self.calibration.threshold))
+        if rate < self._trained_rate:
+            reasons.append(
+                f"recorded at {rate} Hz, so that it has nothing above {rate // 2} Hz, and the "
+                f"training had {self._trained_rate} Hz"
+            )
+        if has_text and reasons:
+            reasons.append("the text may be wrong")
+        warning = f"warning: {path}: {'; '.join(reasons)}" if reasons else ""
+        return TranscriptChunk(
+            path, text, is_last=True, score=score, warning=warning, confidence=confidence
+        )
 
 
 def read_samples(

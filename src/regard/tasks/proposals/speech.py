@@ -14,6 +14,7 @@ from regard.data.audio.speech_manifest import (
     read_manifest,
 )
 from regard.data.load_report import LoadReport
+from regard.data.split import SPLITS
 from regard.data.table import table_kind
 from regard.errors import FileError
 from regard.models import RecogniserConfig
@@ -73,8 +74,11 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
         augmentation = replace(augmentation, eq=0.0, spec_augment=0, reverb=0.0)
         off = ("eq", "spec_augment", "reverb")
         comments |= {f"data.augmentation.{key}": "off below an hour of audio" for key in off}
-    if not task.valid and len(task.source().manifests) == 1:
-        comments["data.folder"] = "5% each become valid and test, by a hash of the file name"
+    has_names = {split: bool(getattr(task, split)) for split in ("valid", "test")}
+    if (count := len(task.source().manifests)) < len(SPLITS):
+        missing = [x for x, given in has_names.items() if not given] if count > 1 else has_names
+        names = " and ".join(missing)
+        comments["data.folder"] = f"5% of train each become {names}, by a hash of the file name"
     recipe = Recipe(
         name=name,
         data=replace(task, sample_rate=rate, n_mels=mels, augmentation=augmentation),
@@ -112,7 +116,7 @@ def _manifests(folder: Path) -> dict[str, Any]:
         return {}
     found = find_splits(files, lambda file: table_kind(file) is not None)
     one = {split: group[0].name for split, group in found.items() if len(group) == 1}
-    if set(one) == {"train", "valid", "test"} or (set(one) == {"train"} == set(found)):
+    if "train" in one and set(one) == set(found):
         return one
     try:
         find_manifests(folder)

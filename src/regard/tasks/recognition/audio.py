@@ -1,5 +1,6 @@
 """Base class of the tasks of recognition."""
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,6 +25,11 @@ class AudioTask(Task):
     objective: ClassVar[str] = "ctc"
     verb: ClassVar[str] = "transcribe"
     batch_unit: ClassVar[BatchUnit] = "batch_size"
+
+    @property
+    @abstractmethod
+    def trained_rate(self) -> int:
+        """Samples per second below which a recording lacks frequencies of the training."""
 
     def format_output(self, output: Transcript) -> str:
         """The text."""

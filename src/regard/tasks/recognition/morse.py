@@ -63,6 +63,10 @@ class MorseTask(AudioTask):
         """Ranges of speed that are not trained on."""
         return tuple(zip(self.held_out_wpm[::2], self.held_out_wpm[1::2], strict=True))
 
+    @property
+    def trained_rate(self) -> int:
+        return round(2 * self.max_pitch)
+
     def source(self, **changes: Any) -> Morse:
         """The generator of training recordings, with some arguments changed."""
         options: dict[str, Any] = {

@@ -41,14 +41,17 @@ class SpeechTask(AudioTask):
     """Recordings of a folder with manifest.tsv, or with train.tsv, valid.tsv and test.tsv.
 
     A line of a manifest is `file<tab>text`; `data.audio.speech_manifest.read_manifest` lists the
-    other formats. One manifest is split by a hash of the file name, 90% train.
+    other formats. Without one for valid or test, 5% of `train` are taken for it, by a hash of the
+    file name.
 
     Args:
         folder: of the manifests.
-        train, valid, test: manifests of other names in `folder`; `train` alone is split by hash.
+        train, valid, test: manifests of other names in `folder`.
         audio_folder: folder in `folder` that paths of recordings are relative to; "" is that of
             the manifest.
         sample_rate: of the model; recordings of another rate are resampled.
+        lowest_rate: of the recordings trained on, but for the lowest 5%; one of a lower rate has a
+            narrower band and is warned of. 0 takes it from the data; a run keeps it.
         n_mels: log-mel bands.
         max_seconds: longest recording.
         tokenizer_type: units of the transcripts.
@@ -71,6 +74,7 @@ class SpeechTask(AudioTask):
     test: str = ""
     audio_folder: str = ""
     sample_rate: int = 16000
+    lowest_rate: int = 0
     n_mels: int = 80
     max_seconds: float = 30.0
     tokenizer_type: TokenizerType = "characters"
@@ -87,9 +91,20 @@ class SpeechTask(AudioTask):
         check_positive(self, "sample_rate", "n_mels", "vocab_size")
         if not self.speeds or min(self.speeds) <= 0:
             raise ConfigError(f"speeds: need one or more above 0, got {self.speeds}")
-        if bool(self.valid) != bool(self.test) or self.valid and not self.train:
-            given = ", ".join(name for name in SPLITS if getattr(self, name))
-            raise ConfigError(f"train: needs valid and test both or neither, got {given}")
+        if (self.valid or self.test) and not self.train:
+            given = " and ".join(name for name in SPLITS if getattr(self, name))
+            raise ConfigError(f"train: needs a manifest beside {given}, got none")
+
+    def fit(self, seed: int) -> "SpeechTask":
+        """With the lowest sample rate of the recordings trained on."""
+        rates = sorted(entry.rate for entry in self.source().entries["train"])
+        if self.lowest_rate or not rates:
+            return self
+        return replace(self, lowest_rate=min(rates[len(rates) // 20], self.sample_rate))
+
+    @property
+    def trained_rate(self) -> int:
+        return self.lowest_rate or self.sample_rate
 
     def source(self) -> SpeechManifest:
         """The recordings; its `report` counts skipped ones."""

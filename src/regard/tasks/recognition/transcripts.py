@@ -22,6 +22,8 @@ BATCH_SIZE = 50  # recordings per forward pass
 class Transcript(NamedTuple):
     """A transcript with its raw score and, for a calibrated run, its confidence.
 
+    `warning` says why it may be wrong: low confidence, a recording unlike those of the training.
+
     >>> Transcript("ET", -0.1).confidence is None
     True
     """
@@ -29,6 +31,7 @@ class Transcript(NamedTuple):
     text: str
     score: float  # of `decode.PathScore`
     confidence: float | MaybeNone = None
+    warning: str = ""
 
 
 def transcribe_batch(
