@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -6,7 +8,10 @@ from torch.testing import assert_close
 
 from regard import ops
 from regard.errors import ShapeError
-from regard.ops import attend, attention_weights, tiling, window
+from regard.ops import Terms, attend, attention_weights, tiling, window
+from regard.ops.attend.window import compute_window
+
+pooled_module = sys.modules[compute_window.__module__]
 
 
 def draw(queries=9, keys=8):
@@ -39,6 +44,36 @@ def test_pooling_is_that_of_the_map(reduce, pool, monkeypatch):
         -2,
     )
     assert_close(got, want)
+
+
+@pytest.mark.parametrize("pool", [(2, 3), (9, 8), (1, 5)])
+def test_tiles_of_cells_are_those_of_the_map_and_their_gradient(pool, monkeypatch):
+    whole_map = tiling.TileSize(1 << 20, 1, 512)
+    q, k, _ = draw(queries=11)
+
+    def pooled(tile: tiling.TileSize) -> list[torch.Tensor]:
+        monkeypatch.setattr(pooled_module, "CACHE_TILE", tile)
+        inputs = [x.clone().requires_grad_() for x in (q, k)]
+        terms = {"mask": ops.Causal() & ops.Local(2), "rows": slice(1, None), "keys": slice(1, 8)}
+        cells = window(*inputs, attend(*inputs, k, mask=terms["mask"])[1], pool=pool, **terms)
+        with torch.no_grad():  # in a buffer
+            lse = attend(q, k, k, mask=terms["mask"])[1]
+            assert_close(window(q, k, lse, pool=pool, **terms), cells)
+        return [cells, *torch.autograd.grad(cells.sin().sum(), inputs)]
+
+    for got, want in zip(pooled(tiling.TileSize(8, 1, 4)), pooled(whole_map), strict=True):
+        assert_close(got, want)
+
+
+def test_pooling_computes_visible_tiles_only(monkeypatch):
+    scores = []
+    score_tile = Terms.score_tile
+    monkeypatch.setattr(
+        Terms, "score_tile", lambda *args, **kw: scores.append(x := score_tile(*args, **kw)) or x
+    )
+    q = torch.randn(1, 4096, 2)
+    window(q, q, torch.zeros(1, 4096), pool=(64, 64), mask=ops.Causal() & ops.Local(100))
+    assert sum(x.numel() for x in scores) < 0.5 * 4096**2
 
 
 def test_a_cell_of_a_huge_map_costs_no_more_than_a_cell():

@@ -10,8 +10,17 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.autocast import without_autocast
 from regard.ops.indices import as_int_pair, resolve_slice
-from regard.ops.terms import TermOptions, Terms, check_lse, make_terms, weights_from_scores
-from regard.ops.tiling import row_bands
+from regard.ops.terms import (
+    LOG2E,
+    TermOptions,
+    Terms,
+    check_lse,
+    finite_lse,
+    make_terms,
+    upcast,
+    weights_from_scores,
+)
+from regard.ops.tiling import CACHE_TILE, GPU_TILE, row_bands
 
 PoolReduce = Literal["sum", "mean", "max"]
 
@@ -72,20 +81,61 @@ def compute_window(
         raise ShapeError(f"reduce: needs sum, mean or max, got {reduce!r}")
     row_range = resolve_slice(rows, q.shape[-2], "rows")
     key_range = resolve_slice(keys, k.shape[-2], "keys")
-    bands = row_bands(-(-len(row_range) // high), q.shape[:-2].numel() * len(key_range) * high)
+    if pool != (1, 1):
+        return _pooled(q, k, lse, terms, row_range, key_range, pool, reduce)
     parts = []
-    for cells in bands:
-        band = row_range[cells.start * high : cells.stop * high]
+    for band in row_bands(len(row_range), q.shape[:-2].numel() * len(key_range)):
+        band = row_range[band.start : band.stop]
         scores = terms.score_tile(q, k, band, key_range)
-        w = weights_from_scores(scores, lse[..., band.start : band.stop])
-        parts.append(w if pool == (1, 1) else _pool(_pool(w, -1, wide, reduce), -2, high, reduce))
+        parts.append(weights_from_scores(scores, lse[..., band.start : band.stop]))
     return torch.cat(parts, -2)
+
+
+def _pooled(
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor,
+    terms: Terms,
+    rows: range,
+    keys: range,
+    pool: tuple[int, int],
+    reduce: PoolReduce,
+) -> Tensor:
+    """The cells, in tiles that fit the cache; those without visible keys stay 0."""
+    (high, wide), batch, finite = pool, q.shape[:-2], finite_lse(lse)[..., None]
+    dtype = torch.promote_types(upcast(q).dtype, lse.dtype)
+    cells = q.new_zeros((*batch, -(-len(rows) // high), -(-len(keys) // wide)), dtype=dtype)
+    tile = GPU_TILE if q.is_cuda else CACHE_TILE
+    across = max(1, tile.keys // wide) * wide
+    down = tile.weights // max(1, batch.numel() * min(across, len(keys)))
+    down = max(1, down // high) * high
+    tensors = (q, k, lse, *terms.trainable_tensors)
+    learns = terms.score is not None or any(x.requires_grad for x in tensors)
+    in_place = not (torch.is_grad_enabled() and learns) and lse.dtype == dtype
+    size = batch.numel() * min(down, len(rows)) * min(across, len(keys))
+    buffer = q.new_empty(size, dtype=dtype) if in_place else None
+    for top in range(0, len(rows), down):
+        band = rows[top : top + down]
+        span = terms.key_span(band, k.shape[-2])
+        start = max(0, span.start - keys.start) // wide * wide
+        for left in range(start, min(len(keys), span.stop - keys.start), across):
+            scores = terms.score_tile(q, k, band, keys[left : left + across], buffer=buffer)
+            lse_rows = finite[..., band.start : band.stop, :]
+            x = scores.sub_(lse_rows) if in_place else scores - lse_rows
+            # powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
+            w = x.mul_(LOG2E).exp2_()
+            # rows first: this reads memory in order and leaves little for the other sum
+            w = _pool(_pool(w, -2, high, reduce), -1, wide, reduce)
+            i, j = top // high, left // wide
+            cells[..., i : i + w.shape[-2], j : j + w.shape[-1]] = w
+    return cells
 
 
 def _pool(w: Tensor, axis: int, size: int, reduce: PoolReduce) -> Tensor:
     """Pool cells of `size` along one axis; the last may be smaller."""
     missing = -w.shape[axis] % size
-    w = F.pad(w, (0, missing) if axis == -1 else (0, 0, 0, missing))  # weights are never negative
+    if missing:  # weights are never negative
+        w = F.pad(w, (0, missing) if axis == -1 else (0, 0, 0, missing))
     cells = w.unflatten(axis, (-1, size))
     if reduce == "max":
         return cells.amax(axis)
