@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import regard.cli
@@ -98,6 +99,17 @@ def test_a_callers_mistake_is_one_line_on_stderr_and_exit_code_2(stopping):
     assert done.exit_code == 2
     assert done.stderr == "regard: dim: needs a multiple of heads=3, got [8]\n"
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_training_that_a_signal_stopped_exits_with_its_number(is_first, tmp_path, capsys):
+    from regard.cli.train import print_outcome
+    from regard.train import Outcome
+
+    with pytest.raises(typer.Exit) as stopped:
+        print_outcome(Outcome(7, "interrupted", {}, signal=15), tmp_path, is_first)
+    assert stopped.value.exit_code == 128 + 15
+    assert ("saved at step 7" in capsys.readouterr().out) == is_first
 
 
 def test_an_interrupt_exits_with_130(stopping):

@@ -119,6 +119,12 @@ def test_the_trie_matches_a_search_over_all_words(words):
             assert set(may.nonzero().flatten().tolist()) == want
 
 
+def test_the_end_is_allowed_after_the_least_number_of_tokens_and_not_before():
+    rule = MinNewTokens(3, end=0)
+    masks = [rule(torch.ones(1, n, dtype=torch.long), 2) for n in range(5)]
+    assert [None if x is None else x.tolist() for x in masks] == [[False, True]] * 3 + [None] * 2
+
+
 @each_search
 def test_an_answer_has_the_least_length(search):
     found = answers("sinusoidal", search, MinNewTokens(5, end=END))

@@ -4,11 +4,14 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
 from regard import models
 from regard.decode import beam, greedy, last_tokens, length_penalty, make_stepper
+from regard.decode.search.beam import grouped_topk
 from regard.errors import ConfigError, ShapeError
 
 VOCAB, START, END = 7, 1, 2
@@ -106,6 +109,14 @@ def test_an_answer_that_has_ended_is_filled_up_while_others_go_on():
     answer = greedy(table, table.start([0, 0]), torch.tensor([0, 3]), end=2, max_new_tokens=4)
     assert answer.tokens.tolist() == [[1, 3, 2], [2, 2, 2]]
     assert answer.to_lists() == [[1, 3], []]
+
+
+@given(st.integers(1, 3), st.integers(500, 700), st.integers(0, 9))
+def test_the_best_of_groups_are_the_best_of_all(k, count, seed):
+    x = torch.randn(2, count, generator=torch.Generator().manual_seed(seed))
+    x[1] = x[1].sort().values  # the best are in the rest, which is no whole group
+    for got, want in zip(grouped_topk(x, k), x.topk(k), strict=True):
+        assert torch.equal(got, want)
 
 
 def test_the_length_penalty_of_a_long_answer():

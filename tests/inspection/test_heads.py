@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from regard.errors import LookError, ShapeError
 from regard.inspection import HeadRow, HeadTable, Thresholds, look, make_site, score_heads
 from regard.inspection.heads.head_table import classify_heads
+from regard.inspection.heads.head_types import classify_head
 from regard.inspection.heads.offsets import (
     informative_queries,
     offset_exists,
@@ -111,6 +112,9 @@ def test_identity_previous_next_and_any_other_fixed_offset():
     assert word(make_site(q, k, bias=ahead(1))) == "next"
     assert word(make_site(q, k, bias=ahead(-4), mask=Causal())) == "offset -4"
     assert word(make_site(q, k, bias=ahead(3))) == "offset +3"
+    for near in (-1, 0, 1):  # have names of their own
+        (row,) = classify_heads([make_site(q, k, bias=ahead(near))])
+        assert (row.offset_share < 0.01, row.self_share > 0.9) == (True, near == 0)
 
 
 def test_local_has_its_kernel_fitted_with_no_residual():
@@ -252,6 +256,18 @@ def test_thresholds_are_the_callers_to_move():
     assert word(site, thresholds=Thresholds(majority=0.7)) == "local"
 
 
+def test_a_majority_is_more_than_half_and_other_limits_belong_to_the_type():
+    def of(**numbers):
+        row = HeadRow(site="a", call=0, head=0, query_count=9, **numbers)
+        return classify_head(row)[0]
+
+    assert (of(previous_share=0.5), of(previous_share=0.501)) == ("mixed", "previous")
+    assert (of(peak=0.9), of(peak=0.899), of(peak=0.9, distinct=0.9)) == (
+        "hard", "mixed", "permutation",
+    )  # fmt: skip
+    assert (of(normalized_entropy=0.9), of(normalized_entropy=0.899)) == ("diffuse", "mixed")
+
+
 # induction and duplicate, on repeated tokens
 
 
@@ -278,6 +294,16 @@ def test_probe_finds_heads_that_copy(after, name):
     else:  # it sees itself as well as its twin, so that half of the weight stays
         assert found[0].duplicate == pytest.approx(0.5, abs=0.15)
         assert found[0].induction < 0.1
+
+
+def test_a_probe_reads_random_tokens_twice():
+    model, seen = Copier(1), list[torch.Tensor]()
+    model.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    score_heads(model, vocab=50, length=16, batch=3)
+    (tokens,) = seen
+    assert tokens.shape == (3, 32)
+    assert torch.equal(tokens[:, :16], tokens[:, 16:])
+    assert len(tokens.unique()) > 20
 
 
 def test_probe_results_are_in_the_table_of_any_text():

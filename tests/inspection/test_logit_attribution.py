@@ -1,5 +1,7 @@
 """Logit lens, direct logit attribution, split scores and composition, against brute force."""
 
+import math
+
 import pytest
 import torch
 import transformers
@@ -7,6 +9,7 @@ import transformers
 import regard as rg
 from regard.errors import LookError
 from regard.inspection import (
+    LogitLens,
     composition_scores,
     logit_attribution,
     logit_lens,
@@ -48,12 +51,24 @@ def test_every_split_of_a_logit_sums_to_it(name):
     with torch.no_grad():
         out = model(IDS)
     logits = out if name == "own" else out.logits
-    for by in ("part", "head", "neuron", "source"):
+    heads = {}
+    for by in ("part", "neuron", "head", "source"):
         found = logit_attribution(model, IDS, 7, against=9, position=3, batch=1, by=by)
         if name != "Gemma2ForCausalLM":  # whose logits are bounded afterwards
             assert found.logit == pytest.approx(float(logits[1, 3, 7] - logits[1, 3, 9]), abs=1e-5)
         assert abs(found.error) < 1e-5
+        heads |= found.parts if by == "head" else {}
     assert len(found.parts) == 1 + 2 * (4 * 5 + 1 + 1)  # embedding; 4 heads × 5 keys, bias, MLP
+    for head in [part for part in heads if " head " in part]:
+        parts = [x for part, x in found.parts.items() if part.startswith(f"{head} from ")]
+        assert sum(parts) == pytest.approx(heads[head], abs=1e-5)
+
+
+def test_the_divergence_of_a_lens_is_that_of_the_final_prediction_from_the_others():
+    half, quarter = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()
+    lens = LogitLens(torch.stack([quarter, half])[:, None, None])
+    assert lens.kl().flatten().tolist() == pytest.approx([0.5 * math.log(2 * 2 / 3), 0.0])
+    assert lens.rank(0).flatten().tolist() == [1.0, 0.0]  # of equals, none is before
 
 
 @torch.no_grad()

@@ -4,16 +4,19 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import regard as rg
 from regard.cli import app
 from regard.errors import ConfigError
 from regard.runs import evaluate_run, load_run, override_settings, start_run
+from regard.runs.evaluate import evaluate_model
 from regard.runs.report.facts import collect_facts
 from regard.tasks import SearchConfig, Transcript, recipe, translate_texts
 from regard.tasks.recognition import evaluator
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
+from regard.train import Calibration
 
 SMALL = [
     *(
@@ -52,6 +55,18 @@ def test_mistakes_are_the_wrong_predictions(folder):
         found = evaluate_run(run, "test", beam_width=width)
         assert [(m.reference, m.prediction) for m in found.mistakes] == wrong
         assert found.mistakes[0].source == f"de: {pairs[0].source}"
+
+
+def test_the_confidence_of_an_answer_is_calibrated():
+    images = torch.tensor([[1.0, 0.0], [0.0, 3.0]]).mul(255 / 3).byte()[:, None, None]
+    evaluator = rg.tasks.ClassificationEvaluator(images, torch.tensor([0, 1]), ["cat", "dog"])
+    calibration = Calibration(slope=2.0, offset=-1.0, threshold=0.5, examples=9)
+    raw = [score for _, score in evaluator.predict_scored(torch.nn.Flatten())]
+    given = torch.nn.Flatten(), evaluator, "test", str.__eq__
+    answers = evaluate_model(*given, calibration).answers
+    assert [x.confidence for x in answers] == [calibration.confidence(score) for score in raw]
+    plain = evaluate_model(*given).answers
+    assert answers[0].confidence < plain[0].confidence < 1.0
 
 
 def test_the_command_shows_scores_and_some_mistakes(folder):

@@ -10,7 +10,8 @@ from regard.data import ByteTokenizer, CharTokenizer
 from regard.decode import Sampling
 from regard.errors import ConfigError
 from regard.runs import Run, TranslationPipeline, generate_run, translate_run
-from regard.tasks import SearchConfig, recipe, translate_texts
+from regard.tasks import SearchConfig, Translation, recipe, translate_texts
+from regard.train import Calibration
 
 TEXTS = ["two days", "a", "three long nights", "one"]
 
@@ -84,6 +85,21 @@ def test_a_text_goes_on_as_its_tokens_say_and_letters_come_whole():
         torch.nn.functional.one_hot(torch.tensor([[letters.pop(0) if letters else 2]]), 260) * 9.0
     )
     assert list(generate_run(run, "", max_new_tokens=9)) == ["é", "€", ""]
+
+
+def test_a_text_of_as_many_tokens_as_the_model_reads_is_translated(run):
+    pipeline = TranslationPipeline(run, ["de"])
+    most = pipeline.max_source_tokens - 1  # and the end
+    assert pipeline.refusal("a" * most) == ""
+    assert pipeline.refusal("a" * (most + 1)).startswith(f"it needs at most {most + 1} tokens")
+
+
+def test_an_answer_is_unsure_below_the_threshold_or_without_text(run):
+    calibration = Calibration(slope=1.0, offset=0.0, threshold=0.5, examples=9)
+    pipeline = TranslationPipeline(replace(run, calibration=calibration), ["de"])
+    answers = (("a", 0.5), ("a", 0.499), (" ", 0.9), ("", None))
+    unsure = [pipeline.is_unsure(Translation(text, -0.1, True, p)) for text, p in answers]
+    assert unsure == [False, True, True, False]  # without a calibration nothing is known
 
 
 # ---- errors
