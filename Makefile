@@ -10,7 +10,7 @@ VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGA
 # bytecode is kept: without it each worker and each command that tests start compiles all sources
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check format docs tour slow mutants gpu browser clean
+.PHONY: demo test check format docs tour slow mutants gpu browser dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -47,6 +47,10 @@ mutants: $(VENV)/.tested
 
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -o addopts= tests
+
+# wheel and source distribution, each installed and used in a new environment
+dist:
+	PYTHON=$(PYTHON) bash .ci/dist
 
 browser: $(VENV)/.browser
 	$(BIN)/pytest -q -m browser tests/browser

@@ -6,6 +6,7 @@ __init__.pyi, lists them once, for type checkers and for `__getattr__`.
 
 import ast
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("regard")
     if name not in _HOME:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     if _HOME[name] == "regard":

@@ -53,3 +53,5 @@ from regard.ops import window as window
 from regard.runs import Run as Run
 from regard.runs import load as load
 from regard.work import explain as explain
+
+__version__: str

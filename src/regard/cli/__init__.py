@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from importlib import import_module
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,12 +59,24 @@ app = typer.Typer(
 )
 
 
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        print(f"regard {installed('regard')}")
+        raise typer.Exit
+
+
 @app.callback()
 def import_files(
     files: Annotated[
         list[Path] | None,
         typer.Option("--import", help="Python file that registers tasks or models of your own."),
     ] = None,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
 ) -> None:
     """A workbench for sequence models: inspect, explain and verify every number."""
     from regard.files import import_file
