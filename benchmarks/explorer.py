@@ -97,7 +97,8 @@ class User:
             where = reads | {"site": site["name"], "head": 0}
             await self.ask("text.map", **where)
             await self.ask("text.cell", **where, query=0, key=0)
-        await self.ask("what-if", **reads, beta=round(self.rng.uniform(0.5, 2), 2))
+        factor = round(self.rng.uniform(0.5, 2), 2)
+        await self.ask("what-if", **reads, edits=f"scale_scores('*', {factor})")
 
     async def look_at_a_long_map(self) -> None:
         text = f"# {self.number} {self.rng.random()}\n" + "import os\nprint(os.name)\n" * 40

@@ -194,7 +194,12 @@ def test_a_saved_page_shows_the_same_without_a_server(page, new_page, open_view,
 
 COMMANDS = {  # parameters of `regard view`, where a view needs some
     "text": {"model": "phrases", "text": "3 days", "to": "de"},
-    "what-if": {"model": "phrases", "text": "3 days", "to": "de", "beta": "0.5"},
+    "what-if": {
+        "model": "phrases",
+        "text": "3 days",
+        "to": "de",
+        "edits": "scale_scores('*', factor=0.5)",
+    },
     "atlas": {"model": "demo:3000"},
     "time": {"model": "phrases-gru", "text": "3 days", "to": "de"},
     "image": {"model": "glyphs", "sample": "1"},

@@ -58,6 +58,13 @@ def look(
     as_json: Annotated[
         bool, typer.Option("--json", help="Instead of a page, print a comparison as JSON.")
     ] = False,
+    edit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EDIT",
+            help="Edit the model, as in rg.edit: \"drop_head('decoder.1.self', 2)\". Repeatable.",
+        ),
+    ] = None,
     around: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +89,7 @@ def look(
     text, *others = inputs
     if others:
         only = {"cell": cell, "describe": describe, "query": query, "probe": probe}
-        only |= {"around": around}
+        only |= {"around": around, "edit": edit or None}
         if wrong := next((name for name, value in only.items() if value not in (None, False)), ""):
             raise LookError(f"{wrong}: needs one text, got two to compare; try without --{wrong}")
         compare(model, inputs, out, as_json, target=target, to=to, at=at)
@@ -95,7 +102,7 @@ def look(
         report = runs.look_report(
             runs.load(model, device="cpu").text_model, read_input(text), target=target, to=to,
             at=at, out=out, cell=position, describe=describe, query=query, probe=probe, name=model,
-            around=queries,
+            around=queries, edits="; ".join(edit or ()),
         )  # fmt: skip
     report_written(out, report.text)
     for name, reason in report.skipped.items():

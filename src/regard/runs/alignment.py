@@ -10,6 +10,7 @@ from torch import nn
 
 from regard.data import Pair, Tokenizer, collate, pair_preprocessor
 from regard.errors import LookError
+from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.what_if import what_if
 from regard.inspection.record.look import look
@@ -23,7 +24,7 @@ def record_translation(
     tokenizer: Tokenizer,
     pair: Pair,
     at: str = "*",
-    edits: Sequence[Edit] = (),
+    edits: Sequence[Edit | ActivationEdit] = (),
 ) -> Sight:
     """Record the attention of a translator while it decodes a given target (teacher forcing).
 
@@ -47,7 +48,9 @@ def record_translation(
     return sight
 
 
-def editing(model: nn.Module, edits: Sequence[Edit]) -> AbstractContextManager[Any]:
+def editing(
+    model: nn.Module, edits: Sequence[Edit | ActivationEdit]
+) -> AbstractContextManager[Any]:
     """`what_if` with the edits, or nothing at all where there are none."""
     return what_if(model, *edits) if edits else nullcontext()
 

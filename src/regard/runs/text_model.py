@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard import models
 from regard.data import Pair, Tokenizer
 from regard.errors import FileError, LookError, ShapeError
+from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
@@ -137,7 +138,7 @@ class TextModel:
         at: str = "*",
         *,
         to: str | None = None,
-        edits: Sequence[Edit] = (),
+        edits: Sequence[Edit | ActivationEdit] = (),
     ) -> Sight:
         """Record the attention of one forward pass over a text.
 
@@ -179,7 +180,7 @@ class TextModel:
         at: str = "*",
         *,
         to: str | None = None,
-        edits: Sequence[Edit] = (),
+        edits: Sequence[Edit | ActivationEdit] = (),
     ) -> Reading:
         """Record as `look` does, with the target and the predictions of the same forward pass.
 

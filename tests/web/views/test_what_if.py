@@ -7,10 +7,10 @@ import regard as rg
 from regard.errors import RegardError
 from regard.inspection import compare_edits, compare_sights, edit
 from regard.inspection.edits.closed_forms import drop_key_effect, scale_key_effect
+from regard.inspection.edits.registry import EDITS
 from regard.runs.alignment import record_translation
 from regard.tasks import translate_texts
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.edits import EditRequest, build_edits
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import find_query, unpack
 from regard.web.jobs import Job
@@ -42,7 +42,7 @@ def test_without_edits_nothing_changes(explorer):
 
 
 def test_maps_are_those_recorded_under_the_edit(explorer, run):
-    answer = ask(explorer, beta=0.25, site="encoder.1.self", head=2)
+    answer = ask(explorer, edits="scale_scores('*', 0.25)", site="encoder.1.self", head=2)
     before = record_translation(run.model, run.tokenizer, PAIR)
     with rg.look(run.model) as after, rg.what_if(run.model, edit.scale_scores("*", 0.25)):
         record_translation(run.model, run.tokenizer, PAIR)
@@ -57,7 +57,7 @@ def test_maps_are_those_recorded_under_the_edit(explorer, run):
 
 
 def test_predictions_are_those_of_compare_edits(explorer, run):
-    answer = ask(explorer, attention="uniform", where="decoder.*cross")
+    answer = ask(explorer, edits="uniform('decoder.*cross')")
     ids = rg.data.pair_preprocessor(run.tokenizer)(PAIR)
     inputs = (torch.tensor([ids["source"]]), torch.tensor([ids["target"][:-1]]))
     comparison = compare_edits(run.model, inputs, edit.uniform("decoder.*cross"))
@@ -69,18 +69,18 @@ def test_predictions_are_those_of_compare_edits(explorer, run):
 
 
 def test_the_output_is_decoded_under_the_edit(explorer, run):
-    answer = ask(explorer, drop_keys="1", where="decoder.1.cross")
+    answer = ask(explorer, edits="drop_key('decoder.1.cross', 1)")
     with rg.what_if(run.model, edit.drop_key("decoder.1.cross", 1)):
         expected = translate_texts(run.model, run.tokenizer, [TEXT], ["de"])
     assert answer["output"]["after"] == expected[0] == "2 Sekunden und 5 Minuten"
     assert "“2 Sekunden und 5 Minuten”" in answer["sentence"]
 
 
-@pytest.mark.parametrize("edits", [{"drop_keys": "1"}, {"scale_keys": "1", "key_factor": 0.2}])
+@pytest.mark.parametrize("edits", ["drop_key('*', keys=[1])", "scale_key('*', 1, 0.2)"])
 def test_closed_forms_are_shown_beside_the_measured_change(explorer, run, edits):
-    answer = ask(explorer, site="decoder.1.cross", head=3, **edits)
+    answer = ask(explorer, site="decoder.1.cross", head=3, edits=edits)
     site = record_translation(run.model, run.tokenizer, PAIR)["decoder.1.cross"]
-    effect = drop_key_effect(site, 1) if "drop_keys" in edits else scale_key_effect(site, 1, 0.2)
+    effect = drop_key_effect(site, 1) if "drop_key" in edits else scale_key_effect(site, 1, 0.2)
     expected = effect.change[0, 3].norm(dim=-1).tolist()
     assert answer["formula"]["predicted"] == pytest.approx(expected)
     assert answer["formula"]["measured"] == pytest.approx(expected, abs=1e-4)
@@ -88,12 +88,19 @@ def test_closed_forms_are_shown_beside_the_measured_change(explorer, run, edits)
 
 
 def test_noise_and_two_edits_have_no_closed_form(explorer):
-    assert ask(explorer, key_sigma=0.5)["formula"] is None
-    assert ask(explorer, drop_keys="1", beta=0.5)["formula"] is None
+    for edits in (
+        "jitter_key('*', 0.5)",
+        "drop_key('*', 1); scale_scores('*', 0.5)",
+        "drop_key('*', 1, queries=[0])",
+        "scale_key('*', [0, 1], 0.5)",
+        "uniform('*', heads=5)",
+    ):
+        assert ask(explorer, site="decoder.1.cross", head=0, edits=edits)["formula"] is None
+    assert ask(explorer, site="decoder.1.cross", head=5, edits=edits)["formula"] is not None
 
 
 def test_a_dropped_head_has_no_output(explorer):
-    answer = ask(explorer, drop_heads="decoder.1.cross/2 encoder.0.self/0")
+    answer = ask(explorer, edits="drop_head('decoder.1.cross', 2); drop_head('encoder.0.self', 0)")
     cross = next(site for site in answer["sites"] if site["name"] == "decoder.1.cross")
     assert cross["output"][2] == pytest.approx(1.0)  # ‖0 - out‖ / ‖out‖
     assert cross["map"][2] < 0.2  # its map stays, up to the head that is dropped before it
@@ -101,28 +108,41 @@ def test_a_dropped_head_has_no_output(explorer):
 
 
 def test_a_scaled_head_of_factor_two_moves_by_its_own_size(explorer):
-    answer = ask(explorer, scale_heads="encoder.0.self/1", head_factor=2.0)
+    answer = ask(explorer, edits="scale_head('encoder.0.self', 1, 2.0)")
     assert answer["sites"][0]["output"] == pytest.approx([0, 1, 0, 0, 0, 0])
 
 
-def test_keys_are_edited_before_hard_attention(explorer, run):
-    sight = record_translation(run.model, run.tokenizer, PAIR)
-    body = {
-        "model": "phrases", "text": TEXT, "attention": "hardmax", "drop_keys": "1", "beta": 2.0,
-        "key_sigma": 0.1, "scale_keys": "0", "key_factor": 0.5, "query_sigma": 0.2, "seed": 4,
-    }  # fmt: skip
-    request = EditRequest.model_validate(body)
-    assert [repr(x).split("(")[0] for x in build_edits(request, sight)] == [
-        "scale_key", "jitter_key", "jitter_query", "drop_key", "scale_scores", "hardmax",
-    ]  # fmt: skip
-    answer = ask(explorer, attention="hardmax", drop_keys="1", where="decoder.1.cross")
+def test_edits_apply_in_the_order_of_the_link(explorer):
+    text = "drop_key('decoder.1.cross', 1); hardmax('decoder.1.cross')"
+    answer = ask(explorer, edits=text)
+    assert answer["edits"] == text.split("; ")
     maps = unpack(answer["maps"])[1]
     assert not maps[:, 1].any()
     assert maps.sum(-1).tolist() == pytest.approx([1.0] * len(maps))
 
 
+def test_activations_are_edited_too(explorer, run):
+    answer = ask(explorer, edits="zero_activation('decoder.1.mlp.out', positions=[0])")
+    assert "decoder.1.mlp.out" in answer["activations"]
+    assert answer["positions"][0]["kl"] > 0
+    assert answer["calls"] == [
+        {"edit": "zero_activation", "place": "decoder.1.mlp.out", "values": {"positions": [0]}}
+    ]
+
+
+def test_the_page_is_offered_every_edit_that_can_be_written(explorer):
+    offered = {x["edit"] for x in ask(explorer)["types"]}
+    assert offered == {x.name for x in EDITS.values() if x.has_text}
+    assert set(EDITS) - offered == {
+        "add_to_activation",
+        "patch",
+        "replace_window",
+        "set_activation",
+    }
+
+
 def test_only_the_chosen_head_is_edited(explorer):
-    answer = ask(explorer, attention="uniform", where="encoder.0.self", only_head=4)
+    answer = ask(explorer, edits="uniform('encoder.0.self', heads=4)")
     moved = answer["sites"][0]["map"]
     assert moved[4] > 0.01
     assert [h for h, x in enumerate(moved) if x > 1e-6] == [4]
@@ -130,14 +150,16 @@ def test_only_the_chosen_head_is_edited(explorer):
 
 def test_a_language_model_continues_the_text_under_the_edit(explorer):
     text, run = "def main(argv):\n    parser = argparse.", explorer.catalog.run("stdlib")
-    answer = explorer.answer("what-if", {"model": "stdlib", "text": text, "beta": 0.4})
+    answer = explorer.answer(
+        "what-if", {"model": "stdlib", "text": text, "edits": "scale_scores('*', 0.4)"}
+    )
     assert answer["output"]["before"] == run.generate(text, max_new_tokens=12)
     with rg.what_if(run.model, edit.scale_scores("*", 0.4)):
         assert answer["output"]["after"] == run.generate(text, max_new_tokens=12)
 
 
 def test_a_recurrent_translator_has_one_cross_attention_to_edit(explorer):
-    body = {"model": "phrases-gru", "text": TEXT, "to": "de", "drop_keys": "1"}
+    body = {"model": "phrases-gru", "text": TEXT, "to": "de", "edits": "drop_key('*', 1)"}
     answer = explorer.answer("what-if", body)
     assert [site["name"] for site in answer["sites"]] == ["decoder.cross"]
     assert answer["output"]["after"] != answer["output"]["before"]
@@ -145,7 +167,7 @@ def test_a_recurrent_translator_has_one_cross_attention_to_edit(explorer):
 
 
 def test_several_globs_are_one_place(explorer):
-    answer = ask(explorer, attention="uniform", where="encoder.* decoder.*cross")
+    answer = ask(explorer, edits="uniform('encoder.*'); uniform('decoder.*cross')")
     assert len(answer["edits"]) == 2
     assert answer["groups"][-1]["where"] == "encoder.* decoder.*cross"
 
@@ -153,12 +175,13 @@ def test_several_globs_are_one_place(explorer):
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
-        ({"where": "nowhere"}, "where: needs globs over encoder.0.self"),
-        ({"where": "* encoder.*"}, "match no site twice"),
-        ({"drop_keys": "99"}, "keys: needs less than 7"),
-        ({"drop_keys": "1,2"}, "drop_keys: needs to be valid: string should match"),
-        ({"drop_heads": "encoder.0.self"}, "drop_heads: needs to be valid: string should match"),
-        ({"beta": -1}, "beta: needs to be valid: input should be greater"),
+        ({"edits": "uniform('nowhere')"}, "site: needs an attention that ran, got 'nowhere'"),
+        ({"edits": "drop_key('*', 99)"}, "keys: needs less than 7"),
+        (
+            {"edits": "drop_keys('*', 1)"},
+            "edits: needs a known edit, got 'drop_keys'; try drop_key",
+        ),
+        ({"edits": "scale_scores('*', -1)"}, "factor: needs a finite number from 0 up"),
         ({"head": 9, "site": "encoder.0.self"}, "head: needs less than the 6"),
         ({"site": "encoder.9.self"}, "site: needs one of encoder.0.self"),
         ({"text": "5 days and " * 200}, "text: needs at most 512 tokens"),
@@ -171,7 +194,7 @@ def test_mistakes_are_named(explorer, edits, message):
 
 
 def test_the_table_has_a_row_per_position(explorer):
-    body = {"model": "phrases", "text": TEXT, "to": "de", "beta": 0.25}
+    body = {"model": "phrases", "text": TEXT, "to": "de", "edits": "scale_scores('*', 0.25)"}
     lines = explorer.csv(find_query("what-if"), body, Job()).splitlines()
     answer = explorer.answer("what-if", body)
     assert lines[0].startswith("position,token,kl,before,p_before,after")
@@ -182,7 +205,7 @@ def test_the_table_has_a_row_per_position(explorer):
 def test_the_figure_shows_both_maps_and_their_difference(explorer):
     draw = find_query("what-if").figure
     assert draw is not None
-    figure = draw(ask(explorer, beta=0.25))
+    figure = draw(ask(explorer, edits="scale_scores('*', 0.25)"))
     titles = [axes.get_title().rsplit(", ", 1)[1] for axes in figure.axes]
     assert titles == ["before", "after", "difference"]
 
@@ -193,7 +216,7 @@ def test_hugging_face_models_are_edited_too(tmp_path):
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
     model.save_pretrained(tmp_path / "t5")
     explorer = Explorer(Catalog([tmp_path / "t5"], device="cpu"))
-    body = {"model": "t5", "text": "3 1 4", "target": "2 7", "drop_keys": "1"}
+    body = {"model": "t5", "text": "3 1 4", "target": "2 7", "edits": "drop_key('*', 1)"}
     answer = explorer.answer("what-if", body)
     assert answer["output"] is None  # the library decodes its own models only
     assert len(answer["positions"]) == 3

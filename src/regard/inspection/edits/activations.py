@@ -15,6 +15,7 @@ from regard.inspection.edits.base import (
     format_call,
     index_mask,
 )
+from regard.inspection.edits.registry import Range, register_edit
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class ActivationEdit:
         return self.description
 
 
+@register_edit()
 def zero_activation(
     name: str,
     *,
@@ -87,6 +89,7 @@ def zero_activation(
     return _edit("zero_activation", name, (), torch.zeros_like, given)
 
 
+@register_edit()
 def mean_activation(
     name: str,
     *,
@@ -112,6 +115,7 @@ def mean_activation(
     return _edit("mean_activation", name, (), mean, given)
 
 
+@register_edit()
 def set_activation(
     name: str,
     value: Tensor,
@@ -145,6 +149,7 @@ def set_activation(
     return _edit("set_activation", name, (_Shape(value),), replace, given)
 
 
+@register_edit(factor=Range(-8, 8, 0))
 def add_to_activation(
     name: str,
     vector: Tensor,
@@ -185,6 +190,7 @@ def add_to_activation(
     return _edit("add_to_activation", name, shown, add, given)
 
 
+@register_edit(factor=Range(-2, 4, 1))
 def scale_activation(
     name: str,
     factor: float,

@@ -21,11 +21,19 @@ from regard.inspection.edits.base import (
     index_mask,
     with_mask,
 )
+from regard.inspection.edits.closed_forms import (
+    OutputChange,
+    drop_key_effect,
+    scale_key_effect,
+)
+from regard.inspection.edits.registry import Range, register_edit
+from regard.inspection.sites.site import Site
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 
 NOISE_BLOCK = 64  # positions per random generator
 
 
+@register_edit(formula="Δh = W / (1 - W) · (h - v̄)", effect=drop_key_effect)
 def drop_key(
     site: str, keys: Indices, *, heads: Indices | None = None, queries: Indices | None = None
 ) -> Edit:
@@ -63,6 +71,15 @@ def drop_key(
     return Edit(site, description, apply, max(dropped))
 
 
+def _scale_key_effect(site: Site, keys: Indices, alpha: float) -> OutputChange | None:
+    """The formula is that of one key."""
+    scaled = as_indices("keys", keys)
+    return scale_key_effect(site, scaled[0], alpha) if len(scaled) == 1 else None
+
+
+@register_edit(
+    alpha=Range(-2, 4, 1), formula="Δh = (w' - w) / (1 - w) · (v - h)", effect=_scale_key_effect
+)
 def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None = None) -> Edit:
     """Multiply some keys by alpha, for some heads or for all.
 
@@ -84,6 +101,7 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
     return Edit(site, description, apply, max(scaled))
 
 
+@register_edit(sigma=Range(0, 4, 0))
 def jitter_key(
     site: str,
     sigma: float,
@@ -114,6 +132,7 @@ def jitter_key(
     return Edit(site, description, _add_noise("key", sigma, rows, heads, seed), last_key)
 
 
+@register_edit(sigma=Range(0, 4, 0))
 def jitter_query(
     site: str,
     sigma: float,

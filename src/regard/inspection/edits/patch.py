@@ -14,6 +14,7 @@ from regard.inspection.edits.base import (
     format_call,
     where_rows,
 )
+from regard.inspection.edits.registry import register_edit
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
@@ -23,6 +24,7 @@ PatchComponent = Literal["values", "keys", "queries", "out"]
 FIELDS = {"values": "v", "keys": "k", "queries": "q"}  # of a call and of a site
 
 
+@register_edit()
 def patch(
     site: str,
     source: Sight | Site,

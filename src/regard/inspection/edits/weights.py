@@ -23,12 +23,17 @@ from regard.inspection.edits.base import (
     with_mask,
     with_scaled_scores,
 )
+from regard.inspection.edits.closed_forms import scale_scores_effect
+from regard.inspection.edits.registry import Range, register_edit
 from regard.ops.grid import slice_axis
 from regard.ops.indices import resolve_slice
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.terms import repeat_kv, upcast
 
 
+@register_edit(
+    factor=Range(0, 4, 1), formula="Δh = Σ (w' - w) v,  w' ∝ exp(β s)", effect=scale_scores_effect
+)
 def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> Edit:
     """Multiply all scores by a factor, the inverse of a temperature: above 1 is sharper.
 
@@ -48,6 +53,10 @@ def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> E
     return Edit(site, format_call("scale_scores", site, factor, heads=heads), apply)
 
 
+@register_edit(
+    formula="Δh = v̄ - h,  v̄ the mean of the visible values",
+    effect=lambda site: scale_scores_effect(site, 0.0),
+)
 def uniform(site: str, *, heads: Indices | None = None) -> Edit:
     """Give all visible keys equal weight.
 
@@ -63,6 +72,7 @@ def uniform(site: str, *, heads: Indices | None = None) -> Edit:
     )
 
 
+@register_edit()
 def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
     """Give all weight of each query to its key with the largest score; ties share it.
 
@@ -90,6 +100,7 @@ def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
     return Edit(site, format_call("hardmax", site, heads=heads), apply)
 
 
+@register_edit()
 def replace_window(
     site: str,
     rows: slice | int,
@@ -164,6 +175,7 @@ def replace_window(
     return Edit(site, description, apply)
 
 
+@register_edit()
 def drop_head(site: str, heads: Indices) -> Edit:
     """Zero the output of some heads, before the output projection (head ablation).
 
@@ -178,6 +190,7 @@ def drop_head(site: str, heads: Indices) -> Edit:
     return _edit_output(site, heads, description, lambda out, mask: out.masked_fill(mask, 0))
 
 
+@register_edit()
 def keep_heads(site: str, heads: Indices) -> Edit:
     """Zero the output of all heads but some.
 
@@ -192,6 +205,7 @@ def keep_heads(site: str, heads: Indices) -> Edit:
     return _edit_output(site, heads, description, lambda out, mask: out.masked_fill(~mask, 0))
 
 
+@register_edit(factor=Range(-2, 4, 1))
 def scale_head(site: str, heads: Indices, factor: float) -> Edit:
     """Multiply the output of some heads by a factor.
 

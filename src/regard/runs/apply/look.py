@@ -18,6 +18,7 @@ from regard.inspection import (
     score_heads,
     write_report,
 )
+from regard.inspection.edits.registry import parse_edits
 from regard.runs.text_model import TextModel
 
 TOP_KEYS = 2  # keys listed per head
@@ -48,6 +49,7 @@ def look_report(
     probe: bool = False,
     name: str | None = None,
     around: Sequence[int] = (),
+    edits: str = "",
 ) -> LookReport:
     """Record the attention of a model on a text and report about it.
 
@@ -64,6 +66,7 @@ def look_report(
         probe: also score induction heads on repeated random tokens.
         name: of the model on the page, such as its folder; its class if None.
         around: queries of a long text around which the page has the exact weights.
+        edits: of the model, written as in Python: "drop_head('*.self', 2); uniform('*.cross')".
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> report = look_report(rg.runs.TextModel(model, vocab=10), "3 1 4", describe=True)
@@ -72,9 +75,12 @@ def look_report(
     """
     if not out.resolve().parent.is_dir():  # raised now, not after the forward pass
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another path")
+    calls = [call.make() for call in parse_edits(edits)]
     if query is not None:
+        if calls:
+            raise LookError("edit: needs a page, a cell or prose, got a query; try without --query")
         return LookReport(format_attention_table(model, query, text, target, at, to))
-    reading = model.read(text, target, at, to=to)
+    reading = model.read(text, target, at, to=to, edits=calls)
     sight, target = reading.sight, reading.target
     if cell is not None:
         return LookReport(explain_weight(model.model, sight, *cell))
@@ -86,6 +92,7 @@ def look_report(
     kind = type(model.model).__name__
     facts = {"Model": kind if name is None else f"{name} ({kind})", "Input": text}
     facts |= {} if target is None else {"Output": target}
+    facts |= {"Edits": "; ".join(map(repr, calls))} if calls else {}
     write_report(
         sight,
         out,

@@ -7,6 +7,7 @@ from typing import Any
 
 from regard.errors import LookError
 from regard.inspection import Edit, Sight, Site
+from regard.inspection.edits.activations import ActivationEdit
 from regard.runs.text_model import Reading
 from regard.web.explorer.catalog import Catalog
 from regard.web.jobs import Job
@@ -35,7 +36,7 @@ class Recordings:
         *,
         to: str | None = None,
         target: str | None = None,
-        edits: Sequence[Edit] = (),
+        edits: Sequence[Edit | ActivationEdit] = (),
         job: Job | None = None,
     ) -> Reading:
         """Sight, output and predictions of a model on a text; recorded once.
@@ -71,7 +72,7 @@ class Recordings:
         text: str,
         to: str | None,
         target: str | None,
-        edits: Sequence[Edit],
+        edits: Sequence[Edit | ActivationEdit],
         job: Job,
     ) -> Reading:
         text_model = self.catalog.run(model).text_model

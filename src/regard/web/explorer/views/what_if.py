@@ -3,20 +3,28 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import Field
 
 from regard.errors import LookError, ShapeError
-from regard.inspection import Comparison, Edit, Sight, Site, compare_sights, what_if
+from regard.inspection import (
+    Comparison,
+    Edit,
+    Sight,
+    Site,
+    activation_names,
+    compare_sights,
+    what_if,
+)
+from regard.inspection.edits.activations import ActivationEdit
+from regard.inspection.edits.registry import parse_edits
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.runs.alignment import alignment_head
 from regard.runs.text_model import Reading
 from regard.web.explorer.edits import (
-    EDIT_FIELDS,
     EditRequest,
     build_edits,
-    closed_form,
-    head_factors,
+    edited_output,
+    list_edit_types,
     site_groups,
 )
 from regard.web.explorer.explorer import Explorer
@@ -46,7 +54,7 @@ class WhatIfRequest(EditRequest):
 def answer_what_if_output(explorer: Explorer, request: EditRequest, job: Job) -> dict[str, Any]:
     """What the model writes under the edits: a translation, or the text continued greedily."""
     reading = _baseline(explorer, request, job)
-    edits = build_edits(request, reading.sight)
+    edits = build_edits(request)
     return {"text": _write(explorer, request, reading, edits, job)}
 
 
@@ -88,7 +96,7 @@ def _figure(answer: dict[str, Any]) -> "Figure":
 def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict[str, Any]:
     """Maps, predictions and output of a model before and after edits of its attention."""
     before = _baseline(explorer, request, job)
-    edits = build_edits(request, before.sight)
+    edits = build_edits(request)
     after = before if not edits else _read(explorer, request, before.target, edits, job)
     site, head = _chosen(request, before.sight)
     changes = compare_sights(before.sight, after.sight)
@@ -98,7 +106,7 @@ def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict
     return {
         "site": site.name,
         "head": head,
-        "sites": _sites(request, before.sight, after.sight, changes.rows),
+        "sites": _sites(edits, before.sight, after.sight, changes.rows),
         "groups": site_groups(before.sight),
         "queries": query_labels(site),
         "keys": key_labels(site),
@@ -111,12 +119,19 @@ def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict
         "position": _shown_position(request, positions),
         "formula": _formula(explorer, request, before, site, head, job),
         "edits": [repr(x) for x in edits],
+        "calls": [call.to_dict() for call in parse_edits(request.edits)],
+        "types": list_edit_types(),
+        "activations": activation_names(explorer.catalog.run(request.model).model),
         "sentence": _sentence(edits, positions, written, before),
     }
 
 
 def _read(
-    explorer: Explorer, request: EditRequest, target: str | None, edits: list[Edit], job: Job
+    explorer: Explorer,
+    request: EditRequest,
+    target: str | None,
+    edits: list[Edit | ActivationEdit],
+    job: Job,
 ) -> Reading:
     return explorer.recordings.read(
         request.model, request.text, to=request.to, target=target, edits=edits, job=job
@@ -144,15 +159,12 @@ def _chosen(request: WhatIfRequest, sight: Sight) -> tuple[Site, int]:
     return find_head(sight, name, head)
 
 
-def _sites(
-    request: EditRequest, before: Sight, after: Sight, rows: list[Any]
-) -> list[dict[str, Any]]:
+def _sites(edits: list[Any], before: Sight, after: Sight, rows: list[Any]) -> list[dict[str, Any]]:
     """Per site and head: how far the map and the output moved."""
     distances = {(row.site, row.head): row.distance for row in rows}
     found = []
     for old, new in zip(before.join_all(), after.join_all(), strict=True):
-        factors = torch.tensor(head_factors(request, old)).view(-1, 1, 1).to(old.out)
-        change = (factors * new.out - old.out)[0].float().flatten(1).norm(dim=-1)
+        change = (edited_output(new, edits) - old.out)[0].float().flatten(1).norm(dim=-1)
         share = change / old.out[0].float().flatten(1).norm(dim=-1)
         found.append(
             {
@@ -211,17 +223,24 @@ def _shown_position(request: WhatIfRequest, positions: list[dict[str, Any]]) -> 
 
 
 def _written(
-    explorer: Explorer, request: EditRequest, before: Reading, edits: list[Edit], job: Job
+    explorer: Explorer,
+    request: EditRequest,
+    before: Reading,
+    edits: list[Edit | ActivationEdit],
+    job: Job,
 ) -> dict[str, Any] | None:
     """What the model writes by itself, before and after; None where it writes nothing."""
     if _verb(explorer, request) is None:
         return None
     bare = {k: x for k in ("model", "text", "to") if (x := getattr(request, k)) is not None}
-    given = request.model_dump(include=set(EDIT_FIELDS))
     old = before.target
     if old is None or request.target is not None:  # a language model, or a target of the user
         old = explorer.answer("what-if.output", bare, job)["text"]
-    new = explorer.answer("what-if.output", bare | given, job)["text"] if edits else old
+    new = (
+        explorer.answer("what-if.output", bare | {"edits": request.edits}, job)["text"]
+        if edits
+        else old
+    )
     return {"before": old, "after": new}
 
 
@@ -231,11 +250,16 @@ def _verb(explorer: Explorer, request: EditRequest) -> str | None:
 
 
 def _write(
-    explorer: Explorer, request: EditRequest, reading: Reading, edits: list[Edit], job: Job
+    explorer: Explorer,
+    request: EditRequest,
+    reading: Reading,
+    edits: list[Edit | ActivationEdit],
+    job: Job,
 ) -> str | None:
     run = explorer.catalog.run(request.model)
     text_model = run.text_model
-    edits = [replace(x, last_key=-1) for x in edits]  # a text that is being written has few keys
+    # a text that is being written has few keys
+    edits = [replace(x, last_key=-1) if isinstance(x, Edit) else x for x in edits]
     verb = _verb(explorer, request)
     if verb is None:
         return None
@@ -264,19 +288,19 @@ def _formula(
 
     Only this site is edited for it: the formula takes its queries, keys and values as given.
     """
-    form = closed_form(request)
-    if form is None or (request.only_head is not None and head != request.only_head):
-        return None
+    calls = parse_edits(request.edits)
     try:
-        effect = form.effect(site)
+        effect = calls[0].effect(site, head) if len(calls) == 1 else None
     except ShapeError:  # a key that this site does not have
         return None
-    edited = _read(explorer, request, before.target, [form.edit(site.name)], job)
+    if effect is None:
+        return None
+    edited = _read(explorer, request, before.target, [calls[0].make(site=site.name)], job)
     measured = (edited.sight.join(site.name).out - site.out)[0, head].float()
     predicted = effect.change[0, head].float()
     first = effect.first_order
     return {
-        "formula": form.formula,
+        "formula": calls[0].type.formula,
         "predicted": predicted.norm(dim=-1).tolist(),
         "measured": measured.norm(dim=-1).tolist(),
         "first_order": None if first is None else first[0, head].float().norm(dim=-1).tolist(),
@@ -285,7 +309,7 @@ def _formula(
 
 
 def _sentence(
-    edits: list[Edit],
+    edits: list[Edit | ActivationEdit],
     positions: list[dict[str, Any]],
     written: dict[str, Any] | None,
     before: Reading,

@@ -6,7 +6,7 @@ const STEPS = [
   ["Type a text", (before, now) => now.view === "text" && now.params.text && now.params.text !== before.params.text],
   ["Choose a head in the grid", (before, now) => now.params.head !== undefined],
   ["Click a cell to see its arithmetic", (before, now) => now.params.key !== undefined],
-  ["Move a slider in What-if", (before, now) => now.view === "what-if" && now.params.beta !== undefined],
+  ["Move a slider in What-if", (before, now) => now.view === "what-if" && now.params.edits !== undefined],
 ];
 
 const HERE = ["text", "what-if"]; // the views that the steps are about

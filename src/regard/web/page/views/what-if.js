@@ -1,19 +1,17 @@
 // What-if: edit attention and see at once what the maps, the predictions and the output become.
 import { format, html, largest, range, showToken, useEffect, useSignal, useState } from "../lib/dom.js";
 import { unpack, useAsk } from "../lib/api.js";
-import { colourScale, css, inkOn, theme } from "../lib/colours.js";
+import { theme } from "../lib/colours.js";
 import { HeatMap } from "../lib/draw.js";
-import { setParam, setParams } from "../lib/state.js";
-import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Slider, Switch, Table, Tokens } from "../lib/widgets.js";
+import { setParams } from "../lib/state.js";
+import { Controls, isOfTokens, noEdits, readEdits, writeEdits } from "./what-if-edits.js";
+import { languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Table } from "../lib/widgets.js";
 
 export const hint = "Change the attention of a model while it runs: sharpen it, drop heads and keys, add noise. Everything below follows.";
 
-const NUMBERS = ["head", "only_head", "beta", "head_factor", "key_factor", "key_sigma", "query_sigma", "seed"];
-const TEXTS = ["site", "where", "attention", "drop_heads", "scale_heads", "drop_keys", "scale_keys", "jitter_keys", "jitter_queries"];
-const EDITS = [...NUMBERS, ...TEXTS].filter((x) => !["head", "site"].includes(x));
 const runs = (m) => m.kind !== "sight";
 // What the view begins with: one key of one attention less, and two hours become two seconds.
-const FIRST = { text: "2 hours and 5 minutes", to: "de", where: "decoder.1.cross", drop_keys: "1" };
+const FIRST = { text: "2 hours and 5 minutes", to: "de", edits: "drop_key('decoder.1.cross', keys=[1])" };
 
 const textOf = (model, params) => params.text ?? model.examples[0] ?? "";
 
@@ -21,8 +19,8 @@ function bodyOf(model, params) {
   const body = { model: model.name, text: textOf(model, params) };
   if (model.languages.length) body.to = languageOf(model, params);
   if (params.target) body.target = params.target;
-  for (const name of TEXTS) if (params[name]) body[name] = params[name];
-  for (const name of NUMBERS) if (params[name] !== undefined) body[name] = Number(params[name]);
+  for (const name of ["edits", "site"]) if (params[name]) body[name] = params[name];
+  if (params.head !== undefined) body.head = Number(params.head);
   return body;
 }
 
@@ -49,12 +47,13 @@ function Loaded({ model, params }) {
       <${Controls} answer=${answer} params=${params} /></div>` : html`<${Message} loading=${!error} />`}</div>`;
 }
 
-const noEdits = Object.fromEntries(EDITS.map((x) => [x, null]));
-
 function Input({ model, params, asksTarget }) {
-  const rest = { position: null, target: null }, noKeys = Object.fromEntries(TEXTS.filter((x) => /_(keys|queries)$/.test(x)).map((x) => [x, null]));
+  const rest = { position: null, target: null };
   const setModel = (name) => setParams({ ...noEdits, ...rest, site: null, head: null, text: null, to: null, model: name });
-  const setText = (text) => setParams({ position: null, ...noKeys, text, ...(model.languages.length ? { target: null } : {}) }); // positions of another text mean nothing
+  const setText = (text) => { // positions of another text mean nothing
+    const calls = (readEdits(params.edits) ?? []).filter((call) => !Object.keys(call.values).some(isOfTokens));
+    setParams({ position: null, text, edits: writeEdits(calls), ...(model.languages.length ? { target: null } : {}) });
+  };
   return html`<section class="panel"><div class="row">
       <${ModelSelect} value=${model.name} only=${runs} onChange=${setModel} />
       <${LanguageSelect} model=${model} value=${languageOf(model, params)} onChange=${(to) => setParams({ to, target: null })} />
@@ -136,73 +135,4 @@ function Formula({ answer }) {
     <p>With this edit at ${answer.site} alone, head ${answer.head} changes its output h by <code>${formula.formula}</code>; here is its size ‖Δh‖ per query.
       ${" "}Formula and measurement differ by at most <strong data-value=${formula.largest_error}>${format(formula.largest_error)}</strong>.</p>
     <${Table} label="Change of the output per query" rows=${range(answer.queries.length)} columns=${columns} /></section>`;
-}
-
-// ---- controls
-
-function Controls({ answer, params }) {
-  const edited = EDITS.some((x) => params[x] !== undefined);
-  const number = (name, fallback) => Number(params[name] ?? fallback);
-  const where = params.where ?? "*", places = [...answer.groups.map((g) => [g.where, g.name]), ...answer.sites.map((s) => [s.name, s.name])];
-  if (!places.some(([x]) => x === where)) places.push([where, where]);
-  const shown = `${answer.site}/${answer.head}`, scaled = params.scale_heads || shown;
-  return html`<aside class="panel controls" aria-label="Edits">
-    <div class="row between"><h2>Edits</h2><button onClick=${() => setParams(noEdits)} disabled=${!edited}>Reset</button></div>
-    <${Control} names=${["where", "only_head"]} params=${params}>
-      <${Select} label="Where" value=${where} options=${places} onChange=${setParam("where", "*")} />
-      <${Switch} label=${`only head ${params.only_head ?? answer.head}`} value=${params.only_head !== undefined} onChange=${(on) => setParams({ only_head: on ? String(answer.head) : null })} /><//>
-    <${Control} names=${["beta"]} params=${params}><${Slider} label="Scores × β" value=${number("beta", 1)} min="0" max="4" step="0.05" show=${(x) => format(x)} onInput=${setParam("beta", 1)} /><//>
-    <${Control} names=${["attention"]} params=${params}><${Choice} label="Attention" value=${params.attention ?? "softmax"} onChange=${setParam("attention", "softmax")}
-      options=${[["softmax", "softmax"], ["hardmax", "hard"], ["uniform", "uniform"]]} /><//>
-    <${Keys} answer=${answer} params=${params} />
-    <${Control} names=${["drop_heads"]} params=${params}><${HeadGrid} answer=${answer} params=${params} /><//>
-    <${Control} names=${["scale_heads", "head_factor"]} params=${params}><${Slider} label=${`Output of ${scaled.replace("/", ", head ")} ×`} value=${number("head_factor", 1)} min="-2" max="4" step="0.1"
-      show=${(x) => format(x)} onInput=${(x) => setParams({ scale_heads: scaled, head_factor: String(x) })} /><//>
-  </aside>`;
-}
-
-// A control with a button that undoes it; the button is there only when something is set.
-function Control({ names, params, children }) {
-  const on = names.some((x) => params[x] !== undefined);
-  return html`<div class=${on ? "control on" : "control"}><div>${children}</div>
-    <button class="undo" disabled=${!on} aria-label=${`Undo ${names[0].replace("_", " ")}`} title="Undo this" onClick=${() => setParams(Object.fromEntries(names.map((x) => [x, null])))}>↺</button></div>`;
-}
-
-const has = (list, x) => (list ?? "").split(" ").includes(x);
-const toggled = (list, x) => {
-  const items = (list ?? "").split(" ").filter(Boolean);
-  return (items.includes(x) ? items.filter((y) => y !== x) : [...items, x]).join(" ") || null;
-};
-
-// Sites × heads, coloured by how far each output moved; a click drops a head or brings it back.
-function HeadGrid({ answer, params }) {
-  useSignal(theme);
-  const most = Math.max(1e-9, ...answer.sites.flatMap((s) => s.output.map((x) => x ?? 0)));
-  const colour = colourScale({ max: most });
-  return html`<div><span class="faint">Drop heads</span><div role="group" aria-label="Heads; a pressed one is dropped">
-    ${answer.sites.map((site) => html`<div class=${site.output.length > 6 ? "head-row many" : "head-row"}><span class="mono">${site.name}</span>${site.output.map((moved, h) => {
-      const dropped = has(params.drop_heads, `${site.name}/${h}`), fill = colour(moved ?? 0);
-      return html`<button aria-pressed=${dropped} aria-label=${`${site.name}, head ${h}`} title=${`${site.name}, head ${h}: output moved by ${format(moved)}`}
-        style=${dropped ? {} : { background: css(fill), color: inkOn(fill) }} onClick=${() => setParams({ drop_heads: toggled(params.drop_heads, `${site.name}/${h}`) })}>${dropped ? "×" : h}</button>`;
-    })}</div>`)}</div></div>`;
-}
-
-const TOOLS = {
-  drop: { text: "drop", list: "drop_keys", names: ["drop_keys"], note: "Keys to hide" },
-  scale: { text: "scale", list: "scale_keys", amount: ["key_factor", 1, "Key ×", -2, 4], names: ["scale_keys", "key_factor"], note: "Keys to multiply" },
-  key: { text: "noise", list: "jitter_keys", amount: ["key_sigma", 0, "Noise σ", 0, 4], seed: true, names: ["jitter_keys", "key_sigma"], note: "Keys that get noise; none chosen is all" },
-  query: { text: "query noise", list: "jitter_queries", amount: ["query_sigma", 0, "Noise σ", 0, 4], seed: true, names: ["jitter_queries", "query_sigma"], note: "Queries that get noise; none chosen is all" },
-};
-
-function Keys({ answer, params }) {
-  const used = Object.keys(TOOLS).find((name) => TOOLS[name].names.some((x) => params[x] !== undefined));
-  const [chosen, setChosen] = useState(null), name = chosen ?? used ?? "drop", tool = TOOLS[name];
-  const tokens = name === "query" ? answer.queries : answer.keys;
-  const [amount, plain, label, low, high] = tool.amount ?? [];
-  return html`<${Control} names=${tool.names} params=${params}><span class="faint">Keys and queries</span>
-    <${Choice} label="Edit of keys" value=${name} options=${Object.entries(TOOLS).map(([x, t]) => [x, t.text])} onChange=${setChosen} />
-    <p class="faint">${tool.note} (of ${answer.site}):</p>
-    <${Tokens} tokens=${tokens} label=${tool.note} isPressed=${(i) => has(params[tool.list], String(i))} onSelect=${(i) => setParams({ [tool.list]: toggled(params[tool.list], String(i)) })} />
-    ${amount && html`<${Slider} label=${label} value=${Number(params[amount] ?? plain)} min=${low} max=${high} step="0.05" show=${(x) => format(x)} onInput=${setParam(amount, plain)} />`}
-    ${tool.seed && html`<label class="field"><span>Seed</span><input type="number" min="0" max="9999" value=${params.seed ?? 0} onInput=${(e) => setParam("seed", "0")(e.target.value)} /></label>`}<//>`;
 }
