@@ -79,7 +79,7 @@ def test_steps_of_a_translator_match_the_model(name, value):
     state = stepper.start(source, lengths)
     refusal = unimplemented_option(model.config, CpuDecoder.options)
     assert isinstance(state, CpuState) == (refusal is None)
-    assert refusal is None or refusal.startswith(f"{name}: needs")
+    assert refusal in (None, name)
     for token in target.unbind(1):
         logits, state = stepper.step(token, state)
         steps.append(logits)
@@ -145,15 +145,15 @@ def test_an_option_that_nobody_implements_is_refused_by_name(kind, tmp_path):
 
     model = made(kind)
     model.config = Extended(**asdict(config), novel=True)
-    with pytest.raises(ConfigError, match="novel: needs False, got True"):
+    with pytest.raises(ConfigError, match="novel: needs False to be counted, got True"):
         rg.cost(model)
     if kind in EXPORTERS:
-        with pytest.raises(ConfigError, match="novel: needs False, got True to export"):
+        with pytest.raises(ConfigError, match="novel: needs False to export, got True"):
             models.export_onnx(model, tmp_path)
     if kind is models.Recogniser:
-        with pytest.raises(ConfigError, match="novel: needs False, got True for a stream"):
+        with pytest.raises(ConfigError, match="novel: needs False for a stream, got True"):
             AudioStream(model)
     engines = {models.Translator: CpuDecoder, models.LanguageModel: gpu.CudaGraphEngine}
     if kind in engines:
         refusal = unimplemented_option(model.config, engines[kind].options)
-        assert refusal == "novel: needs False, got True"
+        assert refusal == "novel"

@@ -144,7 +144,7 @@ def test_unsupported_exports_raise(tmp_path, monkeypatch):
 
     refused(
         models.translator_tiny(vocab=9, relative_bias="alibi"),
-        "relative_bias: needs 'none', got 'alibi' to export",
+        "relative_bias: needs 'none' to export, got 'alibi'",
     )
     refused(models.recurrent_tiny(vocab=9, attention="hybrid"), "got 'hybrid'")
     refused(

@@ -59,10 +59,11 @@ app = typer.Typer(
 )
 
 
-def _print_version(is_given: bool) -> None:
+def _print_version(is_given: bool) -> bool:
     if is_given:
         print(f"regard {installed('regard')}")
         raise typer.Exit
+    return False
 
 
 @app.callback()

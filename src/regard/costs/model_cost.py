@@ -11,7 +11,7 @@ from regard.costs.layer_costs import CostCounter, CostPart
 from regard.costs.model_parts import iter_cost_parts
 from regard.costs.traced_cost import input_size, is_transformers_model, trace_cost_parts
 from regard.errors import ConfigError
-from regard.models.config import StackConfig, unimplemented_option
+from regard.models.config import StackConfig, check_implemented
 from regard.models.registry import CONFIGS
 from regard.nn import Decoder, DecoderBlock
 from regard.tables import format_table
@@ -121,8 +121,7 @@ def cost(
         names = {x.name for x in fields(CONFIGS[type(model)])} - {
             x.name for x in fields(StackConfig)
         }
-        if refusal := unimplemented_option(model.config, " ".join([COUNTED, *names])):
-            raise ConfigError(f"{refusal} to count its products")
+        check_implemented(model.config, " ".join([COUNTED, *names]), "to be counted")
     weight = next(model.parameters(), None)
     element_size = 4 if weight is None else weight.element_size()
     if isinstance(model, models.VisionTransformer):

@@ -170,21 +170,26 @@ def check_choices(config: Any) -> None:
 
 
 def unimplemented_option(config: Any, implemented: str) -> str | None:
-    """The first option that is not its default and not among `implemented`, as a sentence, or None.
+    """The first option that is not its default and not among `implemented`; None: all are.
 
     Whatever computes a model in another way than its modules do (an engine, an export, a cost)
     declares the names of the options it computes, so that one it does not know is refused.
 
     >>> config = StackConfig(layers=1, dim=8, heads=2, skip=False)
     >>> unimplemented_option(config, "layers dim heads")
-    'skip: needs True, got False'
+    'skip'
     """
     names = without_effect(config) | set(implemented.split())
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.name not in names and value != field.default:
-            return f"{field.name}: needs {field.default!r}, got {value!r}"
-    return None
+    others = (field for field in fields(config) if field.name not in names)
+    return next((x.name for x in others if getattr(config, x.name) != x.default), None)
+
+
+def check_implemented(config: Any, implemented: str, purpose: str) -> None:
+    """Raise a ConfigError that names the option which is not implemented for a purpose."""
+    name = unimplemented_option(config, implemented)
+    if name is not None:
+        default = next(field.default for field in fields(config) if field.name == name)
+        raise ConfigError(f"{name}: needs {default!r} {purpose}, got {getattr(config, name)!r}")
 
 
 def without_effect(config: Any) -> frozenset[str]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.decode.cache import KVCache
 from regard.errors import ConfigError, ShapeError
 from regard.models import Recogniser
-from regard.models.config import unimplemented_option
+from regard.models.config import check_implemented
 from regard.nn import TimeFrequencyConv
 from regard.ops import frame_sizes, log_mel, mel_frame_count
 from regard.ops.terms import upcast
@@ -77,8 +77,7 @@ class AudioStream:
         if model.training:
             raise ConfigError("model: needs evaluation mode, got training mode; try model.eval()")
         config = model.config
-        if refusal := unimplemented_option(config, self.options):
-            raise ConfigError(f"{refusal} for a stream; try model.forward_waveform")
+        check_implemented(config, self.options, "for a stream")
         if config.chunk is None:
             raise ConfigError(
                 "chunk: needs a number for a stream, got None: each output attends to the whole "

@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier
-from regard.models.config import unimplemented_option
+from regard.models.config import check_implemented
 from regard.models.language import LanguageModel
 from regard.models.onnx import parity, recurrent, transformers
 from regard.models.onnx.graph import Graph
@@ -94,8 +94,7 @@ def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
         known = ", ".join(kind.__name__ for kind in EXPORTERS)
         raise ConfigError(f"model: needs one of {known} to export, got {type(model).__name__}")
     exporter = EXPORTERS[type(model)]
-    if refusal := unimplemented_option(get_config(model), f"{STACK_OPTIONS} {exporter.options}"):
-        raise ConfigError(f"{refusal} to export; try a model with this default")
+    check_implemented(get_config(model), f"{STACK_OPTIONS} {exporter.options}", "to export")
     model = deepcopy(model).cpu().float().eval()  # the caller's model stays unchanged
     files = [graph.save(Path(folder)) for graph in exporter.make_graphs(model)]
     with torch.no_grad():
