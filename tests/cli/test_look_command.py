@@ -198,7 +198,7 @@ def test_a_place_that_has_no_model_is_reported(tmp_path, language, bert):
     (tmp_path / "empty").mkdir()
     assert "got neither" in run(tmp_path / "empty", "3").stderr
     (bert / "config.json").write_text("{")
-    assert "cannot be loaded by transformers" in run(bert, "the").stderr
+    assert "config.json: needs JSON" in run(bert, "the").stderr
     done = run(language, "3", "--out", tmp_path / "gone" / "page.html")
     assert "out: needs a folder that exists" in done.stderr
     assert done.exit_code == 2

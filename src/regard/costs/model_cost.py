@@ -101,8 +101,8 @@ def cost(
 
     Args:
         model: A model or layer of regard, or a model of transformers.
-        source: Tokens (512 by default), log-mel frames, audio samples, or the side of an image in
-            pixels.
+        source: Tokens (512 by default, or all positions), log-mel frames, audio samples, or the
+            side of an image in pixels.
         target: Target tokens of an encoder-decoder.
         batch: Batch size.
 
@@ -142,7 +142,8 @@ def cost(
 
 def _traced_cost(model: Any, source: int | None, target: int, batch: int) -> Cost:
     shape, default = input_size(model)
-    source = source or default or DEFAULT_SOURCE
+    positions = getattr(model.config, "max_position_embeddings", None) or DEFAULT_SOURCE
+    source = source or default or min(DEFAULT_SOURCE, positions)
     if model.config.is_encoder_decoder:
         shape = f"source M = {{}}, target N = {target}"
     parts = trace_cost_parts(model, source, target, batch)

@@ -71,6 +71,8 @@ def _codes(time: int, dim: int) -> Tensor:
 
     `ops.sinusoidal` interleaves both and ends above 1 / 10000; trained weights expect these.
     """
-    frequency = 10000.0 ** -torch.linspace(0, 1, dim // 2, dtype=torch.float64)
-    angles = torch.arange(time, dtype=torch.float64)[:, None] * frequency
+    places = torch.arange(time, dtype=torch.float64)[:, None]
+    # its device by name: where transformers has loaded a model, linspace is on the CPU
+    steps = torch.linspace(0, 1, dim // 2, dtype=torch.float64, device=places.device)
+    angles = places * 10000.0**-steps
     return torch.cat([angles.sin(), angles.cos()], -1).float()

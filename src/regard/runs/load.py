@@ -21,9 +21,9 @@ from regard.runs.contents import (
     read_recipe,
     read_result,
 )
+from regard.runs.hub_model import build_hub_model, load_hub_text_model
 from regard.runs.run import Run, load_run
 from regard.runs.settings import iter_settings
-from regard.runs.text_model import build_hub_model, load_hub_text_model
 from regard.train import read_metrics
 from regard.train.loop import CHECKPOINTS
 
@@ -61,7 +61,7 @@ def load(name_or_path: str | Path, *, device: Device | None = None) -> Run:
 def _open(path: Path, device: Device) -> Run:
     if (path / RECIPE_FILE).is_file():
         return load_run(path, device=device)
-    if path.is_dir() and (path / "config.json").is_file():
+    if _is_hub_folder(path):
         hub_model = load_hub_text_model(path).on(device)
         return Run(path, None, hub_model.model, None, hub_model=hub_model)
     if path.is_dir() and not (path / WEIGHTS_FILE).is_file():
@@ -110,6 +110,11 @@ def _known() -> str:
     return f"the pretrained models {', '.join(names)}" if names else "no pretrained model"
 
 
+def _is_hub_folder(path: Path) -> bool:
+    """Whether a folder is one of Hugging Face, with weights or without."""
+    return (path / "config.json").is_file() and not (path / RECIPE_FILE).is_file()
+
+
 def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.Module:
     """A model by the name of a preset or pretrained model, or by its path.
 
@@ -125,7 +130,7 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
         config = preset(**{key: sizes[key] for key in _required_arguments(preset)})
         with torch.device("meta"):
             return models.build(config)
-    if (Path(name) / "config.json").is_file() and not holds_model(Path(name)):
+    if _is_hub_folder(Path(name)):
         return build_hub_model(Path(name))
     if Path(name).exists() or name in pretrained_names():
         return models.load(find_run(name)).float()

@@ -1,11 +1,9 @@
 """`TextModel`: a model with its tokenizer, to record attention on a text."""
 
 import copy
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 from regard import models
 from regard.data import Pair, Tokenizer
-from regard.errors import FileError, LookError, ShapeError
+from regard.errors import LookError, ShapeError
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import look
@@ -22,7 +20,6 @@ from regard.inspection.report.predictions import Predictions, top_predictions
 from regard.models.registry import get_config
 from regard.runs.alignment import editing, record_translation
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
 PUNCTUATION = frozenset(".,;:!?")  # separators beside a tokenizer's own special tokens
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator)
 SINGLE_STACKS = (models.LanguageModel, models.Classifier)
@@ -280,86 +277,3 @@ class TextModel:
         names = [] if self.hf_tokenizer is None else self.hf_tokenizer.convert_ids_to_tokens(ids)
         # logits may have more columns than the tokenizer has tokens
         return [str(x) if name is None else name for x, name in zip_longest(ids, names)]
-
-
-def build_hub_model(path: Path) -> nn.Module:
-    """The model of a Hugging Face folder on the meta device, from its config.json alone."""
-    transformers, config = _hub_config(path)
-    kind = _model_class(transformers, config)
-    with torch.device("meta"):
-        if kind is None:
-            return transformers.AutoModel.from_config(config, dtype=config.dtype).eval()
-        return kind._from_config(config, dtype=config.dtype).eval()
-
-
-def _hub_config(path: Path) -> tuple[Any, Any]:
-    """The transformers package, and the config of a folder."""
-    try:
-        import transformers
-    except ImportError:
-        raise LookError(
-            "model: needs transformers for a Hugging Face folder, got no such package; "
-            "try pip install transformers"
-        ) from None
-    try:
-        return transformers, transformers.AutoConfig.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
-
-
-def load_hub_text_model(path: Path) -> TextModel:
-    """The model and tokenizer of a Hugging Face folder; nothing is downloaded."""
-    transformers, config = _hub_config(path)
-    try:
-        # with its head, as its weights were saved
-        kind = _model_class(transformers, config) or transformers.AutoModel
-        model = kind.from_pretrained(
-            path, config=config, local_files_only=True, **_owned(transformers)
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise FileError(f"{path}: cannot be loaded by transformers, {_first(error)}") from error
-    if getattr(model, "main_input_name", "input_ids") != "input_ids":
-        raise LookError(
-            f"model: needs one that reads tokens, got {type(model).__name__}, which reads "
-            f"{model.main_input_name}; try rg.look(model) in Python with its own input"
-        )
-    is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
-    has_classes = type(model).__name__.endswith("Classification")
-    start = getattr(config, "decoder_start_token_id", None)
-    return TextModel(
-        model.eval(),
-        hf_tokenizer=_tokenizer(path),
-        is_encoder_decoder=is_encoder_decoder,
-        vocab=getattr(config, "vocab_size", None),
-        max_length=getattr(config, "max_position_embeddings", None),
-        decoder_start_token_id=(0 if start is None else start) if is_encoder_decoder else None,
-        labels=tuple(config.id2label[i] for i in range(config.num_labels)) if has_classes else (),
-    )
-
-
-def _owned(transformers: Any) -> dict[str, bool]:
-    """The option that reads weights into memory: a mapped file may change, or end, during use."""
-    options = inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters
-    return {"disable_mmap": True} if "disable_mmap" in options else {}
-
-
-def _model_class(transformers: Any, config: Any) -> Any:
-    """The class of transformers that a folder was saved from."""
-    return getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
-
-
-def _tokenizer(path: Path) -> Any:
-    if not any((path / name).is_file() for name in TOKENIZER_FILES):
-        return None
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise FileError(
-            f"{path}: has a tokenizer that cannot be loaded, {_first(error)}"
-        ) from error
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,15 +1,17 @@
 """A Hugging Face model family: tables of tensor names and config fields, used both ways."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, suggestion
+from regard.errors import ConfigError, RegardError, suggestion
 from regard.models.config import StackConfig, without_effect
+from regard.models.hub.bounds import bounded_model
 from regard.models.registry import get_config
 
 HubConfig = Mapping[str, Any]
@@ -85,13 +87,21 @@ class HubFamily:
             if config.get(name):
                 raise ConfigError(f"{name}: needs to be off, no such layer, got {config[name]}")
         state = self.base_names(tensors)
-        options = self._read_config(config, state)
+        with _reading(self.model_types[0]):
+            made = self.config(**self._read_config(config, state))
+            with bounded_model("config", state), torch.device("meta"):
+                shapes = self.model(made)
+            named = self._read_tensors(shapes, made, state)
         with torch.random.fork_rng(devices=[]):  # initial weights are replaced: no seed is spent
-            made = self.config(**options)
             model = self.model(made)
-        computed, taken, named = self.extra_tensors(made), set[str](), NamedTensors()
-        for name, own in model.state_dict().items():
-            hub, chunk = self.hub_name(name, made)
+        model.load_state_dict(named)
+        return model.eval()
+
+    def _read_tensors(self, shapes: nn.Module, config: Any, state: NamedTensors) -> NamedTensors:
+        """The tensors of a checkpoint under our names, in the shapes of the model."""
+        computed, taken, named = self.extra_tensors(config), set[str](), NamedTensors()
+        for name, own in shapes.state_dict().items():
+            hub, chunk = self.hub_name(name, config)
             taken.add(hub)
             if hub in state:
                 x = self._oriented(name, state[hub])
@@ -100,13 +110,17 @@ class HubFamily:
             elif name in computed:
                 named[name] = computed[name]
             elif name.removesuffix(".bias") != name and self._is_in(name, self.zero_bias):
-                named[name] = torch.zeros_like(own)
+                named[name] = torch.zeros(own.shape, dtype=own.dtype)
             else:
                 hint = suggestion(hub, state).replace("try", "nearest is")
                 raise ConfigError(f"state: needs {hub!r}, got no such tensor{hint}")
+            if (got := named[name].shape) != own.shape:
+                raise ConfigError(
+                    f"state: needs tensors that fit the config, {hub!r} as {tuple(own.shape)}, "
+                    f"got {tuple(got)}"
+                )
         _check_all_taken(set(state) - taken)
-        _load(model, named)
-        return model.eval()
+        return named
 
     def base_names(self, tensors: Mapping[str, Tensor]) -> NamedTensors:
         """The hub's tensors by their names in the base model, without copies."""
@@ -234,9 +248,13 @@ def _check_all_taken(names: set[str]) -> None:
         )
 
 
-def _load(model: nn.Module, named: NamedTensors) -> None:
+@contextmanager
+def _reading(model_type: str) -> Iterator[None]:
+    """Report values of wrong types, which come from a file, as one line."""
     try:
-        model.load_state_dict(named)
-    except RuntimeError as error:
-        why = " ".join(str(error).split())
-        raise ConfigError(f"state: needs tensors that fit the config, got {why}") from error
+        yield
+    except RegardError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        line = " ".join(str(e).split()) or type(e).__name__
+        raise ConfigError(f"config: needs values of a {model_type} model, got {line:.200}") from e

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from regard.errors import FileError
 from regard.files import atomic_write, make_folder, parse_json
+from regard.models.hub.bounds import check_sizes
 from regard.models.hub.convert import from_transformers, to_transformers
 from regard.models.serialization import read_safetensors, write_safetensors
 
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+OTHER = (".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth")  # formats of weights
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -43,8 +45,8 @@ def from_pretrained(folder: str | Path) -> nn.Module:
     True
     """
     folder = Path(folder)
-    config = _read_json(folder / "config.json")
-    return from_transformers(_read_weights(folder), config)
+    config = read_config(folder)
+    return from_transformers(read_weights(folder), config)
 
 
 def save_pretrained(
@@ -88,20 +90,46 @@ def save_pretrained(
     return folder
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a folder, whose sizes are within bounds and whose weights are plain."""
+    values = _read_json(folder / "config.json")
+    try:
+        check_sizes(values, f"{folder / 'config.json'}")
+    except RecursionError:
+        raise FileError(f"{folder / 'config.json'}: needs less nesting, got too deep") from None
+    if values.get("quantization_config") is not None:
+        raise FileError(
+            f"{folder / 'config.json'}: needs no quantization_config, whose method may import or "
+            "download code; try transformers in Python, and rg.look(model)"
+        )
+    if (folder / "adapter_config.json").is_file():
+        raise FileError(
+            f"{folder}: needs a whole model, got an adapter beside it; try merge_and_unload of peft"
+        )
+    return values
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of the safetensors files in a folder; pickles are never read."""
     files = [WEIGHTS_FILE]
     if not (folder / WEIGHTS_FILE).is_file() and (folder / INDEX_FILE).is_file():
         shards = _read_json(folder / INDEX_FILE).get("weight_map")
         if not isinstance(shards, dict):
             raise FileError(f"{folder / INDEX_FILE}: needs a weight_map, got none")
-        files = sorted({Path(str(name)).name for name in shards.values()})
+        files = sorted({str(name) for name in shards.values()})
     state = {}
     for name in files:
         file = folder / name
-        if not file.is_file():
+        if file.parent != folder or file.suffix != ".safetensors":
             raise FileError(
-                f"{file}: needs weights as safetensors, got no such file; "
-                "try save_pretrained of transformers, which converts .bin files"
+                f"{folder / INDEX_FILE}: needs names of safetensors files in its folder, "
+                f"got {name!r:.60}"
+            )
+        if not file.is_file():
+            other = next((x.name for x in sorted(folder.glob("*")) if x.suffix in OTHER), "no such")
+            raise FileError(
+                f"{file}: needs weights as safetensors, got {other} file; try from_pretrained and "
+                "save_pretrained of transformers, which convert other formats, where you trust them"
             )
         state |= read_safetensors(file, "save_pretrained")[1]
     return state
@@ -111,7 +139,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise FileError(f"{file}: needs a Hugging Face config, got no such file")
     try:
-        values = parse_json(file.read_text())
+        values = parse_json(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise FileError(f"{file}: needs JSON, got {error}") from error
     if not isinstance(values, dict):

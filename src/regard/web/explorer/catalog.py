@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from regard.errors import ConfigError, FileError, suggestion
-from regard.files import parse_json
 from regard.inspection import Sight, load_sight
 from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
+from regard.models.hub.folder import read_config
 from regard.runs import Run, load, pretrained_names
 from regard.runs.contents import RECIPE_FILE, files_version, read_recipe
 from regard.runs.load import find_run, holds_model
@@ -185,9 +185,9 @@ def describe(path: Path) -> CatalogEntry:
         languages = tuple(getattr(recipe.data, "languages", ()) or ())
         return CatalogEntry(name, path, "run", recipe.data.verb, recipe.data.name, languages)
     if (path / "config.json").is_file():  # first, as `load`: it has a model.safetensors too
-        config = parse_json((path / "config.json").read_text(encoding="utf-8"))
-        kinds = config.get("architectures") if isinstance(config, dict) else None
-        return CatalogEntry(name, path, "hugging face", None, (kinds or ["model"])[0])
+        kinds = read_config(path).get("architectures")
+        kind = kinds[0] if kinds and isinstance(kinds, list) else "model"
+        return CatalogEntry(name, path, "hugging face", None, str(kind))
     if holds_model(path):
         return CatalogEntry(name, path, "model")
     raise FileError(f"{path}: needs a run, a model or a Hugging Face folder, got neither")

@@ -15,8 +15,8 @@ from regard import costs, models
 from regard.costs import Cost, CostPart, Formula
 from regard.costs.traced_cost import is_transformers_model
 from regard.errors import ConfigError, suggestion
+from regard.runs.hub_model import build_hub_model
 from regard.runs.load import build_or_load_model, preset_names
-from regard.runs.text_model import build_hub_model
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import QueryRequest, Rows, query
 from regard.web.jobs import Job

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from regard.runs.text_model import TOKENIZER_FILES
+from regard.runs.hub_model import TOKENIZER_FILES
 from regard.web.explorer.catalog import CatalogEntry
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import QueryRequest, query
