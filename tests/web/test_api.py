@@ -21,6 +21,8 @@ from starlette.websockets import WebSocketDisconnect
 import regard as rg
 from regard.tasks.registry import TASKS
 from regard.web.api import create_app
+from regard.web.explorer import Explorer
+from regard.web.explorer.catalog import Catalog
 from regard.web.worker import END, Busy, Worker
 
 
@@ -290,6 +292,76 @@ def test_the_gate(client):
         assert locked.get("/health").status_code == 401
         ok = locked.get("/health", headers={"Authorization": "Bearer secret"})
         assert ok.json()["models"] == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/classify?top=1&Top=2"),
+        ("POST", "/transcribe?beam=3"),
+        ("POST", "/translate?to=de"),
+        ("POST", "/label?top=2"),
+        ("GET", "/health?verbose=1"),
+        ("GET", "/v1/models?limit=3"),
+    ],
+)
+def test_an_unknown_parameter_is_refused_by_name(client, method, path):
+    answer = client.request(method, path, json={"texts": ["x"], "to": ["de"]})
+    name = path.rpartition("?")[2].rpartition("&")[2].partition("=")[0]
+    assert answer.status_code == (400 if path.startswith("/v1") else 422)
+    assert f"got {name!r}" in answer.text
+
+
+def test_an_unknown_parameter_of_a_websocket_is_refused_by_name(client):
+    with (
+        pytest.raises(WebSocketDisconnect) as closed,
+        client.websocket_connect("ws://127.0.0.1/transcribe/stream?beam=3"),
+    ):
+        pass
+    assert (closed.value.code, closed.value.reason) == (
+        1008,
+        "parameter: needs one of model, rate, got 'beam'",
+    )
+
+
+def unbounded(schema, definitions, name=""):
+    """The fields below which a request may be of any length, or have any other field."""
+    if "$ref" in schema:
+        return unbounded(definitions[schema["$ref"].rpartition("/")[2]], definitions, name)
+    parts = [
+        *schema.get("anyOf", ()),
+        *([schema["items"]] if "items" in schema else ()),
+    ]
+    found = [x for part in parts for x in unbounded(part, definitions, name)]
+    for key, part in schema.get("properties", {}).items():
+        found += unbounded(part, definitions, f"{name}.{key}")
+    limits = {"string": {"maxLength", "enum", "const"}, "array": {"maxItems"}}
+    kind = schema.get("type")
+    if kind in limits and not limits[kind] & set(schema):
+        found.append(name)
+    if (
+        kind == "object"
+        and "properties" in schema
+        and schema.get("additionalProperties") is not False
+    ):
+        found.append(f"{name} takes others")
+    return found
+
+
+def test_every_field_of_every_request_has_a_bound_and_no_request_takes_others():
+    runs = {"text": text_run(), "phrases": rg.load("phrases", device="cpu")}
+    app = create_app(runs, explorer=Explorer(Catalog([]))).app
+    described = app.openapi()
+    definitions, found = described["components"]["schemas"], {}
+    for path, operations in described["paths"].items():
+        for operation in operations.values():
+            content = operation.get("requestBody", {}).get("content", {})
+            for media in content.values():
+                schema = media["schema"]
+                nested = definitions | schema.get("$defs", {})
+                if names := unbounded(schema, nested):
+                    found[path] = names
+    assert found == {}
 
 
 def test_no_page_loads_anything_from_elsewhere(client):

@@ -11,7 +11,7 @@ from regard.decode.constraints import (
 )
 from regard.decode.sampling import Sampling, sampling_distribution
 from regard.decode.search.beam import beam
-from regard.decode.search.continuous import ContinuousBatch, GeneratedRow
+from regard.decode.search.continuous import ContinuousBatch, GeneratedRow, TokenScore
 from regard.decode.search.ctc import (
     BestPath,
     CtcHypothesis,
@@ -47,6 +47,7 @@ __all__ = [
     "StepperLanguageModel",
     "SuppressTokens",
     "TokenConstraint",
+    "TokenScore",
     "Transcriber",
     "beam",
     "greedy",

@@ -27,13 +27,14 @@ from regard.runs.apply.classify import (
 from regard.runs.apply.file_job import FileJob, JobReport, apply_file, run_identity
 from regard.runs.apply.generate import (
     TextGenerator,
-    TextStream,
     generate_run,
     generate_texts,
+    score_prompt,
 )
 from regard.runs.apply.look import LookReport, compare_texts, look_report
 from regard.runs.apply.report import Reporter
 from regard.runs.apply.search import search_files
+from regard.runs.apply.text_stream import ScoredToken, TextPiece, TextStream
 from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcribe_run_detailed
 from regard.runs.apply.translate import TranslationPipeline, translate_run
 from regard.runs.apply.verify import verify_text
@@ -81,9 +82,11 @@ __all__ = [
     "Reporter",
     "Run",
     "RunFacts",
+    "ScoredToken",
     "TaskAnswers",
     "TextGenerator",
     "TextModel",
+    "TextPiece",
     "TextStream",
     "TranscribeJob",
     "TranscriptChunk",
@@ -122,6 +125,7 @@ __all__ = [
     "resume_run",
     "run_identity",
     "save_run_pretrained",
+    "score_prompt",
     "search_files",
     "start_run",
     "transcribe_run_detailed",

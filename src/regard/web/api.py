@@ -1,37 +1,43 @@
 """The HTTP API of trained runs: one path per verb."""
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, WebSocket
+from fastapi import Depends, FastAPI, Query, Request, WebSocket, WebSocketException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 
-from regard.decode import Sampling
-from regard.errors import ConfigError, RegardError
-from regard.runs import Run
+from regard.errors import ConfigError, RegardError, suggestion
+from regard.runs import Run, TextPiece
 from regard.runs.apply.transcribe import transcribe_run_detailed
+from regard.web.completions import (
+    MAX_NEW_TOKENS,
+    Seed,
+    Text,
+    add_completions,
+    openai_error,
+    sampling_of,
+)
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.routes import add_explorer
 from regard.web.explorer.static_files import page_files
 from regard.web.gate import LOOPBACK, Gate
 from regard.web.jobs import Job, failure_text
 from regard.web.live import LiveRecordings
-from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, add_own_tasks
+from regard.web.own_tasks import MAX_TEXTS, ApiRequest, add_own_tasks
 from regard.web.server import Server
+from regard.web.streams import begun, event, while_connected
 from regard.web.temporary_file import temporary_path
 from regard.web.worker import Busy, Worker
 
-MAX_NEW_TOKENS = 4096
-Seed = Annotated[int | None, Field(ge=0, lt=1 << 62)]
 RETRY_SECONDS = "1"
 CLOSE_SECONDS = 2.0  # to wait for the step in progress at a shutdown
 
@@ -39,10 +45,8 @@ CLOSE_SECONDS = 2.0  # to wait for the step in progress at a shutdown
 class TranslateRequest(ApiRequest):
     """Body of POST /translate."""
 
-    texts: list[Annotated[str, Field(max_length=MAX_CHARS)]] = Field(
-        min_length=1, max_length=MAX_TEXTS
-    )
-    to: list[str] = []
+    texts: list[Text] = Field(min_length=1, max_length=MAX_TEXTS)
+    to: list[Annotated[str, Field(max_length=40)]] = Field([], max_length=MAX_TEXTS)
     beam_width: int | None = Field(None, ge=1, le=16)
     max_new_tokens: int | None = Field(None, ge=1, le=MAX_NEW_TOKENS)
 
@@ -50,21 +54,9 @@ class TranslateRequest(ApiRequest):
 class GenerateRequest(ApiRequest):
     """Body of POST /generate."""
 
-    prompt: str = Field("", max_length=MAX_CHARS)
+    prompt: Text = ""
     max_new_tokens: int = Field(200, ge=1, le=MAX_NEW_TOKENS)
     temperature: float = Field(0.0, ge=0, le=10)
-    top_p: float = Field(1.0, gt=0, le=1)
-    seed: Seed = None
-    stream: bool = False
-
-
-class CompletionRequest(ApiRequest):
-    """Body of POST /v1/completions, as OpenAI's clients send it."""
-
-    model_config = ConfigDict(extra="ignore")
-    prompt: str | list[str] = Field("", max_length=MAX_CHARS)
-    max_tokens: int = Field(16, ge=1, le=MAX_NEW_TOKENS)
-    temperature: float = Field(1.0, ge=0, le=10)
     top_p: float = Field(1.0, gt=0, le=1)
     seed: Seed = None
     stream: bool = False
@@ -100,7 +92,12 @@ def create_app(
 
     # without FastAPI's pages, which load scripts from a CDN; /openapi.json describes the API
     app = FastAPI(
-        title="Regard", version=version("regard"), lifespan=lifespan, docs_url=None, redoc_url=None
+        title="Regard",
+        version=version("regard"),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(_known_parameters)],
     )
     app.state.server = server
     _add_errors(app)
@@ -108,7 +105,7 @@ def create_app(
     _add_text(app, server)
     recordings = LiveRecordings(server.worker)
     _add_files(app, server, recordings)
-    _add_completions(app, server)
+    add_completions(app, server)
     add_own_tasks(app, server)
     if explorer is not None:
         add_explorer(app, explorer, server.worker, recordings)
@@ -129,6 +126,17 @@ def create_app(
     paths = dict.fromkeys(path for paths in server.paths.values() for path in paths)
     pages = () if explorer is None else page_files()
     return Gate(app, paths=list(paths), hosts=hosts, token=token, open_paths=pages)
+
+
+def _known_parameters(connection: HTTPConnection) -> None:
+    """Refuse a parameter of the URL that the route does not take, as it would be ignored."""
+    known = {x.alias for x in connection.scope["route"].dependant.query_params}
+    if unknown := sorted(connection.query_params.keys() - known):
+        got = f"{unknown[0][:40]!r}{suggestion(unknown[0], known)}"
+        error = f"parameter: needs one of {', '.join(sorted(known)) or 'none'}, got {got}"
+        if connection.scope["type"] == "websocket":
+            raise WebSocketException(1008, error[:120])
+        raise HTTPException(422, error)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -162,8 +170,9 @@ def _error(
 ) -> JSONResponse:
     # a message may repeat half of a surrogate pair
     text = str(message).encode(errors="backslashreplace").decode()
-    if request.url.path.startswith("/v1/"):  # as OpenAI's clients read it
-        return JSONResponse({"error": {"message": text, "code": status}}, status, headers)
+    if request.url.path.startswith("/v1/"):  # which has no 422
+        status = 400 if status == 422 else status
+        return JSONResponse(openai_error(text, status), status, headers)
     return JSONResponse({"error": text}, status, headers)
 
 
@@ -217,79 +226,26 @@ def _add_text(app: FastAPI, server: Server) -> None:
     @app.post("/generate")
     async def generate(request: Request, body: GenerateRequest) -> Any:
         name, run = await server.open("/generate", body.model)
-        pieces = _generate(server, run, body.prompt, body.max_new_tokens, body)
+        sampling = sampling_of(body.temperature, body.top_p, body.seed)
+        options = {"max_new_tokens": body.max_new_tokens, "sampling": sampling}
+        pieces = server.generate(run, body.prompt, **options)
         if body.stream:
-            events = _events(await _begun(pieces), lambda piece: {"text": piece})
-            return StreamingResponse(events, media_type="text/event-stream")
-        (text,) = await _joined(request, [pieces])
-        return {"model": name, "text": text}
+            return StreamingResponse(_events(await begun(pieces)), media_type="text/event-stream")
+
+        async def join() -> str:
+            return "".join([piece.text async for piece in pieces])
+
+        return {"model": name, "text": await while_connected(request, join())}
 
 
-def _generate(
-    server: Server,
-    run: Run,
-    prompt: str,
-    max_new_tokens: int,
-    options: GenerateRequest | CompletionRequest,
-) -> AsyncIterator[str]:
-    sampling = None
-    if options.temperature > 0:
-        seed = options.seed if options.seed is not None else time.monotonic_ns() % (1 << 31)
-        sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=seed)
-    return server.generate(run, prompt, max_new_tokens=max_new_tokens, sampling=sampling)
-
-
-async def _begun(pieces: AsyncIterator[str]) -> AsyncIterator[str]:
-    """The same pieces, once the first is there: an error before it has a status of its own."""
-    first = await anext(pieces, None)
-
-    async def all_pieces() -> AsyncIterator[str]:
-        try:
-            if first is not None:
-                yield first
-            async for piece in pieces:
-                yield piece
-        finally:
-            await pieces.aclose()  # type: ignore[attr-defined]  # cancels the stream
-
-    return all_pieces()
-
-
-async def _joined(request: Request, sources: Sequence[AsyncIterator[str]]) -> list[str]:
-    """The whole texts; a client that leaves ends them."""
-
-    async def join(pieces: AsyncIterator[str]) -> str:
-        return "".join([piece async for piece in pieces])
-
-    async def leave() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    texts = asyncio.gather(*(join(source) for source in sources))
-    left = asyncio.ensure_future(leave())
-    try:
-        await asyncio.wait([texts, left], return_when=asyncio.FIRST_COMPLETED)
-        if not texts.done():
-            raise HTTPException(499, "request: needs a client that waits, got a disconnect")
-        return await texts
-    finally:
-        left.cancel()
-        texts.cancel()
-
-
-async def _events(
-    pieces: AsyncIterator[str], wrap: Callable[[str], dict[str, Any]]
-) -> AsyncIterator[str]:
+async def _events(pieces: AsyncIterator[TextPiece]) -> AsyncIterator[str]:
     """Server-sent events; an error after the first piece, such as a shutdown, is the last one."""
     try:
         async for piece in pieces:
-            yield _event(wrap(piece))
+            if piece.text:
+                yield event({"text": piece.text})
     except RegardError as error:
-        yield _event({"error": str(error)})
-
-
-def _event(data: Any) -> str:
-    return f"data: {data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)}\n\n"
+        yield event({"error": str(error)})
 
 
 def _add_files(app: FastAPI, server: Server, recordings: LiveRecordings) -> None:
@@ -348,52 +304,3 @@ async def _body_file(request: Request) -> AsyncIterator[Path]:
             async for chunk in request.stream():
                 file.write(chunk)
         yield path
-
-
-def _add_completions(app: FastAPI, server: Server) -> None:
-    @app.get("/v1/models")
-    def models() -> dict[str, Any]:
-        names = [name for name, paths in server.paths.items() if "/v1/completions" in paths]
-        data = [{"id": name, "object": "model", "owned_by": "regard"} for name in names]
-        return {"object": "list", "data": data}
-
-    @app.post("/v1/completions")
-    async def completions(request: Request, body: CompletionRequest) -> Any:
-        name, run = await server.open("/v1/completions", body.model)
-        prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-        if not 1 <= len(prompts) <= MAX_TEXTS or (body.stream and len(prompts) > 1):
-            most = 1 if body.stream else MAX_TEXTS
-            raise ConfigError(f"prompt: needs 1 to {most} texts, got {len(prompts)}")
-        head = {"id": f"cmpl-{time.time_ns():x}", "object": "text_completion"}
-        head |= {"created": int(time.time()), "model": name}
-        sources = [_generate(server, run, p, body.max_tokens, body) for p in prompts]
-
-        def choice(text: str, index: int, reason: str | None) -> dict[str, Any]:
-            return {"text": text, "index": index, "logprobs": None, "finish_reason": reason}
-
-        def reason(text: str) -> str:
-            return "length" if len(run.tokenizer.encode(text)) >= body.max_tokens else "stop"
-
-        if body.stream:
-            pieces = await _begun(sources[0])
-
-            async def events() -> AsyncIterator[str]:
-                text = ""
-
-                def wrap(piece: str) -> dict[str, Any]:
-                    nonlocal text
-                    text += piece
-                    return head | {"choices": [choice(piece, 0, None)]}
-
-                async for event in _events(pieces, wrap):
-                    yield event
-                yield _event(head | {"choices": [choice("", 0, reason(text))]})
-                yield _event("[DONE]")
-
-            return StreamingResponse(events(), media_type="text/event-stream")
-        texts = await _joined(request, sources)
-        rows = [choice(text, n, reason(text)) for n, text in enumerate(texts)]
-        read = sum(len(run.tokenizer.encode_input(prompt)) for prompt in prompts)
-        written = sum(len(run.tokenizer.encode(text)) for text in texts)
-        usage = {"prompt_tokens": read, "completion_tokens": written}
-        return head | {"choices": rows, "usage": usage | {"total_tokens": read + written}}

@@ -55,11 +55,7 @@ class HttpProtocol(H11Protocol):
 
 
 def server_config(app: Gate, **options: Any) -> uvicorn.Config:
-    """How uvicorn serves an application of `create_app`.
-
-    >>> server_config(None, port=0).port
-    0
-    """
+    """How uvicorn serves an application of `create_app`: with limits."""
     limits: dict[str, Any] = {
         "ws_max_size": 2 * MAX_MESSAGE,  # a message above the limit is answered with a reason
         "limit_concurrency": MAX_CONNECTIONS,
@@ -71,7 +67,8 @@ def server_config(app: Gate, **options: Any) -> uvicorn.Config:
 def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Serve an application of `create_app` until Ctrl-C, which answers what waits with 503.
 
-    >>> serve_app(rg.web.api.create_app({}))
+    >>> from regard.web.api import create_app
+    >>> serve_app(create_app({}))
     Traceback (most recent call last):
         ...
     regard.errors.ConfigError: runs: need one or more with a task, got none

@@ -23,7 +23,7 @@ class ApiRequest(BaseModel):
     """What every request may name: the model, if several are served."""
 
     model_config = ConfigDict(extra="forbid")
-    model: str | None = None
+    model: str | None = Field(None, max_length=200)
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from regard.errors import ConfigError, FileError, suggestion
-from regard.runs import Run, TextGenerator, TranslationPipeline, load
+from regard.runs import Run, TextGenerator, TextPiece, TranslationPipeline, load
 from regard.runs.apply.any_task import BY_VERB, has_own_apply
 from regard.runs.contents import files_version
 from regard.web.worker import END, Busy, Worker
@@ -98,7 +98,7 @@ class Server:
         """The results of inputs, computed by the worker together with waiting equal requests."""
         return await asyncio.wrap_future(self.worker.submit(key, inputs, compute))
 
-    async def generate(self, run: Run, prompt: str, **options: Any) -> AsyncIterator[str]:
+    async def generate(self, run: Run, prompt: str, **options: Any) -> AsyncIterator[TextPiece]:
         """The pieces of a text as the worker makes them; closing it cancels the stream."""
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
@@ -112,7 +112,7 @@ class Server:
             while (piece := await queue.get()) is not END:
                 if isinstance(piece, Exception):
                     raise piece
-                if piece:
+                if piece.text or piece.tokens or piece.finish_reason:
                     yield piece
         finally:
             stream.cancel()

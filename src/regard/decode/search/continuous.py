@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from regard.decode.constraints import AllowedTokens, SuppressTokens, constrain_logits
@@ -14,6 +15,27 @@ from regard.decode.sampling import Sampling, row_uniforms, sample_tokens
 from regard.decode.search.beam import grouped_topk
 from regard.decode.search.result import check_max_new_tokens
 from regard.decode.stepper import last_tokens
+
+
+class TokenScore(NamedTuple):
+    """The log probability of a token that was chosen, and the most likely tokens with theirs.
+
+    log softmax(logits), before temperature, truncation and constraints
+
+    >>> TokenScore.of(torch.zeros(4), 3, count=0)
+    TokenScore(logprob=-1.3862943649291992, top={})
+    """
+
+    logprob: float
+    top: dict[int, float]
+
+    @staticmethod
+    def of(logits: Float[Tensor, " vocab"], token: int, *, count: int) -> "TokenScore":
+        """The score of a token, and those of the `count` most likely ones."""
+        logprobs = logits.float().log_softmax(-1)
+        values, tokens = logprobs.topk(min(count, len(logprobs)))
+        top = dict(zip(tokens.tolist(), values.tolist(), strict=True))
+        return TokenScore(float(logprobs[token]), top)
 
 
 @dataclass(eq=False)
@@ -27,7 +49,9 @@ class GeneratedRow:
     prompt: Sequence[int]
     max_new_tokens: int
     sampling: Sampling | None = None
+    top_logprobs: int | None = None  # score each token, beside as many of the most likely ones
     tokens: list[int] = field(default_factory=list, init=False)
+    scores: list[TokenScore] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         check_max_new_tokens(self.max_new_tokens)
@@ -95,14 +119,17 @@ class ContinuousBatch:
             return []
         self._join()
         assert self.last is not None
-        logits, self.state = self.stepper.step(self.last, self.state)
+        scored, self.state = self.stepper.step(self.last, self.state)
+        logits = scored
         if self.constraints:
             none, live = self.last.new_empty(len(self.rows), 0), self.last.new_ones(len(self.rows))
             logits = constrain_logits(logits, self.constraints, none, live.bool())
         self.last = self._choose(logits)
         found = []
-        for row, token in zip(self.rows, self.last.tolist(), strict=True):
+        for n, (row, token) in enumerate(zip(self.rows, self.last.tolist(), strict=True)):
             row.tokens.append(token)
+            if row.top_logprobs is not None:
+                row.scores.append(TokenScore.of(scored[n], token, count=row.top_logprobs))
             ended = token == self.end or len(row.tokens) == row.max_new_tokens
             found.append((row, token, ended))
         if any(ended for _, _, ended in found):

@@ -11,6 +11,7 @@ from regard.decode import (
     GeneratedRow,
     Sampling,
     SuppressTokens,
+    TokenScore,
     last_tokens,
     make_stepper,
     stream,
@@ -18,11 +19,19 @@ from regard.decode import (
 from regard.decode.language_stepper import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel
+from regard.runs.apply.text_stream import (
+    CONTEXT,
+    ScoredToken,
+    TextPiece,
+    TextStream,
+    scored_token,
+    token_text,
+)
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
 
 MAX_ROWS = 32  # texts that are generated together
-CONTEXT = 8  # tokens that new ones are decoded with
+MAX_SCORES = 1 << 24  # logits of a prompt that is scored: 64 MB of float32
 
 
 def generate_run(
@@ -52,32 +61,6 @@ def generate_run(
     return _stream(model, run.tokenizer, ids, max_new_tokens, sampling)
 
 
-class TextStream:
-    """A text that a `TextGenerator` is generating; `text` is what it has so far.
-
-    >>> TextStream(rg.decode.GeneratedRow([3], max_new_tokens=1)).text
-    ''
-    """
-
-    def __init__(self, row: GeneratedRow):
-        self.row, self.text, self.ended = row, "", False
-        # decoded after tokens before them: a token may begin with a space that the first one loses
-        self._context = list(row.prompt[-CONTEXT:])
-        self.pending = list[int]()  # tokens of an incomplete character
-
-    def push(self, token: int, ended: bool, tokenizer: Tokenizer) -> str:
-        """Add a token; returns the text that it completes."""
-        self.pending.append(token)
-        before = tokenizer.decode(self._context)
-        text = tokenizer.decode(self._context + self.pending)[len(before) :]
-        self.ended = ended
-        if text.endswith("�") and not ended:  # a character may be spread over several byte tokens
-            return ""
-        self._context = (self._context + self.pending)[-CONTEXT:]
-        self.pending, self.text = [], self.text + text
-        return text
-
-
 class TextGenerator:
     """Continues several prompts together; each may begin and end at any step.
 
@@ -102,29 +85,43 @@ class TextGenerator:
         return len(self.streams)
 
     def add(
-        self, prompt: str, *, max_new_tokens: int = 200, sampling: Sampling | None = None
+        self,
+        prompt: str,
+        *,
+        max_new_tokens: int = 200,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        top_logprobs: int | None = None,
     ) -> TextStream:
-        """Begin a text, with the options of `generate_run`."""
+        """Begin a text, with the options of `generate_run`.
+
+        Args:
+            prompt: text to continue.
+            max_new_tokens: the most tokens to generate.
+            sampling: None is greedy.
+            stop: sequences that end the text; it does not contain them.
+            top_logprobs: score each token, beside as many of the most likely; None scores none.
+        """
         prompt_ids = _prompt_ids(self.run, prompt, max_new_tokens)
-        row = GeneratedRow(prompt_ids, max_new_tokens, sampling)
+        row = GeneratedRow(prompt_ids, max_new_tokens, sampling, top_logprobs)
         if not any(batch.add(row) for batch in self.batches):
             tokenizer = self.run.tokenizer
             rules = [_text_only(tokenizer)]
             batch = ContinuousBatch(self.stepper, end=tokenizer.eos_id, constraints=rules)
             batch.add(row)
             self.batches.append(batch)
-        self.streams[row] = TextStream(row)
+        self.streams[row] = TextStream(row, stop)
         return self.streams[row]
 
-    def step(self) -> list[tuple[TextStream, str]]:
+    def step(self) -> list[tuple[TextStream, TextPiece]]:
         """One more token of each text: the new text, often empty."""
         pieces = []
         for batch in self.batches:
             for row, token, ended in batch.step():
                 stream = self.streams[row]
                 pieces.append((stream, stream.push(token, ended, self.run.tokenizer)))
-                if ended:
-                    del self.streams[row]
+                if stream.ended:
+                    self.remove(stream)
         self.batches = [batch for batch in self.batches if batch.rows]
         return pieces
 
@@ -168,6 +165,38 @@ def generate_texts(
     return [stream.text for stream in streams]
 
 
+def score_prompt(run: RunContents, prompt: str, count: int) -> list[ScoredToken]:
+    """The tokens of a prompt, each scored by those before it.
+
+    >>> tokenizer = rg.data.ByteTokenizer()
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=tokenizer.vocab)).eval()
+    >>> run = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
+    >>> [token.text for token in score_prompt(run, "abc", 0)]
+    ['a', 'b', 'c']
+    """
+    model, tokenizer = _model(run, None), run.tokenizer
+    ids = _prompt_ids(run, prompt, 0)
+    most = MAX_SCORES // model.config.vocab
+    if len(ids) > most:
+        raise ConfigError(f"prompt: needs at most {most} tokens to be scored, got {len(ids)}")
+    with torch.no_grad():
+        logits = model(torch.tensor([ids], device=next(model.parameters()).device))[0]
+    scores = [None] + [
+        TokenScore.of(logits[n], token, count=count) for n, token in enumerate(ids[1:])
+    ]
+    edge, found = len(run.data.document_edges(tokenizer)), list[ScoredToken]()
+    pending, offset = list[int](), 0  # tokens of an incomplete character, and where its text begins
+    for n in range(edge, len(ids)):
+        start, pending = n - len(pending), [*pending, ids[n]]
+        context = ids[max(0, start - CONTEXT) : start]
+        text = token_text(tokenizer, context, pending)
+        is_complete = not text.endswith("�") or n == len(ids) - 1
+        text = text if is_complete else ""
+        found.append(scored_token(tokenizer, context, pending, text, offset, scores[n]))
+        offset, pending = offset + len(text), [] if is_complete else pending
+    return found
+
+
 def _model(run: RunContents, device: Device | None) -> LanguageModel:
     require_verb(run, "generate")
     model = model_on(run.model, device).eval()
@@ -200,7 +229,7 @@ def _stream(
         is_last = number == max_new_tokens or bool(step.ended)
         piece = text.push(int(step.tokens), is_last, tokenizer)
         if not text.pending:
-            yield piece
+            yield piece.text
 
 
 def _prompt_ids(run: RunContents, prompt: str, max_new_tokens: int) -> list[int]:
