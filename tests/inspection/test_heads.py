@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard.errors import LookError, ShapeError
 from regard.inspection import HeadRow, HeadTable, Thresholds, look, make_site, score_heads
 from regard.inspection.heads.head_table import classify_heads
-from regard.inspection.heads.head_types import classify_head
+from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, classify_head
 from regard.inspection.heads.offsets import (
     informative_queries,
     offset_exists,
@@ -20,6 +20,7 @@ from regard.inspection.heads.offsets import (
 from regard.models import LanguageModel, language_tiny
 from regard.nn import MultiHeadAttention
 from regard.ops import ALiBi, Causal, Local, Padding, Toeplitz, attend, biases
+from regard.ops.survey.statistics import QUERY_STATISTICS
 
 N = 24
 
@@ -376,3 +377,14 @@ def test_a_dense_bias_works_too():
     table[0, torch.arange(1, N), torch.arange(N - 1)] = 0
     q, k = equal()
     assert word(make_site(q, k, bias=biases.DenseBias(table))) == "previous"
+
+
+def test_every_default_statistic_of_a_query_is_a_number_of_a_head():
+    site = make_site(torch.randn(2, 9, 4), torch.randn(2, 9, 4))
+    table, survey = classify_heads([site]), site.survey()
+    assert {*COLUMNS, *MORE_COLUMNS} >= set(QUERY_STATISTICS)
+    for name in MORE_COLUMNS:
+        expected = getattr(survey, name)[0].mean(-1).tolist()
+        assert [row.number(name) for row in table] == pytest.approx(expected)
+        assert table.to_dicts()[1][name] == pytest.approx(expected[1])
+        assert table.top(1, by=name)[0].number(name) == pytest.approx(max(expected))

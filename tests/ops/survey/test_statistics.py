@@ -1,6 +1,6 @@
 """Every statistic: each backend agrees with the reference formula of its record."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -97,3 +97,14 @@ def test_the_kernel_computes_the_statistics_of_its_records(name):
                     **OPTIONS, **TERMS)  # fmt: skip
     want = by_formula(name, q, k, lse)
     assert_close(getattr(result, name).to(want.dtype), want.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_statistic_may_be_finished_after_the_sum_over_tiles(monkeypatch):
+    q, k = torch.randn(2, 9, 4), torch.randn(2, 9, 4)
+    lse = attend(q, k, k)[1]
+    entropy = survey(q, k, lse, statistics=["entropy"]).entropy
+    perplexity = replace(STATISTICS["entropy"], finish=torch.exp)
+    monkeypatch.setitem(STATISTICS, "entropy", perplexity)
+    monkeypatch.setattr(tiling, "tile_size", lambda q: tiling.TileSize(16, 1, 4))
+    result = survey(q, k, lse, statistics=["entropy"], backend="tiled")
+    assert_close(result.entropy, entropy.exp())

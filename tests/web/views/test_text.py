@@ -8,6 +8,7 @@ import torch
 
 import regard as rg
 from regard.errors import RegardError
+from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS
 from regard.runs.text_model import load_hub_text_model
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer
@@ -370,6 +371,13 @@ def test_what_a_model_does_not_support_is_said(explorer):
         explorer.answer("text.why", {"model": "bert"} | IDS | at)
     with pytest.raises(RegardError, match="^model: needs"):
         explorer.answer("text.attribution", {"model": "classes"} | IDS)
+
+
+def test_every_column_of_a_head_is_offered_with_its_numbers(explorer):
+    answer = explorer.answer("text", PHRASE)
+    names = [column["name"] for column in answer["columns"]]
+    assert names == [*COLUMNS, *MORE_COLUMNS]
+    assert all(isinstance(row[name], float) for row in answer["heads"] for name in names)
 
 
 def test_a_cancelled_request_stops_between_sites(explorer):

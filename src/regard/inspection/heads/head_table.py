@@ -8,22 +8,13 @@ from itertools import repeat
 from typing import Any
 
 from regard.errors import ShapeError, suggestion
-from regard.inspection.heads.head_types import HeadRow, Thresholds, with_type
+from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, HeadRow, Thresholds, with_type
 from regard.inspection.heads.measures import measure_heads
 from regard.inspection.sites.site import Site
 from regard.ops import Survey
 from regard.tables import html_table
 
-TABLE_COLUMNS = {  # field of HeadRow -> heading of the text table
-    "self_share": "self",
-    "previous_share": "previous",
-    "next_share": "next",
-    "local_share": "local",
-    "sink_share": "sink",
-    "peak": "peak",
-    "normalized_entropy": "entropy",
-    "mean_distance": "distance",
-}
+TABLE_COLUMNS = {name: column.heading for name, column in COLUMNS.items()}
 SCORE_COLUMNS = {
     "induction": "induction",
     "previous_share": "previous",
@@ -63,15 +54,16 @@ class HeadTable:
         [2, 1]
         """
         name = self.field_name(by)
-        known = [row for row in self.rows if getattr(row, name) is not None]
-        return replace(self, rows=sorted(known, key=lambda row: -getattr(row, name))[:count])
+        known = [row for row in self.rows if row.number(name) is not None]
+        return replace(self, rows=sorted(known, key=lambda row: -row.number(name))[:count])
 
     def field_name(self, by: str) -> str:
         """The field of a row with numbers, from its name or the heading of its column."""
         headings = {heading: name for name, heading in {**TABLE_COLUMNS, **SCORE_COLUMNS}.items()}
         name = headings.get(by, by)
-        names = {f.name for f in fields(HeadRow)} - {"site", "call", "kind", "type", "reason"}
-        if name not in names - {"kernel"}:
+        words = {"site", "call", "kind", "type", "reason", "kernel", "statistics"}
+        names = {*(f.name for f in fields(HeadRow)), *MORE_COLUMNS} - words
+        if name not in names:
             raise ShapeError(
                 f"by: needs a number of a head, got {by!r}{suggestion(by, [*names, *headings])}"
             )
@@ -79,7 +71,7 @@ class HeadTable:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as dicts, for a data frame or JSON."""
-        return [asdict(row) for row in self.rows]
+        return [(row := asdict(x)) | row.pop("statistics") for x in self.rows]
 
     def __getitem__(self, at: int | tuple[str, int]) -> HeadRow:
         if isinstance(at, int):
@@ -100,14 +92,14 @@ class HeadTable:
         headings = "".join(f"{heading:>10}" for heading in self.columns.values())
         lines = [f"{'site':<{width}}  head  {'type':<12}{headings}"]
         for row in self.rows:
-            numbers = "".join(_format_number(getattr(row, name)) for name in self.columns)
+            numbers = "".join(_format_number(row.number(name)) for name in self.columns)
             lines.append(f"{row.site:<{width}}  {row.head:>4}  {row.type:<12}{numbers}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.types.items())
         columns = ("site", "head", "type", *self.columns, "reason")
-        rows = ([getattr(row, name) for name in columns] for row in self.rows)
+        rows = ([row.number(name) for name in columns] for row in self.rows)
         return f"<p>{len(self)} heads: {escape(counts)}</p>" + html_table(columns, rows)
 
 

@@ -1,8 +1,24 @@
 """Types of attention heads: the measured numbers, the thresholds and the classification."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from regard.ops.maybe_none import MaybeNone
+from regard.ops.survey.statistics import QUERY_STATISTICS, STATISTICS
+
+
+class HeadColumn(NamedTuple):
+    """A number of a head as tables and the page show it; `maximum` is None where it has none."""
+
+    name: str
+    heading: str
+    label: str
+    maximum: float | None = None
+
+
+def _column(heading: str, label: str, maximum: float | None = 1) -> Any:
+    return field(default=0.0, metadata={"column": (heading, label, maximum)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,27 +56,45 @@ class HeadRow:
     kind: str = "self"
     type: str = "mixed"
     reason: str = ""  # the numbers that decided
-    self_share: float = 0.0  # weight on its own position
-    previous_share: float = 0.0  # on the position before
-    next_share: float = 0.0  # on the position after
+    self_share: float = _column("self", "weight on its own position")
+    previous_share: float = _column("previous", "weight on the position before")
+    next_share: float = _column("next", "weight on the position after")
     offset: int = 0  # the heaviest other offset up to Thresholds.max_offset …
     offset_share: float = 0.0  # … and its weight
-    local_share: float = 0.0  # weight within `radius`
+    local_share: float = _column("local", "weight nearby")  # within `radius`
     radius: int = 0
     kernel: tuple[float, ...] = ()  # fitted convolution: mean weight at -radius … radius
     residual: float = 1.0  # share of the weight that differs from that convolution
-    sink_share: float = 0.0  # weight on the first key, and on learned sinks
+    sink_share: float = _column("sink", "weight on the first token")  # and on learned sinks
     separator_share: float = 0.0  # weight on separators, without the first key
-    peak: float = 0.0  # largest weight
+    peak: float = _column("peak", "largest weight")
     distinct: float = 0.0  # share of queries whose peak is at a key of their own
-    normalized_entropy: float = 0.0  # entropy divided by log(visible keys)
-    mean_distance: float = 0.0  # in positions
+    # entropy divided by log(visible keys)
+    normalized_entropy: float = _column("entropy", "entropy, 0 one key, 1 all alike")
+    mean_distance: float = _column("distance", "distance looked, in tokens", None)
     monotone: float = 0.0  # correlation of query position and mean key position
     # by `score_heads`: weight on the token after an earlier copy, and on the copy itself; share of
     # queries whose heaviest key has the next token
     induction: float | MaybeNone = None
     duplicate: float | MaybeNone = None
     retrieval: float | MaybeNone = None
+    statistics: Mapping[str, float] = field(default_factory=dict)  # of the survey, see MORE_COLUMNS
+
+    def number(self, name: str) -> Any:
+        """A number of the head by the name of its column or field."""
+        return self.statistics[name] if name in self.statistics else getattr(self, name)
+
+
+COLUMNS = {
+    f.name: HeadColumn(f.name, *f.metadata["column"])
+    for f in fields(HeadRow)
+    if "column" in f.metadata
+}
+MORE_COLUMNS = {  # statistics of a survey that are no field of a row
+    name: HeadColumn(name, name.replace("_", " "), STATISTICS[name].meaning)
+    for name in QUERY_STATISTICS
+    if name not in HeadRow.__dataclass_fields__
+}
 
 
 def classify_head(row: HeadRow, thresholds: Thresholds | None = None) -> tuple[str, str]:

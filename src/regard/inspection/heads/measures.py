@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.inspection.heads.head_types import HeadRow, Thresholds
+from regard.inspection.heads.head_types import MORE_COLUMNS, HeadRow, Thresholds
 from regard.inspection.heads.offsets import (
     first_key,
     informative_queries,
@@ -17,7 +17,8 @@ from regard.inspection.heads.offsets import (
 from regard.inspection.sites.site import Site
 from regard.ops import Survey
 
-HEAD_STATISTICS = ("entropy", "peak", "peak_key", "mean_distance", "mean_offset", "received")
+NEEDED = ["entropy", "peak", "peak_key", "mean_distance", "mean_offset", "received"]
+HEAD_STATISTICS = tuple(dict.fromkeys([*NEEDED, *MORE_COLUMNS]))
 MAX_SINGLE_ROWS = 32  # queries taken out of `received` one by one; for more it is surveyed again
 
 
@@ -54,11 +55,17 @@ def measure_heads(
     numbers |= _measure_offsets(site, rows, thresholds.max_offset)
     numbers["query_count"] = rows.sum((0, 2))
     columns = {name: x.tolist() for name, x in numbers.items()}
+    means = {name: _mean(getattr(survey, name), rows).tolist() for name in MORE_COLUMNS}
     columns["kernel"] = [tuple(taps) for taps in columns["kernel"]]
     fixed: dict[str, Any] = {"site": site.name, "call": site.call, "kind": site.kind}
     fixed["radius"] = numbers["kernel"].shape[-1] // 2
     return [
-        HeadRow(head=head, **fixed, **{name: x[head] for name, x in columns.items()})
+        HeadRow(
+            head=head,
+            statistics={name: x[head] for name, x in means.items()},
+            **fixed,
+            **{name: x[head] for name, x in columns.items()},
+        )
         for head in range(site.heads)
     ]
 

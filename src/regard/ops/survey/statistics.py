@@ -1,6 +1,7 @@
 """The statistics of a survey: one record each, from which all lists of statistics derive.
 
-To add one: a field of `Survey` with its record here, and its accumulator in survey/tiled.py.
+To add one: a field of `Survey` with its record here, and its accumulator in survey/tiled.py. One
+that is a default number per query is then a number of each head, in tables and on the page.
 """
 
 from collections.abc import Callable, Collection
@@ -29,6 +30,7 @@ class Statistic:
     default: bool = False  # computed unless other statistics are requested
     initial: float = 0.0  # value without any visible key
     twin: str | None = None  # the statistic computed together with it
+    finish: Callable[[Tensor], Tensor] | None = None  # of the sum over tiles: 1 / Σ w², say
     # what follows has no default: a fact left out would cost a gradient or speed silently
     differentiable: bool
     accumulator: str  # method of SurveyTotals that adds up a tile
@@ -196,6 +198,9 @@ STATISTICS: dict[str, Statistic] = {
 }
 ALL_STATISTICS = tuple(STATISTICS)
 DEFAULT_STATISTICS = tuple(name for name, s in STATISTICS.items() if s.default)
+QUERY_STATISTICS = tuple(  # one default number per query
+    name for name, s in STATISTICS.items() if s.default and s.axes == ("query",) and not s.is_index
+)
 DIFFERENTIABLE_STATISTICS = tuple(name for name, s in STATISTICS.items() if s.differentiable)
 KERNEL_STATISTICS = frozenset(name for name, s in STATISTICS.items() if s.kernel)
 

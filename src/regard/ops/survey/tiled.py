@@ -38,7 +38,7 @@ class _Tile(NamedTuple):
     """One tile as the accumulators receive it."""
 
     w: Tensor  # weights
-    log2_w: Tensor  # consumed by _add_entropy
+    log2_w: Tensor  # -inf where the weight is 0
     grid: Grid
     at: slice  # its rows in the totals
 
@@ -50,7 +50,9 @@ class SurveyTotals:
         self.q, self.k, self.lse, self.terms, self.options = q, k, lse, terms, options
         self.values = initial_values(options.statistics, q, k, lse, terms.offset, options)
         names = {STATISTICS[name].accumulator for name in self.values}
-        self.accumulators = [getattr(self, name) for name in sorted(names - {"_add_max_score"})]
+        # entropy last: it overwrites the logarithms, which others may read
+        names = sorted(names - {"_add_max_score"}, key=lambda name: (name == "_add_entropy", name))
+        self.accumulators = [getattr(self, name) for name in names]
         self.is_causal = terms.mask is not None and not terms.mask.allows_future
         self.finite_lse = finite_lse(lse)[..., None]
         self.step = torch.arange(tiling.tile_size(q).keys, device=q.device, dtype=lse.dtype)
@@ -59,7 +61,11 @@ class SurveyTotals:
 
     def survey(self) -> Survey:
         """The requested statistics."""
-        return Survey(**{name: self.values[name] for name in self.options.statistics})
+        values = {name: self.values[name] for name in self.options.statistics}
+        for name, total in values.items():
+            if finish := STATISTICS[name].finish:
+                values[name] = finish(total)
+        return Survey(**values)
 
     def add(self, rows: range, keys: range) -> None:
         """Add one tile to the totals."""

@@ -4,13 +4,6 @@ import { unpack } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
 import { paint } from "../lib/draw.js";
 
-// field of a head, its name, the value of a full bar (null: the largest of all heads)
-export const STATISTICS = [
-  ["normalized_entropy", "Entropy (0 one key, 1 all alike)", 1], ["mean_distance", "Distance looked (tokens)", null],
-  ["sink_share", "Weight on the first token", 1], ["peak", "Largest weight", 1], ["self_share", "Weight on itself", 1],
-  ["previous_share", "Weight on the token before", 1], ["local_share", "Weight nearby", 1],
-];
-
 const shortNumber = (x) => (x === null || x === undefined ? "–" : x >= 100 ? x.toFixed(0) : x.toFixed(x >= 10 ? 1 : 2));
 const layerOf = (name) => name.match(/\.(\d+)\./)?.[1];
 const stackOf = (name) => name.match(/encoder|decoder/)?.[0] ?? name.split(".")[0];
@@ -40,8 +33,8 @@ export function HeadGrid({ answer, site, head, statistic, onSelect }) {
   const shade = useSignal(theme), box = useRef(null), width = useWidth(box, 560);
   const pictures = useMemo(() => new Map(answer.sites.map((s) => [s.name, thumbnails(s)])), [answer, shade]);
   const numbers = useMemo(() => new Map(answer.heads.map((h) => [`${h.site} ${h.head}`, h])), [answer]);
-  const [field, , full] = statistic;
-  const most = full ?? Math.max(1e-9, ...answer.heads.map((h) => h[field] ?? 0));
+  const { name: field, maximum: full } = statistic;
+  const most = full ?? Math.max(1e-9, ...answer.heads.map((h) => Math.abs(h[field] ?? 0)));
   const columns = Math.max(...answer.sites.map((s) => s.heads)), left = 54, gap = 7;
   const cell = clamp((width - left) / columns - gap, 20, 74), roomy = cell >= 34, tall = cell + (roomy ? 30 : 10);
   const groups = groupSites(answer.sites), order = groups.flatMap(([, sites]) => sites);
@@ -62,7 +55,7 @@ export function HeadGrid({ answer, site, head, statistic, onSelect }) {
   });
   function cellOf(s, h, href, x, top) {
     const row = numbers.get(`${s.name} ${h}`), value = row?.[field], on = s === site && h === head;
-    const share = clamp((value ?? 0) / most, 0, 1), bar = top + cell + (roomy ? 16 : 4);
+    const share = clamp(Math.abs(value ?? 0) / most, 0, 1), bar = top + cell + (roomy ? 16 : 4);
     return html`<g class="head" data-site=${s.name} data-head=${h} data-value=${value} onClick=${() => onSelect(s.name, h)}>
       <title>${`${s.name}, head ${h}: ${row?.type}. ${row?.words}`}</title>
       <rect class="frame" x=${x} y=${top} width=${cell} height=${cell} />

@@ -6,7 +6,7 @@ import { linkTo, setParam, setParams } from "../lib/state.js";
 import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Tokens } from "../lib/widgets.js";
 import { CellPanels } from "./text-cell.js";
 import { Compare } from "./text-compare.js";
-import { HeadGrid, STATISTICS } from "./text-grid.js";
+import { HeadGrid } from "./text-grid.js";
 import { Head } from "./text-head.js";
 import { Attribution, Lens, positionOf } from "./text-parts.js";
 
@@ -93,7 +93,7 @@ function Heads({ answer, body, params, model }) {
   const site = answer.sites.find((s) => s.name === params.site) ?? answer.sites.find((s) => s.name === answer.start.site);
   const fallback = site.name === answer.start.site ? answer.start.head : 0;
   const given = Number(params.head ?? fallback), head = given >= 0 && given < site.heads ? given : fallback;
-  const statistic = STATISTICS.find(([name]) => name === params.stat) ?? STATISTICS[0];
+  const statistic = ["normalized_entropy", params.stat].map((name) => answer.columns.find((c) => c.name === name)).findLast((c) => c);
   const tab = TABS.some(([name]) => name === params.tab) ? params.tab : "head";
   const inside = (name, count) => (params[name] !== undefined && Number(params[name]) >= 0 && Number(params[name]) < count ? Number(params[name]) : -1);
   const query = inside("query", site.queries), key = inside("key", site.keys);
@@ -102,7 +102,7 @@ function Heads({ answer, body, params, model }) {
   const shared = { body, answer, site, head, row, params, model };
   const skipped = Object.entries(answer.skipped), pinned = tab === "head" && key >= 0;
   return html`<div class="text-main"><section class="panel" aria-label="All heads"><div class="row between"><h2>Every head</h2>
-        <${Select} label="Number under each" value=${statistic[0]} options=${STATISTICS.map(([name, text]) => [name, text])} onChange=${(stat) => setParams({ stat })} /></div>
+        <${Select} label="Number under each" value=${statistic.name} options=${answer.columns.map((c) => [c.name, `${c.label[0].toUpperCase()}${c.label.slice(1)}`])} onChange=${(stat) => setParams({ stat })} /></div>
       <${HeadGrid} answer=${answer} site=${site} head=${head} statistic=${statistic} onSelect=${select} />
       ${skipped.length > 0 && html`<p class="faint">Not recorded: ${skipped.map(([name, why]) => `${name} (${why})`).join(", ")}</p>`}</section>
     <div class=${pinned ? "text-side" : "text-side alone"}><section class="panel text-detail" aria-label="Detail"><${Choice} label="What to show" value=${tab} options=${TABS} onChange=${setParam("tab", "head")} />

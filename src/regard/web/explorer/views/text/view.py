@@ -9,6 +9,7 @@ from pydantic import Field
 from regard.inspection import HeadRow, Site
 from regard.inspection.heads.descriptions import describe_heads
 from regard.inspection.heads.head_table import classify_heads
+from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS
 from regard.inspection.heads.measures import HEAD_STATISTICS
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.ops import Survey
@@ -25,7 +26,8 @@ MAX_EXACT = 64  # tokens up to which the maps of all heads are sent exactly
 MAX_CELLS = 400_000  # of the maps of all heads together
 MAX_THUMBNAIL = 48  # cells on a side of a pooled map
 MAX_TOKENS = 512  # tokens and predictions that are sent
-COLUMNS = [f.name for f in fields(HeadRow) if f.name not in ("call", "kernel")]
+HIDDEN = ("call", "kernel", "statistics")
+FIELDS = [*(f.name for f in fields(HeadRow) if f.name not in HIDDEN), *MORE_COLUMNS]
 
 
 class TextViewRequest(TextRequest):
@@ -36,7 +38,7 @@ class TextViewRequest(TextRequest):
 
 
 def _table(answer: Any) -> Rows:
-    return [COLUMNS, *([row[name] for name in COLUMNS] for row in answer["heads"])]
+    return [FIELDS, *([row[name] for name in FIELDS] for row in answer["heads"])]
 
 
 @query("text", TextViewRequest, table=_table, figure=draw_answer)
@@ -66,6 +68,7 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
         "predictions": _predictions(reading),
         "sites": [_describe(*pair) for pair in zip(sites, maps, sizes, strict=True)],
         "heads": [_as_dict(*pair) for pair in zip(rows, words, strict=True)],
+        "columns": [column._asdict() for column in (*COLUMNS.values(), *MORE_COLUMNS.values())],
         "start": _interesting(rows),
         "skipped": _skipped(reading),
     }
@@ -145,6 +148,6 @@ def _skipped(reading: Reading) -> dict[str, str]:
 
 
 def _as_dict(row: HeadRow, words: str) -> dict[str, Any]:
-    values = {name: getattr(row, name) for name in COLUMNS}
+    values = {name: row.number(name) for name in FIELDS}
     numbers = {name: finite(x) if isinstance(x, float) else x for name, x in values.items()}
     return numbers | {"words": words}
