@@ -1,5 +1,6 @@
 """Looks, edits and gates that overlap: in one thread without nesting, and in many at once."""
 
+import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -294,3 +295,55 @@ def test_gradients_and_importance_are_not_disturbed_by_runs_elsewhere():
         thread.join()
     for one in got:
         assert_close(one, want)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [rg.edit.drop_head("*", 0), rg.edit.zero_activation("*.mlp.out")],
+    ids=["of attention", "of activations"],
+)
+def test_edits_act_in_other_threads_that_neither_look_nor_edit(edit):
+    model, tokens = ours()[0], torch.tensor([[1, 2, 3]])
+    with torch.no_grad(), rg.what_if(model, edit):
+        want = model(tokens)
+    results = {}
+
+    @torch.no_grad()
+    def plain():
+        results["plain"] = model(tokens)
+
+    @torch.no_grad()
+    def looking():
+        with rg.look(model):
+            results["looking"] = model(tokens)
+
+    with torch.no_grad(), rg.what_if(model, edit):
+        assert torch.equal(model(tokens), want)
+        for run in (plain, looking):
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+    with torch.no_grad():
+        unedited = model(tokens)
+    assert torch.equal(results["plain"], want)
+    assert torch.equal(results["looking"], unedited)
+    assert not torch.equal(want, unedited)
+
+
+@pytest.mark.parametrize("make", [ours, theirs])
+def test_a_deep_copy_is_a_model_of_its_own(make):
+    model, tokens = make()[0], torch.tensor([[1, 2, 3]])
+    want = out_of(model, tokens)
+    hooks = [rg.edit.zero_activation("*.mlp.out"), rg.edit.drop_head("*", 0)]
+    with torch.no_grad(), rg.look(model, activations="*") as sight, rg.what_if(model, *hooks):
+        model(tokens)
+        twin, count = copy.deepcopy(model), len(sight)
+        assert torch.equal(out_of(twin, tokens), want)
+        assert len(sight) == count
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in twin.modules())
+    config = getattr(twin, "config", None)
+    before = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    assert getattr(config, "_attn_implementation", None) == before
+    with torch.no_grad(), rg.look(twin) as sight:
+        assert torch.equal(out_of(twin, tokens), want)
+    assert len(sight) == count

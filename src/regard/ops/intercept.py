@@ -115,6 +115,13 @@ class InterceptorRegistry(Generic[A]):
             entries.sort(key=lambda e: e.serial)
         return [e.interceptor for e in entries if e.when is None or e.when()]
 
+    def reaches(self, interceptor: A, model: nn.Module) -> bool:
+        """Whether an interceptor of this model would receive its calls made in this context."""
+        local = [e for e in self._local.get() if e.is_open and e.scope is not None]
+        if any(e.interceptor is interceptor for e in local):
+            return True
+        return not any(e.scope is not None and e.scope.includes_model(model) for e in local)
+
     def intercepts(self, model: nn.Module) -> bool:
         """Whether calls of this model would be intercepted; it need not be running."""
         entries = (e for e in (*self._local.get(), *self._global) if e.is_open)
@@ -166,6 +173,14 @@ def is_intercepted(model: nn.Module | None = None) -> bool:
     if torch.compiler.is_compiling():
         return False
     return bool(_interceptors.active()) if model is None else _interceptors.intercepts(model)
+
+
+def reaches(interceptor: Interceptor, model: nn.Module) -> bool:
+    """Whether an interceptor that is registered for a model receives its calls in this thread.
+
+    It does not in another thread that has an interceptor of its own for the model.
+    """
+    return _interceptors.reaches(interceptor, model)
 
 
 def dispatch(call: AttentionCall, compute: Proceed) -> AttentionResult:

@@ -16,6 +16,7 @@ the block:
 
 import fnmatch
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +35,7 @@ from regard.inspection.adapters.block_layout import (
     parent_path,
 )
 from regard.inspection.adapters.block_stacks import BlockStack, find_stacks, first_tensor
+from regard.inspection.adapters.model_hook import ModelHook
 from regard.inspection.adapters.module_tracker import uncompiled_modules
 
 OUTPUT = re.compile(r"(^|_)(o|wo|out|output|dense)(_|$)|c_proj|out_lin", re.IGNORECASE)
@@ -63,7 +65,7 @@ class ActivationPoint(NamedTuple):
 
         With `first` it is called before the functions of earlier hooks.
         """
-        batch: list[tuple[int, ...]] = [()]  # (batch, time) of the block that runs
+        here = threading.local()  # .batch: (batch, time) of the block that runs
         heads = self.heads
 
         def change(value: Any) -> Any:
@@ -72,7 +74,8 @@ class ActivationPoint(NamedTuple):
             x = first_tensor(value["logits"] if has_logits else value)
             if x is None:
                 return None
-            shaped = x.view(*batch[0], -1) if batch[0] and x.ndim == 2 else x
+            batch = getattr(here, "batch", ())
+            shaped = x.view(*batch, -1) if batch and x.ndim == 2 else x
             shaped = shaped.movedim(0, 2) if self.streams_first else shaped
             if heads is not None:
                 shaped = shaped.view(*shaped.shape[:-1], heads, -1)
@@ -84,15 +87,17 @@ class ActivationPoint(NamedTuple):
 
         def enter_block(block: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
             x = first_tensor(args or kwargs)
-            batch[0] = () if x is None or x.ndim != 3 else tuple(x.shape[:2])
+            here.batch = () if x is None or x.ndim != 3 else tuple(x.shape[:2])
 
         handles = []
         if self.block is not None:
-            handles.append(self.block.register_forward_pre_hook(enter_block, with_kwargs=True))
+            handles.append(
+                self.block.register_forward_pre_hook(ModelHook(enter_block), with_kwargs=True)
+            )
         if self.side == "out":
             handles.append(
                 self.module.register_forward_hook(
-                    lambda module, args, out: change(out), prepend=first
+                    ModelHook(lambda module, args, out: change(out)), prepend=first
                 )
             )
             return handles
@@ -106,7 +111,7 @@ class ActivationPoint(NamedTuple):
             return None if new is None else (args, new)
 
         handles.append(
-            self.module.register_forward_pre_hook(enter, with_kwargs=True, prepend=first)
+            self.module.register_forward_pre_hook(ModelHook(enter), with_kwargs=True, prepend=first)
         )
         return handles
 

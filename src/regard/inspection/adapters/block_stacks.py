@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from regard.inspection.adapters.model_hook import ModelHook
+from regard.inspection.adapters.snapshot import snapshot
 from regard.nn import Norm, RecurrentCell
 
 
@@ -95,6 +98,9 @@ def first_tensor(value: Any) -> Tensor | None:
 def _hook_blocks(stack: BlockStack, require_grad: bool) -> list[RemovableHandle]:
     thread = threading.get_ident()  # runs of the model in other threads are not recorded
 
+    def as_it_is(x: Tensor) -> Tensor:  # the next block may write to it
+        return x if torch.is_grad_enabled() else snapshot(x)
+
     def enter(block: nn.Module, args: tuple, kwargs: dict | None = None) -> Any:
         if threading.get_ident() != thread:
             return None
@@ -103,14 +109,17 @@ def _hook_blocks(stack: BlockStack, require_grad: bool) -> list[RemovableHandle]
         replaces = require_grad and args and args[0] is x
         replaces = replaces and x.is_floating_point() and not x.requires_grad
         x = x.detach().requires_grad_() if replaces else x
-        stack.inputs.append(x)
+        stack.inputs.append(as_it_is(x))
         return ((x, *args[1:]), kwargs) if replaces else None
 
     def leave(i: int, block: nn.Module, args: tuple, out: Any) -> None:
         x = first_tensor(out)
         if x is not None and threading.get_ident() == thread:
-            stack.outputs[i].append(x)
+            stack.outputs[i].append(as_it_is(x))
 
-    first = stack.blocks[0].register_forward_pre_hook(enter, with_kwargs=True)
+    first = stack.blocks[0].register_forward_pre_hook(ModelHook(enter), with_kwargs=True)
     blocks = enumerate(stack.blocks)
-    return [first, *(block.register_forward_hook(partial(leave, i)) for i, block in blocks)]
+    return [
+        first,
+        *(block.register_forward_hook(ModelHook(partial(leave, i))) for i, block in blocks),
+    ]

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from regard.errors import LookError
 from regard.inspection.adapters.forward_code import may_attend
+from regard.inspection.adapters.model_hook import ModelHook
 from regard.inspection.adapters.snapshot import memory_address
 
 # torch registers hooks without a lock; reentrant, as garbage collection may end a look anywhere
@@ -144,14 +145,16 @@ class ModuleTracker:
         # removed last, so that no frame is left behind
         needs_kwargs = isinstance(module, nn.MultiheadAttention)
         return [
-            module.register_forward_hook(leave, always_call=True),
-            module.register_forward_pre_hook(enter, with_kwargs=needs_kwargs, prepend=True),
+            module.register_forward_hook(ModelHook(leave), always_call=True),
+            module.register_forward_pre_hook(
+                ModelHook(enter), with_kwargs=needs_kwargs, prepend=True
+            ),
         ]
 
     def add_output_hook(self, module: nn.Module, hook: Callable[..., Any]) -> None:
         """Call a hook with module, args, kwargs and output, while the module is the caller."""
         with _registering:
-            handle = module.register_forward_hook(hook, with_kwargs=True, prepend=True)
+            handle = module.register_forward_hook(ModelHook(hook), with_kwargs=True, prepend=True)
         self.exit_stack.callback(handle.remove)
 
     def _begin(self) -> _Run | None:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from regard.inspection.adapters.model_hook import ModelHook
 from regard.ops.recurrence import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State, recur
 from regard.ops.recurrence.steps import cell_step
 
@@ -44,7 +45,9 @@ def hook_outputs(model: nn.Module, on_output: OutputHook) -> Iterator[None]:
                 return on_output(path, module, args, kwargs[0] if kwargs else {}, out)
 
             if type(module) in WEIGHT_TYPES:
-                hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+                hooks.callback(
+                    module.register_forward_hook(ModelHook(hook), with_kwargs=True).remove
+                )
         yield
 
 

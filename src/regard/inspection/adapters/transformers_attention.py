@@ -67,6 +67,15 @@ class _Redirected:
     count: int = 0
 
 
+class _Setting(str):
+    """The setting that selects our attention; a copy of the config gets the previous one."""
+
+    previous: str | None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> str | None:
+        return self.previous
+
+
 _redirected: dict[int, _Redirected] = {}  # by id of the config, which stays referenced
 _redirecting = threading.RLock()
 
@@ -79,7 +88,9 @@ def _redirect(config: Any, needs_eager_mask: bool) -> None:
         entry.count += 1
         if current != INTERFACE_NAME:
             entry.previous = current  # the caller may have changed it since the first look
-            config._attn_implementation_internal = INTERFACE_NAME
+            setting = _Setting(INTERFACE_NAME)
+            setting.previous = current
+            config._attn_implementation_internal = setting
         _redirected[id(config)] = entry  # garbage collection may just have ended the last look
 
 

@@ -21,7 +21,13 @@ from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.comparison import Comparison
 from regard.inspection.record.look import patched
-from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
+from regard.ops.intercept import (
+    AttentionCall,
+    AttentionResult,
+    Proceed,
+    intercepting,
+    reaches,
+)
 
 
 class EditLog:
@@ -54,7 +60,8 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
 
     Edits apply in the given order, each to the call that the previous one made. An edit that
     matches nothing that ran raises at the end of the block. A `look` around it records the edited
-    queries, keys, masks and activations. Edits of activations apply in this thread.
+    queries, keys, masks and activations. Edits act on runs in every thread, but for threads that
+    look at or edit the model themselves.
 
     >>> layer, x = rg.nn.MultiHeadAttention(2, 1, qkv_bias=False), torch.ones(1, 4, 2)
     >>> with rg.what_if(layer, rg.edit.drop_head("*", 0)):
@@ -70,8 +77,8 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
     log = EditLog(edits)
     with (
         patched(model) as tracker,
-        _edited_activations(model, log),
-        intercepting(_Editor(tracker, log), tracker),
+        intercepting(editor := _Editor(tracker, log), tracker),
+        _edited_activations(model, log, editor),
     ):
         yield log
     names = list(dict.fromkeys(log.names))
@@ -102,15 +109,15 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
 
 
 @contextmanager
-def _edited_activations(model: nn.Module, log: EditLog) -> Iterator[None]:
+def _edited_activations(model: nn.Module, log: EditLog, editor: "_Editor") -> Iterator[None]:
     edits = [(i, edit) for i, edit in enumerate(log.edits) if isinstance(edit, ActivationEdit)]
     points = find_activations(model) if edits else {}
-    thread = threading.get_ident()
 
     def apply(i: int, edit: ActivationEdit, name: str, x: Tensor) -> Tensor | None:
-        if threading.get_ident() != thread:
+        if not reaches(editor, model):
             return None
-        log.applied_calls[i][name] += 1
+        with editor.lock:
+            log.applied_calls[i][name] += 1
         return edit(x)
 
     with ExitStack() as hooks:

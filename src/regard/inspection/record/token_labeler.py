@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.inspection.adapters.model_hook import ModelHook
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site, Tokens
@@ -29,7 +30,9 @@ class TokenLabeler:
         self._all: list[Ids] = []
         self._here = threading.local()  # .runs of the current thread
         if self.tokenizer is not None:
-            hook = tracker.model.register_forward_pre_hook(self._record_ids, with_kwargs=True)
+            hook = tracker.model.register_forward_pre_hook(
+                ModelHook(self._record_ids), with_kwargs=True
+            )
             tracker.exit_stack.callback(hook.remove)
 
     def token_history(self) -> TokenHistory:
