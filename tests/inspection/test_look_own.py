@@ -250,3 +250,26 @@ def test_a_compiled_model_is_refused_before_it_runs():
     before = "got it compiled; try the uncompiled model"
     with pytest.raises(LookError, match=before), rg.look(layer):
         pass
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("run", [rg.look, lambda m: rg.what_if(m, rg.edit.drop_head("*", 0))])
+def test_a_compiled_copy_raises_one_line(run, fullgraph):
+    torch.compiler.reset()
+    model = rg.nn.EncoderBlock(8, 2).eval()
+    compiled = torch.compile(model, backend="eager", fullgraph=fullgraph)
+    with (
+        torch.no_grad(),
+        pytest.raises(LookError, match="^model: needs to run [^\n]*$"),
+        run(model),
+    ):
+        compiled(torch.ones(1, 3, 8))
+
+
+def test_a_dynamo_error_of_a_compiled_copy_is_one_line():
+    with (
+        pytest.raises(LookError, match="^model: needs to run without torch.compile[^\n]*$"),
+        rg.look(rg.nn.EncoderBlock(8, 2)),
+    ):
+        raise torch._dynamo.exc.Unsupported("data-dependent branching\n  Explanation: …")

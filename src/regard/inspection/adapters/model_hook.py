@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -13,7 +14,8 @@ class ModelHook:
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+        # a graph that is compiled now outlives the hook, and would run without the model's `look`
+        return None if torch.compiler.is_compiling() else self.function(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_CopiedHook":
         return _CopiedHook()

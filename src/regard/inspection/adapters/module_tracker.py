@@ -19,6 +19,9 @@ from regard.inspection.adapters.forward_code import may_attend
 from regard.inspection.adapters.model_hook import ModelHook
 from regard.inspection.adapters.snapshot import memory_address
 
+UNCOMPILED = (
+    "model: needs to run without torch.compile to be recorded, got {}; try the uncompiled model"
+)
 # torch registers hooks without a lock; reentrant, as garbage collection may end a look anywhere
 _registering = threading.RLock()
 
@@ -116,6 +119,10 @@ class ModuleTracker:
                     if module is self.model or may_attend(module):
                         handles += self._hook(path, module)
             yield
+        except Exception as error:
+            if type(error).__module__.startswith("torch._dynamo"):  # of a compiled copy
+                raise LookError(UNCOMPILED.format("a compiled copy of it")) from None
+            raise
         finally:
             self._end()  # forward hooks do not run on KeyboardInterrupt
             with self._lock:
@@ -223,10 +230,7 @@ def uncompiled_modules(model: nn.Module) -> dict[str, nn.Module]:
             or "_orig_mod" in module._modules
             or isinstance(module, torch.jit.ScriptModule)
         ):
-            raise LookError(
-                f"model: needs to run without torch.compile to be recorded, got {path or 'it'} "
-                "compiled; try the uncompiled model"
-            )
+            raise LookError(UNCOMPILED.format(f"{path or 'it'} compiled"))
     return modules
 
 

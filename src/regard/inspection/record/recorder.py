@@ -256,7 +256,10 @@ class Recorder:
                 f"at: needs a glob that matches one of {names} …, got {self.options.at!r}"
             )
         if not self.tracker.called_modules:
-            raise LookError("model: needs to run inside `with look(model)`, got no call of it")
+            raise LookError(
+                "model: needs to run inside `with look(model)`, got no call of it; try the model "
+                "itself, not a copy that torch.compile or deepcopy made"
+            )
         reasons = format_skipped(self.sight.skipped) or ["no module looks like one by its name"]
         raise LookError(
             f"model: needs an attention that can be recorded, got none; {'; '.join(reasons)}"
