@@ -12,9 +12,17 @@ from PIL import Image
 
 from regard.data import LabeledText, LoadReport
 from regard.errors import ConfigError, FileError
-from regard.tasks import DataContents, PairsTask, TextTask, inspect_data, propose, recipe
+from regard.tasks import (
+    DataContents,
+    PairsTask,
+    TextTask,
+    inspect_data,
+    propose,
+    recipe,
+    recipe_text,
+)
 from regard.tasks.data_report import SAMPLE_SIZE, Distribution
-from regard.tasks.proposals.kinds import write_proposal
+from regard.tasks.proposals.kinds import default_name, write_proposal
 from regard.tasks.proposals.splits import split_of
 from regard.tasks.recipe_file import parse_recipe
 
@@ -333,6 +341,22 @@ def test_an_existing_file_is_kept(tsv_file):
 
 
 # errors
+
+
+def test_recipes_are_named_by_their_data_or_its_folder(tmp_path):
+    """Two folders with files of the same name do not become runs of the same name."""
+    names = {"a/train.csv": "a", "b/train.de": "b", "c/data/manifest.tsv": "c", "c/d": "d"}
+    names |= {"e/valid": "e", "My Pets/train.conll.gz": "my-pets", "f/train-2020.csv": "train-2020"}
+    for path, name in names.items():
+        assert default_name(tmp_path / path) == name
+    assert default_name(Path("/data")) == "task"
+    text = recipe_text("morse")
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "task.toml").write_text(text)
+        assert recipe(str(tmp_path / folder / "task.toml")).name == folder
+    (tmp_path / "a" / "other.toml").write_text(text)
+    assert recipe(str(tmp_path / "a" / "other.toml")).name == "other"
 
 
 @pytest.mark.parametrize("kind", ["pairs", "text", "labels", "tags", "speech"])

@@ -238,6 +238,7 @@ def _trainer(
         folder=folder,
         evaluate=recipe.data.evaluator(tokenizer, "valid"),
         show=show,
+        unit=recipe.data.unit,
         ranks=ranks,
         loggers=[tensorboard_logger(folder)] if tensorboard and ranks.is_first else [],
     )

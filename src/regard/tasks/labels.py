@@ -41,6 +41,7 @@ class LabelsTask(AnnotatedTextTask):
 
     objective: ClassVar[str] = "class"
     verb: ClassVar[str] = "label"
+    unit: ClassVar[str] = "texts"
 
     text_column: str = "text"
     label_column: str = "label"

@@ -48,6 +48,7 @@ class Task(ABC):
 
     name: ClassVar[str] = ""  # in recipe files; set by `@task`
     objective: ClassVar[str]  # name of the loss, of `regard.train.objective`
+    unit: ClassVar[str] = "tokens"  # what the loss is a mean over, for the speed of training
     batch_unit: ClassVar[BatchUnit] = "batch_tokens"  # what limits a batch
     verb: ClassVar[str]  # what its runs do: `regard VERB`, `run.VERB`
     paths: ClassVar[tuple[str, ...]] = ()  # settings that are paths, relative to the recipe file

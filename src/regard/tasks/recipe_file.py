@@ -50,7 +50,8 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
 
     Args:
         text: the TOML: `task`, optionally `name`, and the tables `[data]`, `[model]`, `[train]`.
-        name: of the file, for messages; its stem is the recipe's default name.
+        name: of the file, for messages; its stem is the recipe's default name, for task.toml that
+            of its folder.
         base: folder that paths are relative to; None leaves them.
 
     >>> parse_recipe('task = "phrases"\\n[train]\\nsteps = 5', "mine.toml")
@@ -86,7 +87,9 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
         "train": collect_config(TrainConfig, table["train"], "train", problems),
     }
     raise_problems(name, problems)
-    return Recipe(name=table.get("name", Path(name).stem), **parts)
+    stem = Path(name).stem
+    default = base.name if base is not None and base.name and stem == "task" else stem
+    return Recipe(name=table.get("name", default), **parts)
 
 
 RECIPE_KEYS = ("name", "task", "data", "model", "train")

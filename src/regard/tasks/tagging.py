@@ -96,6 +96,7 @@ class TaggingTask(AnnotatedTextTask):
 
     objective: ClassVar[str] = "tag"
     verb: ClassVar[str] = "tag"
+    unit: ClassVar[str] = "words"
     fitted: ClassVar[dict[str, Any]] = {"names": (), "word_split": ""}
 
     token_column: int = 1

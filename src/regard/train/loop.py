@@ -88,6 +88,7 @@ class Trainer:
         folder: of the run; None keeps nothing on disk.
         evaluate: computes validation scores of a model.
         show: print progress.
+        unit: what the loss is a mean over, for the printed speed.
         ranks: of a distributed training; all of them build a Trainer.
         loggers: each is called with every line of metrics, on rank 0.
 
@@ -109,6 +110,7 @@ class Trainer:
         folder: str | Path | None = None,
         evaluate: Evaluate | None = None,
         show: bool = False,
+        unit: str = "tokens",
         ranks: Ranks | None = None,
         loggers: Sequence[Logger] = (),
     ):
@@ -117,7 +119,7 @@ class Trainer:
             _seed(config, ranks, 0)  # each rank has its own dropout
         self.device = device = select_device(config, ranks)
         self.objective, self.batches, self.config = objective, batches, config
-        self.evaluate, self.show = evaluate, show and ranks.is_first
+        self.evaluate, self.show, self.unit = evaluate, show and ranks.is_first, unit
         self.loggers = tuple(loggers) if ranks.is_first else ()
         self.folder = None if folder is None else Path(folder)
         freeze_parameters(model, config.freeze)
@@ -137,7 +139,7 @@ class Trainer:
     def run(self) -> Outcome:
         """Train until the last step, early stopping, or a signal."""
         self.started_at = time.monotonic()
-        progress = Progress(self.config.steps) if self.show else None
+        progress = Progress(self.config.steps, unit=self.unit) if self.show else None
         # a launcher may signal each rank, and more than once
         distributed = self.ranks.world_size > 1
         with defer_signals(repeatedly=distributed) as request, progress or nullcontext():

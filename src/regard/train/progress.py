@@ -17,6 +17,7 @@ class Progress:
 
     Args:
         steps: updates in all.
+        unit: of the speed, such as "images".
         file: where to print; None is stdout.
         every: seconds between plain lines.
 
@@ -25,13 +26,15 @@ class Progress:
     valid: loss 0.3000
     """
 
-    def __init__(self, steps: int, *, file: TextIO | None = None, every: float = 5.0):
-        self.steps, self.every = steps, every
+    def __init__(
+        self, steps: int, *, unit: str = "tokens", file: TextIO | None = None, every: float = 5.0
+    ):
+        self.steps, self.unit, self.every = steps, unit, every
         # a log file has no width: its lines are never wrapped
         self.console = Console(file=file, highlight=False, soft_wrap=True)
         is_live = self.console.is_terminal
         self.live = Live(console=self.console, transient=True) if is_live else None
-        self.tokens, self.loss = 0, None
+        self.count, self.loss = 0, None
         self.started_at = self.printed_at = time.monotonic()
         self.first_step: int | None = None
 
@@ -44,11 +47,11 @@ class Progress:
         if self.live is not None:
             self.live.stop()
 
-    def update(self, step: int, loss: float, tokens: int, lr: float) -> None:
-        """Count one update of so many tokens (or examples)."""
+    def update(self, step: int, loss: float, count: int, lr: float) -> None:
+        """Count one update of so many tokens, images or what the unit is."""
         if self.first_step is None:
             self.first_step = step - 1
-        self.tokens += tokens
+        self.count += count
         self.loss = loss if self.loss is None else 0.95 * self.loss + 0.05 * loss
         now = time.monotonic()
         if self.live is not None:
@@ -61,10 +64,10 @@ class Progress:
         """Step, loss, learning rate, speed and time left, in one line."""
         done = step - (self.first_step or 0)
         left = seconds / max(1, done) * (self.steps - step)
-        speed = self.tokens / max(seconds, 1e-9)
+        speed = self.count / max(seconds, 1e-9)
         return (
             f"step {step}/{self.steps}  loss {self.loss or 0.0:.4f}  lr {lr:.1e}  "
-            f"{speed:,.0f} tokens/s  {format_duration(left)} left"
+            f"{speed:,.0f} {self.unit}/s  {format_duration(left)} left"
         )
 
     def print_line(self, text: str) -> None:

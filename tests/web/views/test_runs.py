@@ -9,7 +9,7 @@ import time
 import pytest
 
 from regard.errors import ConfigError
-from regard.runs import list_runs, start_run
+from regard.runs import find_run, list_runs, start_run
 from regard.runs.lock import is_locked, lock_folder
 from regard.runs.settings import override_settings
 from regard.tasks import recipe
@@ -101,6 +101,16 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     thin = curve(lines, "loss")
     assert len(thin["x"]) == MAX_POINTS
     assert (thin["x"][0], thin["x"][-1]) == (0, 10_000)
+
+
+def test_runs_of_one_name_in_two_folders_are_both_served(tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(find_run("morse"), tmp_path / name / "run")
+    catalog = Catalog([tmp_path / "a/run", tmp_path / "b/run"])
+    assert [entry.name for entry in catalog.named] == ["run", "b/run"]
+    assert catalog.run("b/run").folder == tmp_path / "b/run"
+    with pytest.raises(ConfigError, match="names: need to differ, got 'b/run' twice; try renaming"):
+        catalog.add(tmp_path / "b/run")
 
 
 def test_the_stamp_changes_only_with_the_files(explorer, folder):

@@ -38,6 +38,7 @@ class ImageTask(Task):
 
     objective: ClassVar[str] = "class"
     verb: ClassVar[str] = "classify"
+    unit: ClassVar[str] = "images"
     batch_unit: ClassVar[BatchUnit] = "batch_size"
 
     shift: int = 2

@@ -8,6 +8,7 @@ from pathlib import Path
 from regard.errors import ConfigError, FileError, suggestion
 from regard.files import is_stream, write_text
 from regard.tasks.proposals.proposal import Proposal
+from regard.tasks.proposals.splits import ALIASES
 from regard.tasks.recipe_file import parse_recipe
 
 # kind: the module here that has `propose_KIND`
@@ -19,6 +20,8 @@ KINDS = {
     "tags": "annotated",
     "labels": "annotated",
 }
+# that every data set has
+COMMON_NAMES = {"data", "manifest", "metadata", *(x for names in ALIASES.values() for x in names)}
 
 
 def propose(kind: str, paths: Sequence[str | Path], *, name: str = "") -> Proposal:
@@ -44,13 +47,14 @@ def propose(kind: str, paths: Sequence[str | Path], *, name: str = "") -> Propos
 
 
 def default_name(path: Path) -> str:
-    """The name of a recipe for data: that of the folder or file.
+    """The name of a recipe for data: that of the file, or of the folder where the file's is common.
 
-    >>> default_name(Path("data/My Pairs.tsv.gz"))
-    'my-pairs'
+    >>> default_name(Path("data/My Pairs.tsv.gz")), default_name(Path("reviews/train.csv"))
+    ('my-pairs', 'reviews')
     """
-    stem = os.path.basename(os.path.abspath(path)).partition(".")[0].lower()
-    return "-".join(stem.split()) or "task"
+    full = Path(os.path.abspath(path))
+    stems = ("-".join(x.name.partition(".")[0].lower().split()) for x in (full, *full.parents))
+    return next((stem for stem in stems if stem and stem not in COMMON_NAMES), "task")
 
 
 def write_proposal(

@@ -24,6 +24,7 @@ class AudioTask(Task):
 
     objective: ClassVar[str] = "ctc"
     verb: ClassVar[str] = "transcribe"
+    unit: ClassVar[str] = "recordings"
     batch_unit: ClassVar[BatchUnit] = "batch_size"
 
     @property

@@ -74,9 +74,14 @@ class Catalog:
 
     def add(self, name: str | Path) -> str:
         """Add a model by its path or pretrained name; the name that requests use."""
-        entry = describe(find_run(name))
+        path = find_run(name)
+        entry = describe(path)
+        if entry.name in self._entries:  # such as a/run and b/run
+            entry = entry._replace(name=f"{path.resolve().parent.name}/{entry.name}")
         if entry.name in self._entries:
-            raise ConfigError(f"names: need to differ, got {entry.name!r} twice")
+            raise ConfigError(
+                f"names: need to differ, got {entry.name!r} twice; try renaming a folder"
+            )
         self._entries[entry.name] = entry
         return entry.name
 
