@@ -215,9 +215,9 @@ class TextModel:
         if logits.ndim == 2 or self.labels:
             labels = self.labels or [str(n) for n in range(logits.shape[-1])]
             kind, rows = ("class", logits) if logits.ndim == 2 else ("tag", logits[0])
-            return Predictions(kind, top_predictions(rows, lambda ids: [labels[i] for i in ids]))
+            return top_predictions(kind, rows, lambda ids: [labels[i] for i in ids])
         kind = "token" if type(self.model).__name__.endswith("MaskedLM") else "next token"
-        return Predictions(kind, top_predictions(logits[0], self.token_names))
+        return top_predictions(kind, logits[0], self.token_names)
 
     def complete_target(self, text: str, target: str | None, to: str | None) -> str | None:
         """The target, or what a run's translator decodes for the text where none is given."""

@@ -9,7 +9,7 @@ import torch
 import regard as rg
 from regard.errors import RegardError
 from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS
-from regard.runs.text_model import load_hub_text_model
+from regard.runs.hub_model import load_hub_text_model
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import find_query, unpack
@@ -250,6 +250,23 @@ def test_attribution_sums_to_the_logit_of_the_predicted_token(explorer, phrase):
     assert answer["name"] == rg.inspection.sites.labels.strip_marks(
         text_model.tokenizer.id_to_token(other)
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"), [("text", 1), ("text.lens", 1), ("text.attribution", 1)]
+)
+def test_a_tab_runs_the_model_once_beside_the_recorded_pass(explorer, name, passes):
+    body = {"model": "stdlib", "text": f"a = f(x)  # {name}"}
+    model = explorer.catalog.run("stdlib").text_model.model
+    if name != "text":
+        explorer.answer("text", body)
+    calls = []
+    hook = model.register_forward_hook(lambda *_: calls.append(None))
+    try:
+        explorer.answer(name, body)
+    finally:
+        hook.remove()
+    assert len(calls) == passes
 
 
 def test_two_heads_are_compared_cell_by_cell(explorer, phrase):

@@ -1,6 +1,6 @@
 """The most probable outputs of a model, per position or for a whole input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -22,23 +22,27 @@ class Predictions(NamedTuple):
     kind: str  # what is predicted: "next token", "token", "tag" or "class"
     rows: list[list[tuple[str, float]]]
     at: int = -1  # position shown first
+    ids: Sequence[Sequence[int]] = ()  # of the names, as the model counts its outputs
+    classes: int = 0  # that the model chooses from
 
 
 def top_predictions(
-    logits: Float[Tensor, "position class"], names: Callable[[list[int]], list[str]]
-) -> list[list[tuple[str, float]]]:
+    kind: str, logits: Float[Tensor, "position class"], names: Callable[[list[int]], list[str]]
+) -> Predictions:
     """The most probable classes of each position; `names` are labels or tokens by index.
 
-    >>> top_predictions(torch.tensor([[0.0, 0.0, 40.0]]), lambda ids: ["abc"[i] for i in ids])
-    [[('c', 1.0), ('a', 0.0), ('b', 0.0)]]
+    >>> found = top_predictions("tag", torch.tensor([[0.0, 40.0]]), lambda ids: [*map(str, ids)])
+    >>> found.rows, found.ids, found.classes
+    ([[('1', 1.0), ('0', 0.0)]], [[1, 0]], 2)
     """
-    rows = []
+    rows, indices = [], []
     for band in row_bands(*logits.shape):
         part = logits[band.start : band.stop].float()
         best = part.topk(min(TOP, part.shape[-1]), -1)
         probabilities = (best.values - part.logsumexp(-1, keepdim=True)).exp()
+        indices += best.indices.tolist()
         for p, classes in zip(probabilities.tolist(), best.indices.tolist(), strict=True):
             rows.append(
                 [*zip(map(strip_marks, names(classes)), (round(x, 4) for x in p), strict=True)]
             )
-    return rows
+    return Predictions(kind, rows, ids=indices, classes=logits.shape[-1])

@@ -3,7 +3,6 @@
 from typing import Any
 
 from pydantic import Field
-from torch import Tensor
 
 from regard.data import Pair, collate, pair_preprocessor
 from regard.inspection.sites.labels import strip_marks
@@ -61,12 +60,3 @@ def output_names(text_model: TextModel, ids: list[int]) -> list[str]:
     if text_model.labels:
         return [text_model.labels[i] for i in ids]
     return [strip_marks(x) for x in text_model.token_names(ids)]
-
-
-def as_positions(logits: Tensor) -> Tensor:
-    """Logits of one sequence by position; a model with one output per input has one position.
-
-    >>> as_positions(torch.zeros(1, 5)).shape
-    torch.Size([1, 5])
-    """
-    return logits[0].float() if logits.ndim == 3 else logits[:1].float()

@@ -8,17 +8,16 @@ from torch import nn
 
 from regard.errors import LookError
 from regard.inspection import logit_attribution, logit_lens
-from regard.inspection.adapters.model_calls import get_logits, run_model
+from regard.inspection.report.predictions import Predictions
 from regard.ops.indices import resolve_index
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import TextRequest, pack, query
-from regard.web.explorer.views.text.inputs import as_positions, open_text_model, output_names
+from regard.web.explorer.views.text.inputs import open_text_model, output_names, read
 from regard.web.jobs import Job
 
 MAX_POSITIONS = 32  # columns of the lens
 MAX_LOGITS = 1 << 26  # kept by the lens: 256 MB of float32
 MAX_PARTS = 400  # sent of an attribution
-CHOICES = 5  # tokens whose logit can be split
 
 
 class LensRequest(TextRequest):
@@ -39,12 +38,13 @@ class AttributionRequest(LensRequest):
 def answer_text_lens(explorer: Explorer, request: LensRequest, job: Job) -> dict[str, Any]:
     """The most probable token after each block, at up to 32 positions."""
     text_model, inputs = open_text_model(explorer, request)
-    logits = _run(text_model.model, inputs, job)
+    predictions = _predictions(explorer, request, job)
+    count = len(predictions.rows)
     # the lens keeps the logits of all blocks at these positions
     blocks = [len(x) for x in text_model.model.modules() if isinstance(x, nn.ModuleList)]
-    columns = MAX_LOGITS // (logits.shape[-1] * (max(blocks, default=0) + 1))
+    columns = MAX_LOGITS // (predictions.classes * (max(blocks, default=0) + 1))
     columns = min(max(columns, 1), MAX_POSITIONS)
-    positions = _around(len(logits), request.position, columns)
+    positions = _around(count, request.position, columns)
     with job.checking(text_model.model, "reading the layers"):
         lens = logit_lens(text_model.model, inputs, positions=positions)
     p = lens.logits[:, 0].float().softmax(-1)
@@ -69,16 +69,16 @@ def answer_text_attribution(
 ) -> dict[str, Any]:
     """What each part of the model adds to the logit of a token (direct logit attribution)."""
     text_model, inputs = open_text_model(explorer, request)
-    logits = _run(text_model.model, inputs, job)
-    if len(logits) == 1 and logits.shape[-1] == len(text_model.labels or ()):
+    predictions = _predictions(explorer, request, job)
+    if predictions.kind == "class":
         raise LookError(
             "model: needs one prediction per position for this, got one per text; "
             "try a language model or a translator"
         )
-    at = len(logits) - 1 if request.position is None else request.position
-    at = resolve_index("position", at, len(logits))
-    best = logits[at].softmax(-1).topk(min(CHOICES, logits.shape[-1]))
-    ids = best.indices.tolist()
+    count = len(predictions.rows)
+    at = count - 1 if request.position is None else request.position
+    at = resolve_index("position", at, count)
+    ids = [int(x) for x in predictions.ids[at]]
     token = ids[0] if request.token is None else request.token
     with job.checking(text_model.model, "splitting the logit"):
         found = logit_attribution(text_model.model, inputs, token, position=at, by=request.by)
@@ -87,7 +87,7 @@ def answer_text_attribution(
         "position": at,
         "token": token,
         "name": output_names(text_model, [token])[0],
-        "choices": list(zip(ids, output_names(text_model, ids), best.values.tolist(), strict=True)),
+        "choices": [(i, *pair) for i, pair in zip(ids, predictions.rows[at], strict=True)],
         "logit": found.logit,
         "constant": found.constant,
         "error": found.error,
@@ -96,9 +96,14 @@ def answer_text_attribution(
     }
 
 
-def _run(model: Any, inputs: Any, job: Job) -> torch.Tensor:
-    with job.checking(model, "predicting"):
-        return as_positions(get_logits(run_model(model, inputs)))
+def _predictions(explorer: Explorer, request: TextRequest, job: Job) -> Predictions:
+    """Those of the recorded pass, which is shared with the view: no pass of their own."""
+    predictions = read(explorer, request, job).predictions
+    if predictions is None:
+        raise LookError(
+            f"model: needs one that predicts for this, got {request.model!r} without a head"
+        )
+    return predictions
 
 
 def _around(count: int, position: int | None, columns: int) -> list[int]:
