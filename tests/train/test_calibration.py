@@ -33,7 +33,7 @@ def test_the_slope_says_how_much_a_score_counts(slope: float):
 
 
 def test_confidence_is_calibrated():
-    calibration, new = calibrate(sample_answers(1.5, -0.3)), sample_answers(1.5, -0.3)
+    calibration, new = calibrate(sample_answers(1.5, -0.3)), sample_answers(1.5, -0.3, 20_000)
     middle = [answer for answer in new if 0.6 < calibration.confidence(answer.score) < 0.7]
     assert sum(answer.correct for answer in middle) / len(middle) == pytest.approx(0.65, abs=0.06)
 
