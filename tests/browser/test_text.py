@@ -117,7 +117,7 @@ def test_the_other_tabs_show_their_answers(page, open_view, explorer):
     open_view("text", **PHRASE, tab="lens")
     page.wait_for_selector("svg.lens g")
     assert page.locator("svg.lens g text").all_text_contents()[: len(tokens[0])] == tokens[0]
-    page.get_by_role("button", name="What made it").click()
+    page.get_by_role("button", name="Logit attribution").click()
     settle(page)
     bars = page.locator("section[aria-label=Detail] g[data-value]")
     assert [float(x.get_attribute("data-value")) for x in bars.all()] == [x for _, x in parts]
@@ -130,7 +130,7 @@ def test_a_clicked_token_shows_what_removing_it_changes(page, open_view):
     open_view("text", **PHRASE)
     page.get_by_label("Tokens read").get_by_role("button").first.click()
     settle(page)
-    assert page.get_by_role("heading", name="If “march” were gone").is_visible()
+    assert page.get_by_role("heading", name="Ablate key “march”").is_visible()
 
 
 def test_a_mistake_is_a_sentence_and_user_text_is_never_markup(page, open_view):

@@ -41,11 +41,11 @@ function Why({ at, site }) {
 function Influence({ at, site, head }) {
   useSignal(theme);
   const { answer, error, loading } = useAsk("text.influence", at);
-  if (error || !answer || answer.key !== at.key) return html`<section class="panel" aria-label="Influence"><h2>If this key were gone</h2><${Message} error=${error} loading=${loading} /></section>`;
+  if (error || !answer || answer.key !== at.key) return html`<section class="panel" aria-label="Influence"><h2>Ablate this key</h2><${Message} error=${error} loading=${loading} /></section>`;
   const colour = colourScale({ max: Math.max(1e-30, ...answer.effects) }), fill = (i) => colour(answer.effects[i] ?? 0);
   const name = showToken(site.key_tokens[at.key] ?? String(at.key));
   const rows = answer.effects.map((e, i) => ({ i, e, share: answer.sizes[i] ? e / answer.sizes[i] : null })).sort((a, b) => b.e - a.e).slice(0, 6);
-  return html`<section class="panel" aria-label="Influence"><h2>If “${name}” were gone</h2>
+  return html`<section class="panel" aria-label="Influence"><h2>Ablate key “${name}”</h2>
     <p class="faint">How far each output of head ${head} moves when this key is removed and the others share its weight: computed exactly, without running the model again.</p>
     <${Tokens} tokens=${site.query_tokens.slice(0, answer.effects.length)} label="Queries shaded by the effect" onSelect=${(i) => setParams({ query: String(i) })} background=${(i) => css(fill(i))} ink=${(i) => inkOn(fill(i))} />
     <${Table} label="Effects by query" rows=${rows} columns=${[["Query", (r) => `${showToken(site.query_tokens[r.i] ?? "")} (${r.i})`],

@@ -87,7 +87,7 @@ function Output({ answer, params }) {
       <${Bars} label="Most probable outputs" rows=${row} max=${1} show=${(p) => `${(100 * p).toFixed(1)}%`} /></section>`}</div>`;
 }
 
-const TABS = [["head", "One head"], ["compare", "Compare"], ["lens", "After each layer"], ["parts", "What made it"]];
+const TABS = [["head", "One head"], ["compare", "Compare"], ["lens", "Logit lens"], ["parts", "Logit attribution"]];
 
 function Heads({ answer, body, params, model }) {
   const site = answer.sites.find((s) => s.name === params.site) ?? answer.sites.find((s) => s.name === answer.start.site);
