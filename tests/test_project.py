@@ -96,6 +96,7 @@ def test_the_changelog_knows_this_version():
     newest = re.search(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert newest[1] == PROJECT["project"]["version"]
+    assert f"\nversion: {newest[1]}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_make_targets_that_the_pages_name_exist():

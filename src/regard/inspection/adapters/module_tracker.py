@@ -19,9 +19,6 @@ from regard.inspection.adapters.forward_code import may_attend
 from regard.inspection.adapters.model_hook import ModelHook
 from regard.inspection.adapters.snapshot import memory_address
 
-UNCOMPILED = (
-    "model: needs to run without torch.compile to be recorded, got {}; try the uncompiled model"
-)
 # torch registers hooks without a lock; reentrant, as garbage collection may end a look anywhere
 _registering = threading.RLock()
 
@@ -121,7 +118,7 @@ class ModuleTracker:
             yield
         except Exception as error:
             if type(error).__module__.startswith("torch._dynamo"):  # of a compiled copy
-                raise LookError(UNCOMPILED.format("a compiled copy of it")) from None
+                raise _compiled_error("a compiled copy of it") from None
             raise
         finally:
             self._end()  # forward hooks do not run on KeyboardInterrupt
@@ -211,6 +208,13 @@ def check_glob(name: str, glob: object) -> None:
         raise LookError(f"{name}: needs a glob over attention names, got {glob!r}; try '*'")
 
 
+def _compiled_error(got: str) -> LookError:
+    return LookError(
+        f"model: needs to run without torch.compile to be recorded, got {got}; "
+        "try the uncompiled model"
+    )
+
+
 def matches(glob: str, *names: str) -> bool:
     """Whether the glob matches any of the names.
 
@@ -230,7 +234,7 @@ def uncompiled_modules(model: nn.Module) -> dict[str, nn.Module]:
             or "_orig_mod" in module._modules
             or isinstance(module, torch.jit.ScriptModule)
         ):
-            raise LookError(UNCOMPILED.format(f"{path or 'it'} compiled"))
+            raise _compiled_error(f"{path or 'it'} compiled")
     return modules
 
 
