@@ -12,7 +12,8 @@ RegardError
 A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -60,3 +61,25 @@ def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """
     close = get_close_matches(name, list(known), 1, cutoff)
     return f"; try {close[0]}" if close else ""
+
+
+@contextmanager
+def library_errors(problem: str) -> Iterator[None]:
+    """Report whatever a library raises on the values of a damaged folder as one line.
+
+    >>> with library_errors("folder: cannot be loaded"):
+    ...     {"a": 1}["b"]
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: folder: cannot be loaded, 'b'
+    """
+    try:
+        yield
+    except (RegardError, MemoryError):
+        raise
+    except BaseException as error:  # any kind: its code takes the values of JSON as they come
+        # a panic of the tokenizers library, which is written in Rust, is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        line = " ".join(str(error).split()) or type(error).__name__
+        raise FileError(f"{problem}, {line:.200}") from error

@@ -315,3 +315,44 @@ def test_the_cost_of_a_folder_is_that_of_its_config_with_weights_or_without(fold
         assert done.exit_code == 0, done.output
         assert f"{expected.parameters:,}" in done.output
         (folder / "model.safetensors").unlink(missing_ok=True)
+
+
+# what a fuzzer found
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("config.json", {"model_type": {"a": 1}}),
+        ("config.json", {"num_experts": 1 << 16}),
+        ("config.json", {"hidden_act": [[[]]]}),
+        ("tokenizer_config.json", {"model_max_length": {"": {}}}),
+        ("tokenizer_config.json", []),
+        ("tokenizer.json", {"added_tokens": None, "model": {"type": "WordLevel"}}),
+        ("tokenizer.json", {"model": {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "a"}}),
+        ("tokenizer.json", {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "aa"}}),
+        (
+            "tokenizer.json",
+            {
+                "post_processor": {
+                    "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+                    "single": [{"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
+                }
+            },
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_of_wrong_types_are_reported_in_one_line(folder, file, values):
+    if isinstance(values, list):
+        (folder / file).write_text("[]")
+    else:
+        change(folder / file, **values)
+    calls = [lambda x: rg.load(x, device="cpu").text_model.encode("text", "the cat"), describe]
+    calls += [rg.models.from_pretrained, lambda x: Tokenizer.load(x).encode("the cat")]
+    for call in calls:
+        try:
+            call(folder)
+        except RegardError as error:
+            lines = str(error).splitlines()
+            assert len(lines) == 1 and len(lines[0]) < 600  # noqa: PT017, PT018

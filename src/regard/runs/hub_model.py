@@ -1,7 +1,5 @@
 """Models of Hugging Face folders, by transformers: only data is read, and no code of theirs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.data.text.tokenizer_file import check_token_ids
-from regard.errors import FileError, LookError, RegardError
+from regard.errors import FileError, LookError, library_errors
 from regard.models.hub.bounds import bounded_model
 from regard.models.hub.data_copy import data_copy
 from regard.models.hub.folder import read_config, read_weights
@@ -21,7 +19,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json
 def build_hub_model(folder: Path) -> nn.Module:
     """The model of a Hugging Face folder on the meta device, from its config.json alone."""
     config, kind = _read_kind(folder)
-    with _reading(folder), bounded_model(f"{folder}"), torch.device("meta"):
+    with (
+        library_errors(f"{folder}: has a config or weights that transformers cannot load"),
+        bounded_model(f"{folder}"),
+        torch.device("meta"),
+    ):
         return kind._from_config(config, dtype=config.dtype).eval()
 
 
@@ -50,7 +52,10 @@ def load_hub_text_model(folder: Path) -> TextModel:
 
 def _load_model(folder: Path, config: Any, kind: Any) -> nn.Module:
     state = read_weights(folder)
-    with _reading(folder), bounded_model(f"{folder}", state):
+    with (
+        library_errors(f"{folder}: has a config or weights that transformers cannot load"),
+        bounded_model(f"{folder}", state),
+    ):
         # without a path: transformers reads adapters, pickles and shards of other formats beside it
         model, loaded = kind.from_pretrained(
             None, config=config, state_dict=state, output_loading_info=True
@@ -88,7 +93,10 @@ def _read_kind(folder: Path) -> tuple[Any, Any]:
             "model: needs transformers for a Hugging Face folder, got no such package; "
             "try pip install transformers"
         ) from None
-    with _reading(folder), data_copy(folder) as copy:
+    with (
+        library_errors(f"{folder}: has a config or weights that transformers cannot load"),
+        data_copy(folder) as copy,
+    ):
         config: Any = transformers.AutoConfig.from_pretrained(
             copy, local_files_only=True, trust_remote_code=False
         )
@@ -112,7 +120,10 @@ def _load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
     check_token_ids(folder)
-    with _reading(folder, "tokenizer"), data_copy(folder) as copy:
+    with (
+        library_errors(f"{folder}: has a tokenizer that transformers cannot load"),
+        data_copy(folder) as copy,
+    ):
         tokenizer = AutoTokenizer.from_pretrained(
             copy, local_files_only=True, trust_remote_code=False
         )
@@ -120,17 +131,3 @@ def _load_tokenizer(folder: Path) -> Any:
             raise TypeError(f"its class is {type(tokenizer).__name__}")
         tokenizer.name_or_path = str(folder)
     return tokenizer
-
-
-@contextmanager
-def _reading(folder: Path, part: str = "config or weights") -> Iterator[None]:
-    """Report whatever transformers raises on a damaged folder as one line."""
-    try:
-        yield
-    except (RegardError, MemoryError):
-        raise
-    except Exception as error:  # any kind: its code takes the values of JSON as they come
-        line = " ".join(str(error).split()) or type(error).__name__
-        raise FileError(
-            f"{folder}: has a {part} that transformers cannot load, {line:.200}"
-        ) from error

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from regard import models
 from regard.data import Pair, Tokenizer
-from regard.errors import LookError, ShapeError
+from regard.errors import LookError, ShapeError, library_errors
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import look
@@ -244,7 +245,8 @@ class TextModel:
         elif self.hf_tokenizer is None:
             ids = self._parse_ids(name, text)
         else:
-            ids = self.hf_tokenizer(text).input_ids
+            with library_errors(f"{name}: cannot be encoded by the tokenizer of the folder"):
+                ids = [index(x) for x in self.hf_tokenizer(text).input_ids]
         if is_decoder and self.decoder_start_token_id is not None:
             ids = [self.decoder_start_token_id, *ids]
         if not ids:

@@ -16,7 +16,7 @@ from regard.data.text.tokenizers import (
     merge_pairs,
     shorten_words,
 )
-from regard.errors import ConfigError, FileError, suggestion
+from regard.errors import ConfigError, FileError, library_errors, suggestion
 
 # Words with the white space before them, or white space at the end. To Unicode, and so to the
 # pre-tokenizer, the separators U+001C to U+001F are no white space.
@@ -225,7 +225,9 @@ class HuggingFaceTokenizer(EngineTokenizer):
 
     def encode(self, text: str) -> list[int]:
         # the names of special tokens can be pieces of a unigram model: in a text they are unknown
-        return [self.unk_id if i in self.special_tokens else i for i in super().encode(text)]
+        with library_errors("text: cannot be encoded by the tokenizer of the file"):
+            ids = super().encode(text)
+        return [self.unk_id if i in self.special_tokens else i for i in ids]
 
     def _token(self, index: int) -> str:
         if self._is_byte_level:

@@ -11,11 +11,13 @@ from torch.nn.modules import module as hooks
 
 from regard.errors import FileError
 
-MAX_PARTS = 1 << 16  # layers, experts, labels: lists of this length are made
-MAX_SIZE = 1 << 26  # of any other count or width
-PARTS = re.compile(r"layer|block|stage|depth|expert|label|head|code_?book|quantizer|group|branch")
-SIZES = re.compile(
-    r"size|dim|position|vocab|channel|width|hidden|max_.*len|_mel|^n_|^num_|^d_|ids?$"
+# the most that a config may declare under names like these; the first that fits counts
+BOUNDS = (
+    (re.compile(r"_dim$|_size$"), 1 << 26),
+    (re.compile(r"label|class"), 1 << 16),
+    (re.compile(r"layer|block|stage|depth|expert|head|codebook|quantizer|group|branch"), 1 << 12),
+    (re.compile(r"size|dim|position|vocab|channel|width|hidden|max_.*len|_mel"), 1 << 26),
+    (re.compile(r"^(n|num|d)_"), 1 << 26),
 )
 MAX_BUFFER_BYTES = 256 << 20  # of tables that are computed and not saved
 MAX_TENSORS, MAX_NUMBERS = 1 << 15, 1 << 44  # of a model without weights
@@ -27,7 +29,7 @@ def check_sizes(values: Any, where: str, key: str = "") -> None:
     >>> check_sizes({"text_config": {"num_hidden_layers": 10**6}}, "config.json")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: config.json: needs num_hidden_layers of at most 65536, got 1000000
+    regard.errors.FileError: config.json: needs num_hidden_layers of at most 4096, got 1e+06
     """
     if isinstance(values, dict):
         for name, value in values.items():
@@ -36,9 +38,8 @@ def check_sizes(values: Any, where: str, key: str = "") -> None:
         for value in values:
             check_sizes(value, where, key)
     elif isinstance(values, int | float):
-        is_part = PARTS.search(key)
-        most = MAX_PARTS if is_part and not key.endswith(("_dim", "_size")) else MAX_SIZE
-        if (is_part or SIZES.search(key)) and abs(values) > most and values == values // 1:
+        most = next((most for name, most in BOUNDS if name.search(key)), None)
+        if most is not None and abs(values) > most and values == values // 1:
             raise FileError(f"{where}: needs {key} of at most {most}, got {values:.6g}")
 
 

@@ -75,9 +75,9 @@ def to_transformers(
 
 
 def _family(model_type: Any) -> HubFamily:
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ConfigError(
-            f"model_type: needs one of {', '.join(sorted(FAMILIES))}, got {model_type!r}"
+            f"model_type: needs one of {', '.join(sorted(FAMILIES))}, got {model_type!r:.60}"
             f"{suggestion(str(model_type), FAMILIES)}"
         )
     return FAMILIES[model_type]
