@@ -14,6 +14,7 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
+collect_ignore = ["tests/fuzz"]  # `make fuzz`
 jaxtyping.jaxtyped = checker.jaxtyped  # what the import hook calls
 
 # without a GPU Triton's kernels run in its interpreter; it reads this when first imported

@@ -12,13 +12,27 @@ RegardError
 A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+LONG_WORD = re.compile(r"\S{300,}")  # a value of somebody's file
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 
 class RegardError(ValueError):
-    """Base class: a caller's mistake, described in one line."""
+    """Base class: a caller's mistake, described in one line.
+
+    Values of a file are part of a message: control characters are escaped, endless words shortened.
+
+    >>> print(RegardError("name: needs a text, got " + chr(27)))
+    name: needs a text, got \\x1b
+    """
+
+    def __str__(self) -> str:
+        text = LONG_WORD.sub(lambda word: f"{word[0][:80]}…{word[0][-40:]}", super().__str__())
+        return CONTROL.sub(lambda sign: repr(sign[0])[1:-1], text)
 
 
 class ShapeError(RegardError):
@@ -53,13 +67,15 @@ class FileError(RegardError):
     """A file that is missing, corrupt or of another format."""
 
 
-def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: "; try" the most similar known one, if any.
 
     >>> suggestion("phrase", ["phrases", "morse"])
     '; try phrases'
+    >>> suggestion("colour", ["lr", "steps"])
+    ''
     """
-    close = get_close_matches(name, list(known), 1, cutoff)
+    close = get_close_matches(name, list(known), 1)
     return f"; try {close[0]}" if close else ""
 
 

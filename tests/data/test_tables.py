@@ -41,7 +41,7 @@ def test_json_lines_and_gzip(tmp_path):
     assert [row.values for row in rows[:3]] == ROWS
     assert [row.error for row in rows[3:]] == [
         "not a JSON object",
-        "without text or label",
+        "without label",
         "not a JSON object",
     ]
 

@@ -86,10 +86,11 @@ def result_from_dict(data: dict[str, Any]) -> Result:
 def load_cached(name: str, trial: Trial) -> Result | None:
     """The stored result of the same code, size, seed and device, if there is one."""
     try:
-        return replace(
-            result_from_dict(parse_json(_cache_file(name, trial).read_bytes())), cached=True
-        )
-    except (OSError, ValueError, KeyError, TypeError):  # absent or damaged: run again
+        checksum, _, data = _cache_file(name, trial).read_bytes().partition(b"\n")
+        if checksum != _checksum(data):
+            return None
+        return replace(result_from_dict(parse_json(data)), cached=True)
+    except OSError:  # absent: run again, as where it is damaged
         return None
 
 
@@ -100,9 +101,14 @@ def store(result: Result, trial: Trial) -> None:
     file = _cache_file(result.id, trial)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(result.to_dict()))
+        data = json.dumps(result.to_dict())
+        write_text(file, f"{_checksum(data.encode()).decode()}\n{data}")
     except OSError:
         pass  # a read-only home: nothing is cached
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
 
 
 def _cache_file(name: str, trial: Trial) -> Path:

@@ -2,18 +2,25 @@
 
 import csv
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from regard.errors import ConfigError, FileError, suggestion
-from regard.files import iter_lines, parse_json
+from regard.files import DETECTION_BYTES, iter_lines, open_binary, parse_json
 
 TableKind = Literal["csv", "tsv", "jsonl"]
 DELIMITERS = {"tsv": "\t", "csv": ",;\t|"}  # those of a .csv are told apart by its first lines
 SUFFIXES: dict[str, TableKind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}
 SAMPLE_LINES = 20  # that decide the delimiter
+KEY_LINES = 1000  # of JSON that are searched for keys: not every line has all of them
+UTF16_MARKS = (BOM_UTF16_LE, BOM_UTF16_BE)
+SURROGATE = re.compile("[\ud800-\udfff]").search
+HALF_PAIR = "half of a surrogate pair"
 MAX_CELL = f"more than {csv.field_size_limit():,}"
 
 
@@ -33,8 +40,8 @@ class TableRow(NamedTuple):
 class TableFormat:
     """How a table is written.
 
-    `columns` are the names in its first line, or the keys of its first JSON object; a table
-    without a header has the numbers "1", "2", …
+    `columns` are the names in its first line, or the keys of its first 1000 JSON objects; a
+    table without a header has the numbers "1", "2", …
 
     >>> TableFormat("csv", ("text", "label"), ",").columns
     ('text', 'label')
@@ -53,11 +60,18 @@ class TableFormat:
 def table_kind(path: str | Path) -> TableKind | None:
     """The kind of table by the suffix, before a .gz; None for other files.
 
+    A .txt or .tsv in UTF-16 with tabs is what Excel saves as Unicode text: a CSV with tabs.
+
     >>> table_kind("pairs.tsv.gz"), table_kind("pairs.txt")
     ('tsv', None)
     """
-    name = Path(path).name.lower().removesuffix(".gz")
-    return SUFFIXES.get(Path(name).suffix)
+    suffix = Path(Path(path).name.lower().removesuffix(".gz")).suffix
+    if suffix in (".txt", ".tsv") and Path(path).is_file():
+        with open_binary(path) as opened:
+            head = opened.read(DETECTION_BYTES)
+        if head.startswith(UTF16_MARKS) and "\t" in head.decode("utf-16", "replace"):
+            return "csv"
+    return SUFFIXES.get(suffix)
 
 
 def detect_table(path: str | Path, *, header: bool) -> TableFormat:
@@ -81,17 +95,30 @@ def detect_table(path: str | Path, *, header: bool) -> TableFormat:
     if not lines:
         raise FileError(f"{path}: needs rows, got an empty file")
     if kind == "jsonl":
-        first = next(filter(bytes.strip, iter_lines(path)))
-        return TableFormat(kind, tuple(_json_object(first.decode(errors="replace")) or ()))
-    tables = {sign: list(_reader(lines, kind, sign)) for sign in DELIMITERS[kind]}
+        some = islice(filter(bytes.strip, iter_lines(path)), KEY_LINES)
+        objects = (_json_object(line.decode(errors="replace")) or {} for line in some)
+        return TableFormat(kind, tuple(dict.fromkeys(chain.from_iterable(objects))))
+    tables = {sign: list(_sample(lines, kind, sign)) for sign in DELIMITERS[kind]}
     delimiter, rows = max(tables.items(), key=lambda item: _regularity(item[1]))
+    if not rows:
+        raise FileError(
+            f"{path}: needs lines that end in \\n or \\r\\n, got \\r alone in the first; try mac2unix"
+        )
     names = rows[0] if header else map(str, range(1, max(map(len, rows)) + 1))
     return TableFormat(kind, tuple(name.strip() for name in names), delimiter)
 
 
-def _reader(lines: Iterable[str], kind: TableKind, delimiter: str):
-    quoting = csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL  # a .tsv has no quotes
-    return csv.reader(lines, delimiter=delimiter, quoting=quoting)
+def _sample(lines: Sequence[str], kind: TableKind, delimiter: str) -> Iterator[list[str]]:
+    """The rows of some lines, up to the first that cannot be parsed."""
+    if kind == "tsv":
+        yield from (line.removesuffix("\n").split(delimiter) for line in lines)
+        return
+    with suppress(csv.Error):
+        yield from _reader(lines, delimiter)
+
+
+def _reader(lines: Iterable[str], delimiter: str):
+    return csv.reader(lines, delimiter=delimiter)
 
 
 def _regularity(rows: Sequence[Sequence[str]]) -> tuple[bool, int]:
@@ -140,11 +167,23 @@ def _read_json_lines(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
         except UnicodeDecodeError as error:
             yield TableRow(number, error=f"not UTF-8 ({error.reason})")
             continue
-        if data is None or any(data.get(name) is None for name in columns):
-            reason = "not a JSON object" if data is None else f"without {' or '.join(columns)}"
-            yield TableRow(number, error=reason)
+        if data is None:
+            yield TableRow(number, error="not a JSON object")
+        elif missing := [name for name in columns if data.get(name) is None]:
+            yield TableRow(number, error=f"without {' and '.join(missing)}")
         else:
-            yield TableRow(number, tuple(str(data[name]) for name in columns))
+            values = tuple(str(data[name]) for name in columns)
+            error = HALF_PAIR if has_surrogate(*values) else ""
+            yield TableRow(number, () if error else values, error)
+
+
+def has_surrogate(*texts: str) -> bool:
+    """Whether a text has half of a surrogate pair, which JSON can write and UTF-8 cannot.
+
+    >>> has_surrogate("a", "\\ud800"), has_surrogate("😀")
+    (True, False)
+    """
+    return any(not text.isascii() and bool(SURROGATE(text)) for text in texts)
 
 
 def _json_object(line: str) -> dict | None:
@@ -158,7 +197,7 @@ def _json_object(line: str) -> dict | None:
 def _read_delimited(
     path: Path, table: TableFormat, indices: Sequence[int], header: bool
 ) -> Iterator[TableRow]:
-    last, has_undecodable = max(indices), re.compile("[\udc80-\udcff]").search
+    last = max(indices)
     for first, row, error, lines in _rows(path, table):
         if error:
             yield TableRow(first, error=error)
@@ -169,8 +208,7 @@ def _read_delimited(
             yield TableRow(first, error=f"{len(row)} column{'s' * (len(row) > 1)}{inside}")
         else:
             values = tuple([row[i] for i in indices])
-            joined = "".join(values)
-            if not joined.isascii() and has_undecodable(joined):  # bytes kept by surrogateescape
+            if has_surrogate(*values):  # bytes kept by surrogateescape
                 yield TableRow(first, error="not UTF-8")
             else:
                 yield TableRow(first, values)
@@ -184,7 +222,7 @@ def _rows(path: Path, table: TableFormat) -> Iterator[tuple[int, list[str], str,
             (number, line.split(table.delimiter), "", 1) for number, line in enumerate(lines, 1)
         )
         return
-    reader = _reader((f"{line}\n" for line in lines), table.kind, table.delimiter)
+    reader = _reader((f"{line}\n" for line in lines), table.delimiter)
     while True:
         first = reader.line_num + 1
         try:
@@ -193,5 +231,10 @@ def _rows(path: Path, table: TableFormat) -> Iterator[tuple[int, list[str], str,
         except StopIteration:
             return
         except csv.Error as error:
-            is_long = "field limit" in str(error)
-            yield first, [], f"a cell of {MAX_CELL} characters" if is_long else str(error), 1
+            yield first, [], _csv_reason(error), 1
+
+
+def _csv_reason(error: csv.Error) -> str:
+    """What is wrong with a row, in our words."""
+    known = {"field limit": f"a cell of {MAX_CELL} characters", "new-line": "a \\r outside quotes"}
+    return next((text for words, text in known.items() if words in str(error)), str(error))

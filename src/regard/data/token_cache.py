@@ -17,6 +17,7 @@ from regard.errors import FileError
 from regard.files import atomic_write, make_folder, parse_json, write_text
 
 CACHE_FILE = "cache.json"
+DTYPES = ("uint16", "uint32")  # of tokens
 ENDINGS = ("tokens", "offsets")  # of the two files per field
 BUFFER_SIZE = 1 << 18  # tokens and offsets of a field that are written together
 
@@ -47,6 +48,8 @@ class TokenRow:
 
     def read(self, first: int, last: int) -> np.ndarray:
         """The tokens from `first` to before `last`."""
+        if not 0 <= first <= last <= self.size:
+            raise FileError(f"{self.file}: needs offsets up to {self.size}, got {first} to {last}")
         size = (last - first) * self._width
         data = os.pread(self._handle, size, first * self._width)
         if len(data) < size:
@@ -72,7 +75,7 @@ class TokenCache(Sequence[dict[str, np.ndarray]]):
         if header is None:
             raise FileError(f"{self.folder / CACHE_FILE}: needs a token cache, got no such file")
         try:
-            self.size, fields, dtype = header["size"], header["fields"], header["dtype"]
+            self.size, fields, dtype = _check_header(header)
             self.offsets = {
                 name: _mapped(_check_size(self.folder / f"{name}.offsets", "int64", self.size + 1))
                 for name in fields
@@ -87,7 +90,9 @@ class TokenCache(Sequence[dict[str, np.ndarray]]):
                 )
                 for name, count in fields.items()
             }
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, FileError):
+                raise
             raise FileError(
                 f"{self.folder / CACHE_FILE}: needs a token cache, got {error!r}"
             ) from error
@@ -107,7 +112,11 @@ class TokenCache(Sequence[dict[str, np.ndarray]]):
 
     def lengths(self, field: str) -> np.ndarray:
         """Number of tokens of each example in a field."""
-        return np.diff(self.offsets[field])
+        lengths = np.diff(self.offsets[field])
+        if (lengths < 0).any():
+            file = self.folder / f"{field}.offsets"
+            raise FileError(f"{file}: needs offsets that grow, got others: it was damaged")
+        return lengths
 
 
 def write_token_cache(
@@ -128,7 +137,7 @@ def write_token_cache(
     """
     folder = make_folder(folder)
     (folder / CACHE_FILE).unlink(missing_ok=True)  # the old data is about to be overwritten
-    dtype = "uint16" if vocab <= 1 << 16 else "uint32"
+    dtype = DTYPES[vocab > 1 << 16]
     size, counts = 0, dict[str, int]()
     with ExitStack() as stack:
         fields: dict[str, tuple[BinaryIO, array, BinaryIO, array]] = {}
@@ -206,9 +215,18 @@ def read_cache_header(folder: str | Path) -> dict[str, Any] | None:
         return None
     try:
         header = parse_json(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise FileError(f"{file}: needs a token cache, got {error}") from error
     return header if isinstance(header, dict) else {}
+
+
+def _check_header(header: dict[str, Any]) -> tuple[int, dict[str, int], str]:
+    size, fields, dtype = header["size"], header["fields"], header["dtype"]
+    names_are_files = all(name.isidentifier() for name in fields)
+    counts = [size, *fields.values()]
+    if dtype not in DTYPES or not names_are_files or any(type(n) is not int for n in counts):
+        raise ValueError(f"{dtype!r:.20}, {fields!r:.60}, {size!r:.20}")
+    return size, fields, dtype
 
 
 def _check_size(file: Path, dtype: str, count: int) -> Path:

@@ -20,6 +20,7 @@ from regard.files.text import (
     iter_utf8_lines,
     open_binary,
     parse_json,
+    parse_toml,
     read_text,
     write_text,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "make_folder",
     "open_binary",
     "parse_json",
+    "parse_toml",
     "read_text",
     "write_text",
 ]

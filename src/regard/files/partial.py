@@ -85,9 +85,14 @@ class PartialFile:
     def _restore(self, out: TextIOWrapper) -> None:
         try:
             found = parse_json(self._state_file.read_text())
-            job, size, self.state = found["job"], int(found["bytes"]), dict(found["state"])
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise FileError(f"{self._state_file}: needs the state of a job, got {error}") from error
+            job, size, self.state = dict(found["job"]), int(found["bytes"]), dict(found["state"])
+            if not 0 <= size < 1 << 60:
+                raise ValueError(f"{size} bytes")
+        except (ValueError, KeyError, TypeError, OSError, OverflowError) as error:
+            raise FileError(
+                f"{self._state_file}: needs the state of a job, got a damaged one, {error}; "
+                f"try deleting {self.partial}"
+            ) from error
         if size > os.fstat(out.fileno()).st_size:
             raise FileError(f"{self.partial}: needs {size} bytes, got fewer; try deleting it")
         same = json.loads(json.dumps(self.job))

@@ -3,8 +3,10 @@
 import codecs
 import gzip
 import json
+import re
+import tomllib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from itertools import chain
@@ -18,6 +20,7 @@ MAX_LINE_BYTES = 1 << 24
 DETECTION_BYTES = 4096  # prefix searched for an encoding without a byte order mark
 CHUNK_BYTES = 1 << 14  # bytes per read
 GZIP_MAGIC = b"\x1f\x8b"
+LONG_DOTTED_KEY = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -45,6 +48,21 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def parse_toml(text: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
+    """Parse TOML; any defect, also too deep nesting, raises ValueError.
+
+    >>> parse_toml("steps = 3")
+    {'steps': 3}
+    """
+    text = re.sub("\r\n?", "\n", text)
+    if LONG_DOTTED_KEY.search(text):  # tomllib is quadratic in the number of parts
+        raise ValueError("a name of more than 20 parts")
+    try:
+        return tomllib.loads(text, parse_float=parse_float)
+    except RecursionError:
+        raise ValueError("too many brackets inside brackets") from None
 
 
 @contextmanager

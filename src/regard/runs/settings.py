@@ -87,7 +87,7 @@ def config_from_json(
     for name, value in values.items():
         if name not in hints:
             raise ConfigError(
-                f"{label}: needs known settings, got {name!r}{suggestion(name, hints, 0.5)}"
+                f"{label}: needs known settings, got {name!r}{suggestion(name, hints)}"
             )
         values[name] = _value(value, hints[name], f"{label}.{name}", kinds or {})
     try:
@@ -120,9 +120,7 @@ def _find(config: Any, name: str) -> str:
     if ends:
         raise ConfigError(f"set: needs one setting, got {name!r}; try {' or '.join(ends)}")
     short = {path.rpartition(".")[2]: path for path in known} | {path: path for path in known}
-    raise ConfigError(
-        f"set: needs the name of a setting, got {name!r}{suggestion(name, short, 0.5)}"
-    )
+    raise ConfigError(f"set: needs the name of a setting, got {name!r}{suggestion(name, short)}")
 
 
 def _put(config: Any, values: Mapping[str, str], prefix: str = "") -> Any:

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regard.errors import ConfigError, FileError, RegardError, suggestion
-from regard.files import read_text
+from regard.files import parse_toml, read_text
 from regard.models import config_types
 from regard.tasks.recipe import Recipe, Task
 from regard.tasks.registry import find_task
@@ -18,20 +17,6 @@ from regard.train.config import TrainConfig
 
 C = TypeVar("C")
 SIMPLE = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-
-
-def parse_toml(text: str, name: str | Path) -> dict[str, Any]:
-    """The content of a TOML file; `name` is for the error message.
-
-    >>> parse_toml("steps 3", "task.toml")
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: task.toml: needs TOML, got Expected '=' after a key in a key/value pair (at line 1, column 7)
-    """  # noqa: E501
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FileError(f"{name}: needs TOML, got {error}") from error
 
 
 def read_recipe_file(path: str | Path) -> Recipe:
@@ -59,12 +44,17 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
         ...
     regard.errors.ConfigError: mine.toml: needs [model], got none
     """
-    table = parse_toml(text, name)
-    for key in table:
+    try:
+        table = parse_toml(text)
+    except ValueError as error:
+        raise FileError(f"{name}: needs TOML, got {error}") from error
+    for key, value in table.items():
         if key not in RECIPE_KEYS:
-            raise ConfigError(
-                f"{name}: needs {', '.join(RECIPE_KEYS)}, got {key!r}{suggestion(key, RECIPE_KEYS)}"
-            )
+            known = ", ".join(RECIPE_KEYS)
+            raise ConfigError(f"{name}: needs {known}, got {key!r}{suggestion(key, RECIPE_KEYS)}")
+        if type(value) is not RECIPE_KEYS[key]:
+            rule = "a text" if RECIPE_KEYS[key] is str else f"a table, [{key}]"
+            raise ConfigError(f"{name}: needs {key} as {rule}, got {value!r:.60}")
     for key in ("task", "model", "train"):
         if key not in table:
             raise ConfigError(f"{name}: needs {key if key == 'task' else f'[{key}]'}, got none")
@@ -74,7 +64,7 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
     data = {key: _resolve(value, key, cls, base) for key, value in given.items()}
     model = dict(table["model"])
     types = {model_type(kind): kind for kind in config_types().values()}
-    kind = types.get(model.pop("type", ""))
+    kind = types.get(str(model.pop("type", "")))
     if kind is None:
         got = table["model"].get("type")
         problems.append(f"model.type: needs one of {', '.join(types)}, got {got!r}")
@@ -89,10 +79,13 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
     raise_problems(name, problems)
     stem = Path(name).stem
     default = base.name if base is not None and base.name and stem == "task" else stem
-    return Recipe(name=table.get("name", default), **parts)
+    try:
+        return Recipe(name=table.get("name", default), **parts)
+    except RegardError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
-RECIPE_KEYS = ("name", "task", "data", "model", "train")
+RECIPE_KEYS = {"name": str, "task": str, "data": dict, "model": dict, "train": dict}
 RESOLVED = ("vocab", "source_vocab", "target_vocab", "classes")  # sizes that the data decides
 # the data before what is made of it
 FIRST = (
@@ -180,7 +173,7 @@ def collect_config(
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in settings:
-            near = suggestion(key, settings, 0.5)
+            near = suggestion(key, settings)
             problems.append(f"{name}.{key}: needs the name of a setting, got {key!r}{near}")
         elif is_dataclass(hints[key]):
             if isinstance(value, Mapping):
@@ -200,7 +193,7 @@ def collect_config(
         return None
     try:
         return kind(**values)
-    except RegardError as error:
+    except (RegardError, ArithmeticError, MemoryError) as error:  # sizes of hundreds of digits
         problems.append(f"{name}.{error}")
         return None
 

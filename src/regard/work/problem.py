@@ -1,6 +1,5 @@
 """Problem files: read from TOML, validated, and solved by their family."""
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError, WorkError, suggestion
-from regard.files import read_text
+from regard.files import parse_toml, read_text
 from regard.work.exact.numbers import parse_matrix, parse_number, shorten_repr
 from regard.work.exact.parse import CONSTANTS, FUNCTIONS, SYMBOL
 from regard.work.families import FAMILIES
@@ -16,7 +15,6 @@ from regard.work.solution import Solution, Step, apply_rule
 
 PROBLEMS = Path(__file__).parent / "problems"
 MAX_BYTES = 1 << 20  # largest problem or answer file
-LONG_DOTTED_KEY = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
 MAX_SYMBOLS = 12  # per problem
 NOT_SYMBOLS = {*FUNCTIONS, *CONSTANTS} - {"e", "E"}
 COMMON_KEYS = ("family", "given", "symbols", "values")  # keys of every family
@@ -40,7 +38,7 @@ def solve(problem: Mapping[str, Any]) -> Solution:
     family, options = FAMILIES[name], FAMILIES[name].options
     for key in problem:
         if key not in (*COMMON_KEYS, *options):
-            hint = suggestion(key, (*options, *COMMON_KEYS), 0.5)
+            hint = suggestion(key, (*options, *COMMON_KEYS))
             rule = f"one of {', '.join(options)}" if options else "left out, there is no option,"
             raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
     given = problem.get("given")
@@ -187,15 +185,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             raise FileError(f"{file}: needs to be a TOML file, got no such file")
         if file.stat().st_size > MAX_BYTES:
             raise FileError(f"{file}: needs at most {MAX_BYTES} bytes, got {file.stat().st_size}")
-        text = re.sub("\r\n?", "\n", read_text(file))
-        if LONG_DOTTED_KEY.search(text):  # tomllib is quadratic in the number of parts
-            raise FileError(f"{file}: needs TOML with short names, got one of more than 20 parts")
         # a float would lose the trailing zero of 0.50 and digits after the sixteenth
-        return tomllib.loads(text, parse_float=lambda decimal: decimal.replace("_", ""))
+        return parse_toml(read_text(file), lambda decimal: decimal.replace("_", ""))
     except FileError:
         raise
-    except RecursionError:
-        raise FileError(f"{file}: needs TOML, got too many brackets inside brackets") from None
     except tomllib.TOMLDecodeError as error:
         hint = 'try a point in decimals, 0.5, and quotes around formulas and "?"'
         raise FileError(f"{file}: needs TOML, got {error}; {hint}") from error

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -80,13 +81,16 @@ class AudioFile:
 
         least = int(CHUNK_SECONDS * self.file.samplerate)
         read, invalid, peak, size = 0, 0, 0.0, int(seconds * self.file.samplerate)
+        is_damaged = False
         while True:
             try:
+                if is_damaged:
+                    self.file.seek(read)
+                    is_damaged = False
                 samples = self.file.read(size, dtype="float32", always_2d=True)
             except (soundfile.LibsndfileError, OSError) as error:
                 if size > least:  # read what comes before the damaged part
-                    size = least
-                    self.file.seek(read)
+                    size, is_damaged = least, True
                     continue
                 self.is_complete = False
                 position = f"{self._at(read)} of {self._at(self.expected_samples)}"
@@ -94,7 +98,8 @@ class AudioFile:
                 break
             if not len(samples):
                 break
-            wave = torch.from_numpy(samples.mean(1))
+            with np.errstate(over="ignore", invalid="ignore"):  # counted below
+                wave = torch.from_numpy(samples.mean(1))
             finite = wave.isfinite()
             read, invalid = read + len(wave), invalid + int((~finite).sum())
             wave = wave.where(finite, 0)

@@ -10,6 +10,7 @@ from regard.errors import FileError
 from regard.files import open_binary
 
 IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+CHUNK_BYTES = 1 << 20  # bytes per read
 MAX_IDX_BYTES = 1 << 30  # uncompressed; the largest file of EMNIST has half of it
 
 
@@ -39,7 +40,9 @@ def _read_idx(stream: BufferedIOBase, file: str | Path) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize  # Python integers: no overflow
     if size > MAX_IDX_BYTES:
         raise FileError(f"{file}: needs at most {MAX_IDX_BYTES >> 30} GiB, got {shape}")
-    body = stream.read(size + 1)
+    body = bytearray()  # grows with what is there, not with what the header declares
+    while len(body) <= size and (chunk := stream.read(min(CHUNK_BYTES, size + 1 - len(body)))):
+        body += chunk
     if len(body) != size:
         got = "more" if len(body) > size else f"{len(body)}, a truncated file"
         raise FileError(f"{file}: needs {size} bytes for {shape}, got {got}")

@@ -1,14 +1,16 @@
 """Annotated text from own files: labelled texts and tagged tokens."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.load_report import LoadReport
-from regard.data.table import read_table, table_kind
+from regard.data.table import HALF_PAIR, has_surrogate, read_table, table_kind
 from regard.errors import FileError
 from regard.files import iter_lines, parse_json
 
+CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # other than tab
 DOCUMENT_START = "-DOCSTART-"  # CoNLL 2003 separates documents by such a line
 
 
@@ -111,6 +113,9 @@ def _read_json_lines(path: Path, report: LoadReport) -> Iterator[TaggedTokens]:
         except (ValueError, KeyError, TypeError):
             report.skip(path.name, number, "not JSON with tokens and tags")
             continue
+        if has_surrogate(*tokens, *tags):
+            report.skip(path.name, number, HALF_PAIR)
+            continue
         if len(tokens) != len(tags) or not tokens:
             reason = "no tokens" if not tokens else "not one tag per token"
             report.skip(path.name, number, reason)
@@ -160,4 +165,6 @@ def _column_error(columns: list[str], token_index: int, tag_index: int, raw: byt
         raw.decode()
     except UnicodeDecodeError as error:
         return f"not UTF-8 ({error.reason})"
+    if CONTROL.search(raw.rstrip(b"\r")):
+        return "a control character, as of a binary file"
     return "" if columns[token_index] and columns[tag_index] else "an empty token or tag"

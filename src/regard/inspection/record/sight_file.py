@@ -148,6 +148,9 @@ def _check_shapes(site: Site) -> Site:
     for tokens, count in ((site.query_tokens, queries), (site.key_tokens, keys)):
         rows = [] if tokens is None else tokens
         fits = fits and (not rows or len(rows) == batch) and all(len(r) == count for r in rows)
-    if not (fits and site.kind in ("self", "cross") and isinstance(site.name, str)):
+    if queries and keys:  # terms of other types or shapes fail here, not where they are used
+        site.terms.score_tile(site.q, site.k, range(1), range(min(keys, 2)))
+    fits = fits and site.terms.score is None and isinstance(site.name, str)
+    if not (fits and site.kind in ("self", "cross")):
         raise ValueError(f"{site.name!r} with shapes that do not match")
     return site

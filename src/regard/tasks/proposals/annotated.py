@@ -1,5 +1,6 @@
 """Recipes for labelled texts and tagged tokens: files, columns, vocabulary and model."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -147,7 +148,7 @@ def _tag_columns(file: Path, comments: dict[str, str]) -> dict[str, int]:
         if not text or text.startswith("#"):
             continue
         columns = text.split("\t") if "\t" in text else text.split()
-        if len(columns) == CONLLU_COLUMNS and columns[0].isdecimal():
+        if len(columns) == CONLLU_COLUMNS and re.fullmatch(r"\d+([-.]\d+)?", columns[0]):
             comments["data.token_column"] = "word of CoNLL-U"
             comments["data.tag_column"] = "universal part of speech of CoNLL-U"
             return {"token_column": 2, "tag_column": 4}

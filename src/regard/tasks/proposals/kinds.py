@@ -38,7 +38,7 @@ def propose(kind: str, paths: Sequence[str | Path], *, name: str = "") -> Propos
     regard.errors.ConfigError: kind: needs one of pairs, text, images, speech, tags, labels, got 'pair'; try pairs
     """  # noqa: E501
     if kind not in KINDS:
-        hint = suggestion(kind, KINDS, 0.5)
+        hint = suggestion(kind, KINDS)
         raise ConfigError(f"kind: needs one of {', '.join(KINDS)}, got {kind!r}{hint}")
     module = import_module(f"regard.tasks.proposals.{KINDS[kind]}")  # images need Pillow
     function: Callable[..., Proposal] = getattr(module, f"propose_{kind}")

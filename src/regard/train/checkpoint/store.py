@@ -231,7 +231,7 @@ def verify_checkpoint(path: str | Path) -> dict[str, Any]:
         for name, digest in header["files"].items():
             if _sha256_of(path / name) != digest:
                 raise FileError(f"{path}: needs its checksum, got another: {name} was damaged")
-    except (OSError, ValueError, KeyError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileError(f"{path}: needs a whole checkpoint, got a damaged one, {error}") from error
     return header
 

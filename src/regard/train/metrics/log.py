@@ -55,7 +55,10 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
 
 
 TENSORBOARD_FOLDER = "tensorboard"

@@ -1,0 +1,1 @@
+"""Fuzzing of every parser and HTTP route: `make fuzz`, docs/contributing/robustness.md."""

@@ -1,0 +1,79 @@
+"""Inputs that `make fuzz` has found, small: each is refused in one line, or read."""
+
+import json
+import zlib
+
+import pytest
+from fuzz.targets import TARGETS
+
+from regard.errors import RegardError
+
+DEEP = b"[" * 100_000
+RECIPE = 'task = "phrases"\n[model]\n[train]\n'
+CACHE = {"key": "", "size": 1, "dtype": "uint16", "fields": {"x": 2}}
+
+
+def cache(offsets: list[int] | None = None, **header: object) -> dict[str, bytes]:
+    ends = b"".join(n.to_bytes(8, "little", signed=True) for n in offsets or [0, 2])
+    content = json.dumps(CACHE | header).encode()
+    return {"cache.json": content, "x.offsets": ends, "x.tokens": b"\0\0\1\0"}
+
+
+def packed_idx() -> bytes:
+    head = bytes([0, 0, 8, 1, 0x3F, 0, 0, 0])  # declares a gigabyte
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(head + b"12") + packer.flush()
+
+
+# target, files, words of the message; "" where the input is read
+FOUND = [
+    ("recipe.toml", {"a.toml": b"task = []"}, "needs task as a text, got \\[\\]"),
+    ("recipe.toml", {"a.toml": b'task = "phrases"\nmodel = 3'}, "needs model as a table"),
+    ("recipe.toml", {"a.toml": b"data = 3"}, r"needs data as a table, \[data\], got 3"),
+    ("recipe.toml", {"a.toml": b"name = 3\n" + RECIPE.encode()}, "needs name as a text, got 3"),
+    ("recipe.toml", {"a.toml": b"a = " + DEEP}, "needs TOML, got too many brackets"),
+    ("recipe.toml", {"a.toml": b"a = " + b"9" * 5000}, "needs TOML, got .*digits"),
+    ("recipe.toml", {"a.toml": b'task = "phrases"\n[model]\ntype = []\n[train]'}, "model.type: "),
+    ("recipe.toml", {"a.toml": RECIPE.encode() + b"colour = 1\n"}, r"got 'colour'\n"),
+    ("--set", {"set": b"colour=1"}, "got 'colour'$"),
+    ("table", {"a.tsv": b"\rg"}, "columns: need to be of g in .*, got 'a'"),
+    ("table", {"a.csv": b"\rg,h\r1,2"}, "needs lines that end in .*; try mac2unix"),
+    ("table", {"a.csv": b"a,b\n1,2\n3\rx,4\n"}, ""),
+    ("table", {"a.jsonl": b'{"b": "1"}\n{"a": "\\ud800", "b": "1"}\n'}, ""),
+    ("tags", {"a.jsonl": b'{"tokens": ["\\ud800"], "tags": ["O"]}\n'}, ""),
+    ("idx", {"a.idx.gz": packed_idx()}, "a truncated file"),
+    ("token cache", cache([0, 1 << 40]), "needs offsets up to 2, got 0 to"),
+    ("token cache", cache([2, 0]), "needs offsets up to 2, got 2 to 0"),
+    ("token cache", cache(dtype="object"), "needs a token cache, got ValueError"),
+    ("token cache", cache(size=-1), "needs 0 numbers of int64|needs a token cache"),
+    ("token cache", cache(fields={"../x": 2}), "needs a token cache, got ValueError"),
+    ("claims cache", {"a.json": DEEP}, ""),
+    ("metrics", {"metrics.jsonl": b'{"step": ' + b"9" * 400 + b', "seconds": 1}\n'}, ""),
+    ("checkpoint", {"step-00000001/state.json": b"true"}, ""),
+    ("partial file", {"out.txt.partial": b"", "out.txt.partial.json": b'{"job": 1}'}, "damaged"),
+    (
+        "partial file",
+        {"out.txt.partial": b"", "out.txt.partial.json": b'{"job":{},"bytes":-1,"state":{}}'},
+        "needs the state of a job, got a damaged one, -1 bytes; try deleting",
+    ),
+]
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(("name", "files", "message"), FOUND)
+def test_an_input_that_was_found(tmp_path, name, files, message):
+    target = {target.name: target for target in TARGETS}[name]
+    for file, content in files.items():
+        (tmp_path / "input" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "input" / file).write_bytes(content)
+    if not message:
+        target.parse(tmp_path / "input")
+        return
+    with pytest.raises(RegardError, match=message):
+        target.parse(tmp_path / "input")
+
+
+def test_a_message_shortens_values_and_escapes_control_characters():
+    text = str(RegardError("name: needs a text, got " + "a" * 5000 + "\x1b[31m\x00"))
+    assert text.startswith("name: needs a text, got aaaa")
+    assert (len(text) < 200, "…" in text, text.isprintable()) == (True, True, True)
