@@ -143,6 +143,32 @@ def test_a_catalog_is_filled_in_its_place(folder, shouting, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.po"]
 
 
+def test_low_confidence_leaves_a_message_of_a_catalog_empty_and_is_counted(
+    folder, tmp_path, monkeypatch
+):
+    file, out = tmp_path / "a.po", tmp_path / "b.po"
+    file.write_text("".join(f'msgid "{n}"\nmsgstr ""\n\n' for n in range(65)))
+
+    def translate(self, texts):
+        self.threshold = 0.5
+        if "64" in texts and not out.with_name("resumed").exists():
+            raise KeyboardInterrupt
+        sure = [0.2 if text in ("3", "64") else 0.9 for text in texts]
+        return [[[Translation("nicht nicht nicht", 0.0, True, confidence=x)]] for x in sure]
+
+    monkeypatch.setattr(TranslationPipeline, "translate", translate)
+    command = ["translate", folder, "--to", "de", str(file), "--out", str(out)]
+    assert regard(*command).exit_code == 130
+    out.with_name("resumed").touch()
+    done = regard(*command)
+    assert done.exit_code == 1
+    assert out.read_text().count("fuzzy") == 63
+    assert 'msgid "3"\nmsgstr ""\n' in out.read_text()
+    assert "skipped: '3': confidence 0.20 is below 0.50" in done.stderr
+    summary = "filled 63 (marked fuzzy), kept 0, skipped 2, 2 of them with low confidence"
+    assert summary in done.stderr
+
+
 def test_a_catalog_may_come_by_standard_input(folder, shouting):
     given = {"input": 'msgid "one"\nmsgstr ""\n'}
     done = regard("translate", folder, "--to", "de", "--format", "po", "-", **given)

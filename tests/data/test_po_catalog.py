@@ -200,3 +200,70 @@ def test_another_encoding_or_no_file_is_reported(tmp_path):
 
 def test_a_message_is_its_lines():
     assert str(PoMessage([("msgid", 'msgid "a"\n')])) == 'msgid "a"\n'
+
+
+# ---- plurals
+
+
+PLURAL = 'msgid "%d day"\nmsgid_plural "%d days"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+FORMS = {"cs": 3, "ja": 1, "ar": 6, "fr": 2, "ru": 3}
+
+
+def filled_plural(catalog, header: str, language: str = "") -> dict[str, str]:
+    one = PoCatalog("a.po", (header + PLURAL).encode(), language=language)
+    one.fill(lambda texts: [f"<{text}>".replace("<%d", "%d").replace(">", "!") for text in texts])
+    read = PoCatalog("a.po", str(one).encode(), language=language)
+    assert str(read) == str(one)
+    texts = read.messages[-1].texts
+    return {name: texts[name] for name in texts if name.startswith("msgstr")}
+
+
+@pytest.mark.parametrize("language", FORMS)
+def test_each_plural_form_of_the_language_is_filled(catalog, language):
+    header = f'msgid ""\nmsgstr "Language: {language}\\n"\n\n'
+    for forms in (filled_plural(catalog, header), filled_plural(catalog, "", language)):
+        filled = [text for text in forms.values() if text]
+        assert len(filled) == FORMS[language]
+        singular = {"ar": 1}.get(language, 0)
+        expected = ["%d days!"] * len(filled)
+        if language != "ja":  # one form for all numbers
+            expected[singular] = "%d day!"
+        assert filled == expected
+
+
+def test_the_header_decides_the_plural_forms_and_a_template_or_nonsense_does_not(catalog):
+    def header(rule: str) -> str:
+        return f'msgid ""\nmsgstr "Language: cs\\n"\n"Plural-Forms: {rule}\\n"\n\n'
+
+    assert len(filled_plural(catalog, header("nplurals=4; plural=n%100==1 ? 0 : 3;"))) == 4
+    for rule in ("nplurals=INTEGER; plural=EXPRESSION;",):
+        assert len(filled_plural(catalog, header(rule))) == 3
+    for rule in ("nplurals=999999; plural=0;", "nplurals=2; plural=1/0;", "nplurals=2; plural=((;"):
+        assert len(filled_plural(catalog, header(rule))) == 2
+
+
+# ---- what a model writes
+
+
+def test_brackets_that_a_model_puts_around_placeholders_are_removed(catalog):
+    one = catalog('msgid "%s of {n}"\nmsgstr ""\n\nmsgid "<%s>"\nmsgstr ""\n')
+    one.fill(lambda texts: ["{n}: <%s>", "<%s>!"])
+    assert [m.texts["msgstr"] for m in one.messages] == ["{n}: %s", "<%s>!"]
+
+
+# ---- escapes
+
+
+def test_escapes_are_those_of_c():
+    assert unquote_po(r'"a\tb\\ \"c\" \303\274 \x41"') == 'a\tb\\ "c" ü A'
+    for text in (r'"\ud800"', r'"\N{DASH}"', r'"\d"', '"a" "b"', '"a", "b"', r'"\303"', '"\\"'):
+        assert unquote_po(text) is None
+
+
+@pytest.mark.usefixtures("users_view")
+def test_plural_translations_without_a_plural_are_reported(tmp_path):
+    (tmp_path / "a.po").write_text('msgid "a"\nmsgstr[0] "x"\nmsgstr[1] "y"\n')
+    with pytest.raises(FileError, match=r"got msgstr\[n\] without msgid_plural, .* in line 2; try"):
+        PoCatalog(tmp_path / "a.po")
+    errors = [row.error for row in read_po(tmp_path / "a.po")]
+    assert errors[:2] == ["msgstr[n] without msgid_plural, or the reverse"] * 2

@@ -16,7 +16,17 @@ from regard.errors import RegardError
 
 TRAINING = ("/explore/claims.run", "/explore/time.compare")  # train a model, whatever is sent
 RUNS = ("phrases", "glyphs", "morse")
-EXAMPLES: dict[str, Any] = {"model": "phrases", "texts": ["3 days"], "to": ["de"], "text": "3 days"}
+EXAMPLES: dict[str, Any] = {"texts": ["3 days"], "text": "3 days", "problem": "three-tokens"}
+EXAMPLES |= {
+    "claim": "A1",
+    "prompt": "import ",
+    "max_new_tokens": 4,
+    "max_tokens": 4,
+    "site": "decoder.0.cross",
+}
+EXAMPLES |= {"other_site": "decoder.0.cross", "answers": '{"Q": [[1]]}', "start": 0, "stop": 1}
+MODELS = {"image": "glyphs", "classify": "glyphs", "sound": "morse", "transcribe": "morse"}
+MODELS |= {"generate": "text", "completions": "text"}
 FILES = {"/classify": lambda: seeds.picture("png"), "/transcribe": lambda: seeds.sound("wav")}
 SOCKET = "/transcribe/stream"
 
@@ -40,8 +50,9 @@ def client() -> Any:
     model = rg.models.LanguageModel(rg.models.language_tiny(vocab=tokenizer.vocab)).eval()
     served = {name: rg.load(name, device="cpu") for name in RUNS}
     served["text"] = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
-    app: Any = create_app(served, explorer=Explorer(Catalog(["phrases"], device="cpu")))
+    app: Any = create_app(served, explorer=Explorer(Catalog(list(RUNS), device="cpu")))
     options: Any = {"base_url": "http://127.0.0.1", "headers": {"X-Regard": "1"}}
+    options["headers"]["Content-Type"] = "application/json"
     return TestClient(app, **options).__enter__()
 
 
@@ -123,9 +134,19 @@ def _describe() -> list[Any]:
             schema = content.get("application/json", {}).get("schema")
             definitions = described.get("components", {}).get("schemas", {})
             body = None if schema is None else _example(schema, definitions)
-            query = [x["name"] for x in operation.get("parameters", []) if x["in"] == "query"]
+            if isinstance(body, dict) and "model" in _names(schema or {}, definitions):
+                body["model"] = next((MODELS[x] for x in MODELS if x in path), "phrases")
+            given = [x for x in operation.get("parameters", []) if x["in"] == "query"]
+            query = [x["name"] for x in given if x.get("required")]
             found.append((method.upper(), path, body, query))
     return sorted(found, key=lambda x: x[:2])
+
+
+def _names(schema: dict[str, Any], definitions: dict[str, Any]) -> set[str]:
+    """Names of the properties of an object."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    return set(schema.get("properties", {}))
 
 
 def _example(schema: dict[str, Any], definitions: dict[str, Any], name: str = "") -> Any:
@@ -133,6 +154,8 @@ def _example(schema: dict[str, Any], definitions: dict[str, Any], name: str = ""
     definitions = definitions | schema.get("$defs", {})
     if name in EXAMPLES:
         return EXAMPLES[name]
+    if name == "to":
+        return ["de"] if "array" in str(schema) else "de"
     if "default" in schema and schema["default"] is not None:
         return schema["default"]
     if "$ref" in schema:
@@ -144,12 +167,16 @@ def _example(schema: dict[str, Any], definitions: dict[str, Any], name: str = ""
         return schema.get("const", schema.get("enum", [None])[0])
     match schema.get("type"):
         case "object":
-            properties = schema.get("properties", {})
-            return {key: _example(x, definitions, key) for key, x in properties.items()}
+            needed = {*schema.get("required", ()), *EXAMPLES, "to"}
+            return {
+                key: _example(x, definitions, key)
+                for key, x in schema.get("properties", {}).items()
+                if key in needed or x.get("default") is not None
+            }
         case "array":
             return [_example(schema.get("items", {}), definitions)]
         case "integer" | "number":
-            return schema.get("minimum", 1)
+            return int(schema.get("minimum", 1))
         case "boolean":
             return False
         case _:

@@ -64,30 +64,34 @@ class Counts:
 
 
 def fuzz(target: Target, seconds: float, seed: int, refusals: Errors) -> Counts:
-    """Run mutated seeds of a target until the time is over."""
-    seeds, counts, end = target.seeds(), Counts(), time.monotonic() + seconds
-    checks = _run(target, seeds[:1], lambda n: seeds[n], 0, end + STALLED_SECONDS, refusals)
-    for n, (files, outcome) in enumerate(zip(seeds, checks, strict=False)):
-        if outcome != ACCEPTED and (target.needs_good_seeds or outcome != REFUSED):
-            counts.failures[f"seed {n} is not accepted: {outcome}"] = files
-    checks.close()
-    number, end = 0, time.monotonic() + seconds
+    """Run the seeds of a target, and then mutations of them until the time is over."""
+    seeds, counts, number = target.seeds(), Counts(), 0
+    good = {ACCEPTED} if target.needs_good_seeds else {ACCEPTED, REFUSED}
+    end = time.monotonic() + 10 * STALLED_SECONDS
 
     def make(number: int) -> Files:
+        if number < len(seeds):
+            return seeds[number]
         rng = Random(f"{seed} {target.name} {number}")
         files = mutate(rng.choice(seeds), rng)
         return target.repair(files) if target.repair and rng.random() < 0.7 else files
 
     while time.monotonic() < end:
-        for outcome in _run(target, seeds, make, number, end, refusals):
-            number += 1
-            counts.inputs += 1
-            if outcome in (ACCEPTED, REFUSED):
+        for outcome in _run(target, seeds, make, number, refusals):
+            is_seed, number = number < len(seeds), number + 1
+            if is_seed and outcome not in good:
+                outcome = f"seed {number} is not accepted: {outcome}"
+            if not is_seed:
+                counts.inputs += 1
                 counts.outcomes[outcome] += 1
-            elif outcome not in counts.failures:
+            if outcome not in (ACCEPTED, REFUSED) and outcome not in counts.failures:
                 files, started = make(number - 1), time.monotonic()
-                counts.failures[outcome] = _minimized(target, files, outcome, refusals)
+                is_small = is_seed or outcome.startswith(BROKEN)
+                small = files if is_small else _minimized(target, files, outcome, refusals)
+                counts.failures[outcome] = small
                 end += time.monotonic() - started
+            if number == len(seeds):
+                end = time.monotonic() + seconds
             if time.monotonic() > end or outcome.startswith(BROKEN):
                 break
         if any(outcome.startswith(BROKEN) for outcome in counts.failures):
@@ -108,8 +112,7 @@ def _minimized(target: Target, files: Files, outcome: str, refusals: Errors) -> 
 
 def run_alone(target: Target, files: Files, refusals: Errors) -> str:
     """The outcome of one input in a process of its own."""
-    seeds, end = target.seeds()[:1], time.monotonic() + STALLED_SECONDS
-    return next(iter(_run(target, seeds, lambda _: files, 0, end, refusals)), "died")
+    return next(_run(target, target.seeds()[:1], lambda _: files, 0, refusals), "died")
 
 
 def _run(
@@ -117,7 +120,6 @@ def _run(
     seeds: list[Files],
     make: Callable[[int], Files],
     first: int,
-    end: float,
     refusals: Errors,
 ) -> Generator[str]:
     """The outcomes of inputs from number `first`, of one process; the last one if it dies."""
@@ -127,7 +129,7 @@ def _run(
         code = 1
         try:
             os.close(reading)
-            _serve(target, seeds, make, first, end, refusals, writing)
+            _serve(target, seeds, make, first, refusals, writing)
             code = 0
         except BaseException as error:
             _send(writing, f"{BROKEN}: {error!r} {_place(error)}")
@@ -164,7 +166,6 @@ def _serve(
     seeds: list[Files],
     make: Callable[[int], Files],
     first: int,
-    end: float,
     refusals: Errors,
     out: int,
 ) -> None:
@@ -180,7 +181,7 @@ def _serve(
         for number in range(first, first + INPUTS_PER_PROCESS):
             outcome = _outcome(target, make(number), folder, refusals)
             _send(out, outcome)
-            if time.monotonic() > end or outcome.startswith(("MemoryError", "TooSlow")):
+            if outcome.startswith(("MemoryError", "TooSlow")):
                 break
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -40,7 +40,7 @@ def select_claims(names: Iterable[str]) -> list[Claim]:
         elif key in CLAIMS:
             chosen[key] = CLAIMS[key]
         else:
-            near = suggestion(key, [*CLAIMS, *FAMILIES], cutoff=0.4)
+            near = suggestion(key, [*CLAIMS, *FAMILIES])
             raise ConfigError(
                 f"claim: needs an id such as A1, or a family such as A, got {name}{near}"
             )

@@ -102,7 +102,7 @@ def detect_table(path: str | Path, *, header: bool) -> TableFormat:
     delimiter, rows = max(tables.items(), key=lambda item: _regularity(item[1]))
     if not rows:
         raise FileError(
-            f"{path}: needs lines that end in \\n or \\r\\n, got \\r alone in the first; try mac2unix"
+            f"{path}: needs lines that end in \\n or \\r\\n, got \\r in the first; try mac2unix"
         )
     names = rows[0] if header else map(str, range(1, max(map(len, rows)) + 1))
     return TableFormat(kind, tuple(name.strip() for name in names), delimiter)

@@ -82,7 +82,8 @@ def parse_recipe(text: str, name: str, *, base: Path | None = None) -> Recipe:
     try:
         return Recipe(name=table.get("name", default), **parts)
     except RegardError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        raise_problems(name, [str(error)])
+        raise
 
 
 RECIPE_KEYS = {"name": str, "task": str, "data": dict, "model": dict, "train": dict}

@@ -1,11 +1,11 @@
 """gettext .po catalogs: read as pairs, or filled and otherwise preserved byte for byte."""
 
 import re
-from ast import literal_eval
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from gettext import c2py
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from regard.data.text.parallel_formats import CorpusRow
 from regard.errors import FileError
 from regard.files import iter_lines, open_binary, read_text
 
+MAX_FORMS = 10  # of plurals; msgstr[9] is the last
 BATCH_SIZE = 64  # messages per call of `translate`
 # a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
 _PLACEHOLDER = re.compile(
@@ -20,6 +21,12 @@ _PLACEHOLDER = re.compile(
     r"|%%|\$?\{[^{}]*\}|</?\w[^<>]*>"
 )
 _KEYWORD = re.compile(r"msgctxt|msgid|msgid_plural|msgstr(\[\d\])?")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(rb"\\(?:([abfnrtv\\\"'?])|([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.?))", re.DOTALL)
+_ESCAPED = dict(zip(b"abfnrtv\\\"'?", b"\a\b\f\n\r\t\v\\\"'?", strict=True))
+_PLURAL_FORMS = re.compile(r"(?im)^Plural-Forms:\s*nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;]+)")
+_LANGUAGE = re.compile(r"(?im)^Language:\s*([\w-]+)")
+_UNPAIRED = "msgstr[n] without msgid_plural, or the reverse"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # not splitlines: other line separators are text here
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -31,6 +38,39 @@ def placeholders(text: str) -> Counter[str]:
     ['%d', '</b>', '<b>', '{folder}']
     """
     return Counter(_PLACEHOLDER.findall(text))
+
+
+@dataclass(frozen=True)
+class PluralForms:
+    """The number of plural forms of a language, and which of them is for one thing.
+
+    >>> PluralForms.parse("Plural-Forms: nplurals=3; plural=n==1 ? 0 : n<5 ? 1 : 2;")
+    PluralForms(count=3, singular=0)
+    >>> PluralForms.parse("Language: ar")
+    PluralForms(count=6, singular=1)
+    """
+
+    count: int = 2
+    singular: int = 0
+
+    @classmethod
+    def parse(cls, header: str, language: str = "") -> "PluralForms":
+        """Those of a catalog's header, or of its language by Unicode's CLDR."""
+        from babel.core import UnknownLocaleError
+        from babel.messages.plurals import get_plural
+
+        forms, named = _PLURAL_FORMS.search(header), _LANGUAGE.search(header)
+        try:
+            if forms is None:
+                locale = (named[1] if named else language).replace("-", "_")
+                rule = get_plural(locale)
+                return cls(rule[0], c2py(rule[1])(1))
+            count, singular = int(forms[1]), c2py(forms[2])(1)
+            if 1 <= count <= MAX_FORMS and 0 <= singular < count:
+                return cls(count, singular)
+        except (ValueError, ArithmeticError, UnknownLocaleError):
+            pass
+        return cls()  # as in English
 
 
 @dataclass
@@ -47,6 +87,7 @@ class PoMessage:
     texts: dict[str, str] = field(default_factory=dict)
     start: int = 1  # number of its first line
     errors: list[tuple[int, str]] = field(default_factory=list)  # line number, what is there
+    plurals: PluralForms = PluralForms()
 
     @property
     def is_fuzzy(self) -> bool:
@@ -65,12 +106,16 @@ class PoMessage:
         return bool(self.texts.get("msgid") and self.untranslated())
 
     def untranslated(self) -> dict[str, str]:
-        """Source text per missing translation: the plural for all forms but the first."""
-        plural = self.texts.get("msgid_plural", self.texts.get("msgid", ""))
+        """Source text per missing translation: the plural for all forms but that of one thing."""
+        sources = {"msgstr": self.texts["msgid"]}
+        if (plural := self.texts.get("msgid_plural")) is not None:
+            sources = {f"msgstr[{n}]": plural for n in range(self.plurals.count)}
+            if self.plurals.count > 1:
+                sources[f"msgstr[{self.plurals.singular}]"] = self.texts["msgid"]
         return {
-            name: self.texts["msgid"] if name in ("msgstr", "msgstr[0]") else plural
-            for name in self.translation_keys
-            if self.is_fuzzy or not self.texts[name]
+            name: source
+            for name, source in sources.items()
+            if self.is_fuzzy or not self.texts.get(name)
         }
 
     def fill(self, translations: dict[str, str], newline: str = "\n") -> None:
@@ -81,6 +126,10 @@ class PoMessage:
                 lines.append((kind, line))
             elif not any(kind == written for written, _ in lines):
                 lines += [(kind, new + newline) for new in _quoted(kind, translations[kind])]
+        for name, text in translations.items():  # forms that the template does not have
+            if all(kind != name for kind, _ in lines):
+                last = max(n for n, (kind, _) in enumerate(lines) if kind.startswith("msgstr"))
+                lines[last + 1 : last + 1] = [(name, new + newline) for new in _quoted(name, text)]
         self.lines, self.texts = lines, self.texts | translations
         kinds = [kind for kind, _ in lines]
         if self.is_fuzzy:
@@ -111,7 +160,8 @@ class FillResult(NamedTuple):
 class PoCatalog:
     """The messages of a .po file in order; `str(catalog)` is the file, byte for byte.
 
-    With `data`, its content, `path` is used in error messages only.
+    With `data`, its content, `path` is used in error messages only. `language` decides the plural
+    forms where the header does not.
 
     >>> catalog = PoCatalog("de.po", b'msgid "%s days"\\nmsgstr ""\\n')
     >>> catalog.fill(lambda texts: [text.replace("days", "Tage") for text in texts]).filled
@@ -122,7 +172,7 @@ class PoCatalog:
     msgstr "%s Tage"
     """
 
-    def __init__(self, path: str | Path, data: bytes | None = None):
+    def __init__(self, path: str | Path, data: bytes | None = None, *, language: str = ""):
         self.path = Path(path)
         if data is None:
             with open_binary(path) as opened:
@@ -131,7 +181,10 @@ class PoCatalog:
         self.bom = "\ufeff" if data.startswith(BOM_UTF8) else ""
         self.newline = "\r\n" if "\r\n" in text else "\n"
         self.messages = list(parse_messages(_LINE.findall(text)))
+        headers = (m.texts.get("msgstr", "") for m in self.messages if m.texts.get("msgid") == "")
+        plurals = PluralForms.parse(next(headers, ""), language)
         for message in self.messages:
+            message.plurals = plurals
             if message.texts and ("msgid" not in message.texts or not message.translation_keys):
                 end = message.start + len(message.lines)
                 message.errors.append((end, "a message without msgid or msgstr before it"))
@@ -145,11 +198,13 @@ class PoCatalog:
         self,
         translate: Callable[[list[str]], Sequence[str | None]],
         reject_reason: Callable[[str], str] = lambda text: "",
+        skip_reason: Callable[[str], str] = lambda text: "no complete translation",
     ) -> FillResult:
         """Translate every untranslated message; skips those that would lose a placeholder.
 
-        `translate` gets the texts of 64 messages at a time; None skips one. `reject_reason` says
-        why a text cannot be translated, "" if it can. Leading and trailing white space is kept.
+        `translate` gets the texts of 64 messages at a time; None skips one, and `skip_reason` says
+        why. `reject_reason` says why a text cannot be translated, "" if it can. Leading and
+        trailing white space is kept.
         """
         ready, skipped = [], []
         pending = [message for message in self.messages if message.needs_translation]
@@ -164,18 +219,24 @@ class PoCatalog:
             texts = [text for message in batch for text in message.untranslated().values()]
             translations = iter(translate([text.strip() for text in texts]))
             for message in batch:
-                reason = self._fill(message, translations)
+                reason = self._fill(message, translations, skip_reason)
                 skipped += [f"{_short(message)}: {reason}"] if reason else []
         unchanged = sum(bool(m.texts.get("msgid")) for m in self.messages) - len(pending)
         return FillResult(len(pending) - len(skipped), unchanged, skipped)
 
-    def _fill(self, message: PoMessage, translations: Iterator[str | None]) -> str:
+    def _fill(
+        self,
+        message: PoMessage,
+        translations: Iterator[str | None],
+        skip_reason: Callable[[str], str],
+    ) -> str:
         sources = message.untranslated()
         answers = [next(translations) for _ in sources]
         accepted: dict[str, str] = {}
         for (name, source), text in zip(sources.items(), answers, strict=True):
             if text is None:
-                return "no complete translation"
+                return skip_reason(source.strip())
+            text = _without_brackets(source, text)
             if lost := placeholders(source) - placeholders(text):
                 return f"the translation lost {' '.join(sorted(lost))}"
             if added := placeholders(text) - placeholders(source):
@@ -210,6 +271,8 @@ def parse_messages(lines: Iterable[str]) -> Iterator[PoMessage]:
             if not _KEYWORD.fullmatch(name) or name in message.texts:
                 twice = f"{name} twice" if name in message.texts else found
                 message.errors.append((number, twice))
+            if name.startswith("msgstr") and ("[" in name) != ("msgid_plural" in message.texts):
+                message.errors.append((number, _UNPAIRED))
             message.texts[name] = ""
         if text and not kind:
             part = unquote_po(text) if name else None
@@ -223,12 +286,22 @@ def parse_messages(lines: Iterable[str]) -> Iterator[PoMessage]:
 
 
 def unquote_po(line: str) -> str | None:
-    """Text of a quoted .po line; None if it is not quoted."""
-    if len(line) < 2 or line[0] != '"' or line[-1] != '"':
-        return None
+    """Text of a quoted .po line, whose escapes are those of C; None if it is not one.
+
+    >>> unquote_po('"caf\\\\303\\\\251"'), unquote_po('"a" "b"')
+    ('café', None)
+    """
+    quoted = _QUOTED.fullmatch(line)
+
+    def plain(escape: re.Match[bytes]) -> bytes:
+        name, octal, hexadecimal, _ = escape.groups()
+        if name:
+            return bytes([_ESCAPED[name[0]]])
+        return bytes([int(octal, 8) & 255 if octal else int(hexadecimal, 16)])
+
     try:
-        return str(literal_eval(line))  # C escapes are Python escapes
-    except (SyntaxError, ValueError):
+        return None if quoted is None else _ESCAPE.sub(plain, quoted[1].encode()).decode()
+    except (ValueError, TypeError):  # an unknown escape, or bytes that are not UTF-8
         return None
 
 
@@ -248,8 +321,9 @@ def read_po(path: Path) -> Iterator[CorpusRow]:
         numbers = range(message.start, message.start + len(message.lines))
         bad = {n: undecodable.pop(n) for n in list(undecodable) if n in numbers}
         yield from (CorpusRow(number, error=reason) for number, reason in bad.items())
-        for number, _ in message.errors:
-            yield CorpusRow(number, error="neither a keyword nor a quoted text")
+        for number, found in message.errors:
+            reason = found if found == _UNPAIRED else "neither a keyword nor a quoted text"
+            yield CorpusRow(number, error=reason)
         texts = message.texts
         if bad or not texts.get("msgid"):  # reported by its lines; a comment, or the header
             continue
@@ -259,8 +333,16 @@ def read_po(path: Path) -> Iterator[CorpusRow]:
             yield CorpusRow(line, error="marked fuzzy")
             continue
         yield CorpusRow(line, texts["msgid"], texts.get("msgstr", texts.get("msgstr[0]", "")))
-        if "msgstr[1]" in texts:
+        if "msgstr[1]" in texts and "msgid_plural" in texts:
             yield CorpusRow(line, texts["msgid_plural"], texts["msgstr[1]"])
+
+
+def _without_brackets(source: str, text: str) -> str:
+    """The translation without the brackets that a model puts around placeholders: %s for <%s>."""
+    for mark in placeholders(source):
+        if mark[0] != "<" and f"<{mark}>" not in source:
+            text = text.replace(f"<{mark}>", mark)
+    return text
 
 
 def _quoted(name: str, text: str) -> list[str]:

@@ -42,7 +42,7 @@ class RecurrentCell(nn.Module):
     def __init__(self, dim: int, hidden: int, kind: CellKind = "gru", *, bias: bool = True):
         super().__init__()
         if kind not in CELL_WEIGHTS:
-            hint = suggestion(str(kind), CELL_WEIGHTS, cutoff=0)
+            hint = suggestion(str(kind), CELL_WEIGHTS)
             raise ConfigError(f"kind: needs rnn, gru or lstm, got {kind!r}{hint}")
         for name, size in (("dim", dim), ("hidden", hidden)):
             if size < 1:

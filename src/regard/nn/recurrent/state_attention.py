@@ -29,7 +29,7 @@ class StateAttention(nn.Module):
         super().__init__()
         kinds = ("dot", "scaled_dot", "general", "additive")
         if score not in kinds:
-            hint = suggestion(str(score), kinds, cutoff=0)
+            hint = suggestion(str(score), kinds)
             raise ConfigError(f"score: needs {', '.join(kinds)}, got {score!r}{hint}")
         if "dot" in score and dim != source_dim:
             raise ConfigError(

@@ -320,16 +320,19 @@ class FileJob:
 
     def _fill_catalog(self) -> None:
         assert isinstance(self.answers, TranslationAnswers)
-        answers, file, pipeline = self.answers, self.file, self.answers.pipeline
+        file, pipeline = self.file, self.answers.pipeline
         content = () if isinstance(file, Path) or file is None else (file.read(),)
-        catalog = PoCatalog(file if isinstance(file, Path) else self.name, *content)
+        name = file if isinstance(file, Path) else self.name
+        catalog = PoCatalog(name, *content, language=pipeline.languages[0])
         pending = [message for message in catalog.messages if message.needs_translation]
         total = sum(len(message.untranslated()) for message in pending)
+        unsure = dict[str, str]()  # text: why its translation is left out
 
         def translate(texts: list[str]) -> list[str | None]:
             raw = [text.encode() for text in texts]
             if journal:  # of an interrupted process
-                before, found = journal.popleft()
+                before, found, reasons = journal.popleft()
+                unsure.update(reasons)
                 if before != texts:
                     raise FileError(
                         f"{self.out}: needs the same catalog to be continued, got another; "
@@ -337,31 +340,53 @@ class FileJob:
                     )
             else:
                 best = [by_language[0][0] for by_language in pipeline.translate(texts)]
-                for text, one in zip(texts, best, strict=True):
-                    if pipeline.is_unsure(one):
-                        name = f"{shorten(text, 60)!r} ({pipeline.languages[0]})"
-                        self._warn(answers.warning(name, one))
-                found = [x.text if x.ended and x.text else None for x in best]
-                out.journal([texts, found])
+                reasons = {
+                    text: f"confidence {one.confidence:.2f} is below {pipeline.threshold:.2f}"
+                    for text, one in zip(texts, best, strict=True)
+                    if pipeline.is_unsure(one)
+                }
+                unsure.update(reasons)
+                found = [
+                    x.text if x.ended and x.text and text not in reasons else None
+                    for text, x in zip(texts, best, strict=True)
+                ]
+                self.report.warnings += len(reasons)
+                out.journal([texts, found, reasons])
             self._count(raw, lambda amount: advance(len(texts)))
             out.commit(self._state())
             return found
 
         with self._output() as out, self.reporter.progress(self.verb, total) as advance:
-            journal = deque(parse_json(line) for line in out.read().splitlines())
+            journal = self._read_journal(out.read())
             if journal:
                 self.report.warnings = out.state["report"]["warnings"]
-                self.before = sum(len(texts) for texts, _ in journal)
+                self.before = sum(len(texts) for texts, *_ in journal)
                 self.reporter.message(f"{self.out}: continued after {self.before} inputs")
-            result = catalog.fill(translate, pipeline.refusal)
+            result = catalog.fill(
+                translate,
+                pipeline.refusal,
+                lambda text: unsure.get(text, "no complete translation"),
+            )
             self.final_text = str(catalog)
         for reason in result.skipped:
             self.report.problems += 1
             self.reporter.message(f"skipped: {reason}")
+        low = f", {len(unsure)} of them with low confidence" if unsure else ""
         self.reporter.message(
             f"filled {result.filled} (marked fuzzy), kept {result.unchanged}, "
-            f"skipped {len(result.skipped)}"
+            f"skipped {len(result.skipped)}{low}"
         )
+
+    def _read_journal(self, text: str) -> deque[tuple[list[str], list[str | None], dict[str, str]]]:
+        """Texts, translations and reasons of batches that an interrupted process finished."""
+        try:
+            records = [parse_json(line) for line in text.splitlines()]
+            return deque((texts, found, dict(reasons)) for texts, found, reasons in records)
+        except (ValueError, TypeError) as error:
+            raise FileError(
+                f"{self.out}.partial: needs translations of a catalog, got a damaged file; "
+                "try deleting it"
+            ) from error
 
 
 class _StreamOutput:

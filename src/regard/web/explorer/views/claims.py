@@ -142,7 +142,7 @@ def _matches(claim: Claim, request: ClaimsRequest) -> bool:
 
 def _find(name: str) -> Claim:
     if name.upper() not in CLAIMS:
-        near = suggestion(name.upper(), CLAIMS, cutoff=0.4)
+        near = suggestion(name.upper(), CLAIMS)
         raise ConfigError(f"claim: needs an id such as A1, got {name!r}{near}")
     return CLAIMS[name.upper()]
 
