@@ -141,7 +141,7 @@ def test_a_file_gets_a_few_warnings_and_their_count(doubtful, tmp_path):
     (tmp_path / "a.po").write_text('msgid "ein Haus"\nmsgstr ""\n')
     done = regard("translate", doubtful, "--to", "en", str(tmp_path / "a.po"))
     assert done.exit_code == 1
-    assert "warning: 'ein Haus' (en): confidence" in done.stderr
+    assert "skipped: 'ein Haus': confidence 0." in done.stderr
     assert "#, fuzzy" in done.stdout
 
 
