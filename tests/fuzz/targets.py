@@ -22,7 +22,7 @@ from regard.data.text.parallel_formats import read_mo, read_tmx
 from regard.data.text.po_catalog import read_po
 from regard.files import PartialFile, iter_lines, read_text
 from regard.runs.contents import load_tokenizer, read_recipe, read_result
-from regard.runs.text_model import load_hub_text_model
+from regard.runs.hub_model import load_hub_text_model
 from regard.tasks.proposals.kinds import propose
 from regard.tasks.recipe_file import parse_recipe, read_recipe_file, recipe_to_toml
 from regard.train.checkpoint.store import load_last_valid

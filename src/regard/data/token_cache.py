@@ -137,7 +137,7 @@ def write_token_cache(
     """
     folder = make_folder(folder)
     (folder / CACHE_FILE).unlink(missing_ok=True)  # the old data is about to be overwritten
-    dtype = DTYPES[vocab > 1 << 16]
+    dtype = "uint16" if vocab <= 1 << 16 else "uint32"
     size, counts = 0, dict[str, int]()
     with ExitStack() as stack:
         fields: dict[str, tuple[BinaryIO, array, BinaryIO, array]] = {}
