@@ -4,6 +4,7 @@ import json
 import zlib
 
 import pytest
+from fuzz import seeds
 from fuzz.targets import TARGETS
 
 from regard.errors import RegardError
@@ -17,6 +18,19 @@ def cache(offsets: list[int] | None = None, **header: object) -> dict[str, bytes
     ends = b"".join(n.to_bytes(8, "little", signed=True) for n in offsets or [0, 2])
     content = json.dumps(CACHE | header).encode()
     return {"cache.json": content, "x.offsets": ends, "x.tokens": b"\0\0\1\0"}
+
+
+def run(**changes: object) -> dict[str, bytes]:
+    """A run whose recipe is changed, beside one that is not."""
+    (files,) = seeds.run_folders()
+    recipe = json.loads(files["two/recipe.json"])
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        holder = recipe
+        for key in parents:
+            holder = holder[key]
+        holder[name] = value
+    return files | {"one/recipe.json": json.dumps(recipe).encode()}
 
 
 def packed_idx() -> bytes:
@@ -49,6 +63,13 @@ FOUND = [
     ("token cache", cache(fields={"../x": 2}), "needs a token cache, got ValueError"),
     ("claims cache", {"a.json": DEEP}, ""),
     ("metrics", {"metrics.jsonl": b'{"step": ' + b"9" * 400 + b', "seconds": 1}\n'}, ""),
+    ("run folder", run(recipe=[]), "recipe.json: needs a recipe, got a damaged one, recipe: needs"),
+    ("run folder", run(recipe__data=3), "recipe.json: needs a recipe, got a damaged one, "),
+    ("run folder", run(recipe__model=3), "recipe.json: needs a recipe, .* the model 3"),
+    ("run folder", run(recipe__name=3), "recipe.name: needs a text, got 3"),
+    ("run folder", run(recipe__train__steps="x"), "train.steps: needs an integer, got 'x'"),
+    ("run folder", run(recipe__train__betas=[1]), "train.betas: needs a list of numbers, got "),
+    ("run folder", run(version=2), "recipe.json: needs version 1, got 2"),
     ("checkpoint", {"step-00000001/state.json": b"true"}, ""),
     ("partial file", {"out.txt.partial": b"", "out.txt.partial.json": b'{"job": 1}'}, "damaged"),
     (

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,10 @@ def read_recipe(folder: str | Path) -> Recipe:
         content = parse_json(file.read_text(encoding="utf-8"))
         if content["version"] != VERSION:
             raise FileError(f"{file}: needs version {VERSION}, got {content['version']}")
-        return config_from_json(Recipe, content["recipe"], "recipe", recipe_config_types())
+        recipe = config_from_json(Recipe, content["recipe"], "recipe", recipe_config_types())
+        if not is_dataclass(recipe.model):
+            raise ValueError(f"the model {recipe.model!r:.40}")
+        return recipe
     except UnknownKind as error:
         kind = str(error).rpartition(" got ")[2]
         hint = "importing the file that registers it, in Python or by regard --import FILE"

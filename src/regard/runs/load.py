@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regard import models
-from regard.errors import ConfigError, FileError, suggestion
+from regard.errors import ConfigError, FileError, RegardError, suggestion
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs.contents import (
     RECIPE_FILE,
@@ -177,7 +177,7 @@ def list_runs(folder: str | Path) -> list[dict[str, Any]]:
         try:
             rows.append(_row(run))
             settings[run.name] = dict(iter_settings(read_recipe(run)))
-        except FileError as error:  # a damaged run does not hide the others
+        except RegardError as error:  # a damaged run does not hide the others
             rows.append({"run": run.name, "state": str(error)})
     names = {name for values in settings.values() for name in values}
     differ = sorted(n for n in names if len({repr(s.get(n)) for s in settings.values()}) > 1)

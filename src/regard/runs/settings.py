@@ -6,7 +6,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regard.errors import ConfigError, suggestion
-from regard.tasks.recipe_file import describe_type
+from regard.tasks.recipe_file import convert, describe_type, is_setting
 
 C = TypeVar("C")
 
@@ -92,7 +92,7 @@ def config_from_json(
         values[name] = _value(value, hints[name], f"{label}.{name}", kinds or {})
     try:
         return kind(**values)
-    except TypeError as error:
+    except (TypeError, AttributeError, ArithmeticError) as error:
         raise ConfigError(f"{label}: needs every setting, got {error}") from error
 
 
@@ -107,7 +107,12 @@ def _value(value: Any, hint: Any, what: str, kinds: Mapping[str, type]) -> Any:
             error = ConfigError if annotated else UnknownKind
             raise error(f"{what}: needs one of {', '.join(known)}, got {value.get('kind')!r}")
         return config_from_json(kind, value, what, kinds)
-    return tuple(value) if isinstance(value, list) else value
+    if not is_setting(hint):
+        return tuple(value) if isinstance(value, list) else value
+    try:
+        return convert(value, hint)
+    except ValueError:
+        raise ConfigError(f"{what}: needs {describe_type(hint)}, got {value!r:.60}") from None
 
 
 def _find(config: Any, name: str) -> str:

@@ -244,6 +244,16 @@ def _convert_tuple(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(convert(item, kind) for item, kind in zip(value, kinds, strict=True))
 
 
+def is_setting(hint: Any) -> bool:
+    """Whether a type is one that recipe files can hold: a number, text, choice, or tuple of them.
+
+    >>> is_setting(tuple[float, float] | None), is_setting(Any)
+    (True, False)
+    """
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return all(k in (*SIMPLE, NoneType) or get_origin(k) in (Literal, tuple) for k in kinds)
+
+
 def describe_type(hint: Any) -> str:
     """A type as error messages name it.
 
