@@ -24,6 +24,9 @@ def make(name: str, **changes):
     return getattr(transformers, name)(config).eval()
 
 
+VECTOR = torch.linspace(-3.0, 3.0, 16)
+
+
 def llama():
     return make("LlamaForCausalLM", num_key_value_heads=2)
 
@@ -244,3 +247,44 @@ def test_bad_edits_are_refused(call, message):
 
 def test_model_without_blocks_has_its_output_only():
     assert activation_names(nn.Linear(2, 2)) == ["logits"]
+
+
+@pytest.mark.parametrize("at", [1, 3, 5])
+def test_positions_are_those_of_the_generated_sequence(at):
+    """A step of a generation has one row: position 0 of it is the next of the sequence."""
+    model, edit = llama(), rg.edit.add_to_activation("decoder.1.residual_out", VECTOR, positions=at)
+    options = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    with rg.what_if(model, edit), rg.look(model, "", activations="*.residual_out") as sight:
+        text = model.generate(IDS[:1, :3], **options)
+    assert [x.shape[1] for x in sight.activations.calls("decoder.1.residual_out")] == [3, 1, 1, 1]
+    with rg.what_if(model, edit), torch.no_grad():
+        whole = model(text).logits[:, 2:-1]
+    assert torch.equal(whole.argmax(-1), text[:, 3:])
+    changed = torch.cat(sight.activations.calls("decoder.1.residual_out"), 1)
+    with rg.look(model, "", activations="*.residual_out") as plain, torch.no_grad():
+        model(text)
+    moved = (changed - plain.activations["decoder.1.residual_out"][:, :6]).abs().amax(-1)[0] > 1e-3
+    assert moved.tolist() == [i == at for i in range(6)]
+
+
+def test_positions_of_a_generation_of_regard_and_those_never_reached():
+    model = rg.models.LanguageModel(rg.models.language_small(vocab=40, layers=2, dim=32)).eval()
+    edit = rg.edit.add_to_activation("decoder.1.residual_out", VECTOR.repeat(2), positions=4)
+    stepper, name = rg.decode.make_stepper(model), "decoder.1.residual_out"
+    both = []
+    for edits in ((), (edit,)):
+        with (
+            torch.no_grad(),
+            rg.what_if(model, *edits),
+            rg.look(model, "*", activations=name) as sight,
+        ):
+            state = stepper.start(IDS[:1, :3])
+            for token in (IDS[:1, 2], IDS[:1, 3], IDS[:1, 4], IDS[1:, 0]):
+                _, state = stepper.step(token, state)
+        both.append(torch.cat(sight.activations.calls(name), 1))
+    moved = (both[1] - both[0]).abs().amax(-1)[0] > 1e-3
+    assert moved.tolist() == [i == 4 for i in range(6)]
+    edit = rg.edit.zero_activation("*.mlp.out", positions=9)
+    message = "positions: needs less than 5, .* got 9"
+    with pytest.raises(ShapeError, match=message), rg.what_if(model, edit):
+        model(IDS)

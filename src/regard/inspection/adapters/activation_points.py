@@ -128,10 +128,10 @@ def find_activations(
     ['decoder.embedding', 'decoder.0.residual_in', 'decoder.0.self.in', 'decoder.0.self.heads']
     """
     modules = dict(model.named_modules()) if modules is None else modules
-    stacks = [stack for stack in find_stacks(modules) if find_projections(stack.blocks[0])["self"]]
+    stacks = find_named_stacks(modules)
     points: list[ActivationPoint] = []
     embeddings = _token_embeddings(model, modules)
-    for name, stack in zip(_stack_names(model, stacks), stacks, strict=True):
+    for name, stack in stacks:
         if (path := _embedding_of(stack.path, embeddings, len(stacks))) is not None:
             points.append(ActivationPoint(f"{name}.embedding", path, modules[path], "out"))
         known: dict[tuple, list[ActivationPoint]] = {}  # blocks of one stack are mostly alike
@@ -168,6 +168,32 @@ def activation_names(model: nn.Module) -> list[str]:
     return list(find_activations(model))
 
 
+def paths_of_activations(points: Mapping[str, ActivationPoint]) -> dict[str, str]:
+    """Names of activations by the path of the module whose output they are, or by path and word.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
+    >>> paths = paths_of_activations(find_activations(model))
+    >>> paths["decoder.blocks.1"], paths["decoder.blocks.1.feed_forward.hidden"]
+    ('decoder.1.residual_out', 'decoder.1.mlp.hidden')
+    """
+    paths: dict[str, str] = {}
+    for name, point in points.items():
+        part, _, word = name.rpartition(".")
+        around = points.get(f"{part}.in", points.get(f"{part}.residual_in", point)).path
+        names = [f"{around}.{word}"] if part and around else []
+        if point.side == "out":
+            names += [point.path, around]
+        for path in names:
+            if path and path not in points:
+                paths.setdefault(path, name)
+    return paths
+
+
+def name_of_part(points: Mapping[str, ActivationPoint], name: str) -> str:
+    """The name of a part, "decoder.3.mlp", from that or from the path of its module."""
+    return paths_of_activations(points).get(f"{name}.out", name).removesuffix(".out")
+
+
 def match_activations(
     points: Mapping[str, ActivationPoint], globs: str | Sequence[str], argument: str
 ) -> list[ActivationPoint]:
@@ -175,14 +201,17 @@ def match_activations(
     matched: set[str] = set()
     for glob in globs if isinstance(globs, list | tuple) else [globs]:
         names = fnmatch.filter(points, glob) if isinstance(glob, str) else []
+        if not names:
+            paths = paths_of_activations(points)
+            names = [paths[x] for x in fnmatch.filter(paths, glob)] if isinstance(glob, str) else []
         matched.update(names)
         if not names:
             from difflib import get_close_matches
 
-            close = get_close_matches(str(glob), points, 1, 0) or ["*"]
+            close = get_close_matches(str(glob), [*points, *paths_of_activations(points)], 1, 0)
             raise LookError(
                 f"{argument}: needs a glob over the names of activations, got {glob!r}; "
-                f"try {close[0]!r}, or one of regard.inspection.activation_names(model)"
+                f"try {(close or ['*'])[0]!r}, or one of regard.inspection.activation_names(model)"
             )
     return [point for name, point in points.items() if name in matched]
 
@@ -258,11 +287,13 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
     yield point("residual_out", "", "out")
 
 
-def _stack_names(model: nn.Module, stacks: list[BlockStack]) -> list[str]:
-    """Encoder or decoder; the path where two stacks would have the same name."""
-    names = [_stack_name(model, stack) for stack in stacks]
+def find_named_stacks(modules: Mapping[str, nn.Module]) -> list[tuple[str, BlockStack]]:
+    """The stacks of Transformer blocks by name: encoder or decoder, their path if two are one."""
+    stacks = [stack for stack in find_stacks(modules) if find_projections(stack.blocks[0])["self"]]
+    names = [_stack_name(modules[""], stack) for stack in stacks]
     paths = [stack.path.rpartition(".")[0] or stack.path for stack in stacks]
-    return [p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True)]
+    unique = (p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True))
+    return list(zip(unique, stacks, strict=True))
 
 
 def _stack_name(model: nn.Module, stack: BlockStack) -> str:

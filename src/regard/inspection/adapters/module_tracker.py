@@ -32,6 +32,11 @@ class Caller:
     kind: Literal["self", "cross"] = "self"
     module: nn.Module | None = None
     call: int = 0
+    alias: str = ""  # as activations are named, "decoder.3.self"; empty outside a stack of blocks
+
+    def matches(self, glob: str) -> bool:
+        """Whether a glob matches the name, the path or the alias."""
+        return matches(glob, self.name, self.path, self.alias)
 
 
 # Path of a running module, the module (with DataParallel a replica), and whether it attends to
@@ -73,6 +78,21 @@ class ModuleTracker:
         """A unique name per path."""
         return _names(self.modules)
 
+    @cached_property
+    def _stacks(self) -> dict[str, str]:
+        """Names of the stacks of blocks by their paths."""
+        from regard.inspection.adapters.activation_points import find_named_stacks  # imports this
+
+        return {stack.path: name for name, stack in find_named_stacks(self.modules)}
+
+    def _alias(self, path: str, kind: str) -> str:
+        for stack, name in self._stacks.items():
+            prefix = f"{stack}." if stack else ""
+            block = path.removeprefix(prefix).partition(".")[0]
+            if path.startswith(prefix) and block.isdigit():
+                return f"{name}.{block}.{kind}"
+        return ""
+
     @property
     def caller(self) -> Caller:
         """The innermost running module; the model itself when none runs."""
@@ -83,7 +103,7 @@ class ModuleTracker:
             return known
         guess = crosses is None and is_cross_attention(path, type(module).__name__)
         kind = "cross" if crosses or guess else "self"
-        caller = Caller(self.names[path], path, kind, module)
+        caller = Caller(self.names[path], path, kind, module, alias=self._alias(path, kind))
         self._callers[path, crosses] = caller
         return caller
 

@@ -68,7 +68,9 @@ class HeadSearch:
         return [(*head, round(mean, 4)) for head, mean in order[:count]]
 
     def of(self, site: str, head: int) -> list[HeadExample]:
-        """The examples of one head."""
+        """The examples of one head; a negative one counts from the last."""
+        count = sum(name == site for name, _ in self.means)
+        head = head + count if head < 0 else head
         if (site, head) not in self.means:
             raise LookError(f"site, head: needs a head that was searched, got {site!r}, {head}")
         return [x for x in self.examples if (x.site, x.head) == (site, head)]

@@ -12,7 +12,7 @@ from regard.inspection.adapters.model_calls import Scalar, check_scalar
 from regard.inspection.adapters.module_tracker import Caller, check_glob, matches
 from regard.inspection.edits.base import Indices
 from regard.inspection.record.look import patched
-from regard.inspection.record.sight import Sight
+from regard.inspection.record.sight import Sight, nearest_name
 from regard.inspection.sites.site import Site
 from regard.ops.attend.tiled import row_bands
 from regard.ops.grid import slice_axis
@@ -54,7 +54,7 @@ def run_with_gradient(
         nonlocal matched
         out, lse = proceed(call)
         caller = tracker.caller
-        if matches(at, caller.name, caller.path):
+        if caller.matches(at):
             matched, out = True, replace_output(call, (out, lse), caller)
         return out, lse
 
@@ -124,12 +124,16 @@ def select_sites(sight: Sight | Sequence[Site], at: str) -> list[Site]:
     if not is_list or not all(isinstance(site, Site) for site in sites):
         raise LookError(f"sight: needs a Sight or a list of sites, got {sight!r}; try rg.look")
     check_glob("at", at)
-    selected = [site for site in sites if matches(at, site.name, site.path)]
+    aliases = sight.aliases if isinstance(sight, Sight) else {}
+    selected = [
+        site for site in sites if matches(at, site.name, site.path, aliases.get(site.name, ""))
+    ]
     if not selected:
         names = ", ".join(dict.fromkeys(site.name for site in sites)) or "nothing"
-        raise LookError(f"at: needs a site of {names}, got {at!r}; try '*'")
+        close = nearest_name(at, {site.name: aliases.get(site.name, "") for site in sites}) or "*"
+        raise LookError(f"at: needs a site of {names}, got {at!r}; try {close!r} or '*'")
     others = [*sight.unmatched, *sight.skipped] if isinstance(sight, Sight) else []
-    if missing := [name for name in others if matches(at, name)]:
+    if missing := [name for name in others if matches(at, name, aliases.get(name, ""))]:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise LookError(
             f"sight: needs every attention of the stack, got none of "

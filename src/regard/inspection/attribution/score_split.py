@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError
-from regard.inspection.adapters.activation_points import find_activations
+from regard.inspection.adapters.activation_points import find_activations, name_of_part
 from regard.inspection.adapters.block_layout import is_norm
 from regard.inspection.adapters.block_stacks import first_tensor
 from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
@@ -98,7 +98,7 @@ def split_score(
     Args:
         model: A model with pre-norm blocks, ours or of transformers, in eval mode.
         inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
-        at: The attention, such as "decoder.3.self".
+        at: The attention, such as "decoder.3.self", or its path in the model.
         head: Head whose score is split.
         query: Position of the query.
         key: Position of the key.
@@ -111,6 +111,7 @@ def split_score(
         ...
     regard.errors.LookError: at: needs a self-attention from 0 to 1, got 'decoder.7.self'
     """
+    at = name_of_part(find_activations(model), at)
     stack, _, rest = at.removesuffix(".self").rpartition(".")
     with attention_inputs(model, at) as inputs_seen:
         stream = record_stream(model, inputs, stack=stack or None, at="*")

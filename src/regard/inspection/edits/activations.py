@@ -1,6 +1,6 @@
 """Edits of named activations: zero, mean, set, add and scale."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +10,12 @@ from regard.errors import ShapeError
 from regard.inspection.adapters.module_tracker import check_glob
 from regard.inspection.edits.base import (
     Indices,
+    as_optional_heads,
     as_optional_indices,
     check_finite,
     format_call,
     index_mask,
+    resolve_heads,
 )
 from regard.inspection.edits.registry import Range, register_edit
 
@@ -22,11 +24,14 @@ from regard.inspection.edits.registry import Range, register_edit
 class ActivationEdit:
     """One change to every activation whose name matches the glob `name`.
 
-    `positions` are along time, `heads` of a `.heads` activation, `units` along the last axis; None
-    stands for all. Where they meet, the activation is replaced by `change(x)`.
+    `positions` are along time, counted from the start of a generated sequence with its prompt;
+    `heads` of a `.heads` activation, `units` along the last axis; None stands for all. Where they
+    meet, the activation is replaced by `change(x)`, of any shape that broadcasts to that of x.
 
     >>> rg.edit.zero_activation("decoder.0.mlp.out", positions=3)
     zero_activation('decoder.0.mlp.out', positions=3)
+    >>> rg.edit.ActivationEdit("*.mlp.out", "clip", lambda x: x.clamp(max=1.0))
+    clip
     """
 
     name: str
@@ -39,21 +44,26 @@ class ActivationEdit:
     def __post_init__(self) -> None:
         check_glob("name", self.name)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """The edited activation: (batch, time, dim), or (batch, time, head, value)."""
+    def __call__(self, x: Tensor, first: int = 0) -> Tensor:
+        """The edited activation: (batch, time, dim), or (batch, time, head, value).
+
+        `first` is the position of its first token, 0 but for the steps of a generation.
+        """
         edited = torch.ones((), dtype=torch.bool, device=x.device)
-        axes = [("positions", self.positions, 1), ("units", self.units, x.ndim - 1)]
+        axes: list[tuple[str, Sequence[int] | None, int]] = [("units", self.units, x.ndim - 1)]
+        if self.positions is not None:
+            axes.append(("positions", [p - first for p in self.positions if p >= first], 1))
         if self.heads is not None:
             if x.ndim != 4:
                 raise ShapeError(
                     f"heads: needs an activation by head, got {self.name!r} of shape "
                     f"{tuple(x.shape)}; try one that ends in .heads"
                 )
-            axes.append(("heads", self.heads, 2))
+            axes.append(("heads", resolve_heads(self.heads, x.shape[2]), 2))
         for name, indices, axis in axes:
             if indices is None:
                 continue
-            if max(indices) >= x.shape[axis]:
+            if name == "units" and max(indices) >= x.shape[axis]:  # positions may come later
                 raise ShapeError(f"{name}: needs less than {x.shape[axis]}, got {max(indices)}")
             mask = index_mask(indices, x.shape[axis], x)
             edited = edited & mask.view(*(-1 if a == axis else 1 for a in range(x.ndim)))
@@ -233,5 +243,6 @@ def _edit(
     change: Callable[[Tensor], Tensor],
     given: dict[str, Indices | None],
 ) -> ActivationEdit:
-    indices = {key: as_optional_indices(key, value) for key, value in given.items()}
+    indices = {key: as_optional_indices(key, given[key]) for key in given if key != "heads"}
+    indices["heads"] = as_optional_heads(given["heads"])
     return ActivationEdit(name, format_call(function, name, *shown, **given), change, **indices)

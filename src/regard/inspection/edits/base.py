@@ -12,7 +12,7 @@ from regard.inspection.adapters.module_tracker import Caller, check_glob
 from regard.ops.attend.tiled import row_bands
 from regard.ops.biases import Bias
 from regard.ops.grid import Grid, slice_axis
-from regard.ops.indices import as_ints
+from regard.ops.indices import as_ints, resolve_index
 from regard.ops.influence.leave_one_out import attend_without
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.masks import Mask
@@ -61,6 +61,19 @@ def as_indices(name: str, indices: Indices) -> tuple[int, ...]:
 def as_optional_indices(name: str, indices: Indices | None) -> tuple[int, ...] | None:
     """As `as_indices`; None stands for all and stays None."""
     return None if indices is None else as_indices(name, indices)
+
+
+def as_heads(heads: Indices) -> tuple[int, ...]:
+    """One or several heads as a tuple; negative ones count from the last."""
+    numbers = tuple(as_ints("heads", heads))
+    if not numbers:
+        raise ShapeError(f"heads: needs one or more, got {heads}")
+    return numbers
+
+
+def as_optional_heads(heads: Indices | None) -> tuple[int, ...] | None:
+    """As `as_heads`; None stands for all and stays None."""
+    return None if heads is None else as_heads(heads)
 
 
 def check_finite(name: str, value: float, minimum: float = -torch.inf) -> None:
@@ -227,12 +240,15 @@ def where_rows(
     return torch.where(edited, new.to(old.dtype), old)
 
 
+def resolve_heads(heads: Sequence[int] | None, count: int) -> list[int] | None:
+    """Heads counted from 0; None stands for all."""
+    return None if heads is None else [resolve_index("heads", head, count) for head in heads]
+
+
 def head_mask(heads: Sequence[int] | None, call: AttentionCall) -> Tensor:
     """Bool mask over the heads; all by default."""
     count = call.q.shape[-3] if call.q.ndim > 2 else 1
-    if heads is not None and max(heads) >= count:
-        raise ShapeError(f"heads: needs less than {count}, got {max(heads)}")
-    return index_mask(heads, count, call.q)
+    return index_mask(resolve_heads(heads, count), count, call.q)
 
 
 def head_mask_column(heads: Sequence[int] | None, call: AttentionCall) -> Tensor:

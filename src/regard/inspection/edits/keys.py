@@ -13,6 +13,7 @@ from regard.inspection.edits.base import (
     Indices,
     KeyDropMask,
     as_indices,
+    as_optional_heads,
     as_optional_indices,
     check_finite,
     edit_rows,
@@ -56,7 +57,7 @@ def drop_key(
     tensor([2., 3.])
     """
     dropped = as_indices("keys", keys)
-    chosen = as_optional_indices("heads", heads)
+    chosen = as_optional_heads(heads)
     positions = as_optional_indices("queries", queries)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
@@ -91,7 +92,7 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
     tensor([[0.5000]])
     """
     scaled = as_indices("keys", keys)
-    chosen = as_optional_indices("heads", heads)
+    chosen = as_optional_heads(heads)
     check_finite("alpha", alpha)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
@@ -166,7 +167,7 @@ def _add_noise(
     name: str, sigma: float, rows: Sequence[int] | None, heads: Indices | None, seed: int
 ) -> EditFunction:
     """Noise on the keys or queries at some positions."""
-    chosen = as_optional_indices("heads", heads)
+    chosen = as_optional_heads(heads)
     check_finite("sigma", sigma, 0)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:

@@ -9,6 +9,7 @@ from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import (
     Edit,
     Indices,
+    as_optional_heads,
     as_optional_indices,
     edit_rows,
     format_call,
@@ -51,7 +52,7 @@ def patch(
     ...     rg.attend(q, k, v)[0]
     tensor([[5.]])
     """
-    chosen = as_optional_indices("heads", heads)
+    chosen = as_optional_heads(heads)
     rows = as_optional_indices("positions", positions)
     if not isinstance(source, Sight | Site):
         raise LookError(

@@ -12,8 +12,8 @@ from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import (
     Edit,
     Indices,
-    as_indices,
-    as_optional_indices,
+    as_heads,
+    as_optional_heads,
     attend_without_keys,
     check_finite,
     format_call,
@@ -44,7 +44,7 @@ def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> E
     ...     rg.attend(q, k, v)[0]
     tensor([[0.8000]])
     """
-    chosen = as_optional_indices("heads", heads)
+    chosen = as_optional_heads(heads)
     check_finite("factor", factor, 0)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
@@ -85,7 +85,7 @@ def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
-    chosen = as_optional_indices("heads", heads)
+    chosen = as_optional_heads(heads)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         edited = head_mask(chosen, call)
@@ -130,7 +130,7 @@ def replace_window(
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
-    chosen = as_optional_indices("heads", heads)
+    chosen = as_optional_heads(heads)
     if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.ndim < 2:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ShapeError(
@@ -227,7 +227,7 @@ def _edit_output(
     site: str, heads: Indices, description: str, change: Callable[[Tensor, Tensor], Tensor]
 ) -> Edit:
     """An edit of the output; `change` gets it with a mask of the heads."""
-    chosen = as_indices("heads", heads)
+    chosen = as_heads(heads)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         mask = head_mask_column(chosen, call)

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -16,11 +15,13 @@ from torch import Tensor, nn
 from regard.errors import ConfigError, LookError, ShapeError
 from regard.inspection.adapters.activation_points import find_activations, match_activations
 from regard.inspection.adapters.model_calls import get_logits, run_model
-from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_model, matches
+from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_model
+from regard.inspection.adapters.sequence_position import tracked_position
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.comparison import Comparison
 from regard.inspection.record.look import patched
+from regard.inspection.record.sight import nearest_name
 from regard.ops.intercept import (
     AttentionCall,
     AttentionResult,
@@ -46,6 +47,8 @@ class EditLog:
         self.edits = tuple(edits)
         self.applied_calls: list[Counter[str]] = [Counter() for _ in edits]
         self.names: list[str] = []  # of every attention that ran
+        self.aliases: dict[str, str] = {}  # by name
+        self.lengths: Counter[str] = Counter()  # positions that activations had, by glob
         self.max_keys = 0  # largest number of keys of an edited call
         self.other_uses: dict[str, list[str]] = {}  # of the weights of edited calls, by name
 
@@ -90,6 +93,11 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
                 raise LookError(
                     f"name: needs an activation that was computed inside what_if, got {edit.name!r}"
                 )
+            if edit.positions and max(edit.positions) >= (length := log.lengths[edit.name]):
+                raise ShapeError(
+                    f"positions: needs less than {length}, the number of positions, got "
+                    f"{max(edit.positions)}"
+                )
             continue
         again = next((name for name in counts if log.other_uses[name]), None)
         if again is not None:
@@ -98,9 +106,9 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
                 f"which {log.other_uses[again][0]} uses again; try an edit of an activation"
             )
         if not counts:
-            close = get_close_matches(edit.site, names, 1, 0)
+            close = nearest_name(edit.site, log.aliases)
             raise LookError(
-                f"site: needs an attention that ran, got {edit.site!r}; try {close[0]!r} or '*'"
+                f"site: needs an attention that ran, got {edit.site!r}; try {close!r} or '*'"
             )
         if edit.last_key >= log.max_keys:
             raise ShapeError(
@@ -113,14 +121,20 @@ def _edited_activations(model: nn.Module, log: EditLog, editor: "_Editor") -> It
     edits = [(i, edit) for i, edit in enumerate(log.edits) if isinstance(edit, ActivationEdit)]
     points = find_activations(model) if edits else {}
 
-    def apply(i: int, edit: ActivationEdit, name: str, x: Tensor) -> Tensor | None:
-        if not reaches(editor, model):
-            return None
-        with editor.lock:
-            log.applied_calls[i][name] += 1
-        return edit(x)
-
     with ExitStack() as hooks:
+        placed = any(edit.positions is not None for _, edit in edits)
+        first = hooks.enter_context(tracked_position(model)) if placed else int  # 0
+
+        def apply(i: int, edit: ActivationEdit, name: str, x: Tensor) -> Tensor | None:
+            if not reaches(editor, model):
+                return None
+            start = first()
+            with editor.lock:
+                log.applied_calls[i][name] += 1
+                if edit.positions is not None:
+                    log.lengths[edit.name] = max(log.lengths[edit.name], start + x.shape[1])
+            return edit(x, start)
+
         # each goes before the hooks that exist, recording ones included: the last edit first
         for i, edit in reversed(edits):
             for point in match_activations(points, edit.name, "name"):
@@ -180,8 +194,9 @@ class _Editor:
             caller = replace(caller, call=self.calls[key])
             self.calls[key] += 1
             log.names.append(caller.name)
+            log.aliases[caller.name] = caller.alias
             for edit, counts in reversed([*zip(log.edits, log.applied_calls, strict=True)]):
-                if isinstance(edit, Edit) and matches(edit.site, caller.name, caller.path):
+                if isinstance(edit, Edit) and caller.matches(edit.site):
                     counts[caller.name] += 1
                     log.max_keys = max(log.max_keys, call.k.shape[-2])
                     log.other_uses[caller.name] = call.other_uses

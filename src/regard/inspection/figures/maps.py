@@ -154,7 +154,7 @@ def draw_alignment(
     axes = figure.axes[0]
     for colour, width in (("white", 3), ("black", 1)):  # visible on light and dark cells
         axes.scatter(*points, s=40, facecolors="none", edgecolors=colour, linewidths=width)
-    axes.set_title(f"{site.name}, {_describe_head(head)}", fontsize=10)
+    axes.set_title(f"{site.name}, {_describe_head(site, head)}", fontsize=10)
     return save_figure(figure, path)
 
 
@@ -208,13 +208,13 @@ def draw_overlay(
     weights = show_matrix(right, w, size, alpha=alpha.numpy(), aspect="equal")
     left.set_title("image", fontsize=9)
     token = "class token" if query == 0 else f"token {query}"
-    right.set_title(f"attention of {token}\n{site.name}, {_describe_head(head)}", fontsize=9)
+    right.set_title(f"attention of {token}\n{site.name}, {_describe_head(site, head)}", fontsize=9)
     figure.colorbar(weights, ax=right, label="weight per patch", shrink=0.8)
     return save_figure(figure, path)
 
 
-def _describe_head(head: int | None) -> str:
-    return "mean of heads" if head is None else f"head {head}"
+def _describe_head(site: Site, head: int | None) -> str:
+    return "mean of heads" if head is None else f"head {resolve_index('head', head, site.heads)}"
 
 
 def _draw_matrix(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from regard.errors import LookError
-from regard.inspection.adapters.activation_points import find_activations
+from regard.inspection.adapters.activation_points import find_activations, name_of_part
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.edits.activations import ActivationEdit, set_activation
 from regard.inspection.edits.base import Edit
@@ -75,7 +75,7 @@ def path(
     True
     """
     points = find_activations(model)
-    name = sender if isinstance(sender, str) else sender[0]
+    name = name_of_part(points, sender if isinstance(sender, str) else sender[0])
     parts = [n for n in points if n.endswith((".heads", ".mlp.out"))]
     sent = f"{name}.out" if isinstance(sender, str) else f"{name}.heads"
     if sent not in points:
@@ -118,15 +118,16 @@ def _receiver(model: nn.Module, receiver: Receiver, points: Any) -> tuple[str, s
     """The activation to put in, or the glob of the attention whose component is put in."""
     if receiver == "logits":
         return "logits", None
+    name = name_of_part(points, receiver if isinstance(receiver, str) else receiver[0])
     if isinstance(receiver, str):
-        if f"{receiver}.in" not in points:
+        if f"{name}.in" not in points:
             raise LookError(
                 "receiver: needs 'logits', an MLP such as 'decoder.1.mlp', or (attention, head, "
                 f"'keys'), got {receiver!r}"
             )
-        return f"{receiver}.in", None
-    if f"{receiver[0]}.in" not in points or receiver[2] not in ("queries", "keys", "values"):
+        return f"{name}.in", None
+    if f"{name}.in" not in points or receiver[2] not in ("queries", "keys", "values"):
         raise LookError(
             f"receiver: needs (attention, head, 'queries', 'keys' or 'values'), got {receiver!r}"
         )
-    return "", f"{glob.escape(points[f'{receiver[0]}.in'].path)}*"
+    return "", f"{glob.escape(points[f'{name}.in'].path)}*"

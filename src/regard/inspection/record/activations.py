@@ -29,6 +29,7 @@ class Activations(Mapping[str, Tensor]):
 
     def __init__(self) -> None:
         self._calls: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self.aliases: dict[str, str] = {}  # names by path, "model.layers.3.mlp" for its output
 
     def append(self, name: str, x: Tensor) -> None:
         """Add one call of an activation."""
@@ -47,8 +48,10 @@ class Activations(Mapping[str, Tensor]):
             ...
         regard.errors.LookError: name: needs a recorded activation, got 'mlp'; try activations='*'
         """
+        name = self.aliases.get(name, name)
         if name not in self._calls:
-            close = get_close_matches(str(name), self._calls, 1, 0) or ["activations='*'"]
+            known = [*self._calls, *(x for x, n in self.aliases.items() if n in self._calls)]
+            close = get_close_matches(str(name), known, 1, 0) or ["activations='*'"]
             raise LookError(f"name: needs a recorded activation, got {name!r}; try {close[0]}")
         return self._calls[name]
 
@@ -67,7 +70,7 @@ class Activations(Mapping[str, Tensor]):
 
     def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
         """An activation, or the default if it was not recorded."""
-        return self[name] if name in self._calls else default
+        return self[name] if name in self else default  # noqa: SIM401, Mapping.get wants KeyError
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._calls)
@@ -76,7 +79,7 @@ class Activations(Mapping[str, Tensor]):
         return len(self._calls)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._calls
+        return isinstance(name, str) and self.aliases.get(name, name) in self._calls
 
     def __repr__(self) -> str:
         lines = (f"  {name}: {tuple(x[0].shape)}" for name, x in self._calls.items())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, FileError
-from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob, matches
+from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob
 from regard.inspection.record.look import patched
 from regard.ops.grid import to_4d
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
@@ -139,7 +139,7 @@ class _StepMonitor:
         out, lse = proceed(call)
         if torch.is_grad_enabled():
             caller = self.tracker.caller
-            if matches(self.at, caller.name, caller.path):
+            if caller.matches(self.at):
                 self._add_call(caller.name, call, lse)
                 if out.requires_grad:
                     out.register_hook(lambda grad: self._add_gradient(caller.name, grad))

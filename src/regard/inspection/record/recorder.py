@@ -19,10 +19,11 @@ from regard.errors import LookError
 from regard.inspection.adapters.activation_points import (
     find_activations,
     match_activations,
+    paths_of_activations,
 )
-from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
+from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob
 from regard.inspection.adapters.snapshot import Mark, is_unchanged, mark, memory_address, snapshot
-from regard.inspection.record.sight import Sight, format_skipped
+from regard.inspection.record.sight import Sight, format_skipped, nearest_name
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
 from regard.inspection.sites.site import Site
 from regard.inspection.sites.term_tensors import map_tensors
@@ -98,9 +99,10 @@ class Recorder:
         caller = self.tracker.caller
         wanted = self._wanted.get(caller.path)
         if wanted is None and not self._is_closed:
-            wanted = matches(self.options.at, caller.name, caller.path)
+            wanted = caller.matches(self.options.at)
             with self._lock:
                 self.site_names[caller.path], self._wanted[caller.path] = caller.name, wanted
+                self.sight.aliases[caller.name] = caller.alias
         return bool(wanted)
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
@@ -190,6 +192,7 @@ class Recorder:
                 self.bytes_left -= size
                 self.sight.activations.append(name, self._store(name, x))
 
+        self.sight.activations.aliases.update(paths_of_activations(points))
         return [
             handle
             for point in match_activations(points, globs, "activations")
@@ -252,8 +255,10 @@ class Recorder:
             return
         if self.site_names and not self.calls:
             names = ", ".join(list(dict.fromkeys(self.site_names.values()))[:8])
+            close = nearest_name(self.options.at, self.sight.aliases)
             raise LookError(
-                f"at: needs a glob that matches one of {names} …, got {self.options.at!r}"
+                f"at: needs a glob that matches one of {names} …, got {self.options.at!r}; "
+                f"try {close!r}"
             )
         if not self.tracker.called_modules:
             raise LookError(

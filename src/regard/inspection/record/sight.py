@@ -35,6 +35,7 @@ class Sight:
         self.sites: list[Site] = [] if sites is None else sites
         self.skipped: dict[str, str] = {} if skipped is None else skipped
         self.unmatched: list[str] = [] if unmatched is None else unmatched  # not matched by at=
+        self.aliases: dict[str, str] = {}  # of every attention that ran: decoder.3.self, by name
         self.activations = Activations()  # by name, those that look(activations=…) recorded
 
     @property
@@ -50,7 +51,11 @@ class Sight:
         2
         """
         known = self.sites if isinstance(name, str) else []
-        calls = [site for site in known if name in (site.name, site.path)]
+        calls = [
+            site
+            for site in known
+            if name and name in (site.name, site.path, self.aliases.get(site.name))
+        ]
         if not calls:
             raise LookError(f"name: needs one of the sites, got {name!r}{self._hint(name)}")
         return calls
@@ -90,7 +95,7 @@ class Sight:
         partial = bool(self.unmatched or self.skipped)
         sites = label_sites(self.sites, *parse_tokens(tokens), partial=partial)
         labelled = Sight(sites, dict(self.skipped), list(self.unmatched))
-        labelled.activations = self.activations
+        labelled.activations, labelled.aliases = self.activations, self.aliases
         return labelled
 
     def save(self, path: str | Path) -> Path:
@@ -157,10 +162,21 @@ class Sight:
         return "".join((f"<p>{len(self)} attentions</p>", html_table(columns, rows), *skipped))
 
     def _hint(self, name: str) -> str:
-        if isinstance(name, str) and name in self.skipped:
-            return f", which was skipped: {self.skipped[name]}"
-        close = get_close_matches(str(name), self.names, 1, 0)
-        return f"; try {close[0]!r}" if close else ", and none was recorded"
+        skipped = self.skipped | {self.aliases.get(x, x): why for x, why in self.skipped.items()}
+        if isinstance(name, str) and name in skipped:
+            return f", which was skipped: {skipped[name]}"
+        close = nearest_name(name, {x: self.aliases.get(x, "") for x in self.names})
+        return f"; try {close!r}" if close else ", and none was recorded"
+
+
+def nearest_name(name: object, aliases: Mapping[str, str]) -> str | None:
+    """The nearest among names and their aliases; None if there are none.
+
+    >>> nearest_name("decoder.1.slef", {"model.layers.1.self_attn": "decoder.1.self"})
+    'decoder.1.self'
+    """
+    known = [x for x in (*aliases, *aliases.values()) if x]
+    return next(iter(get_close_matches(str(name), known, 1, 0)), None)
 
 
 def format_skipped(skipped: Mapping[str, str], names: int = 3) -> list[str]:

@@ -37,6 +37,7 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
     tensors = packer.tensors()
     header: dict[str, Any] = {"sight": sites, "activations": activations, "version": VERSION}
     header |= {"skipped": sight.skipped, "unmatched": sight.unmatched}
+    header |= {"aliases": sight.aliases, "activation_aliases": sight.activations.aliases}
     header["checksum"] = _checksum(header, tensors)
     file = _file(path)
     try:
@@ -62,6 +63,8 @@ def load_sight(path: str | Path) -> Sight:
     try:
         sites = [_decode_site(entry, tensors) for entry in header["sight"]]
         sight = Sight(sites, dict(header["skipped"]), list(header["unmatched"]))
+        sight.aliases.update(header.get("aliases", {}))  # not in older files
+        sight.activations.aliases.update(header.get("activation_aliases", {}))
         for name, refs in header.get("activations", {}).items():
             for ref in refs:
                 sight.activations.append(name, TensorPacker.get(ref, tensors))
