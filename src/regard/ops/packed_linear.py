@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ONEDNN_ROWS = (3, 5, 6, 7)  # row counts for which oneDNN is faster than MKL on an Intel CPU
+MIN_ONEDNN_SIZE = 64  # rows and columns from which its longer call pays
 
 LinearFunction = Callable[[Tensor], Tensor]
 
@@ -59,6 +60,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if fits and mkl_is_slow() and not torch.is_autocast_enabled("cpu"):
         return _OneDNNLinear.apply(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def batched_product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """a bᵀ into `out`, matrix by matrix, by the faster library; no gradient.
+
+    >>> batched_product(torch.ones(2, 1, 3), torch.ones(2, 1, 3), torch.empty(2, 1, 1)).tolist()
+    [[[3.0]], [[3.0]]]
+    """
+    is_large = min(a.shape[-2], b.shape[-2]) >= MIN_ONEDNN_SIZE
+    if not (is_large and a.dtype == torch.float32 and a.device.type == "cpu" and mkl_is_slow()):
+        return torch.matmul(a, b.mT, out=out)
+    matrices = (x.reshape(-1, *x.shape[-2:]) for x in (a, b, out))
+    for x, y, product in zip(*matrices, strict=True):
+        product.copy_(_onednn(x, y))
+    return out
 
 
 @cache

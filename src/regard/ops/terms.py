@@ -13,6 +13,7 @@ from regard.ops import biases, masks
 from regard.ops.biases import Bias
 from regard.ops.grid import Grid, slice_axis
 from regard.ops.masks import Mask
+from regard.ops.packed_linear import batched_product
 
 LOG2E = 1.4426950408889634  # on a CPU exp2 of a large negative number is 40 times faster than exp
 LOWEST_SCORE = -1e30  # stands for -inf where 0 · log 0 must be 0
@@ -80,7 +81,7 @@ class Terms:
         grid = self.grid(q, k, rows, keys)
         q, k = upcast(slice_axis(q, -2, grid.rows)), upcast(slice_axis(k, -2, grid.keys))
         if self.score is None:
-            scores = _grouped_dot(q * self.scale, k, buffer)
+            scores = grouped_dot(q * self.scale, k, buffer)
         else:
             scores = self.score(q, repeat_kv(k, q))
         if self.softcap is not None:
@@ -177,7 +178,8 @@ def _group(q: Tensor, k: Tensor) -> int:
     return q.shape[-3] // k.shape[-3]
 
 
-def _grouped_dot(q: Tensor, k: Tensor, buffer: Tensor | None) -> Tensor:
+def grouped_dot(q: Tensor, k: Tensor, buffer: Tensor | None) -> Tensor:
+    """q kᵀ, in `buffer` if there is one; k may have fewer heads (grouped-query attention)."""
     if q.shape[:-2] == k.shape[:-2]:
         return _dot(q, k, buffer)
     # all queries of a group in one matrix
@@ -189,7 +191,7 @@ def _dot(q: Tensor, k: Tensor, buffer: Tensor | None) -> Tensor:
     if buffer is None or buffer.dtype != q.dtype:
         return q @ k.mT
     shape = torch.Size((*q.shape[:-1], k.shape[-2]))
-    return torch.matmul(q, k.mT, out=buffer[: shape.numel()].view(shape))
+    return batched_product(q, k, buffer[: shape.numel()].view(shape))
 
 
 def _check_shapes(q: Tensor, k: Tensor, score: ScoreFunction | None) -> None:

@@ -6,7 +6,8 @@ from torch.testing import assert_close
 
 from regard import ops
 from regard.errors import ShapeError
-from regard.ops import attend, influence, influence_window, masks, tiling
+from regard.ops import attend, influence, influence_window, masks, packed_linear, tiling
+from regard.ops.influence.effect import RowBand
 
 TERMS = {
     "plain": lambda b, h, q, k: {},
@@ -125,3 +126,27 @@ def test_bad_input_raises_with_its_numbers(change, message):
     out, lse = attend(q, k, v)
     with pytest.raises(ShapeError, match=message):
         influence(**({"q": q, "k": k, "v": v, "out": out, "lse": lse} | change))
+
+
+@pytest.mark.parametrize("mask", [None, ops.Causal() & ops.Local(90)], ids=repr)
+@pytest.mark.parametrize("slow", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_diffuse_tiles_take_the_fast_path_and_agree(mask, slow, dtype, monkeypatch):
+    monkeypatch.setattr(packed_linear, "mkl_is_slow", lambda: slow)
+    monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(1, 65, 70))
+    q, v = 0.3 * torch.randn(2, 4, 200, 8, dtype=dtype), torch.randn(2, 2, 200, 5, dtype=dtype)
+    k = torch.randn(2, 2, 200, 8, dtype=dtype)
+    out, lse = ops.attend(q, k, v, mask=mask)
+    tiles, effects = [], RowBand.effects
+    monkeypatch.setattr(RowBand, "effects", lambda *x: tiles.append(x[1]) or effects(*x))
+    got = ops.influence(q, k, v, out, lse, mask=mask, backend="tiled")
+    # the first rows of a causal map see few keys
+    assert len(tiles) == 0 if mask is None else len(tiles) <= 2
+    exact = [x.double() for x in (q, k, v)]
+    want = ops.influence(*exact, *ops.attend(*exact, mask=mask), mask=mask, backend="reference")
+    for name in ("strongest", "effect_on_query", "effect_of_key"):
+        torch.testing.assert_close(
+            getattr(got, name).double(), getattr(want, name), rtol=1e-4, atol=1e-5
+        )
+    if dtype == torch.float64:
+        assert torch.equal(got.strongest_key, want.strongest_key)

@@ -7,17 +7,24 @@ import torch
 from torch import Tensor
 
 from regard.ops.influence.effect import AttentionRecord, Effect, Influence, RowBand
+from regard.ops.influence.fast_path import FastPath
+from regard.ops.survey.peak_search import first_argmax
 from regard.ops.terms import upcast
 from regard.ops.tiling import iter_tiles
 
 
 def influence(record: AttentionRecord, effect: Effect, alpha: float) -> Influence:
     """Stream over the visible tiles."""
-    return add_tiles(record, effect, alpha, iter_tiles(record.q, record.k, record.terms))
+    fast = FastPath(record) if effect == "remove" else None
+    return add_tiles(record, effect, alpha, iter_tiles(record.q, record.k, record.terms), fast)
 
 
 def add_tiles(
-    record: AttentionRecord, effect: Effect, alpha: float, tiles: Iterable[tuple[range, range]]
+    record: AttentionRecord,
+    effect: Effect,
+    alpha: float,
+    tiles: Iterable[tuple[range, range]],
+    fast: FastPath | None = None,
 ) -> Influence:
     """The totals of these tiles, ordered by rows, and of the dominant keys in them."""
     like = upcast(record.lse)
@@ -27,12 +34,19 @@ def add_tiles(
     for rows, row_tiles in groupby(tiles, key=lambda tile: tile[0]):
         band, at = RowBand(record, rows), slice(rows.start, rows.stop)
         best = strongest[..., at], strongest_key[..., at]
+        if fast:
+            fast.begin(band)
         for _, keys in row_tiles:
-            e = band.effects(keys, effect, alpha)
+            e = fast.effects(keys) if fast else None
+            e = band.effects(keys, effect, alpha) if e is None else e
             on_query[..., at] += e.sum(-1)
             of_key[..., keys.start : keys.stop] += e.sum(-2)
-            value, index = e.to(like.dtype).max(-1)
-            _update_strongest(*best, value, index + keys.start)
+            # the index is slow: only in rows with a new maximum; of equal ones the first key stays
+            value = e.amax(-1).to(like.dtype)
+            is_new = value > best[0]
+            if is_new.any():
+                best[1][is_new] = first_argmax(e[is_new]) + keys.start
+            torch.maximum(value, best[0], out=best[0])
         if (e := band.dominant_effects(effect)) is not None:
             e = e.to(like.dtype)
             on_query[..., at] += e
