@@ -83,11 +83,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def library_errors(problem: str) -> Iterator[None]:
     """Report whatever a library raises on the values of a damaged folder as one line.
 
-    >>> with library_errors("folder: cannot be loaded"):
+    >>> with library_errors("folder: needs a model"):
     ...     {"a": 1}["b"]
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: folder: cannot be loaded, 'b'
+    regard.errors.FileError: folder: needs a model, got 'b'
     """
     try:
         yield
@@ -98,4 +98,4 @@ def library_errors(problem: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         line = " ".join(str(error).split()) or type(error).__name__
-        raise FileError(f"{problem}, {line:.200}") from error
+        raise FileError(f"{problem}, got {line:.200}") from error

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from regard.data.text.normalizers import UNSPACED, check_normalizers, normalize_text
 from regard.data.text.tokenizer_file import read_tokenizer, write_tokenizer
-from regard.errors import ConfigError, FileError, suggestion
+from regard.errors import ConfigError, FileError, RegardError, library_errors, suggestion
 
 SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<start>", "eos": "<end>", "unk": "<unknown>"}
 
@@ -165,14 +165,14 @@ class Tokenizer(ABC):
         if not isinstance(kind, str) or kind not in Tokenizer.registry:
             known = ", ".join(sorted(Tokenizer.registry))
             raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r:.40}")
-        try:
-            tokenizer = Tokenizer.registry[kind]._from(body["state"], languages)
-            tokenizer.normalizers = check_normalizers(body.get("normalizers", []))
+        try:  # a foreign state can raise anything
+            with library_errors(f"{file}: needs the state of {kind}"):
+                tokenizer = Tokenizer.registry[kind]._from(body["state"], languages)
+                tokenizer.normalizers = check_normalizers(body.get("normalizers", []))
             return tokenizer
-        except FileError as error:  # of an imported file
-            raise FileError(f"{file}: {str(error).removeprefix('model: ')}") from error
-        except Exception as error:  # a foreign state can raise anything
-            raise FileError(f"{file}: needs the state of {kind}, got {error}") from error
+        except RegardError as error:
+            text = str(error).removeprefix("model: ")
+            raise FileError(text if str(file) in text else f"{file}: {text}") from error
 
     @abstractmethod
     def _token(self, index: int) -> str:
