@@ -208,7 +208,8 @@ def _write_recipe(
     tokenizer = tokenizer or recipe.data.tokenizer(recipe.train.seed)
     if tokenizer is not None:
         tokenizer.save(folder)
-    write_stamps(stamp_data(recipe.data), folder)
+    if stamps := stamp_data(recipe.data):
+        write_stamps(stamps, folder)
     write_text(folder / RECIPE_TOML, recipe_to_toml(recipe) if text is None else text)
     _write_settings(recipe, folder)  # last: a folder with a recipe has all that resuming needs
 

@@ -10,6 +10,7 @@ import regard as rg
 from regard.errors import RegardError
 from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS
 from regard.runs.hub_model import load_hub_text_model
+from regard.tasks import TaggingTask
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import find_query, unpack
@@ -79,6 +80,33 @@ def test_the_summary_has_the_tokens_output_and_predictions_of_the_reading(explor
     rows = [[list(pair) for pair in row] for row in phrase.predictions.rows]
     assert answer["predictions"]["rows"] == rows
     assert answer["predictions"]["kind"] == "next token"
+
+
+def test_what_a_task_with_its_apply_returns_is_shown(explorer, tmp_path, monkeypatch):
+    tokenizer = rg.data.ByteTokenizer()
+    config = rg.models.classifier_tiny(vocab=tokenizer.vocab, classes=2, pooling="none")
+    data = TaggingTask(train="gone.conll", names=("O", "B-A"), word_split="edges")
+    train = rg.train.TrainConfig(steps=1)
+    recipe = rg.tasks.Recipe(name="tags", data=data, model=config, train=train)
+    folder = tmp_path / "tags"
+    folder.mkdir()
+    tokenizer.save(folder)
+    rg.models.save(rg.models.Classifier(config), folder)
+    content = {"version": 1, "recipe": rg.runs.config_to_json(recipe)}
+    (folder / "recipe.json").write_text(json.dumps(content))
+    own = Explorer(Catalog([folder], device="cpu"))
+    request = {"model": "tags", "text": "in Oslo, twice"}
+    (tagged,) = rg.load(folder, device="cpu").tag([request["text"]])
+    assert own.answer("text", request)["applied"] == str(tagged)
+
+    def fail(self, run, inputs):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(TaggingTask, "apply", fail)
+    answer = own.answer("text", request | {"head": 1})
+    assert answer["applied"] == "KeyError: 'lost'"
+    assert answer["heads"]
+    assert explorer.answer("text", PHRASE)["applied"] is None
 
 
 def test_the_heads_are_those_of_sight_heads_with_the_separators_of_the_tokenizer(explorer, phrase):

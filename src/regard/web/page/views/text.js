@@ -78,6 +78,7 @@ function Output({ answer, params }) {
   const where = !perToken ? "" : token === undefined ? ` after position ${at}` : ` after “${showToken(token)}”`;
   return html`<div class="columns text-out"><section class="panel" aria-label="Tokens">
       ${answer.output !== null && html`<output class="big" dir="auto" aria-label="Output">${answer.output}</output>`}
+      ${answer.applied !== null && html`<output class="big" dir="auto" aria-label="Result">${answer.applied}</output>`}
       ${isPair && html`<h2>Read</h2><${Tokens} tokens=${last.key_tokens} label="Tokens read" onSelect=${remove} />
         <p class="faint">Click one to see what removing it changes.</p>`}
       <h2>${isPair ? "Written" : "Tokens"} <span class="faint">${last?.queries ?? 0}</span></h2>

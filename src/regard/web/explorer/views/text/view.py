@@ -13,6 +13,7 @@ from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS
 from regard.inspection.heads.measures import HEAD_STATISTICS
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.ops import Survey
+from regard.runs.apply.any_task import has_own_apply
 from regard.runs.text_model import Reading
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Rows, TextRequest, finite, pack, query
@@ -65,6 +66,7 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
     ]
     answer = {
         "output": reading.target,
+        "applied": _apply(explorer, request),
         "predictions": _predictions(reading),
         "sites": [_describe(*pair) for pair in zip(sites, maps, sizes, strict=True)],
         "heads": [_as_dict(*pair) for pair in zip(rows, words, strict=True)],
@@ -115,6 +117,19 @@ def _describe(site: Site, maps: torch.Tensor, size: tuple[int, int]) -> dict[str
         "is_exact": size == (site.queries, site.keys),
         "maps": pack(maps),
     }
+
+
+def _apply(explorer: Explorer, request: TextViewRequest) -> str | None:
+    """What the task of a run returns for the text, such as its tags; a custom task may raise."""
+    if explorer.catalog.entry(request.model).kind != "run":
+        return None
+    run = explorer.catalog.run(request.model)
+    if run.recipe is None or not has_own_apply(run):
+        return None
+    try:
+        return run.data.format_output(run.apply([request.text])[0])
+    except Exception as error:  # of the user's code: the maps are shown all the same
+        return f"{type(error).__name__}: {error}"
 
 
 def _predictions(reading: Reading) -> dict[str, Any] | None:
