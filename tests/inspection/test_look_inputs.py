@@ -71,7 +71,10 @@ def test_rollout_of_a_partial_sight_names_the_missing_sites(model, tmp_path):
         rg.inspection.attention_rollout(part, 0, "*.1.*").own.shape
         == rg.inspection.attention_rollout(part.sites, 0).own.shape
     )
-    with rg.look(model, max_bytes=20000) as full:
+    with (
+        pytest.warns(UserWarning, match="attentions missing"),
+        rg.look(model, max_bytes=20000) as full,
+    ):
         model(IDS)
     assert full.skipped
     with pytest.raises(LookError, match="got none of decoder.1.self"):

@@ -115,11 +115,25 @@ def test_a_glob_chooses_sites():
     assert sight.names == ["decoder.0.cross", "decoder.1.cross"]
 
 
-def test_beyond_the_budget_sites_are_named_not_kept():
+def test_beyond_the_budget_sites_are_named_and_counted_where_one_looks(tmp_path):
     model = translator().eval()
     one = 5 * 2 * 6 * 64 * 4  # q, k, v, out and at most as much for lse and lengths
-    with rg.look(model, max_bytes=2 * one) as sight:
+    note = "4 of 6 attentions missing or incomplete: over max_bytes=30720"
+    with (
+        pytest.warns(UserWarning, match=note),
+        rg.look(model, max_bytes=2 * one) as sight,
+    ):
         model(IDS, IDS)
+    heads = sight.heads()
+    assert heads.note.startswith(note)
+    assert note in repr(heads)
+    assert note in heads._repr_html_()
+    drawn = (rg.draw.heads(sight), rg.draw.head_types(heads), rg.draw.token(sight, 0))
+    both = rg.inspection.compare_sights(sight, sight)
+    for figure in (*drawn, rg.draw.comparison(both, count=1)):
+        assert note in figure.get_supxlabel().replace("\n", " ")
+    assert note in repr(both)
+    assert note in rg.inspection.write_comparison(both, tmp_path / "both.html").read_text()
     assert sight.names == ["encoder.0.self", "encoder.1.self"]
     assert list(sight.skipped) == [
         f"decoder.{i}.{kind}" for i in (0, 1) for kind in ("self", "cross")

@@ -302,12 +302,16 @@ def test_a_block_shows_the_far_weight_of_a_head(tmp_path):
 
 def test_a_translator_with_cross_attention_and_refused_sites(tmp_path):
     model = Translator(translator_tiny(vocab=30)).eval()
-    with look(model, max_bytes=40_000) as sight:
+    with (
+        pytest.warns(UserWarning, match="attentions missing"),
+        look(model, max_bytes=40_000) as sight,
+    ):
         model(torch.randint(30, (1, 30)), torch.randint(30, (1, 12)))
     assert sight.skipped
     page = Page(write_report(sight, tmp_path / "report.html"))
     assert len(page.data) == len(sight)
     assert all(name in page.text for name in sight.skipped)
+    assert f"{len(sight.skipped)} of 6 attentions missing" in page.text
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -33,8 +34,10 @@ def new_figure(width: float, height: float) -> "Figure":
     return figure
 
 
-def save_figure(figure: "Figure", path: str | Path | None) -> "Figure":
-    """Write the figure if a path is given, in the format of its suffix."""
+def save_figure(figure: "Figure", path: str | Path | None, note: str = "") -> "Figure":
+    """Write the figure if a path is given, in the format of its suffix; a note goes below it."""
+    if note:
+        figure.supxlabel(escape_mathtext("\n".join(wrap(note, 60))), fontsize=7)
     if path is None:
         return figure
     path = Path(path)

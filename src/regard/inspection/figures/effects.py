@@ -113,4 +113,4 @@ def draw_comparison(
         axes.set_title(
             escape_mathtext(shorten_label(" ".join(title.split()), int(12 * side))), fontsize=9
         )
-    return save_figure(figure, path)
+    return save_figure(figure, path, comparison.missing)

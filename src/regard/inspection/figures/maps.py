@@ -21,6 +21,7 @@ from regard.inspection.figures.canvas import (
     save_figure,
     show_matrix,
 )
+from regard.inspection.record.sight import missing_note
 from regard.inspection.sites.labels import (
     as_site_list,
     key_labels,
@@ -124,7 +125,7 @@ def draw_token(
     axes.set_title(escape_mathtext(f"attention of {label}"), fontsize=10)
     cell = "" if pool == 1 else f", mean of {pool} keys"
     figure.colorbar(image, ax=axes, label=f"weight{cell}", shrink=0.8)
-    return save_figure(figure, path)
+    return save_figure(figure, path, missing_note(sites))
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from regard.inspection.figures.canvas import (
     show_matrix,
 )
 from regard.inspection.heads.head_table import HeadTable
+from regard.inspection.record.sight import missing_note
 from regard.inspection.sites.labels import as_site_list, key_labels, query_labels, shorten_label
 from regard.inspection.sites.site import Site
 
@@ -78,7 +79,7 @@ def draw_heads(
         "\neach map relative to its largest weight",
         fontsize=8,
     )
-    return save_figure(figure, path)
+    return save_figure(figure, path, missing_note(sites))
 
 
 def _thumbnails(site: Site, batch: int) -> Tensor:
@@ -147,7 +148,7 @@ def draw_head_types(heads: HeadTable, *, path: str | Path | None = None) -> "Fig
         axes.text(*middle, row.type, ha="center", va="center", fontsize=6, bbox=box)
     axes.set(xlim=(0, columns), ylim=(len(sites), 0), xlabel="head")
     _label_cells(axes, columns, [name for name, _ in sites], 1, 0.5)
-    return save_figure(figure, path)
+    return save_figure(figure, path, heads.note)
 
 
 def draw_head_scores(

@@ -36,6 +36,7 @@ class HeadTable:
 
     rows: list[HeadRow]
     columns: Mapping[str, str] = field(default_factory=lambda: TABLE_COLUMNS)  # printed
+    note: str = ""  # what is missing, printed too
 
     @property
     def types(self) -> dict[str, int]:
@@ -94,13 +95,14 @@ class HeadTable:
         for row in self.rows:
             numbers = "".join(_format_number(row.number(name)) for name in self.columns)
             lines.append(f"{row.site:<{width}}  {row.head:>4}  {row.type:<12}{numbers}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self.note] if self.note else [])])
 
     def _repr_html_(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.types.items())
         columns = ("site", "head", "type", *self.columns, "reason")
         rows = ([row.number(name) for name in columns] for row in self.rows)
-        return f"<p>{len(self)} heads: {escape(counts)}</p>" + html_table(columns, rows)
+        note = f"<p>{escape(self.note)}</p>" if self.note else ""
+        return f"<p>{len(self)} heads: {escape(counts)}</p>{note}" + html_table(columns, rows)
 
 
 def _format_number(x: float | None) -> str:

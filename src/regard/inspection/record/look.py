@@ -41,7 +41,7 @@ def look(
         model: The model; it must not be compiled.
         at: Glob over the names or paths of attention modules.
         max_bytes: Memory limit, 2 GiB by default; attentions beyond it are listed in
-            `sight.skipped`.
+            `sight.skipped`, and a warning names their number.
         tokens: Labels of the positions: a list, one list per sequence, a mapping with source and
             target, or a tokenizer that decodes the model's input ids.
         device: Device to move the recorded tensors to.

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from regard.inspection.adapters.activation_points import (
 )
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob
 from regard.inspection.adapters.snapshot import Mark, is_unchanged, mark, memory_address, snapshot
-from regard.inspection.record.sight import Sight, format_skipped, nearest_name
+from regard.inspection.record.sight import OVER_LIMIT, Sight, format_skipped, nearest_name
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
 from regard.inspection.sites.site import Site
 from regard.inspection.sites.term_tensors import map_tensors
@@ -153,7 +154,7 @@ class Recorder:
             if size > self.bytes_left:
                 self.bytes_left = -1  # recording a smaller, later call would leave a gap
                 del self._caches[caller.path, thread]
-                limit = f"over max_bytes={self.options.max_bytes}; try at=, max_bytes= or survey="
+                limit = f"{OVER_LIMIT}{self.options.max_bytes}; try at=, max_bytes= or survey="
                 reason = f"from call {count} on, {limit}" if count else limit
                 self.sight.skipped.setdefault(caller.name, reason)
                 return
@@ -186,7 +187,7 @@ class Recorder:
                 size = x.nbytes
                 if size > self.bytes_left:
                     self.bytes_left = -1
-                    limit = f"over max_bytes={self.options.max_bytes}; try activations= or device="
+                    limit = f"{OVER_LIMIT}{self.options.max_bytes}; try activations= or device="
                     self.sight.skipped.setdefault(name, limit)
                     return
                 self.bytes_left -= size
@@ -252,6 +253,8 @@ class Recorder:
         self.sight.unmatched += [name for name in others if name not in self.sight.skipped]
         if self.sight.sites or self.sight.activations:
             self.labeler.label_all()
+            if self.sight.missing:  # tables, figures and pages show the others alone
+                warnings.warn(f"look: {self.sight.missing}", stacklevel=4)
             return
         if self.site_names and not self.calls:
             names = ", ".join(list(dict.fromkeys(self.site_names.values()))[:8])

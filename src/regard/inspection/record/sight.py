@@ -1,6 +1,7 @@
 """A sight: all recorded attentions of one or several forward passes."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from html import escape
 from pathlib import Path
@@ -14,6 +15,8 @@ from regard.inspection.sites.splice import join_calls
 from regard.inspection.sites.tokens import label_sites, parse_tokens
 from regard.ops.indices import as_int
 from regard.tables import html_table
+
+OVER_LIMIT = "over max_bytes="  # in the reasons of `skipped`
 
 
 class Sight:
@@ -42,6 +45,25 @@ class Sight:
     def names(self) -> list[str]:
         """The names of all sites without repetition, in the order of their first call."""
         return list(dict.fromkeys(site.name for site in self.sites))
+
+    @property
+    def missing(self) -> str:
+        """How much `max_bytes=` left out, in one line; empty if nothing.
+
+        >>> rg.Sight([], {"a.1": f"{OVER_LIMIT}9; try at="}).missing
+        '1 of 1 attentions missing or incomplete: over max_bytes=9; try at='
+        """
+        notes = []
+        for noun, way, recorded in (
+            ("attentions", "try at=", self.names),
+            ("activations", "try activations=", list(self.activations)),
+        ):
+            over = {n: r for n, r in self.skipped.items() if OVER_LIMIT in r and way in r}
+            if over:
+                reason = next(reversed(over.values()))
+                count, reason = len({*recorded, *over}), reason[reason.index(OVER_LIMIT) :]
+                notes.append(f"{len(over)} of {count} {noun} missing or incomplete: {reason}")
+        return "; ".join(notes)
 
     def calls(self, name: str) -> list[Site]:
         """All calls of one attention, in order: one per step of a generation.
@@ -119,9 +141,10 @@ class Sight:
         >>> rg.Sight([rg.make_site(*torch.zeros(2, 9, 2))]).heads().types
         {'diffuse': 1}
         """
-        return classify_heads(
+        table = classify_heads(
             self.join_all(), separators=separators, probe=probe, thresholds=thresholds
         )
+        return replace(table, note=self.missing)
 
     def __getitem__(self, name: str | tuple[str, int]) -> Site:
         if isinstance(name, int):
@@ -177,6 +200,11 @@ def nearest_name(name: object, aliases: Mapping[str, str]) -> str | None:
     """
     known = [x for x in (*aliases, *aliases.values()) if x]
     return next(iter(get_close_matches(str(name), known, 1, 0)), None)
+
+
+def missing_note(sites: object) -> str:
+    """`Sight.missing` of a sight; empty for sites without one."""
+    return sites.missing if isinstance(sites, Sight) else ""
 
 
 def format_skipped(skipped: Mapping[str, str], names: int = 3) -> list[str]:

@@ -82,6 +82,7 @@ class SightComparison:
     unmatched: list[str] = field(default_factory=list)
     pairs: dict[str, SitePair] = field(default_factory=dict)  # by the name of the first site
     names: tuple[str, str] = ("first", "second")
+    missing: str = ""  # what `max_bytes=` left out of either
 
     def top(self, count: int = 10, *, by: str = "distance") -> list[HeadDifference]:
         """The heads that differ most in their maps, or in a statistic."""
@@ -132,6 +133,7 @@ class SightComparison:
             table.add_row(*map(Text, cells))
         lines = [f"{len(self.rows)} heads, the most different first", format_table(table)]
         lines += [f"in one only: {', '.join(self.unmatched)}"] if self.unmatched else []
+        lines += [self.missing] if self.missing else []
         return "\n".join(lines)
 
 
@@ -166,7 +168,9 @@ def compare_sights(
         b = dict(zip(a, b.values(), strict=True))
     pairs = {name: _pair(a[name], b[name]) for name in a if name in b}
     rows = [row for pair in pairs.values() for row in _compare(pair)]
-    return SightComparison(rows, [n for n in {**a, **b} if n not in pairs], pairs, names)
+    unmatched = [n for n in {**a, **b} if n not in pairs]
+    missing = "; ".join(dict.fromkeys(filter(None, (first.missing, second.missing))))
+    return SightComparison(rows, unmatched, pairs, names, missing)
 
 
 def _pair(a: Site, b: Site) -> SitePair:

@@ -80,7 +80,8 @@ def write_comparison(comparison: SightComparison, path: str | Path, *, count: in
         png=b64encode(image.getvalue()).decode(),
         count=len(rows),
         table=html_table([*COLUMNS.values()], ([getattr(r, n) for n in COLUMNS] for r in rows)),
-        unmatched=f"<p>In one only: {escape(only)}</p>" if only else "",
+        unmatched=(f"<p>In one only: {escape(only)}</p>" if only else "")
+        + (f"<p>{escape(comparison.missing)}</p>" if comparison.missing else ""),
     )
     return write_text(path, page)
 

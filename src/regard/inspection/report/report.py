@@ -95,11 +95,12 @@ def write_report(
     ]
     columns = REPORT_COLUMNS if probe is None else (*REPORT_COLUMNS, "induction", "duplicate")
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
+    missing = f"; {sight.missing}" if sight.missing else ""
     skipped = format_skipped(sight.skipped, names=len(sight.skipped))
     items = "".join(f"<li>{escape(line)}</li>" for line in skipped)
     parts = {
         "TITLE": escape(title),
-        "SUMMARY": escape(f"{len(data)} attentions, {len(heads)} heads: {counts}"),
+        "SUMMARY": escape(f"{len(data)} attentions, {len(heads)} heads: {counts}{missing}"),
         "VERSION": escape(version("regard")),
         "SKIPPED": f"<p>Skipped:</p><ul>{items}</ul>" if items else "",
         "FACTS": _render_facts(facts or {}, predictions),
