@@ -175,7 +175,7 @@ def _check_languages(to: str | Sequence[str], known: list[str]) -> list[str]:
         raise ConfigError(f"to: needs one or more of {' '.join(known)}, got none")
     for name in names:
         if name not in known:
-            hint = suggestion(name.lower(), known, 0.4)
+            hint = suggestion(name.lower(), known)
             raise ConfigError(f"to: needs one or more of {' '.join(known)}, got {name!r}{hint}")
     if len(set(names)) < len(names):
         raise ConfigError(f"to: needs each language once, got {' '.join(names)}")
