@@ -256,7 +256,14 @@ def test_values_without_effect_are_taken(client):
 
 def test_long_prompts_are_refused_before_they_are_tokenized(client, run, monkeypatch):
     monkeypatch.setattr(type(run.tokenizer), "encode", lambda *_: 1 / 0)
-    for prompt in ("a" * 6_000_000, ["a" * 6_000_000], ["a" * 20_001], ["a"] * 65, []):
+    for prompt in (
+        "a" * 6_000_000,
+        ["a" * 6_000_000],
+        ["a" * 20_001],
+        ["a"] * 65,
+        [],
+        ["a" * 20_000] * 4,
+    ):
         answer = client.post("/v1/completions", json={"prompt": prompt})
         assert answer.status_code == 400
         assert answer.json()["error"]["param"].startswith("prompt")

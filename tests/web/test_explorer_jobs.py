@@ -1,12 +1,21 @@
 """Queries on sockets: they end when nobody waits, the newest of a view wins, all get an answer."""
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import torch
 from web_server import Client, running, wait_until
 
+from regard.errors import ShapeError
+from regard.web import api, connections
 from regard.web.api import create_app
 from regard.web.explorer import Explorer, QueryRequest, query, query_names, responses
 from regard.web.explorer import queries as registry
@@ -49,15 +58,28 @@ class Loops:
         self.ended[request.name] = "done"
         return {"name": request.name}
 
+    def run_unchecked(self, explorer, request, job):
+        """A query that calls torch again and again, and never checks its job."""
+        x = torch.zeros(2)
+        try:
+            for n in range(request.steps):
+                self.steps["unchecked"] = n + 1
+                x = x + 1
+                threading.Event().wait(0.002)
+        except Cancelled:
+            self.ended["unchecked"] = "cancelled"
+            raise
+
 
 @pytest.fixture
 def loops():
     loops = Loops()
+    query("test.unchecked", LoopRequest, is_cached=False)(loops.run_unchecked)
     query("test.loop", LoopRequest, is_cached=False)(loops.run)
     query("test.urgent", LoopRequest, is_cached=False, priority=-1)(loops.run)
     yield loops
     loops.may_step.set()
-    for name in ("test.loop", "test.urgent"):
+    for name in ("test.loop", "test.urgent", "test.unchecked"):
         del registry._queries[name]
 
 
@@ -82,6 +104,83 @@ def test_a_client_that_leaves_stops_its_query_within_a_step(server, loops, accep
         wait_until(lambda: loops.steps.get("loop", 0) > 1)
     wait_until(lambda: "loop" in loops.ended, 2)
     assert loops.ended["loop"] == "cancelled"
+
+
+def test_a_client_that_leaves_stops_a_long_input_within_a_block(server, loops):
+    with Client(server).ask("test.unchecked", {"name": "x" * 3000}):
+        wait_until(lambda: loops.steps.get("unchecked", 0) > 1)
+    wait_until(lambda: "unchecked" in loops.ended, 2)
+    assert loops.ended["unchecked"] == "cancelled"
+
+
+@pytest.mark.parametrize("name", ["text", "text.lens", "what-if", "time"])
+def test_a_text_of_too_many_tokens_is_refused_before_the_model_runs(name, monkeypatch):
+    explorer = Explorer(Catalog(["phrases", "phrases-gru"], device="cpu"))
+    monkeypatch.setattr("torch.nn.Module.__call__", lambda *_: 1 / 0)
+    model = "phrases-gru" if name == "time" else "phrases"
+    body = {"model": model, "text": "day " * 99_000, "to": "de"}
+    with pytest.raises(ShapeError, match="text: needs at most 4096 tokens here, got 9900"):
+        explorer.answer(name, body)
+
+
+BLOCKED = """
+import sys, threading, time
+from web_server import Client
+from regard.web import api, connections
+from regard.web.explorer import Explorer, QueryRequest, query
+from regard.web.explorer.catalog import Catalog
+
+def block(*_):
+    print("blocked", flush=True)
+    time.sleep(600)
+
+connections.STOP_SECONDS = api.CLOSE_SECONDS = 0.2
+query("test.block", QueryRequest, is_cached=False)(block)
+port = int(sys.argv[1])
+
+def ask():
+    for _ in range(400):
+        try:
+            Client(f"http://127.0.0.1:{port}").ask("test.block", {}).answer()
+        except OSError:
+            time.sleep(0.05)
+
+threading.Thread(target=ask, daemon=True).start()
+connections.serve_app(api.create_app({}, explorer=Explorer(Catalog([]))), port=port)
+"""
+
+
+def test_closing_a_worker_waits_no_longer_than_it_is_told():
+    worker, release = Worker(), threading.Event()
+    worker.submit("block", [0], lambda _: [release.wait(30)])
+    wait_until(lambda: not worker.waiting)
+    worker.close(0.05)
+    assert worker.is_running
+    release.set()
+    worker.close()
+    assert not worker.is_running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 0)])
+def test_a_shutdown_does_not_wait_for_a_step_that_cannot_be_interrupted(sent, code):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = os.pathsep.join([*sys.path, str(Path(__file__).parents[1])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED, str(port)],
+        env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"blocked\n"
+            process.send_signal(sent)
+            assert process.wait(3) == code
+        finally:
+            process.kill()
+    assert connections.STOP_SECONDS + api.CLOSE_SECONDS < 8
 
 
 def test_a_query_whose_client_left_while_it_waited_never_begins(server, loops, worker):

@@ -32,7 +32,7 @@ from regard.web.explorer.static_files import page_files
 from regard.web.gate import LOOPBACK, Gate
 from regard.web.jobs import Job, failure_text
 from regard.web.live import LiveRecordings
-from regard.web.own_tasks import MAX_TEXTS, ApiRequest, add_own_tasks
+from regard.web.own_tasks import MAX_TEXTS, ApiRequest, add_own_tasks, check_lengths
 from regard.web.server import Server
 from regard.web.streams import begun, event, while_connected
 from regard.web.temporary_file import temporary_path
@@ -207,6 +207,7 @@ def _add_counters(app: FastAPI, server: Server) -> None:
 def _add_text(app: FastAPI, server: Server) -> None:
     @app.post("/translate")
     async def translate(body: TranslateRequest) -> dict[str, Any]:
+        check_lengths("texts", body.texts)
         name, run = await server.open("/translate", body.model)
         options = (run, tuple(body.to), body.beam_width, body.max_new_tokens)
         pipeline = server.pipeline(*options)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from regard.decode import Sampling
 from regard.errors import ConfigError, RegardError
 from regard.runs import Run, ScoredToken, TextPiece, score_prompt
-from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest
+from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, check_lengths
 from regard.web.server import Server
 from regard.web.streams import begun, event, merged, while_connected
 
@@ -90,6 +90,7 @@ class _Completion:
     def __init__(self, server: Server, run: Run, body: CompletionRequest, head: dict[str, Any]):
         self.server, self.run, self.body, self.head = server, run, body, head
         self.prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+        check_lengths("prompt", self.prompts)
         if body.n * len(self.prompts) > MAX_TEXTS:
             most = MAX_TEXTS // len(self.prompts)
             raise ConfigError(f"n: needs at most {most} for this many prompts, got {body.n}")

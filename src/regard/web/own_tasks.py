@@ -17,6 +17,7 @@ from regard.tasks import Task
 from regard.web.server import Server
 
 MAX_TEXTS, MAX_CHARS = 64, 20_000  # inputs of a request, and characters of each
+MAX_ALL_CHARS = 64_000  # of all of them: what is computed together has a size too
 
 
 class ApiRequest(BaseModel):
@@ -36,6 +37,21 @@ class ApiRequest(BaseModel):
         except TypeError:  # bytes of another content type, which the fields refuse
             pass
         return body
+
+
+def check_lengths(name: str, texts: Sequence[str]) -> None:
+    """Refuse texts that are too long, each or together, before they are tokenized.
+
+    >>> check_lengths("texts", ["ab" * 10_000] * 4)
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: texts: need at most 64000 characters together, got 80000
+    """
+    longest, total = max(map(len, texts), default=0), sum(map(len, texts))
+    if longest > MAX_CHARS:
+        raise ConfigError(f"{name}: need at most {MAX_CHARS} characters each, got {longest}")
+    if total > MAX_ALL_CHARS:
+        raise ConfigError(f"{name}: need at most {MAX_ALL_CHARS} characters together, got {total}")
 
 
 def add_own_tasks(app: FastAPI, server: Server) -> None:
@@ -65,10 +81,7 @@ def _endpoint(server: Server, path: str) -> Any:
         options = {key: getattr(valid, key) for key in valid.model_fields_set}
         inputs: Sequence[Any] = options.pop("inputs")
         options.pop("model", None)
-        for given in inputs:
-            if len(str(given)) > MAX_CHARS:
-                got = len(str(given))
-                raise ConfigError(f"inputs: need at most {MAX_CHARS} characters, got {got}")
+        check_lengths("inputs", [str(x) for x in inputs])
         key = (path, run, json.dumps(options, sort_keys=True, default=str))
         outputs = await server.compute(key, inputs, partial(apply_run, run, **options))
         answer = {"model": name, "outputs": outputs}

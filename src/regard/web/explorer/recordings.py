@@ -5,15 +5,16 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from regard.errors import LookError
+from regard.errors import LookError, ShapeError
 from regard.inspection import Edit, Sight, Site
 from regard.inspection.edits.activations import ActivationEdit
-from regard.runs.text_model import Reading
+from regard.runs.text_model import Reading, TextModel
 from regard.web.explorer.catalog import Catalog
 from regard.web.jobs import Job
 
 MAX_BYTES = 4 << 30  # of all recordings
 MAX_RECORDINGS = 64
+MAX_TOKENS = 4096  # that are recorded at every attention; the atlas shows more of one
 
 
 class Recordings:
@@ -78,9 +79,26 @@ class Recordings:
         text_model = self.catalog.run(model).text_model
         if to is None and text_model.is_encoder_decoder:
             to = text_model.default_language
+        check_length(text_model, text, target)
         target = text_model.complete_target(text, target, to)  # decoded by the unedited model
         with job.checking(text_model.model):
             return text_model.read(text, target, to=to, edits=edits)
+
+
+def check_length(text_model: TextModel, text: str, target: str | None = None) -> None:
+    """Refuse texts whose attention would take minutes, before the model runs.
+
+    >>> check_length(rg.load("phrases").text_model, "day " * 5000)
+    Traceback (most recent call last):
+        ...
+    regard.errors.ShapeError: text: needs at most 4096 tokens here, got 5002; try the atlas
+    """
+    for name, content in (("text", text), ("target", target)):
+        if content is not None and len(content) > MAX_TOKENS // 64:  # few tokens per character
+            count = text_model.encode(name, content).shape[1]
+            if count > MAX_TOKENS:
+                limit = f"at most {MAX_TOKENS} tokens here"
+                raise ShapeError(f"{name}: needs {limit}, got {count}; try the atlas")
 
 
 def recorded_sites(sight: Sight) -> list[Site]:

@@ -22,6 +22,7 @@ from regard.web.live import LiveRecordings
 from regard.web.worker import Worker
 
 MAX_OFFLINE_ANSWERS = 400
+LONG_BODY = 2000  # characters of a request whose steps are checked at every call of torch
 # a file to keep: on the origin of the server it must not be opened, its scripts are inline
 SAVED_PAGE = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
 
@@ -90,6 +91,10 @@ def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -
         def compute() -> bytes:
             job.report(0.0, "computing")
             torch.set_num_threads(explorer.thread_count(body))
+            # queries check their job between blocks, which for a long input take seconds
+            return job.run(answer) if len(str(body)) > LONG_BODY else answer()
+
+        def answer() -> bytes:
             if wants_csv:
                 return explorer.csv(query, body, job).encode()
             return explorer.answer_json(query, body, job)

@@ -28,6 +28,7 @@ from regard.web.explorer.recall_models import (
     Trained,
     parse_sequence,
 )
+from regard.web.explorer.recordings import check_length
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ def answer_time(explorer: Explorer, request: TimeRequest, job: Job) -> dict[str,
             f"model: needs recurrent layers, got {type(model).__name__}; try phrases-gru"
         )
     to = request.to or text_model.default_language
+    check_length(text_model, request.text, request.target)
     target = text_model.complete_target(request.text, request.target, to)
     source, full = _encode(text_model, request.text, target or "", to)
     inputs, names = (source, full[:, :-1]), text_model.token_names

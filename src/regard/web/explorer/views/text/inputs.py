@@ -9,6 +9,7 @@ from regard.inspection.sites.labels import strip_marks
 from regard.runs.text_model import Reading, TextModel
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import TextRequest
+from regard.web.explorer.recordings import check_length
 from regard.web.jobs import Job
 
 
@@ -36,6 +37,7 @@ def read(explorer: Explorer, request: TextRequest, job: Job) -> Reading:
 def open_text_model(explorer: Explorer, request: TextRequest) -> tuple[TextModel, Any]:
     """The model of a request, and what it is called with: a tensor, a tuple or a mapping."""
     text_model = explorer.catalog.run(request.model).text_model
+    check_length(text_model, request.text, request.target)
     if not text_model.is_encoder_decoder:
         return text_model, text_model.encode("text", request.text)
     reading = explorer.recordings.read(
