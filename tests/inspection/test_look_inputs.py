@@ -129,6 +129,52 @@ def test_first_share_of_a_model_does_not_depend_on_left_padding():
     assert_close(got[..., 5:], want, atol=1e-5, rtol=1e-5)
 
 
+PACKED = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2], [-1, -1, 3, 3, 3, 3, 4, 4, 4]])
+
+
+@pytest.mark.parametrize("form", ["auto", "reference", "tiled"])
+@pytest.mark.parametrize("kind", ["documents", "dense", "causal and dense", "both ways"])
+def test_first_share_counts_from_the_start_of_each_packed_document(form, kind):
+    q, k = torch.randn(2, 3, 9, 4), torch.randn(2, 3, 9, 4)
+    same, j = PACKED[:, :, None] == PACKED[:, None], torch.arange(9)
+    causal = j <= j[:, None]
+    documents, dense = rg.ops.masks.Documents(PACKED), rg.ops.masks.DenseMask(same[:, None])
+    mask, allowed = {
+        "documents": (rg.Causal() & documents, same & causal),
+        "dense": (rg.ops.masks.DenseMask((same & causal)[:, None]), same & causal),
+        "causal and dense": (rg.Causal() & dense, same & causal),
+        "both ways": (dense, same),
+    }[kind]
+    _, lse = rg.attend(q, k, k, mask=mask)
+    found = rg.survey(
+        q, k, lse, statistics=["first_share"], first_keys=2, backend=form, mask=mask
+    ).first_share
+    w = (q @ k.mT / 2).masked_fill(~allowed[:, None], -torch.inf).softmax(-1)
+    starts = torch.tensor([[0, 0, 0, 3, 3, 3, 3, 7, 7], [0, 0, 2, 2, 2, 2, 6, 6, 6]])
+    first = (j - starts < 2)[:, None, None]
+    assert_close(found, (w * first).sum(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_first_share_skips_padding_that_sees_itself_as_in_xlnet():
+    from transformers import XLNetConfig, XLNetModel
+
+    sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}
+    model = XLNetModel(XLNetConfig(vocab_size=20, **sizes)).eval()
+    padded, mask = torch.tensor([[0, 0, 0, 0, 3, 4, 5, 6, 7]]), torch.arange(9)[None] > 3
+    with torch.no_grad(), rg.look(model) as alone:
+        model(padded[:, 4:])
+    with torch.no_grad(), rg.look(model) as among:
+        model(padded, attention_mask=mask.long())
+    want, got = (s.sites[0].survey(first_keys=1).first_share for s in (alone, among))
+    assert_close(got[..., 4:], want, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mask", [rg.Causal(), rg.Causal() & rg.ops.masks.Local(2), None])
+def test_first_share_of_one_document_counts_from_key_0(mask):
+    dense = torch.ones(7, 7).bool() if mask is None else mask.dense(7, 7)
+    assert not rg.ops.masks.DenseMask(dense).sequence_starts(3, 7).any()
+
+
 def test_a_recorded_survey_is_returned_without_naming_its_statistics(model):
     with rg.look(model, survey=("entropy", "peak")) as sight:
         model(IDS)

@@ -343,3 +343,27 @@ def test_real_weights_give_the_same_vectors_and_maps():
     assert len(maps) == len(sight) == 6
     for site, w in zip(sight, maps, strict=True):
         assert_close(site.weights(), w, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_left_padded_generation_with_a_recurrent_state_joins_into_the_map_of_the_text():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 8}
+    sizes |= {"intermediate_size": 48, "lru_width": 32, "attention_window_size": 6}
+    config = transformers.RecurrentGemmaConfig(vocab_size=50, num_key_value_heads=1, **sizes)
+    torch.manual_seed(0)
+    model = transformers.RecurrentGemmaForCausalLM(config).eval()
+    for p in model.parameters():
+        p.mul_(6.0 if p.ndim > 1 and p.shape[0] != 50 else 1.0)
+    mask = torch.tensor([[1] * 5, [0, 0, 1, 1, 1]])
+    ids = torch.randint(3, 50, (2, 5), generator=torch.Generator().manual_seed(1)) * mask
+    with rg.look(model) as sight:
+        text = model.generate(
+            ids, attention_mask=mask, max_new_tokens=5, min_new_tokens=5, do_sample=False
+        )
+    full = torch.cat([mask, torch.ones(2, 4).long()], 1)
+    # its state begins where the position is 0: without the positions of generate it is another text
+    positions = (full.cumsum(1) - 1).clamp(min=0)
+    with rg.look(model) as once:
+        model(text[:, :-1], attention_mask=full, position_ids=positions, use_cache=False)
+    (site,) = once
+    assert_close(sight.join(site.name).weights(), site.weights(), rtol=1e-4, atol=1e-4)

@@ -18,6 +18,8 @@ from regard.errors import ShapeError
 from regard.ops.grid import Grid, slice_dense, slice_head
 from regard.ops.term_registry import TERMS, register_term
 
+Starts = Int[Tensor, "sequence key"] | None
+
 
 class Mask:
     """Base class of masks.
@@ -56,8 +58,8 @@ class Mask:
         """Whether a query may attend to a later key; True if unknown."""
         return True
 
-    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        """The first valid key of each sequence; None if all start at 0."""
+    def sequence_starts(self, sequences: int, keys: int) -> Starts:
+        """The first key of the sequence or packed document of each key; None if all start at 0."""
         return None
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
@@ -196,8 +198,10 @@ class Padding(Mask):
             valid = valid & (j >= self.left_padding.reshape(-1)[b])
         return valid
 
-    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        return None if self.left_padding is None else self.left_padding.reshape(-1)
+    def sequence_starts(self, sequences: int, keys: int) -> Starts:
+        if self.left_padding is None:
+            return None
+        return self.left_padding.reshape(-1, 1).expand(sequences, keys)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         for name, x in (("lengths", self.lengths), ("left_padding", self.left_padding)):
@@ -220,6 +224,11 @@ class Documents(Mask):
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.ids[b, i] == self.ids[b, j]
+
+    def sequence_starts(self, sequences: int, keys: int) -> Starts:
+        ids = self.ids[:, :keys]
+        begins = ids.diff(dim=-1, prepend=ids[:, :1] - 1) != 0
+        return torch.where(begins, torch.arange(keys, device=ids.device), 0).cummax(-1).values
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         if self.ids.shape[0] != sequences or self.ids.shape[1] < max(queries, keys):
@@ -246,15 +255,28 @@ class DenseMask(Mask):
     def head_view(self, head: int) -> Mask:
         return DenseMask(slice_head(self.allowed, head))
 
-    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        queries, keys = self.allowed.shape[-2:]
-        if queries != keys or keys < 2:  # a decoding step need not see the first key
-            return None
-        visible = self.allowed.any(-2)
-        visible = visible.any(-2).reshape(-1, keys) if visible.ndim > 2 else visible.view(-1, keys)
-        if len(visible) not in (1, sequences):  # one pattern per head, not per sequence
-            visible = visible.any(0, keepdim=True)
-        return visible.int().argmax(-1).expand(sequences)
+    def sequence_starts(self, sequences: int, keys: int) -> Starts:
+        if keys < 2 or self.allowed.shape[-2:] != (keys, keys):
+            return None  # a decoding step need not see the first key
+        pairs = self.allowed.any(-3) if self.allowed.ndim > 3 else self.allowed
+        pairs = pairs.reshape(-1, keys, keys)
+        if len(pairs) not in (1, sequences):  # one pattern per head, not per sequence
+            pairs = pairs.any(0, keepdim=True)
+        return _block_starts(pairs).expand(sequences, keys)
+
+
+def _block_starts(pairs: Bool[Tensor, "sequence key key"]) -> Int[Tensor, "sequence key"]:
+    """Where the diagonal block of each key begins: no query attends from one block to another."""
+    keys = pairs.shape[-1]
+    j, own = torch.arange(keys, device=pairs.device), torch.eye(keys, device=pairs.device).bool()
+    visible = pairs.any(-1)
+    low = pairs.byte().argmax(-1).masked_fill(~visible, keys)
+    high = keys - 1 - pairs.byte().flip(-1).argmax(-1)
+    # padding may attend to anything, as in XLNet; no other query attends to it
+    high = high.masked_fill(~visible | ~(pairs & ~own).any(-2), -1)
+    later, earlier = low.flip(-1).cummin(-1).values.flip(-1), high.cummax(-1).values.roll(1, -1)
+    begins = (later >= j) & ((earlier < j) | (j == 0))
+    return torch.where(begins, j, 0).cummax(-1).values
 
 
 @dataclass(frozen=True)
@@ -307,8 +329,8 @@ class Both(_Pair):
         a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
         return _clip(max(a.start, b.start), min(a.stop, b.stop), keys)
 
-    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
+    def sequence_starts(self, sequences: int, keys: int) -> Starts:
+        a, b = (x.sequence_starts(sequences, keys) for x in (self.a, self.b))
         return b if a is None else a if b is None else torch.maximum(a, b)
 
 
@@ -329,8 +351,8 @@ class Either(_Pair):
             return a or b
         return range(min(a.start, b.start), max(a.stop, b.stop))
 
-    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
+    def sequence_starts(self, sequences: int, keys: int) -> Starts:
+        a, b = (x.sequence_starts(sequences, keys) for x in (self.a, self.b))
         return None if a is None or b is None else torch.minimum(a, b)
 
 

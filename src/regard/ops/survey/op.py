@@ -52,7 +52,7 @@ def survey(
         lse: its log-sum-exp, the second result of `attend`.
         statistics: names of fields of `Survey`; entropy, peak, received, means and shares have
             gradients.
-        first_keys: number of first tokens counted by first_share.
+        first_keys: number of first tokens of a sequence or document counted by first_share.
         radius: largest distance counted by local_share.
         top_k: number of top_weights and top_keys.
         pooled_size: rows and columns of pooled_map.
@@ -124,11 +124,13 @@ def _kernel() -> ModuleType:
 def _first_share_after_padding(
     result: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions
 ) -> Survey:
-    """Correct first_share for left-padded sequences: streaming backends count from key 0."""
-    starts = nonzero_starts(q, terms)
+    """Correct first_share for padding and documents: streaming backends count from key 0."""
+    starts = nonzero_starts(q, k, terms)
     if starts is None or result.first_share is None or not result.first_share.numel():
         return result
-    keys = range(int(starts.min()), min(k.shape[-2], int(starts.max()) + options.first_keys))
+    position = torch.arange(k.shape[-2], device=starts.device) - starts
+    first = ((position >= 0) & (position < options.first_keys)).any(0).nonzero()
+    keys = range(int(first.min()), int(first.max()) + 1) if len(first) else range(1)
     shares = []
     for rows in row_bands(q.shape[-2], q.shape[:-2].numel() * len(keys)):
         band = lse[..., rows.start : rows.stop]
@@ -144,6 +146,7 @@ def _differentiable(
     names = [name for name in DIFFERENTIABLE_STATISTICS if name in options.statistics]
     if not names or not torch.is_grad_enabled():
         return result
+    starts = nonzero_starts(q, k, terms)
 
     def recompute(
         rows: range, inputs: Sequence[Tensor], grads: Sequence[Tensor]
@@ -152,7 +155,7 @@ def _differentiable(
         keys = terms.key_span(rows, k.shape[-2])
         scores, grid = terms.score_tile(q, k, rows, keys), terms.grid(q, k, rows, keys)
         band = lse[..., rows.start : rows.stop]
-        tile = WeightTile(scores, band, grid, options, nonzero_starts(q, terms))
+        tile = WeightTile(scores, band, grid, options, starts)
         spans = [rows if STATISTICS[name].axes == ("query",) else keys for name in names]
         return [STATISTICS[name].formula(tile) for name in names], [
             grad[..., span.start : span.stop] for grad, span in zip(grads, spans, strict=True)

@@ -114,7 +114,7 @@ class Survey:
         **_DIAGONAL,
     )
     first_share: Float[Tensor, "*batch query"] | MaybeNone = _row(
-        "weight on the first `first_keys` tokens after padding",
+        "weight on the first `first_keys` tokens, after padding, of each packed document",
         lambda t: (t.w * t.is_first_key).sum(-1),
         accumulator="_add_first_share",
         fast_path="all",

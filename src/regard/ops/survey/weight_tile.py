@@ -82,18 +82,18 @@ class WeightTile:
         return rows.to(self.w.dtype).mT @ self.w @ columns.to(self.w.dtype)
 
 
-def nonzero_starts(q: Tensor, terms: Terms) -> Tensor | None:
-    """The start of each sequence if any has left padding; None if all start at 0."""
+def nonzero_starts(q: Tensor, k: Tensor, terms: Terms) -> Tensor | None:
+    """The start of the sequence of each key, (sequence, key); None if all start at 0."""
     if terms.mask is None:
         return None
     leading = q.shape[:-3] if q.ndim > 3 else q.shape[:-2]
-    starts = terms.mask.sequence_starts(leading.numel())
+    starts = terms.mask.sequence_starts(leading.numel(), k.shape[-2])
     return starts if starts is not None and bool(starts.any()) else None
 
 
 def is_first_key(grid: Grid, options: SurveyOptions, starts: Tensor | None) -> Tensor:
-    """Whether each key is among the first of its sequence; padding is not counted."""
-    j = grid.j if starts is None else grid.j - starts[grid.b]
+    """Whether each key is among the first of its sequence or document, after padding."""
+    j = grid.j if starts is None else grid.j - starts[grid.b, grid.j]
     return (j >= 0) & (j < options.first_keys)
 
 
