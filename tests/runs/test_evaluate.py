@@ -125,6 +125,21 @@ def test_a_task_decides_once_what_is_correct(tmp_path, monkeypatch):
     assert not any(answer.correct for answer in graded[8:])  # noise without a transmission
 
 
+def test_a_recogniser_that_answers_nothing_has_scores_and_no_confidence(tmp_path, monkeypatch):
+    """After a few steps a model gives blanks only: nothing can be calibrated on them."""
+    monkeypatch.setattr(
+        evaluator, "transcribe_batch_detailed", lambda *args: [Transcript("", 0.0) for _ in args[2]]
+    )
+    settings = ["steps=1", "valid_size=4", "test_size=4", "device=cpu", "dim=16", "heads=2"]
+    small = override_settings(recipe("morse"), [*settings, "layers=1"])
+    outcome = start_run(small, tmp_path / "run")
+    assert outcome.scores["exact"] == 0
+    run = load_run(tmp_path / "run")
+    assert (run.calibration, run.result["test"]) == (None, outcome.scores)
+    found = run.evaluate("valid")
+    assert [x.confidence for x in found.answers] == [None] * len(found.answers)
+
+
 def test_a_tenth_of_the_characters_of_a_transcript_may_be_wrong():
     for data in (recipe("speech").data, recipe("morse").data):
         assert data.is_correct("abcdefghi", "abcdefghij")

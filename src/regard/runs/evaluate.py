@@ -110,7 +110,8 @@ def evaluate_run(
     if run.calibration is None or not isinstance(evaluator, Gradable):
         return result
     graded = run_evaluation(model, partial(evaluator.grade, is_correct=is_correct))
-    return result._replace(confidence=calibration_metrics(graded, run.calibration))
+    confidence = calibration_metrics(graded, run.calibration) if graded else {}
+    return result._replace(confidence=confidence)
 
 
 def evaluate_model(
@@ -141,11 +142,17 @@ def evaluate_model(
         return answers, raw, predictor.score(model, answers)
 
     answers, raw, scores = run_evaluation(model, predict_and_score)
-    # log-odds of a class are probabilities without a calibration too; other scores need one
-    to_confidence = (calibration or UNCALIBRATED).confidence
+    if calibration is None and not isinstance(evaluator, Gradable):
+        calibration = UNCALIBRATED  # log-odds of a class are probabilities; other scores are none
     rows = zip(evaluator.sources, evaluator.references, answers, raw, strict=True)
     results = [
-        EvaluatedAnswer(a, b, c, is_correct(c, b), None if x is None else to_confidence(x))
+        EvaluatedAnswer(
+            a,
+            b,
+            c,
+            is_correct(c, b),
+            None if x is None or calibration is None else calibration.confidence(x),
+        )
         for a, b, c, x in rows
     ]
     tally = predictor.tally(answers) if isinstance(predictor, Tallying) else None

@@ -278,8 +278,11 @@ def _train(
         models.save(model, folder)
         if isinstance(trainer.evaluate, Gradable):  # on the valid split, loaded for the training
             grade = partial(trainer.evaluate.grade, is_correct=recipe.data.is_correct)
-            calibration = calibrate(run_evaluation(model, grade))
-            save_calibration(folder, calibration)
+            if graded := run_evaluation(model, grade):
+                calibration = calibrate(graded)
+                save_calibration(folder, calibration)
+            elif trainer.show:
+                print(f"{folder}: warning: no confidence, as the model answers nothing yet")
         evaluator = recipe.data.evaluator(tokenizer, "test")
         evaluation = None
         if report:
