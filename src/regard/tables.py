@@ -22,7 +22,8 @@ def format_table(table: Any, width: int = 120) -> str:
     """
     from rich.console import Console  # slow to import
 
-    console = Console(width=width, color_system=None, force_terminal=False)
+    # in Jupyter a console would display what it captures
+    console = Console(width=width, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as capture:
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -118,6 +118,23 @@ def test_thumbnails_have_their_own_scale_and_place():
     assert sheet[:, 48:52].isnan().all()
 
 
+@pytest.mark.parametrize("heads", [1, 4, 16])
+@pytest.mark.parametrize("rows", [1, 12])
+def test_no_label_of_thumbnails_is_cropped(heads, rows):
+    names = [f"model.language_model.layers.{10 * row}.self_attn" for row in range(rows)]
+    site = make_site(*torch.randn(2, heads, 6, 4))
+    figure = draw.heads([replace(site, name=name, call=3) for name in names])
+    figure.canvas.draw()
+    axes, whole = figure.axes[0], figure.bbox
+    texts = [*axes.get_yticklabels(), *axes.get_xticklabels(), axes.xaxis.label, *figure.texts]
+    for box in (text.get_window_extent() for text in texts):
+        assert box.x0 >= -1
+        assert box.y0 >= -1
+        assert box.x1 <= whole.x1 + 1
+        assert box.y1 <= whole.y1 + 1
+    assert [x.get_text() for x in axes.get_yticklabels()] == [f"{name} (3)" for name in names]
+
+
 def test_every_head_type_has_its_own_style():
     assert TYPE_STYLES.keys() == TYPE_SENTENCES.keys()
     assert len(set(TYPE_STYLES.values())) == len(TYPE_STYLES)

@@ -4,7 +4,8 @@ from html.parser import HTMLParser
 
 import torch
 
-from regard.inspection import Sight, look, make_site
+from regard import cost, models, work
+from regard.inspection import Sight, draw, logit_lens, look, make_site
 from regard.nn import MultiHeadAttention
 from regard.ops import survey
 
@@ -69,3 +70,33 @@ def test_an_empty_statistic_does_not_stop_the_display():
     from regard.ops import Survey
 
     assert "0 × 4" in Survey(entropy=torch.zeros(0, 4))._repr_html_()
+
+
+def test_figures_show_themselves_without_pyplot():
+    figure = draw.map(make_site(*torch.randn(2, 5, 4)))
+    assert figure._repr_png_().startswith(b"\x89PNG")  # pyright: ignore
+
+
+def test_tables_are_not_displayed_while_they_are_formatted(monkeypatch):
+    """In Jupyter rich displays what it captures: an empty box above each table."""
+    shown = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *args: shown.append(args))
+    model = models.LanguageModel(models.language_tiny(vocab=9)).eval()
+    lens = logit_lens(model, torch.tensor([[1, 2, 3]]))
+    assert "block 1" in repr(lens)
+    assert "all" in str(cost(model, source=4))
+    assert shown == []
+
+
+def test_a_cost_a_solution_and_an_influence_are_tables():
+    model = models.LanguageModel(models.language_tiny(vocab=9))
+    rows = Cells(cost(model, source=4)._repr_html_()).rows
+    assert rows[0][:3] == ["part", "formula", "with"]
+    assert rows[-1][0] == "all"
+    solution = work.SolutionBuilder("none", {"a": [[1, 2]], "b": [[3], [4]]})
+    solution.add_step("c", "product", "a", "b", title="the product")
+    assert "c = 1·3 + 2·4 = 11" in solution.build()._repr_html_()
+    assert str(solution.build()).count("11")
+    rows = Cells(make_site(*torch.randn(2, 5, 4)).influence()._repr_html_()).rows
+    assert rows[1][1] == "1 × 1 × 5"

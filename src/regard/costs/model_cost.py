@@ -1,7 +1,8 @@
 """Cost of a model, part by part, and of translation into several languages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from html import escape
 from typing import Any, cast
 
 from torch import nn
@@ -14,7 +15,7 @@ from regard.errors import ConfigError
 from regard.models.config import StackConfig, check_implemented
 from regard.models.registry import CONFIGS
 from regard.nn import Decoder, DecoderBlock
-from regard.tables import format_table
+from regard.tables import format_table, html_table
 
 DEFAULT_SOURCE, DEFAULT_TARGET, DEFAULT_IMAGE_SIDE = 512, 64, 28  # tokens, tokens, pixels
 COLUMNS = {
@@ -75,14 +76,23 @@ class Cost:
         table.add_column("with", style="dim")
         for column in COLUMNS:
             table.add_column(column, justify="right")
+        *rows, totals = self._rows()
+        for row in rows:
+            table.add_row(*row)
+        table.add_section()
+        table.add_row(*totals)
+        return table
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
         counts = [[getattr(part, name) for name in COLUMNS.values()] for part in self.parts]
         for part, numbers in zip(self.parts, counts, strict=True):
             letters = " ".join(f"{letter}={size}" for letter, size in part.sizes if letter != "B")
-            table.add_row(part.name, part.formula, letters, *_format_counts(numbers))
-        table.add_section()
-        totals = map(sum, zip(*counts, strict=True))
-        table.add_row("all", "", "", *_format_counts(totals))
-        return table
+            yield part.name, part.formula, letters, *_format_counts(numbers)
+        yield "all", "", "", *_format_counts(map(sum, zip(*counts, strict=True)))
+
+    def _repr_html_(self) -> str:
+        title = f"<p>{escape(self.model)}, {escape(self.input_sizes)}</p>"
+        return title + html_table(("part", "formula", "with", *COLUMNS), self._rows())
 
     def __str__(self) -> str:
         return format_table(self, width=140)

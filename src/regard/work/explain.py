@@ -8,9 +8,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.rules import M, Matrix
-from regard.work.show.html import html_body
 from regard.work.show.latex import as_markdown
-from regard.work.show.text import as_text
 from regard.work.solution import Solution, SolutionBuilder
 
 if TYPE_CHECKING:
@@ -36,10 +34,10 @@ class Explanation(Solution):
     breakdown: Any = None  # regard.inspection WeightBreakdown: the same numbers as tensors
 
     def __str__(self) -> str:
-        return f"{self.title}\n\n{as_text(self)}"
+        return f"{self.title}\n\n{super().__str__()}"
 
     def _repr_html_(self) -> str:
-        return f"<h3>{escape(self.title)}</h3>{html_body(self)}"
+        return f"<h3>{escape(self.title)}</h3>{super()._repr_html_()}"
 
     def _repr_markdown_(self) -> str:
         return f"# {self.title}\n\n{as_markdown(self)}"

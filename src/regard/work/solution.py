@@ -174,6 +174,16 @@ class Solution:
             values[step.name] = apply_rule(step.rule, *(values[name] for name in step.inputs))
         return values
 
+    def __str__(self) -> str:
+        from regard.work.show.text import as_text  # imports this module
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from regard.work.show.html import html_body
+
+        return html_body(self)
+
     def to_json(self) -> dict[str, Any]:
         """JSON-serialisable dict; entries are strings that parse back exactly.
 

@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -27,17 +29,31 @@ MAX_CELLS = 256  # larger maps are pooled
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure, sizes in inches; it belongs to no GUI, so nothing has to be closed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure = _notebook_figure()(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+@cache
+def _notebook_figure() -> "type[Figure]":
+    """A figure that notebooks show without pyplot."""
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            file = BytesIO()
+            render(self, file, format="png", dpi=100)
+            return file.getvalue()
+
+    return NotebookFigure
 
 
 def save_figure(figure: "Figure", path: str | Path | None, note: str = "") -> "Figure":
     """Write the figure if a path is given, in the format of its suffix; a note goes below it."""
     if note:
-        figure.supxlabel(escape_mathtext("\n".join(wrap(note, 60))), fontsize=7)
+        lines = [x for x in (figure.get_supxlabel(), *wrap(escape_mathtext(note), 60)) if x]
+        figure.supxlabel("\n".join(lines), fontsize=7)
     if path is None:
         return figure
     path = Path(path)

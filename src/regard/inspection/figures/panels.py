@@ -20,7 +20,7 @@ from regard.inspection.figures.canvas import (
 )
 from regard.inspection.heads.head_table import HeadTable
 from regard.inspection.record.sight import missing_note
-from regard.inspection.sites.labels import as_site_list, key_labels, query_labels, shorten_label
+from regard.inspection.sites.labels import as_site_list, key_labels, query_labels
 from regard.inspection.sites.site import Site
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 THUMBNAIL_CELLS = 48  # on each side
 MAX_STRIP_CELLS = 512
+MAX_SITE_LETTERS, INCHES_PER_LETTER = 44, 0.085
 
 # colour-blind safe colours of Okabe and Ito; the hatch is redundant with the colour
 TYPE_STYLES = {
@@ -69,13 +70,17 @@ def draw_heads(
         for head, thumb in enumerate(_thumbnails(site, batch)):
             top, left = row * step, head * step
             sheet[top : top + THUMBNAIL_CELLS, left : left + THUMBNAIL_CELLS] = thumb
-    figure = new_figure(min(14, 1.6 + 0.85 * columns), min(40, 0.8 + 0.85 * len(chosen)))
+    names = [_site_label(s.name) + (f" ({s.call})" if s.call else "") for s in chosen]
+    beside = INCHES_PER_LETTER * max(map(len, names))
+    width = max(4.0, min(14, 0.85 * columns) + beside)  # the caption needs 4 inches
+    figure = new_figure(width, min(40, 1.2 + 0.85 * len(chosen)))
+    figure.set_layout_engine("compressed")  # for equal axes; else names are cropped
     axes = figure.subplots()
     show_matrix(axes, sheet.sqrt(), (sheet.shape[0], sheet.shape[1]), aspect="equal")
-    names = [shorten_label(s.name, 28) + (f" ({s.call})" if s.call else "") for s in chosen]
     _label_cells(axes, columns, names, step, THUMBNAIL_CELLS / 2)
-    axes.set_xlabel(
-        "head\nrows: queries, columns: keys; square-root colour scale,"
+    axes.set_xlabel("head", fontsize=8)
+    figure.supxlabel(
+        "rows: queries, columns: keys; square-root colour scale,"
         "\neach map relative to its largest weight",
         fontsize=8,
     )
@@ -189,7 +194,7 @@ def draw_head_scores(
     for axes in grid[len(names) :]:
         axes.set_axis_off()
     shown = range(0, len(sites), -(-len(sites) // 40))
-    grid[0].set_yticks(shown, [shorten_label(sites[i][0], 28) for i in shown])
+    grid[0].set_yticks(shown, [_site_label(sites[i][0]) for i in shown])
     return save_figure(figure, path)
 
 
@@ -227,6 +232,11 @@ def draw_gates(
         figure.colorbar(image, ax=axes)
     panels[-1].set_xlabel("step" if tokens is None else "token")
     return save_figure(figure, path)
+
+
+def _site_label(name: str) -> str:
+    """The name of a site, or the end of a long one, which has the number of the layer."""
+    return name if len(name) <= MAX_SITE_LETTERS else f"…{name[1 - MAX_SITE_LETTERS :]}"
 
 
 def _label_cells(axes: "Axes", columns: int, names: list[str], step: int, middle: float) -> None:

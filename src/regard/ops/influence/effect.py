@@ -15,6 +15,7 @@ from regard.ops.influence.leave_one_out import (
     weight_change,
 )
 from regard.ops.terms import LOG2E, Terms, finite_lse, repeat_kv, upcast
+from regard.tables import html_summary
 
 Effect = Literal["remove", "slope", "scale"]
 
@@ -64,6 +65,9 @@ class Influence:
     # what strongest and effect_on_query may be off by beyond 1e-3 of them: where values are nearly
     # equal, a smaller effect is rounding of the output
     rounding: Float[Tensor, "*batch query"]
+
+    def _repr_html_(self) -> str:
+        return html_summary(vars(self))
 
 
 class RowBand:
