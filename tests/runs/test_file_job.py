@@ -179,3 +179,16 @@ def test_a_command_that_is_interrupted_again_and_again_ends_with_the_same_file(t
 def state(out):
     file = out.with_name(f"{out.name}.partial.json")
     return file.read_text() if file.exists() else ""
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed"])
+def test_a_damaged_partial_file_is_refused(tmp_path, damage):
+    first = PartialFile(tmp_path / "a", {})
+    for line in ("one\n", "two\n"):
+        first.write(line)
+        first.commit({"lines": line})
+    first.close()
+    partial = tmp_path / "a.partial"
+    partial.write_text("one\n" if damage == "truncated" else "one\ntwi\n")
+    with pytest.raises(FileError, match=r"a.partial: needs .*; try deleting it"):
+        PartialFile(tmp_path / "a", {})

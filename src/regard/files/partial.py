@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+import zlib
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from regard.errors import FileError
 from regard.files.atomic import atomic_write, partial_path
-from regard.files.text import parse_json, write_text
+from regard.files.text import CHUNK_BYTES, parse_json, write_text
 
 SAVE_SECONDS = 0.5  # between two records: a killed process loses what was done since
 STATE_SUFFIX = ".json"  # of the file beside NAME.partial with the state of the job
@@ -42,6 +43,7 @@ class PartialFile:
     def __init__(self, file: str | Path, job: dict[str, Any]):
         self.file, self.job, self.state = Path(file), job, dict[str, Any]()
         self._size, self._saved = 0, time.monotonic()
+        self._checksum = self._checked = 0  # CRC-32 of so many bytes
         self.partial = partial_path(self.file)
         if not os.access(self.partial.parent, os.W_OK):  # the file itself may still be writable
             self.partial = Path(tempfile.mkdtemp(prefix="regard-")) / self.partial.name
@@ -86,6 +88,7 @@ class PartialFile:
         try:
             found = parse_json(self._state_file.read_text())
             job, size, self.state = dict(found["job"]), int(found["bytes"]), dict(found["state"])
+            checksum = int(found["checksum"])
             if not 0 <= size < 1 << 60:
                 raise ValueError(f"{size} bytes")
         except (ValueError, KeyError, TypeError, OSError, OverflowError) as error:
@@ -95,6 +98,11 @@ class PartialFile:
             ) from error
         if size > os.fstat(out.fileno()).st_size:
             raise FileError(f"{self.partial}: needs {size} bytes, got fewer; try deleting it")
+        if (got := self._checksum_of(size)) != checksum:
+            raise FileError(
+                f"{self.partial}: needs checksum {checksum}, got {got}: it was damaged, or "
+                "its state; try deleting it"
+            )
         same = json.loads(json.dumps(self.job))
         if job != same:
             other = " ".join(key for key in same if job.get(key) != same[key]) or "job"
@@ -126,8 +134,18 @@ class PartialFile:
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self._save()
 
+    def _checksum_of(self, size: int) -> int:
+        """CRC-32 of the first bytes, read from where that was before, and of the state."""
+        with self.partial.open("rb") as written:
+            written.seek(self._checked)
+            while chunk := written.read(min(size - self._checked, CHUNK_BYTES)):
+                self._checksum = zlib.crc32(chunk, self._checksum)
+                self._checked += len(chunk)
+        return zlib.crc32(json.dumps(self.state).encode(), self._checksum)
+
     def _save(self) -> None:
-        found = {"job": self.job, "bytes": self._size, "state": self.state}
+        checksum = self._checksum_of(self._size)
+        found = {"job": self.job, "bytes": self._size, "checksum": checksum, "state": self.state}
         write_text(self._state_file, json.dumps(found))
         self._saved = time.monotonic()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError
+from regard.files import write_text
 
 # of configs and tokenizers; .py, .bin, .pkl and folders are never in a copy
 DATA_SUFFIXES = {".bpe", ".codes", ".jinja", ".json", ".model", ".spm", ".tiktoken", ".txt"}
@@ -43,7 +44,7 @@ def data_copy(folder: Path) -> Iterator[Path]:
                 if text is None:
                     Path(temporary, file.name).symlink_to(file.resolve())
                 else:
-                    Path(temporary, file.name).write_text(text, encoding="utf-8")
+                    write_text(Path(temporary, file.name), text)
         yield Path(temporary)
 
 
