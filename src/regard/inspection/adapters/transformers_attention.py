@@ -243,7 +243,7 @@ def _attention_forward(
     queries, keys = query.shape[2], key.shape[2]
     if attention_mask is not None:
         parsed = _parse_cached(attention_mask, query, key, is_causal, sliding_window)
-    elif is_causal and queries > 1:
+    elif is_causal and queries > 1 and own is None:  # eager attention has no mask of its own
         # a static cache has more capacity than content; nothing lies behind the queries
         parsed = ParsedMask(Causal(), used_keys=queries)
     else:
