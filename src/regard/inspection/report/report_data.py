@@ -170,10 +170,12 @@ def _top_keys(site: Site, runs: list[range], count: int, batch: int) -> tuple[Te
     """The largest weights of some queries and their keys, -1 for none; (head, query, top)."""
     parts = []
     for run in runs:
-        for band in row_bands(len(run), site.batch * site.heads * site.keys):
+        # small bands, whose memory is used again: touching freshly allocated memory is slow
+        for band in row_bands(len(run), site.batch * site.heads * site.keys, 1 << 20):
             rows = run[band.start : band.stop]
             w = site.window(None, slice(rows.start, rows.stop))[batch]
-            parts.append(F.pad(w, (0, max(0, count - site.keys))).topk(count, -1))
+            w = F.pad(w, (0, count - site.keys)) if count > site.keys else w
+            parts.append(w.topk(count, -1))
     weights = torch.cat([part.values for part in parts], -2)
     keys = torch.cat([part.indices for part in parts], -2)
     return weights, keys.masked_fill(weights == 0, -1)

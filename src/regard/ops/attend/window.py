@@ -20,7 +20,7 @@ from regard.ops.terms import (
     upcast,
     weights_from_scores,
 )
-from regard.ops.tiling import CACHE_TILE, GPU_TILE, row_bands
+from regard.ops.tiling import CACHE_TILE, GPU_TILE
 
 PoolReduce = Literal["sum", "mean", "max"]
 
@@ -81,17 +81,16 @@ def compute_window(
         raise ShapeError(f"reduce: needs sum, mean or max, got {reduce!r}")
     row_range = resolve_slice(rows, q.shape[-2], "rows")
     key_range = resolve_slice(keys, k.shape[-2], "keys")
-    if pool != (1, 1):
-        return _pooled(q, k, lse, terms, row_range, key_range, pool, reduce)
-    parts = []
-    for band in row_bands(len(row_range), q.shape[:-2].numel() * len(key_range)):
-        band = row_range[band.start : band.stop]
-        scores = terms.score_tile(q, k, band, key_range)
-        parts.append(weights_from_scores(scores, lse[..., band.start : band.stop]))
-    return torch.cat(parts, -2)
+    tensors = (q, k, lse, *terms.trainable_tensors)
+    learns = terms.score is not None or any(x.requires_grad for x in tensors)
+    if torch.is_grad_enabled() and learns and pool == (1, 1):  # slices of a result are slow there
+        scores = terms.score_tile(q, k, row_range, key_range)
+        return weights_from_scores(scores, lse[..., row_range.start : row_range.stop])
+    in_place = not (torch.is_grad_enabled() and learns)
+    return _tile_by_tile(q, k, lse, terms, row_range, key_range, pool, reduce, in_place)
 
 
-def _pooled(
+def _tile_by_tile(
     q: Tensor,
     k: Tensor,
     lse: Tensor,
@@ -100,6 +99,7 @@ def _pooled(
     keys: range,
     pool: tuple[int, int],
     reduce: PoolReduce,
+    in_place: bool,
 ) -> Tensor:
     """The cells, in tiles that fit the cache; those without visible keys stay 0."""
     (high, wide), batch, finite = pool, q.shape[:-2], finite_lse(lse)[..., None]
@@ -109,9 +109,7 @@ def _pooled(
     across = max(1, tile.keys // wide) * wide
     down = tile.weights // max(1, batch.numel() * min(across, len(keys)))
     down = max(1, down // high) * high
-    tensors = (q, k, lse, *terms.trainable_tensors)
-    learns = terms.score is not None or any(x.requires_grad for x in tensors)
-    in_place = not (torch.is_grad_enabled() and learns) and lse.dtype == dtype
+    in_place = in_place and lse.dtype == dtype
     size = batch.numel() * min(down, len(rows)) * min(across, len(keys))
     buffer = q.new_empty(size, dtype=dtype) if in_place else None
     for top in range(0, len(rows), down):
@@ -125,7 +123,7 @@ def _pooled(
             # powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
             w = x.mul_(LOG2E).exp2_()
             # rows first: this reads memory in order and leaves little for the other sum
-            w = _pool(_pool(w, -2, high, reduce), -1, wide, reduce)
+            w = w if pool == (1, 1) else _pool(_pool(w, -2, high, reduce), -1, wide, reduce)
             i, j = top // high, left // wide
             cells[..., i : i + w.shape[-2], j : j + w.shape[-1]] = w
     return cells

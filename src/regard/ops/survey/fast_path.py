@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.ops import tiling
 from regard.ops.grid import slice_axis
+from regard.ops.packed_linear import batched_product
 from regard.ops.survey.peak_search import PeakSearch
 from regard.ops.survey.statistics import with_fast_path
 from regard.ops.survey.weight_tile import SurveyOptions, pooled_index
@@ -119,14 +120,14 @@ class FastPath:
     def _add_heads(self, q: Tensor, heads: range, rows: range, parts: list[range]) -> None:
         at = slice(heads.start, heads.stop), slice(rows.start, rows.stop)
         # the heads of a group share keys: more rows of one product
-        k = self.k[heads.start // self.group : (heads.stop - 1) // self.group + 1].mT
+        k = self.k[heads.start // self.group : (heads.stop - 1) // self.group + 1]
         grouped_q, received = q.reshape(len(k), -1, q.shape[-1]), []
         first, heights = self._row_cells(rows)
         rows_of = q.new_empty(4, len(parts), *q.shape[:-1])
         for keys, best, logs, mass, moment in zip(parts, *map(Tensor.unbind, rows_of), strict=True):
             x, w = self._buffers((*q.shape[:-1], len(keys)))
             scores = x.view(len(k), -1, len(keys))
-            torch.bmm(grouped_q, k.narrow(-1, keys.start, len(keys)), out=scores)
+            batched_product(grouped_q, k.narrow(-2, keys.start, len(keys)), scores)
             if self.needs_peaks:
                 torch.amax(x, -1, out=best)
             torch.exp(x.clamp_(min=self.min_log_w) if self.may_underflow else x, out=w)
