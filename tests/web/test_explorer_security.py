@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 from web_server import Client, running
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, FileError, RegardError
 from regard.runs import find_run
 from regard.web import gate
 from regard.web.api import create_app
@@ -251,8 +251,45 @@ def test_a_damaged_run_is_left_out_and_the_others_stay(tmp_path, content):
     catalog = Catalog([], [tmp_path])
     for _ in range(2):
         assert [x.rpartition("/")[2] for x in catalog.entries] == ["sound"]
+    with pytest.raises(
+        FileError, match=r"needs a whole run, got '.*/damaged', recipe.json: needs "
+    ):
+        catalog.entry(f"{tmp_path.name}/damaged")
     shutil.copy(tmp_path / "sound" / "recipe.json", tmp_path / "damaged")
     assert [x.rpartition("/")[2] for x in catalog.entries] == ["damaged", "sound"]
+
+
+def break_file(file, kind):
+    content = file.read_bytes() if file.is_file() else b""
+    file.unlink(missing_ok=True)
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "loop":
+        file.symlink_to(file)
+    else:
+        file.write_bytes(content[: len(content) // 2] + b"\xff")
+
+
+FILES = ["recipe.json", "result.json", "metrics.jsonl", "calibration.json", "tokenizer.json"]
+
+
+@pytest.mark.parametrize("kind", ["half", "folder", "loop"])
+@pytest.mark.parametrize("name", [*FILES, "model.safetensors"])
+def test_a_run_with_any_damaged_file_is_named_and_the_others_answer(tmp_path, name, kind):
+    copied_run(tmp_path / "runs", "sound")
+    break_file(copied_run(tmp_path / "runs", "damaged") / name, kind)
+    explorer = Explorer(Catalog([], [tmp_path / "runs"], device="cpu"))
+    for question in ("models", "runs", "runs.stamp", "cost", "time.models"):
+        explorer.answer(question, {})
+    question = {"text": "3 days", "to": "de"}
+    answer = explorer.answer("text", question | {"model": "runs/sound"})
+    assert answer["output"] == "3 Tage"
+    refused = ""  # some damage leaves a run that can be opened
+    try:
+        explorer.answer("text", question | {"model": "runs/damaged"})
+    except RegardError as error:
+        refused = str(error)
+    assert not refused or any(x in refused for x in ("damaged", "to:", "target:"))
 
 
 def test_a_run_that_writes_a_checkpoint_has_another_version(tmp_path):

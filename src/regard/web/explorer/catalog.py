@@ -3,11 +3,10 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from regard.errors import ConfigError, FileError, suggestion
+from regard.errors import ConfigError, FileError, RegardError, suggestion
 from regard.inspection import Sight, load_sight
 from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
 from regard.models.hub.folder import read_config
@@ -67,6 +66,7 @@ class Catalog:
         self.folders, self.device = [Path(x).resolve() for x in folders], device
         self._entries: dict[str, CatalogEntry] = {}
         self._described: dict[Path, tuple[Any, CatalogEntry | None]] = {}
+        self.damaged: dict[str, str] = {}  # reasons by name, of the runs that `entries` leaves out
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
         for name in names:
@@ -99,27 +99,34 @@ class Catalog:
                 name = f"{folder.name}/{file.parent.name}"
                 if not file.resolve().is_relative_to(folder):  # a link that leads elsewhere
                     continue
-                if (entry := self._described_run(file)) is not None:
+                entry = self._described_run(file, name)
+                if entry is not None:
                     found.setdefault(name, entry._replace(name=name))
         return found
 
-    def _described_run(self, file: Path) -> CatalogEntry | None:
+    def _described_run(self, file: Path, name: str) -> CatalogEntry | None:
         """The entry of a run, read when its recipe is new; every request asks for all of them."""
         try:
             stamp = file.stat().st_mtime_ns, file.stat().st_size
         except OSError:  # gone since it was listed
+            self.damaged.pop(name, None)
             return None
         known = self._described.get(file)
         if known is None or known[0] != stamp:
             entry = None
-            with suppress(FileError):  # damaged, or just being written
+            self.damaged.pop(name, None)
+            try:
                 entry = describe(file.parent)
+            except RegardError as error:  # damaged, or just being written: the others are listed
+                self.damaged[name] = str(error).replace(f"{file.parent}/", "")
             known = self._described[file] = stamp, entry
         return known[1]
 
     def entry(self, name: str) -> CatalogEntry:
         """The entry of a name."""
         known = self._entries if name in self._entries else self.entries
+        if name not in known and name in self.damaged:
+            raise FileError(f"model: needs a whole run, got {name!r}, {self.damaged[name]}")
         if name not in known:
             raise ConfigError(
                 f"model: needs one of {', '.join(known) or 'none'}, got {name[:80]!r}"

@@ -75,7 +75,7 @@ def answer_runs(explorer: Explorer, request: RunsRequest, job: Job) -> dict[str,
     folders = _run_folders(explorer)
     rows = _rows(explorer, job)
     shown = _chosen(request.runs, rows)
-    lines = {name: read_metrics(folders[name]) for name in shown}
+    lines = {name: _lines(folders[name]) for name in shown}
     known = _metric_names(lines.values())
     picked = _picked_metrics(request.metrics, known)
     return {
@@ -132,6 +132,14 @@ def _run_folders(explorer: Explorer) -> dict[str, Path]:
             if file.resolve().is_relative_to(folder):
                 found[f"{folder.name}/{file.parent.name}"] = file.parent
     return found
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a run; none of a damaged one, whose row has the reason."""
+    try:
+        return read_metrics(folder)
+    except FileError:
+        return []
 
 
 def _stamp(folders: dict[str, Path]) -> str:
