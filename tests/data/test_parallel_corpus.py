@@ -313,3 +313,22 @@ def test_mistakes_with_pairs_are_reported_in_one_line(tmp_path):
     (tmp_path / "a.mo").write_text("x")
     with pytest.raises(FileError, match="needs to be a compiled catalog"):
         list(source(tmp_path / "a.mo").pairs("train"))
+
+
+def test_a_folder_stands_for_its_catalogs_and_each_bad_line_is_named_by_its_file(tmp_path):
+    for name, text in (("a.po", "one"), ("sub/b.po", "two")):
+        (tmp_path / "de" / name).parent.mkdir(parents=True, exist_ok=True)
+        message = f'msgid "{text}"\nmsgstr "{text.upper()}"\n\nmsgid "{name}"\nmsgstr ""\n'
+        (tmp_path / "de" / name).write_text(message)
+    corpus = ParallelCorpus(tmp_path / "de", tmp_path / "de", tmp_path / "de")
+    assert [pair.target for pair in corpus.pairs("test")] == ["ONE", "TWO"]
+    assert [file.name for file in corpus.files] == ["a.po", "b.po"] * 3
+    assert "a.po:4, b.po:4" in str(corpus.report)
+
+
+def test_text_that_excel_saved_as_unicode_is_a_table(tmp_path):
+    file = tmp_path / "pairs.txt"
+    file.write_bytes('one, two\t"eins ""zwei"""\r\nthree\tdrei\r\n'.encode("utf-16"))
+    corpus = ParallelCorpus(file, file, file)
+    pairs = [(pair.source, pair.target) for pair in corpus.pairs("test")]
+    assert pairs == [("one, two", 'eins "zwei"'), ("three", "drei")]

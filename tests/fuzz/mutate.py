@@ -129,7 +129,7 @@ def _change_json(data: bytes, rng: Random) -> bytes:
 
 def _change_value(root: Any, rng: Random) -> Any:
     root = copy.deepcopy(root)
-    places = list(_places(root))
+    places = list(_places(root)) if isinstance(root, dict | list) else []
     if not places:
         return rng.choice(ODD_VALUES)
     holder, key = rng.choice(places)

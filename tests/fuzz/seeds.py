@@ -119,7 +119,7 @@ msgstr[1] ""
 msgid "Quit\\n"
 msgstr "alt"
 
-msgid "done \\x41\\303"
+msgid "done \\x41\\303\\274"
 msgstr "fertig"
 
 msgid ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,8 @@ from PIL import Image
 
 from regard.data import LoadReport, TextFiles
 from regard.data.image.image_collection import find_images
-from regard.data.table import read_table
+from regard.data.table import detect_table, read_table
+from regard.data.text.annotated import read_tagged_tokens
 from regard.errors import FileError
 from regard.tasks import TaggingTask, inspect_data
 from regard.tasks.proposals.kinds import propose
@@ -184,3 +186,46 @@ def test_a_word_or_sentence_of_megabytes_is_cut(tmp_path):
     pieces = list(cut_words(["go"] * 5000, list))
     assert [word for piece in pieces for word, _ in piece] == ["go"] * 5000
     assert max(sum(len(tokens) for _, tokens in piece) for piece in pieces) == 1024
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_folder_of_several_languages_names_them_and_how_to_choose(tmp_path):
+    for code in ("cs", "de", "en", "fr"):
+        (tmp_path / f"train.{code}").write_text("one\n")
+    with pytest.raises(FileError, match=r"two languages, got 4: cs, de, en, fr; try two files: "):
+        propose("pairs", [tmp_path])
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_folder_of_catalogs_is_one_corpus_of_one_language(tmp_path):
+    head = 'msgid ""\nmsgstr "Language: {}\\n"\n'
+    for part in range(2):
+        rows = (f'\nmsgid "{n} days"\nmsgstr "{n} Tage"\n' for n in range(part, 200, 2))
+        (tmp_path / f"part{part}.po").write_text(head.replace("{}", "de") + "\n".join(rows))
+    proposal = propose("pairs", [tmp_path])
+    data = proposal.recipe.data
+    assert (data.source_language, data.target_language) == ("en", "de")
+    assert sum(proposal.report.sizes.values()) == 200
+    (tmp_path / "cs.po").write_text(head.replace("{}", "cs"))
+    with pytest.raises(
+        FileError, match=r"one language, got 2: de \(part0.po\), cs \(cs.po\)|cs.*de"
+    ):
+        propose("pairs", [tmp_path])
+
+
+@pytest.mark.parametrize("late", [1, 900])
+def test_json_lines_may_lack_keys_that_later_lines_have(tmp_path, late):
+    rows = [{"text": f"t{n}"} for n in range(late)] + [{"label": "a", "text": "b"}] * 2
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    table = detect_table(tmp_path / "a.jsonl", header=True)
+    assert table.columns == ("text", "label")
+    found = list(read_table(tmp_path / "a.jsonl", ["text", "label"]))
+    assert [row.error for row in found].count("without label") == late
+    assert [row.values for row in found if not row.error] == [("b", "a")] * 2
+
+
+def test_a_binary_file_is_not_tagged_sentences(tmp_path):
+    noise = random.Random(0).randbytes(100_000)
+    (tmp_path / "a.conll").write_bytes(noise)
+    report = LoadReport()
+    assert list(read_tagged_tokens(tmp_path / "a.conll", report)) == []

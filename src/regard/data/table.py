@@ -149,7 +149,7 @@ def read_table(
             raise ConfigError(f"columns: need numbers from 1 without a header, got {columns}")
         return _read_delimited(Path(path), table, [int(name) - 1 for name in columns], header)
     if missing := [name for name in columns if name not in table.columns]:
-        known = ", ".join(table.columns)
+        known = ", ".join(table.columns[:SAMPLE_LINES])
         hint = suggestion(missing[0], table.columns)
         raise ConfigError(f"columns: need to be of {known} in {path}, got {missing[0]!r}{hint}")
     if table.kind == "jsonl":

@@ -72,7 +72,8 @@ def open_image(path: str | Path, *, auto_background: bool = False) -> Image.Imag
                 return Image.alpha_composite(background, image).convert("RGB")
             return image.convert("L" if image.mode in ("1", "L") else "RGB")
     except (
-        OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError
+        OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError,
+        MemoryError,  # a block that declares gigabytes
     ) as error:  # fmt: skip
         raise FileError(
             f"{path}: needs to be a complete image, got {_defect(path, error)}"

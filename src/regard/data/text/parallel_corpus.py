@@ -1,10 +1,11 @@
 """Parallel corpora from your own files, streamed; bad lines are counted in a report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from regard.data.load_report import LoadReport, OnError
 from regard.data.split import Split, hash_split
+from regard.data.table import table_kind
 from regard.data.text.pair import Pair
 from regard.data.text.parallel_formats import (
     CorpusRow,
@@ -15,6 +16,7 @@ from regard.data.text.parallel_formats import (
 )
 from regard.data.text.po_catalog import read_po
 from regard.errors import ConfigError, FileError
+from regard.files import list_tree
 
 # one file of pairs, or two line-aligned files
 CorpusPath = str | Path | tuple[str | Path, str | Path]
@@ -23,6 +25,8 @@ SUFFIXES = (".tsv", ".csv", ".jsonl", ".po", ".mo", ".tmx")
 
 class ParallelCorpus:
     """Translation pairs from two aligned files, .tsv, .csv, .jsonl, .po, .mo or .tmx, or gzipped.
+
+    A folder stands for all .po files in it.
 
     Without `valid` and `test` a hash of the source assigns each pair to a split, so all
     translations of a sentence are in the same split. Train repeats in file order; `Batches`
@@ -76,8 +80,8 @@ class ParallelCorpus:
     @property
     def files(self) -> list[Path]:
         """The files of all splits."""
-        groups = (path if isinstance(path, tuple) else (path,) for path in self.paths.values())
-        return [file for group in groups for file in group]
+        parts = (part for split in self.paths for part in self._parts(split))
+        return [file for part in parts for file in (part if isinstance(part, tuple) else (part,))]
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
         """Pairs from number `start`; train repeats forever."""
@@ -117,18 +121,19 @@ class ParallelCorpus:
 
     def _read(self, split: Split) -> Iterator[tuple[Split, Pair]]:
         """The usable pairs of the files of a split; with one file only, each with its own split."""
-        name, language = self._name(split), self.languages[1] if self.languages else None
+        language = self.languages[1] if self.languages else None
         is_hashed = len(self.paths) == 1
-        for line, source, target, error in self._rows(split):
-            source, target = source.strip(), target.strip()
-            if reason := error or self._reject_reason(len(source), len(target)):
-                self.report.skip(name, line, reason)
-                continue
-            found = hash_split(source.encode(errors="replace")) if is_hashed else split
-            yield found, Pair(source, target, language)
+        for part in self._parts(split):
+            name = part[0].name if isinstance(part, tuple) else part.name
+            for line, source, target, error in self._rows(part):
+                source, target = source.strip(), target.strip()
+                if reason := error or self._reject_reason(len(source), len(target)):
+                    self.report.skip(name, line, reason)
+                    continue
+                found = hash_split(source.encode(errors="replace")) if is_hashed else split
+                yield found, Pair(source, target, language)
 
-    def _rows(self, split: Split) -> Iterator[CorpusRow]:
-        path = self._path(split)
+    def _rows(self, path: Path | tuple[Path, Path]) -> Iterator[CorpusRow]:
         if isinstance(path, tuple):
             return read_aligned(*path)
         match corpus_suffix(path):
@@ -154,6 +159,10 @@ class ParallelCorpus:
             return f"one side {self.max_length_ratio:g} times longer than the other"
         return ""
 
+    def _parts(self, split: Split) -> Sequence[Path | tuple[Path, Path]]:
+        path = self._path(split)
+        return list_catalogs(path) if isinstance(path, Path) and path.is_dir() else [path]
+
     def _path(self, split: Split) -> Path | tuple[Path, Path]:
         return self.paths["train" if len(self.paths) == 1 else split]
 
@@ -164,17 +173,29 @@ class ParallelCorpus:
 
 def _check_path(path: CorpusPath) -> Path | tuple[Path, Path]:
     files = [Path(file) for file in path] if isinstance(path, tuple) else [Path(path)]
+    if len(files) == 1 and list_catalogs(files[0]):
+        return files[0]
     for file in files:
         if not file.is_file():
             raise FileError(f"{file}: needs to be a file, got no such file")
     if len(files) == 2:
         return files[0], files[1]
-    if corpus_suffix(files[0]) not in SUFFIXES:
+    if corpus_suffix(files[0]) not in SUFFIXES and table_kind(files[0]) is None:
         raise FileError(
             f"{files[0]}: needs to end in {', '.join(SUFFIXES)}, got {files[0].suffix!r}; "
             f"try two files, (source, target)"
         )
     return files[0]
+
+
+def list_catalogs(path: Path) -> list[Path]:
+    """The .po files of a folder and those below it; none of a file.
+
+    >>> list_catalogs(Path("nowhere"))
+    []
+    """
+    files = list_tree(path) if path.is_dir() else []
+    return [file for file in files if corpus_suffix(file) == ".po"]
 
 
 def corpus_suffix(path: Path) -> str:

@@ -281,6 +281,7 @@ def parse_messages(lines: Iterable[str]) -> Iterator[PoMessage]:
             else:
                 message.texts[name] += part
                 kind = name
+        kind = name if not kind and line.lstrip().startswith("msg") else kind  # or without a text
         message.lines.append((kind, line))
     yield message
 

@@ -19,6 +19,9 @@ from regard.errors import ConfigError, FileError, RegardError, library_errors, s
 
 SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<start>", "eos": "<end>", "unk": "<unknown>"}
 
+# encoded once when a tokenizer is loaded: a damaged one fails there, not later on some text
+PROBE = "".join(map(chr, range(32, 2048, 9))) + "\u4e09\U0001f600"
+
 
 class Tokenizer(ABC):
     """Base class of tokenizers: PAD 0, BOS 1, EOS 2, UNK 3, then one token per language.
@@ -169,6 +172,7 @@ class Tokenizer(ABC):
             with library_errors(f"{file}: needs the state of {kind}"):
                 tokenizer = Tokenizer.registry[kind]._from(body["state"], languages)
                 tokenizer.normalizers = check_normalizers(body.get("normalizers", []))
+            tokenizer.encode(PROBE)
             return tokenizer
         except RegardError as error:
             text = str(error).removeprefix("model: ")

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.data import Split
 from regard.data.table import detect_table, table_kind
-from regard.data.text.parallel_corpus import SUFFIXES, corpus_suffix
+from regard.data.text.parallel_corpus import SUFFIXES, corpus_suffix, list_catalogs
 from regard.errors import FileError
 from regard.files import iter_lines
 from regard.models import TranslatorConfig
@@ -108,15 +108,19 @@ def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[P
         return {"train": [file for path in paths for file in list_files(path)[:1]]}
     files = list_files(paths[0])
     if paths[0].is_file():
-        if corpus_suffix(paths[0]) not in SUFFIXES:
+        if corpus_suffix(paths[0]) not in SUFFIXES and table_kind(paths[0]) is None:
             raise FileError(
                 f"{paths[0]}: needs to end in {', '.join(SUFFIXES)}, got {paths[0].suffix!r}; "
                 "try two aligned files, source and target"
             )
         return {"train": files}
+    catalogs = list_catalogs(paths[0])
+    if len(catalogs) > 1 and all(corpus_suffix(file) in (".po", ".pot") for file in files):
+        return {"train": [_one_language(paths[0], catalogs)]}
     found = find_splits(files, lambda file: corpus_suffix(file) in SUFFIXES)
     if len(found.get("train", ())) != 1:
         found = find_splits(files, _has_language_suffix)
+    _check_languages(paths[0], found.get("train", ()))
     for split in list(found):
         found[split] = _one_pair(found[split]) if len(found[split]) > 1 else found[split]
     if len(found.get("train", ())) not in (1, 2):
@@ -128,6 +132,29 @@ def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[P
     if len(found["train"]) == 2:
         comments["data.source_language"] = "swap the files and languages for the other direction"
     return _complete(found, comments)
+
+
+def _one_language(folder: Path, catalogs: Sequence[Path]) -> Path:
+    """The folder, if its catalogs are all of one language."""
+    languages = {_po_language(file): file for file in reversed(catalogs)}
+    if len(languages) > 1:
+        names = ", ".join(f"{name or 'unnamed'} ({languages[name].name})" for name in languages)
+        raise FileError(
+            f"{folder}: needs catalogs of one language, got {len(languages)}: {names}; "
+            f"try one of them: regard new pairs {next(iter(languages.values()))}"
+        )
+    return folder
+
+
+def _check_languages(folder: Path, files: Sequence[Path]) -> None:
+    """Raise for more than two aligned files of one stem, and name their languages."""
+    codes = [corpus_suffix(file)[1:] for file in files if _has_language_suffix(file)]
+    if len(set(codes)) > 2:
+        first, second = (next(x for x in files if corpus_suffix(x)[1:] == c) for c in codes[:2])
+        raise FileError(
+            f"{folder}: needs two languages, got {len(set(codes))}: "
+            f"{', '.join(dict.fromkeys(codes))}; try two files: regard new pairs {first} {second}"
+        )
 
 
 def _complete(splits: dict[Split, list[Path]], comments: dict[str, str]) -> dict[Split, list[Path]]:
@@ -198,7 +225,8 @@ def _languages(
     suffix = corpus_suffix(files[0])
     if suffix == ".tmx":
         return _tmx_languages(files[0], comments)
-    if suffix == ".po" and (target := _po_language(files[0])):
+    catalogs = list_catalogs(files[0]) or list(files)
+    if corpus_suffix(catalogs[0]) == ".po" and (target := _po_language(catalogs[0])):
         comments["data.source_language"] = "of the msgid; .po files do not say it"
         return "en", target
     for match in re.finditer(r"(?<![a-z])([a-z]{2})[-_]([a-z]{2})(?![a-z])", files[0].name.lower()):
@@ -230,7 +258,7 @@ def _tmx_languages(file: Path, comments: dict[str, str]) -> tuple[str, str]:
 
 def _po_language(file: Path) -> str:
     for line in iter_lines(file):
-        if match := re.match(rb'"Language:\s*([\w-]+)', line):
+        if match := re.search(rb'"Language:\s*([\w-]+)', line):
             return match[1].decode()
         if line.startswith(b"msgid ") and line.strip() != b'msgid ""':
             break

@@ -49,7 +49,7 @@ class PairsTask(TextTokenizer, TranslationTask):
 
     Args:
         folder: that the files are relative to.
-        train: one file of pairs, or two aligned files, source and target.
+        train: one file of pairs, two aligned files, source and target, or a folder of .po files.
         valid, test: the same; without them a hash of the source assigns 5% of the pairs each.
         source_language, target_language: their names, such as "de" and "en".
         columns: of source and target in a table, by number, or by name with `header` or in .jsonl.
@@ -188,7 +188,7 @@ class PairsTask(TextTokenizer, TranslationTask):
         """About the number of train pairs; of tables and aligned files without parsing them."""
         path = self.corpus().paths["train"]
         file = path[0] if isinstance(path, tuple) else path
-        if corpus_suffix(file) in (".po", ".mo", ".tmx"):
+        if file.is_dir() or corpus_suffix(file) in (".po", ".mo", ".tmx"):
             return sum(1 for _ in self.stream_pairs("train"))
         with open_binary(file) as opened:
             lines = sum(chunk.count(b"\n") for chunk in iter_chunks(opened))
@@ -212,12 +212,12 @@ class PairsTask(TextTokenizer, TranslationTask):
         for name in getattr(self, split):
             file = Path(self.folder) / name
             packed = file.with_name(f"{file.name}.gz")
-            if not file.is_file() and not packed.is_file():
+            if not file.exists() and not packed.is_file():
                 raise FileError(
                     f"{split}: needs files in folder={self.folder!r}, got no {name}; "
                     "try --set folder=…"
                 )
-            files.append(file if file.is_file() else packed)
+            files.append(file if file.exists() else packed)
         return files[0] if len(files) == 1 else (files[0], files[1])
 
 
