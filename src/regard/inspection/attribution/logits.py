@@ -107,7 +107,7 @@ def logit_lens(
     >>> lens.kl()[-1]  # the last state gives the final prediction
     tensor([[0.]])
     """
-    stream = record_stream(model, inputs, stack=stack)
+    stream = record_stream(model, inputs, stack=stack, skip={"in", "out", "heads", "hidden"})
     states = [stream.state(depth) for depth in range(stream.depth + 1)]
 
     def keep(length: int) -> list[int]:
@@ -122,7 +122,9 @@ def logit_lens(
         logits = torch.stack([_rerun(model, inputs, set_activation(last, x)) for x in states])
         return LogitLens(logits[:, :, keep(logits.shape[2])], id_to_token)
     kept = keep(states[0].shape[1])
-    return LogitLens(torch.stack([head.logits(x[:, kept]) for x in states]), id_to_token)
+    batch = len(states[0])
+    logits = head.logits(torch.cat([x[:, kept] for x in states]))  # one product for all depths
+    return LogitLens(logits.unflatten(0, (len(states), batch)), id_to_token)
 
 
 def _rerun(model: nn.Module, inputs: Any, edit: ActivationEdit) -> Tensor:

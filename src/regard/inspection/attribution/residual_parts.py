@@ -216,7 +216,7 @@ def record_stream(
         stack: "encoder" or "decoder"; the last stack by default.
         at: Glob over attentions whose q, k and v are recorded too.
         only: Sequence and position to record; batch and time have size 1 then. All by default.
-        skip: Last words of names that are not recorded, with `only`.
+        skip: Last words of names that are not recorded.
 
     >>> record_stream(rg.nn.Recurrent(2, 2), torch.zeros(1, 3, 2))
     Traceback (most recent call last):
@@ -260,9 +260,8 @@ def record_stream(
 
         for point in match_activations(points, globs, "stack"):
             before, _, last = point.name.rpartition(".")
-            if only and (
-                last in skip or (last == "in" and any(f"{before}.{x}" in points for x in INNER))
-            ):
+            inside = only and last == "in" and any(f"{before}.{x}" in points for x in INNER)
+            if last in skip or inside:
                 continue  # nobody reads it
             for hook in point.hook(partial(keep, point.name)):
                 contexts.callback(hook.remove)

@@ -36,8 +36,9 @@ class Unembedding:
     def logits(self, x: Tensor) -> Tensor:
         """The logits of a state of the residual stream (the logit lens)."""
         y = x if self.norm is None else self.norm(x.to(self.weight.dtype))
-        out = self.factor * (y.to(self.weight.dtype) @ self.weight.mT)
-        out = out if self.bias is None else out + self.bias
+        out = y.to(self.weight.dtype) @ self.weight.mT
+        out = out if self.factor == 1 else out.mul_(self.factor)  # in place: as large as can be
+        out = out if self.bias is None else out.add_(self.bias)
         return out if self.softcap is None else self.softcap * torch.tanh(out / self.softcap)
 
     def freeze(self, x: Tensor) -> "FrozenUnembedding":
@@ -95,6 +96,7 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
             continue
         if softcap is None and bias is None:  # Cohere, Granite and T5 scale their logits
             factor = float((lens * logits).sum() / lens.square().sum())
+            factor = 1.0 if abs(factor - 1) < 1e-5 else factor
             head, lens = replace(head, factor=factor), factor * lens
         errors.append(float((lens - logits).abs().max() / logits.abs().max().clamp(min=1e-30)))
         if errors[-1] < allowed:
