@@ -10,7 +10,7 @@ VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGA
 # bytecode is kept: without it each worker and each command that tests start compiles all sources
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check format docs tour slow fuzz mutants gpu browser dist clean
+.PHONY: demo test check format docs tour slow fuzz mutants faults gpu browser dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -44,6 +44,9 @@ slow: $(VENV)/.tested
 
 mutants: $(VENV)/.tested
 	$(BIN)/python tests/mutants/run_mutants.py
+
+faults: $(VENV)/.tested
+	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/run_faults.py
 
 # FUZZ_SECONDS per target, FUZZ_SEED, FUZZ=names of targets
 fuzz: $(VENV)/.tested
