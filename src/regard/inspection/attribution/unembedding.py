@@ -13,6 +13,7 @@ from regard.inspection.attribution.residual_parts import ResidualStream
 from regard.nn import Readout
 
 TOLERANCE = 1e-3  # of the reproduced logits, relative; half precision 3e-2
+MAX_CHECKED = 64  # positions at which the head is compared with the model's logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,11 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
     model = stream.model
     point = stream.points.get(f"{stream.stack}.final_norm")
     norm = None if point is None or point.name not in stream.activations else point.module
-    end, logits = stream.state(stream.depth), stream.logits.detach().float()
+    end, logits = stream.state(stream.depth), stream.logits.detach()
+    if end.shape[:-1] == logits.shape[:-1]:  # a check of all would cost as much as the head
+        step = max(1, -(-end.shape[1] // MAX_CHECKED))
+        end, logits = end[:, ::step], logits[:, ::step]
+    logits = logits.float()
     weight, bias = _head(model, end)
     softcap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
     if weight.shape[1] != end.shape[-1]:
