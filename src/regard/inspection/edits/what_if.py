@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -78,8 +78,10 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
                 "rg.edit.drop_head('*', 0)"
             )
     log = EditLog(edits)
+    # edits of activations alone need no interception of attention
+    attends = not edits or any(isinstance(edit, Edit) for edit in edits)
     with (
-        patched(model) as tracker,
+        patched(model) if attends else nullcontext(ModuleTracker(model)) as tracker,
         intercepting(editor := _Editor(tracker, log), tracker),
         _edited_activations(model, log, editor),
     ):
