@@ -33,6 +33,12 @@ def run(**changes: object) -> dict[str, bytes]:
     return files | {"one/recipe.json": json.dumps(recipe).encode()}
 
 
+def without_unknown() -> bytes:
+    """A unigram model of a few signs, which fails at any other."""
+    model = {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]], "byte_fallback": False}
+    return json.dumps({"version": "1.0", "added_tokens": [], "model": model}).encode()
+
+
 def packed_idx() -> bytes:
     head = bytes([0, 0, 8, 1, 0x3F, 0, 0, 0])  # declares a gigabyte
     packer = zlib.compressobj(wbits=31)
@@ -59,6 +65,12 @@ FOUND = [
     (".po, filled", {"a.po": b'msgid "a"\nmsgstr'}, ""),
     (".po, filled", {"a.po": b'msgid "\\ud800"\nmsgstr ""'}, "needs keywords and quoted texts"),
     (".po, pairs", {"a.po": b'msgid "%"\nmsgstr[1] "x"'}, ""),
+    (
+        "hub import",
+        {"config.json": b'{"model_type": "llama", "vocab_size": ' + b"9" * 400 + b"}"},
+        "needs vocab_size of at most .*, got hundreds of digits",
+    ),
+    ("tokenizer", {"tokenizer.json": without_unknown()}, "tokenizer.json: .*nk"),
     ("idx", {"a.idx.gz": packed_idx()}, "a truncated file"),
     ("token cache", cache([0, 1 << 40]), "needs offsets up to 2, got 0 to"),
     ("token cache", cache([2, 0]), "needs offsets up to 2, got 2 to 0"),
@@ -79,7 +91,7 @@ FOUND = [
     (
         "partial file",
         {"out.txt.partial": b"", "out.txt.partial.json": b'{"job":{},"bytes":-1,"state":{}}'},
-        "needs the state of a job, got a damaged one, -1 bytes; try deleting",
+        "needs the state of a job, got a damaged one, .*; try deleting",
     ),
 ]
 

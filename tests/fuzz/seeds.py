@@ -21,6 +21,7 @@ from fuzz.mutate import Files
 from regard import data, models, train
 from regard.claims.claim import CLAIMS, Trial
 from regard.claims.results import Result, store
+from regard.files import PartialFile
 from regard.inspection.record.sight_file import _checksum as sight_checksum
 from regard.models.serialization import read_safetensors
 from regard.tasks.registry import recipe_names, recipe_text
@@ -405,8 +406,13 @@ def checkpoints() -> list[Files]:
 
 @cache
 def partial_files() -> list[Files]:
-    state = {"job": {"to": "de"}, "bytes": 4, "state": {"lines": 1}}
-    return [{"out.txt.partial": b"one\ntw", "out.txt.partial.json": json.dumps(state).encode()}]
+    def write(folder: Path) -> None:
+        job = PartialFile(folder / "out.txt", {"to": "de"})
+        job.write("one\n")
+        job.commit({"lines": 1})
+        job.close()
+
+    return [written(write)]
 
 
 @cache

@@ -172,7 +172,7 @@ class Tokenizer(ABC):
             with library_errors(f"{file}: needs the state of {kind}"):
                 tokenizer = Tokenizer.registry[kind]._from(body["state"], languages)
                 tokenizer.normalizers = check_normalizers(body.get("normalizers", []))
-            tokenizer.encode(PROBE)
+                tokenizer.encode(PROBE)
             return tokenizer
         except RegardError as error:
             text = str(error).removeprefix("model: ")

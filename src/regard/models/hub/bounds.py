@@ -40,7 +40,8 @@ def check_sizes(values: Any, where: str, key: str = "") -> None:
     elif isinstance(values, int | float):
         most = next((most for name, most in BOUNDS if name.search(key)), None)
         if most is not None and abs(values) > most and values == values // 1:
-            raise FileError(f"{where}: needs {key} of at most {most}, got {values:.6g}")
+            got = f"{values:.6g}" if abs(values) < 10**300 else "hundreds of digits"
+            raise FileError(f"{where}: needs {key} of at most {most}, got {got}")
 
 
 @contextmanager
