@@ -80,10 +80,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 @contextmanager
-def library_errors(problem: str) -> Iterator[None]:
+def library_errors(place: object, rule: str) -> Iterator[None]:
     """Report whatever a library raises on the values of a damaged folder as one line.
 
-    >>> with library_errors("folder: needs a model"):
+    >>> with library_errors("folder", "a model"):
     ...     {"a": 1}["b"]
     Traceback (most recent call last):
         ...
@@ -98,4 +98,4 @@ def library_errors(problem: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         line = " ".join(str(error).split()) or type(error).__name__
-        raise FileError(f"{problem}, got {line:.200}") from error
+        raise FileError(f"{place}: needs {rule}, got {line:.200}") from error

@@ -20,7 +20,7 @@ def build_hub_model(folder: Path) -> nn.Module:
     """The model of a Hugging Face folder on the meta device, from its config.json alone."""
     config, kind = _read_kind(folder)
     with (
-        library_errors(f"{folder}: needs a model that transformers loads"),
+        library_errors(folder, "a model that transformers loads"),
         bounded_model(f"{folder}"),
         torch.device("meta"),
     ):
@@ -53,7 +53,7 @@ def load_hub_text_model(folder: Path) -> TextModel:
 def _load_model(folder: Path, config: Any, kind: Any) -> nn.Module:
     state = read_weights(folder)
     with (
-        library_errors(f"{folder}: needs a model that transformers loads"),
+        library_errors(folder, "a model that transformers loads"),
         bounded_model(f"{folder}", state),
     ):
         # without a path: transformers reads adapters, pickles and shards of other formats beside it
@@ -94,7 +94,7 @@ def _read_kind(folder: Path) -> tuple[Any, Any]:
             "try pip install transformers"
         ) from None
     with (
-        library_errors(f"{folder}: needs a model that transformers loads"),
+        library_errors(folder, "a model that transformers loads"),
         data_copy(folder) as copy,
     ):
         config: Any = transformers.AutoConfig.from_pretrained(
@@ -121,7 +121,7 @@ def _load_tokenizer(folder: Path) -> Any:
 
     check_token_ids(folder)
     with (
-        library_errors(f"{folder}: needs a tokenizer that transformers loads"),
+        library_errors(folder, "a tokenizer that transformers loads"),
         data_copy(folder) as copy,
     ):
         tokenizer = AutoTokenizer.from_pretrained(

@@ -245,7 +245,7 @@ class TextModel:
         elif self.hf_tokenizer is None:
             ids = self._parse_ids(name, text)
         else:
-            with library_errors(f"{name}: needs a tokenizer in its folder that encodes it"):
+            with library_errors(name, "a tokenizer in its folder that encodes it"):
                 ids = [index(x) for x in self.hf_tokenizer(text).input_ids]
         if is_decoder and self.decoder_start_token_id is not None:
             ids = [self.decoder_start_token_id, *ids]

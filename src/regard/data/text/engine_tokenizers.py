@@ -225,7 +225,7 @@ class HuggingFaceTokenizer(EngineTokenizer):
 
     def encode(self, text: str) -> list[int]:
         # the names of special tokens can be pieces of a unigram model: in a text they are unknown
-        with library_errors("text: needs a tokenizer in its file that encodes it"):
+        with library_errors("text", "a tokenizer in its file that encodes it"):
             ids = super().encode(text)
         return [self.unk_id if i in self.special_tokens else i for i in ids]
 

@@ -169,14 +169,14 @@ class Tokenizer(ABC):
             known = ", ".join(sorted(Tokenizer.registry))
             raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r:.40}")
         try:  # a foreign state can raise anything
-            with library_errors(f"{file}: needs the state of {kind}"):
+            with library_errors(file, f"the state of {kind}"):
                 tokenizer = Tokenizer.registry[kind]._from(body["state"], languages)
                 tokenizer.normalizers = check_normalizers(body.get("normalizers", []))
                 tokenizer.encode(PROBE)
             return tokenizer
         except RegardError as error:
-            text = str(error).removeprefix("model: ")
-            raise FileError(text if str(file) in text else f"{file}: {text}") from error
+            text = str(error).removeprefix("model: ").removeprefix(f"{file}: ")
+            raise FileError(f"{file}: {text}") from error
 
     @abstractmethod
     def _token(self, index: int) -> str:
