@@ -59,6 +59,10 @@ class DigitsTask(AudioTask):
     def __post_init__(self) -> None:
         check_positive(self, "n_mels", "valid_size", "test_size")
 
+    @property
+    def trained_rate(self) -> int:
+        return 8000  # of all recordings of the data set
+
     def source(self, eval_size: int = 1) -> SpokenDigits:
         """The generator of strings."""
         speed = self.min_speed, self.max_speed

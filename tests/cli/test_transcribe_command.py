@@ -124,10 +124,11 @@ def test_nothing_recognised_is_reported_and_exits_with_1(folder, judged):
     assert f"regard: warning: {folder}/silent.wav: nothing recognised\n" in done.stderr
 
 
-def test_a_run_without_a_calibration_gives_no_warnings(folder, judged):
+def test_a_run_without_a_calibration_warns_only_of_what_it_did_not_recognise(folder, judged):
     done = run(judged(None), folder / "one.wav", folder / "silent.wav")
-    assert done.exit_code == 0
-    assert "warning" not in done.stderr
+    assert done.exit_code == 1
+    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert warnings == [f"regard: warning: {folder}/silent.wav: nothing recognised"]
 
 
 def test_live_audio_gets_its_confidence_at_the_end(judged):

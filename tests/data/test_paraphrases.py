@@ -82,7 +82,7 @@ def test_a_tokenizer_keeps_its_normalisation_and_older_files_have_none(tmp_path)
 def test_a_step_that_does_not_exist_is_refused(tmp_path):
     tokenizer = ByteTokenizer()
     tokenizer.normalizers = ("upper",)
-    with pytest.raises(ConfigError, match="normalizers: needs some of typography, lower, got"):
+    with pytest.raises(ConfigError, match="normalizers: needs some of typography, .*, got"):
         tokenizer.save(tmp_path)
     tokenizer.normalizers = ("lower",)
     file = tokenizer.save(tmp_path)

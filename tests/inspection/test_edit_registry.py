@@ -38,7 +38,7 @@ def test_an_edit_written_as_text_is_that_edit(name):
         ("drop_head(__import__('os'), 0)", "an argument is no plain value"),
         ("drop_head('*')", "missing a required argument: 'heads'"),
         ("drop_head('*', 0, sigma=1)", "unexpected keyword argument 'sigma'"),
-        ("drop_head('*', -1)", "heads: needs"),
+        ("drop_key('*', -1)", "keys: needs"),
         ("scale_scores('*', 'a')", "factor: needs a finite number"),
     ],
 )

@@ -290,6 +290,7 @@ def test_every_edit_and_figure_is_tried():
     assert (edits | figures) <= set(VALID)
 
 
+@pytest.mark.filterwarnings("ignore:look. .* over max_bytes:UserWarning")
 @pytest.mark.parametrize("name", VALID)
 def test_invalid_arguments_raise_regard_errors(name, model, sight):
     named = {"MODEL": model, "SIGHT": sight, "SITE": sight.sites[0]}

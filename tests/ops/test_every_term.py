@@ -154,6 +154,8 @@ def test_sinks_reach_each_op():
 def counted(w: Tensor, name: str) -> dict[str, Tensor]:
     """The statistics of `COUNTED` from the map; first_share counts from a sequence's start."""
     first = SKIP[:, None, None, None] if name == "Padding" else 0
+    if name == "Documents":  # of the query's own
+        first = CASES[name][2]["allowed"].float().argmax(-1, keepdim=True)
     return {
         "entropy": -torch.special.xlogy(w, w).sum(-1),
         "received": w.sum(-2),

@@ -251,7 +251,7 @@ def test_completions_as_openai_clients_ask_for_them(client):
     ("path", "body", "status", "message"),
     [
         ("/translate", {"texts": ["3 days"]}, 400, "to: needs one or more of"),
-        ("/translate", {"texts": ["3 days"], "to": ["ed"]}, 400, "got 'ed'; try"),
+        ("/translate", {"texts": ["3 days"], "to": ["ed"]}, 400, "pl pt tr, got 'ed'"),
         ("/translate", {"texts": []}, 422, "texts: "),
         ("/translate", {"texts": ["x"], "too": ["de"]}, 422, "too: "),
         ("/translate", {"texts": [" "], "to": ["de"]}, 400, "it needs words"),
