@@ -10,7 +10,7 @@ VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGA
 # bytecode is kept: without it each worker and each command that tests start compiles all sources
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check format docs tour slow fuzz mutants faults gpu browser dist clean
+.PHONY: demo test check format docs tour slow fuzz mutants faults gpu browser dist matrix clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -58,6 +58,10 @@ gpu:
 # wheel and source distribution, each installed and used in a new environment
 dist:
 	PYTHON=$(PYTHON) bash .ci/dist
+
+# each Python and each transformers that is allowed; writes the table of docs/contributing/release.md
+matrix:
+	bash .ci/matrix
 
 browser: $(VENV)/.browser
 	$(BIN)/pytest -q -m browser tests/browser

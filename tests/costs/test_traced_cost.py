@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import regard as rg
@@ -77,14 +78,16 @@ SLOW = ("Gemma2", "Albert", "GPTJ", "Longformer")
 )
 def test_products_are_those_of_torchs_counter_and_parameters_are_exact(name):
     model = make(name)
+    if name == "Mixtral" and not hasattr(model, "set_experts_implementation"):
+        with pytest.raises(ConfigError, match="got MixtralForCausalLM: .*nonzero"):
+            cost_of(name, model)  # before version 5 a loop over experts reads which are chosen
+        return
     found = cost_of(name, model)
     assert found.parameters == sum(p.numel() for p in model.parameters())
-    if name not in ("Bloom", "GPTJ", "DebertaV2", "XLNet", "Longformer"):  # eager anyway
-        model.set_attn_implementation("eager")  # the counter does not know every fused kernel
     if name == "Mixtral":
         model.set_experts_implementation("eager")
     counter = FlopCounterMode(display=False)
-    with counter:
+    with counter, sdpa_kernel(SDPBackend.MATH):  # the counter does not know every fused kernel
         model.requires_grad_(False)(**inputs(name))
     assert found.flops == counter.get_total_flops() > 0
     for part in found.parts:
@@ -108,10 +111,14 @@ def test_a_model_costs_the_same_as_ours_with_its_weights():
     theirs = make("Llama")
     ours = rg.models.from_transformers(theirs.state_dict(), theirs.config.to_dict())
     a, b = cost_of("Llama", theirs), rg.cost(ours, source=SOURCE, batch=BATCH)
+    is_4 = transformers.__version__ < "5"  # RoPE's angles are a product, keys are repeated
     for part in ("embedding", "self-attention", "feed-forward", "norms", "readout"):
         for count in ("parameters", "multiply_adds", "cache_bytes"):
-            assert getattr(a[part], count) == getattr(b[part], count), (part, count)
-    for part in ("embedding", "self-attention", "norms", "readout"):
+            extra = BATCH * SOURCE * 2 * (is_4 and (part, count) == ("embedding", "multiply_adds"))
+            assert getattr(a[part], count) == getattr(b[part], count) + extra, (part, count)
+    for part in (
+        ("norms", "readout") if is_4 else ("embedding", "self-attention", "norms", "readout")
+    ):
         assert a[part].bytes_moved == b[part].bytes_moved
 
 
@@ -161,7 +168,8 @@ def test_a_model_with_several_inputs_names_the_way_out():
     model = transformers.CLIPModel(config)
     with pytest.raises(ConfigError, match="got CLIPModel: .*; try a part of it"):
         rg.cost(model, source=12)
-    assert rg.cost(model.text_model, source=12).multiply_adds > 0
+    text = transformers.CLIPTextModel(model.config.text_config)  # before version 5 no part is one
+    assert rg.cost(text, source=12).multiply_adds > 0
 
 
 def test_a_folder_needs_its_config_alone(tmp_path):

@@ -45,11 +45,14 @@ def gemma_3n():
 
 
 def gemma_4(**options):
+    if not hasattr(transformers, "Gemma4TextConfig"):
+        pytest.skip("this transformers has no Gemma 4")
     return make("Gemma4", global_head_dim=4, **options)
 
 
-@pytest.mark.parametrize("model", [gemma_3n(), gemma_4()], ids=["3n", "4"])
-def test_neurons_are_those_of_the_feed_forward_and_the_last_norm_is_as_wide_as_a_block(model):
+@pytest.mark.parametrize("make_model", [gemma_3n, gemma_4], ids=["3n", "4"])
+def test_neurons_are_those_of_the_feed_forward_and_the_last_norm_is_as_wide_as_a_block(make_model):
+    model = make_model()
     points = find_activations(model)
     assert points["decoder.0.mlp.hidden"].path == "model.layers.0.mlp.down_proj"
     assert points["decoder.0.per_layer.hidden"].path == "model.layers.0.per_layer_projection"

@@ -8,6 +8,7 @@ import regard as rg
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # DeBERTa
 
 RIGHT = (torch.arange(9) < torch.tensor([[9], [5]])).long()
 PADDED = {"right": RIGHT, "left": RIGHT.flip(1)}
@@ -17,7 +18,7 @@ SIZES |= {"intermediate_size": 48, "max_position_embeddings": 64, "pad_token_id"
 GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 8}
 EAGER = {"attn_implementation": "eager"}
 MODELS = {
-    "Gemma2Model": ("Gemma2Config", GROUPED | {"sliding_window": 4}),  # softcap: always eager
+    "Gemma2Model": ("Gemma2Config", GROUPED | EAGER | {"sliding_window": 4}),
     "LlamaModel": ("LlamaConfig", GROUPED | EAGER),
     "DogeModel": ("DogeConfig", GROUPED),  # SDPA with a mask that is added
     "DebertaV2Model": ("DebertaV2Config", SIZES | {"relative_attention": True}),

@@ -66,6 +66,8 @@ LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4}
 )
 def test_architectures_with_a_habit_of_their_own(kind, options):
     torch.manual_seed(0)
+    if not hasattr(transformers, f"{kind}Config"):
+        pytest.skip(f"this transformers has no {kind}")
     config = getattr(transformers, f"{kind}Config")(**options, pad_token_id=None)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     found = rg.inspection.verify(model, {"input_ids": IDS})

@@ -106,6 +106,7 @@ def outputs(ours, theirs):
 
 @each_family
 @torch.no_grad()
+@pytest.mark.filterwarnings("ignore:Moving the following attributes:UserWarning")  # Marian of 4
 def test_a_folder_of_transformers_is_loaded_and_saved_again(make, tmp_path):
     theirs = make()
     theirs.save_pretrained(tmp_path / "theirs")

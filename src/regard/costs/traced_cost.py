@@ -3,9 +3,10 @@
 import copy
 import math
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +44,7 @@ def trace_cost_parts(model: Any, source: int, target: int, batch: int) -> list[C
             shapes(**inputs)
         # a second pass: the copies of keys and values in a cache are no activations
         shapes.config.use_cache, tracer.is_counting = True, False
-        with torch.no_grad(), _ShapesOnly(tracer):
+        with torch.no_grad(), _ShapesOnly(tracer), _meta_autocast():
             out = shapes(**inputs)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         reason = (str(e) or type(e).__name__).strip().splitlines()[0]
@@ -87,6 +88,25 @@ def _inputs(model: Any, source: int, target: int, batch: int) -> dict[str, Tenso
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.zeros(batch, target, dtype=torch.long, device="meta")
     return inputs
+
+
+class _Autocast(torch.autocast):
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any):
+        super().__init__("cpu" if device_type == "meta" else device_type, *args, **kwargs)
+
+
+_patching = threading.Lock()
+
+
+@contextmanager
+def _meta_autocast() -> Iterator[None]:
+    """Let `torch.autocast("meta")` do nothing: RoPE of transformers 4 turns autocast off."""
+    with _patching:
+        original, torch.autocast = torch.autocast, _Autocast
+        try:
+            yield
+        finally:
+            torch.autocast = original
 
 
 def _meta_copy(model: Any) -> Any:
@@ -165,6 +185,7 @@ class _Tracer:
             hook = module.register_forward_hook(self._leave(path), always_call=True)
             stack.callback(hook.remove)
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(_meta_autocast())
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._save, lambda x: x))
         stack.enter_context(_ShapesOnly(self))
         stack.enter_context(_Products(self))

@@ -5,6 +5,7 @@ the same weights, so each module is one call at `ops.intercept`. The model's own
 unless an edit changed the call.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,8 +37,7 @@ def _attend(terms_of: TermsOf, module: Any, args: tuple, kwargs: dict[str, Any],
     if out[0] in _intercepted:
         return None
     with torch._C.DisableTorchFunction():
-        names = ("hidden_states", "band_mask", "from_mask")
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
         heads = getattr(module, "num_heads", None) or module.num_attention_heads
         layers = (module.query, module.key, module.value)
         q, k, v = (_split_heads(layer(given["hidden_states"]), heads) for layer in layers)
@@ -68,10 +68,13 @@ def _blocks(module: Any, given: dict[str, Any], out: tuple) -> dict[str, Any]:
     Outside of training every random block is block 0, which the softmax then counts again. The
     weights of the returned map do not: its rows sum to less than 1.
     """
-    mask = DenseMask((out[1] > 0) & (given["from_mask"] > 0))
+    w = out[1]
+    if w is None:  # before version 5 the map is only made on request
+        w = type(module).forward(**{**given, "output_attentions": True})[1]
+    mask = DenseMask((w > 0) & (given["from_mask"] > 0))
     if module.training:
         return {"mask": mask}
-    size, counts = module.block_size, torch.ones(out[1].shape[-2:], device=out[1].device)
+    size, counts = module.block_size, torch.ones(w.shape[-2:], device=w.device)
     counts[size:-size, :size] += module.num_random_blocks
     return {"mask": mask, "bias": counts.log()}
 

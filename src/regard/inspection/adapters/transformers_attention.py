@@ -3,7 +3,7 @@
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -161,6 +161,8 @@ def regard_attention_forward(
     """The attention function that transformers calls; returns (batch, query, head, value)."""
     with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
         if is_intercepted():
+            ignored = _ignored_terms(module)
+            kwargs = {name: x for name, x in kwargs.items() if name not in ignored}
             own = _own_output(module, *args, **kwargs)
             return _attention_forward(module, *args, own=own, **kwargs)
         compute = (
@@ -180,6 +182,18 @@ def _own_function(module: nn.Module) -> Callable[..., Any] | None:
         return _eager_function(type(module))
     is_sdpa = entry.previous == "sdpa" and not entry.needs_eager_mask
     return AttentionInterface()["sdpa"] if is_sdpa else None
+
+
+def _ignored_terms(module: nn.Module) -> Collection[str]:
+    """Terms of the scores that SDPA of transformers 4 gets and does not read; version 5 refuses.
+
+    Gemma 2 runs without its softcap there, so the map is recorded without it.
+    """
+    from transformers import __version__
+
+    entry = _redirected.get(id(vars(module).get("config")))
+    is_ignored = entry is not None and entry.previous == "sdpa" and __version__ < "5"
+    return ("softcap", "s_aux") if is_ignored else ()
 
 
 @cache
