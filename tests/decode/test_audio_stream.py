@@ -89,7 +89,8 @@ def test_in_single_precision_it_is_within_a_hundred_thousandth_and_the_text_is_e
     ended = torch.cat([wave, torch.zeros(1000)])  # a second of silence lets the last label out
     log_probs, lengths = model.forward_waveform(ended[None])
     labels = BestPath()(log_probs[0, : lengths[0]])
-    assert text + transcriber.finish() == WORDS.decode(labels).strip()
+    # a space that was emitted before the end cannot be taken back
+    assert (text + transcriber.finish()).rstrip() == WORDS.decode(labels).strip()
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
