@@ -139,3 +139,8 @@ def test_what_cannot_be_scored_is_refused(gpt2):
         score_heads(gpt2, length=4).top(by="inducton")
     with pytest.raises(LookError, match="needs a self-attention with tokens"):
         pattern_scores(make_site(*torch.zeros(2, 3, 4)), ["sink"])
+
+
+def test_random_tokens_fit_the_positions_of_the_model():
+    config = rg.models.language_tiny(vocab=20, positions="learned", max_positions=21)
+    assert len(score_heads(rg.models.LanguageModel(config).eval())) == 8

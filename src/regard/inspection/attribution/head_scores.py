@@ -16,6 +16,7 @@ from regard.inspection.heads.patterns import pattern_scores
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight, format_skipped
 
+DEFAULT_LENGTH = 32
 COPIES = ("induction", "duplicate", "retrieval")
 
 
@@ -35,7 +36,7 @@ def score_heads(
     *,
     at: str = "*",
     vocab: int | None = None,
-    length: int = 32,
+    length: int | None = None,
     batch: int = 4,
     seed: int = 0,
     needle: slice = slice(None),
@@ -60,7 +61,8 @@ def score_heads(
             arguments or a mapping.
         at: Glob over the names or paths of attention modules.
         vocab: Random tokens are drawn uniformly from 0 to vocab - 1; by default all tokens.
-        length: Number of random tokens before the repetition.
+        length: Number of random tokens before the repetition; 32 by default, or as many as the
+            positions of the model have room for.
         batch: Number of sequences of random tokens.
         seed: Random seed of the tokens.
         needle: Positions that retrieval may copy from; all by default.
@@ -101,7 +103,7 @@ def _means(score: Tensor, counted: Tensor) -> list[float | None]:
 
 
 def _repeated_tokens(
-    model: nn.Module, vocab: int | None, length: int, batch: int, seed: int
+    model: nn.Module, vocab: int | None, length: int | None, batch: int, seed: int
 ) -> Tensor:
     """Random tokens repeated once, after the first token that the config names."""
     config: Any = getattr(model, "config", None)
@@ -115,6 +117,11 @@ def _repeated_tokens(
             f"inputs: needs the token ids that {kind} is called with, got none; "
             "try score_heads(model, (source, target))"
         )
+    positions = getattr(config, "max_position_embeddings", None)
+    if getattr(config, "positions", None) == "learned":
+        positions = config.max_positions
+    if length is None:
+        length = min(DEFAULT_LENGTH, (positions - 1) // 2 if positions else DEFAULT_LENGTH)
     if length < 2 or vocab < 2:
         raise ShapeError(f"length, vocab: need 2 or more, got {length} and {vocab}")
     generator = torch.Generator().manual_seed(seed)
