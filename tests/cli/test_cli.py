@@ -3,6 +3,7 @@
 import os
 import pkgutil
 import resource
+import signal
 import subprocess
 import sys
 
@@ -118,3 +119,18 @@ def test_an_interrupt_exits_with_130(stopping):
 
 def test_our_own_fault_is_not_dressed_up_as_the_callers(stopping):
     assert isinstance(stopping("else").exception, ZeroDivisionError)
+
+
+def test_a_signal_inside_code_that_wraps_errors_still_ends_without_a_traceback(monkeypatch, capsys):
+    def wraps(**options):
+        try:
+            regard.cli._leave(signal.SIGTERM, None)
+        except BaseException as error:
+            raise RuntimeError("Error calling __set_name__") from error
+
+    monkeypatch.setattr(regard.cli, "app", wraps)
+    monkeypatch.setattr(regard.cli, "_signals", [])
+    with pytest.raises(SystemExit) as end:
+        regard.cli.main()
+    assert end.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == ""

@@ -142,7 +142,7 @@ def read_saved(folder: Path) -> None:
             raise ValueError(f"model: needs weights of one save, got {values}")
     if (folder / "tokenizer.json").is_file():
         rg.data.Tokenizer.load(folder / "tokenizer.json")
-    if (folder / "look.sight").exists():
+    if any((folder / "look.sight").glob("*.safetensors")):
         rg.inspection.load_sight(folder / "look.sight")
     if (folder / "hub" / "config.json").is_file():
         rg.models.from_pretrained(folder / "hub")

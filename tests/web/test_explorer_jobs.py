@@ -162,7 +162,9 @@ def test_closing_a_worker_waits_no_longer_than_it_is_told():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 0)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 0)]
+)
 def test_a_shutdown_does_not_wait_for_a_step_that_cannot_be_interrupted(sent, code):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -105,6 +105,10 @@ def main() -> None:
         app(prog_name="regard")
     except SystemExit as end:
         code = end.code
+    except Exception:  # code that a signal stopped may turn our SystemExit into its own error
+        if not _signals:
+            raise
+        code = 128 + _signals[-1]
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -122,8 +126,12 @@ def main() -> None:
     sys.exit(code)
 
 
+_signals: list[int] = []  # received so far
+
+
 def _leave(kind: int, frame: object) -> None:
     """Exit as on Ctrl-C: files that are being written are cleaned up."""
+    _signals.append(kind)
     raise SystemExit(128 + kind)
 
 

@@ -2,7 +2,10 @@
 
 import asyncio
 import os
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h11
@@ -14,6 +17,7 @@ from regard.web.live import MAX_MESSAGE
 
 HEAD_SECONDS = 10.0  # for the head of a request, since the connection or the last answer
 MAX_CONNECTIONS = 512
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_SECONDS = 5  # in which responses may end after Ctrl-C
 
 
@@ -76,11 +80,35 @@ def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:
     worker = app.app.state.server.worker
 
     class StoppingServer(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # not raised again inside of the event loop, as uvicorn does: tasks would log it
+            if threading.current_thread() is not threading.main_thread():
+                yield
+                return
+            kinds = [x for x in STOP_SIGNALS if signal.getsignal(x) is not signal.SIG_IGN]  # nohup
+            before = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
+            try:
+                yield
+            finally:
+                for kind, handler in before.items():
+                    signal.signal(kind, handler)
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.should_exit:  # a signal came meanwhile: uvicorn would leave the lifespan open
+                await self.lifespan.shutdown()
+
         def handle_exit(self, sig: int, frame: Any) -> None:
+            received.append(sig)
             worker.stop()  # streams would hold their connections open
             super().handle_exit(sig, frame)
 
-    with suppress(KeyboardInterrupt):  # raised again by uvicorn, after the shutdown
-        StoppingServer(server_config(app, host=host, port=port, log_level="warning")).run()
+    received: list[int] = []
+    StoppingServer(server_config(app, host=host, port=port, log_level="warning")).run()
+    ended = not received or received[-1] == signal.SIGINT  # Ctrl-C is the usual end
+    code = 0 if ended else 128 + received[-1]
     if worker.is_running:  # a step that cannot be interrupted: nobody waits for it any more
-        os._exit(0)
+        os._exit(code)
+    if code:
+        raise SystemExit(code)
