@@ -55,6 +55,13 @@ FOUND = [
     ("recipe.toml", {"a.toml": b"a = " + b"9" * 5000}, "needs TOML, got .*digits"),
     ("recipe.toml", {"a.toml": b'task = "phrases"\n[model]\ntype = []\n[train]'}, "model.type: "),
     ("recipe.toml", {"a.toml": RECIPE.encode() + b"colour = 1\n"}, r"got 'colour'\n"),
+    (
+        "recipe.toml",
+        {"a.toml": b'task = "pairs"\n[model]\n[train]\nweight_decay = ' + b"9" * 400},
+        "train.weight_decay: needs",
+    ),
+    ("idx", {"a.idx": b"\0\0\r\x60" + bytes(384)}, "needs sizes of 1 to 32 axes, got 96 axes"),
+    (".po, filled", {"de.po": b'msgid "e"\nmsgid_plural ""\nmsgstr[0] ""\n'}, ""),
     ("--set", {"set": b"colour=1"}, "got 'colour'$"),
     ("table", {"a.tsv": b"\rg"}, "columns: need to be of g in .*, got 'a'"),
     ("table", {"a.csv": b"\rg,h\r1,2"}, "needs lines that end in .*; try mac2unix"),

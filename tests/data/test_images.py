@@ -149,8 +149,8 @@ def test_the_sizes_of_an_idx_file_are_not_believed(tmp_path):
         (claim(65536, 65536, 65536, 65536), "at most 1 GiB"),  # 2**64: no overflow to 0
         (gzip.compress(claim(3, 50_000, 50_000) + bytes(99)), "at most 1 GiB"),
         (gzip.compress(claim(3) + bytes(99_000_000)), "needs 3 bytes for .3,., got more"),
-        (claim(3, 4)[:9], "sizes of 1 axis or more, got a header cut short"),
-        (claim(), "sizes of 1 axis or more"),
+        (claim(3, 4)[:9], "sizes of 1 to 32 axes, got a header cut short"),
+        (claim(), "sizes of 1 to 32 axes, got 0 axes"),
         (claim(2, 2) + b"abc", "got 3, a truncated file"),
     ):
         file.write_bytes(held)

@@ -127,7 +127,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) -> nn.Module:
     kind, given = header["model"], header["config"]
-    if kind not in MODELS:
+    if not isinstance(kind, str) or kind not in MODELS:
         raise FileError(f"{file}: needs a known model, got {kind!r}{suggestion(str(kind), MODELS)}")
     config_class = CONFIGS[MODELS[kind]]
     known = {field.name: field for field in fields(config_class)}

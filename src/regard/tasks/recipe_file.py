@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from regard.tasks.registry import find_task
 from regard.train.config import TrainConfig
 
 C = TypeVar("C")
+MAX_FLOAT = sys.float_info.max  # whole numbers of TOML may be larger
 SIMPLE = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -229,7 +231,8 @@ def convert(value: Any, hint: Any) -> Any:
             return value
         if origin is tuple and isinstance(value, list | tuple):
             return _convert_tuple(value, get_args(kind))
-        if kind is float and type(value) in (int, float):
+        is_number = type(value) is float or (type(value) is int and abs(value) <= MAX_FLOAT)
+        if kind is float and is_number:
             return float(value)
         if kind in (int, str, bool) and type(value) is kind:
             return value

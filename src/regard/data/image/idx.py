@@ -11,6 +11,7 @@ from regard.files import open_binary
 
 IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 CHUNK_BYTES = 1 << 20  # bytes per read
+MAX_AXES = 32
 MAX_IDX_BYTES = 1 << 30  # uncompressed; the largest file of EMNIST has half of it
 
 
@@ -34,8 +35,9 @@ def _read_idx(stream: BufferedIOBase, file: str | Path) -> np.ndarray:
         raise FileError(f"{file}: needs an IDX file, got {head!r} at its start")
     axes, dtype = head[3], np.dtype(IDX_DTYPES[head[2]])
     sizes = stream.read(4 * axes)
-    if not axes or len(sizes) < 4 * axes:
-        raise FileError(f"{file}: needs sizes of 1 axis or more, got a header cut short")
+    if not 0 < axes <= MAX_AXES or len(sizes) < 4 * axes:
+        got = f"{axes} axes" if len(sizes) == 4 * axes else "a header cut short"
+        raise FileError(f"{file}: needs sizes of 1 to {MAX_AXES} axes, got {got}")
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     size = math.prod(shape) * dtype.itemsize  # Python integers: no overflow
     if size > MAX_IDX_BYTES:

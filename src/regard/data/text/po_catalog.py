@@ -241,8 +241,8 @@ class PoCatalog:
                 return f"the translation lost {' '.join(sorted(lost))}"
             if added := placeholders(text) - placeholders(source):
                 return f"the translation added {' '.join(sorted(added))}"
-            before, _, after = source.partition(source.strip())  # white space
-            accepted[name] = before + text.strip() + after
+            white = source[: len(source) - len(source.lstrip())], source[len(source.rstrip()) :]
+            accepted[name] = text.strip().join(white)
         message.fill(accepted, self.newline)
         return ""
 
