@@ -141,8 +141,6 @@ def messages(path: Path) -> list[tuple[str, str]]:
     def text(node: ast.expr) -> str:
         if isinstance(node, ast.JoinedStr):
             return "".join(text(part) for part in node.values)
-        if isinstance(node, ast.FormattedValue) and ast.unparse(node.value) == "refusal":
-            return "{}: needs {}, got {}"  # of `unimplemented_option`
         return str(node.value) if isinstance(node, ast.Constant) else "{}"
 
     raised = [n.exc for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Raise)]

@@ -159,12 +159,7 @@ def _round(
             counts[DAMAGE] += 1
             history.append(DAMAGE)
     child = Child(lambda: call(folder))
-    if not child.wait(TIME_LIMIT):
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait(TIME_LIMIT)
-        raise Loss(f"{history}: the last command had not ended after {TIME_LIMIT:.0f} seconds")
-    if "Traceback" in child.output:
-        raise Loss(f"{history}: a traceback:\n{child.output}")
+    _wait(child, f"{history}: the last command")
     if child.code and DAMAGE in history and child.output.rstrip().count("regard: ") == 1:
         counts["refused"] += 1  # in one line: the user deletes the file or starts anew
         return
@@ -194,13 +189,18 @@ def _stop(
         if child.wait(length * rng.random()):
             return True
         os.kill(child.pid, SIGNALS[fault])
+    _wait(child, fault)
+    return fault == FULL and child.code == 0
+
+
+def _wait(child: Child, what: str) -> None:
+    """Wait for the end of a command; one that does not end, or shows a traceback, is a loss."""
     if not child.wait(TIME_LIMIT):
         os.kill(child.pid, signal.SIGKILL)
         child.wait(TIME_LIMIT)
-        raise Loss(f"{fault}: had not ended after {TIME_LIMIT:.0f} seconds")
+        raise Loss(f"{what}: had not ended after {TIME_LIMIT:.0f} seconds")
     if "Traceback" in child.output:
-        raise Loss(f"{fault}: a traceback:\n{child.output}")
-    return fault == FULL and child.code == 0
+        raise Loss(f"{what}: a traceback:\n{child.output}")
 
 
 def _try(check: Callable[[Path], object], folder: Path, history: list[str]) -> None:

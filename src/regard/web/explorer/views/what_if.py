@@ -16,7 +16,7 @@ from regard.inspection import (
     what_if,
 )
 from regard.inspection.edits.activations import ActivationEdit
-from regard.inspection.edits.registry import parse_edits
+from regard.inspection.edits.registry import EditCall, parse_edits
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.runs.alignment import alignment_head
 from regard.runs.text_model import Reading
@@ -96,7 +96,8 @@ def _figure(answer: dict[str, Any]) -> "Figure":
 def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict[str, Any]:
     """Maps, predictions and output of a model before and after edits of its attention."""
     before = _baseline(explorer, request, job)
-    edits = build_edits(request)
+    calls = parse_edits(request.edits)
+    edits = [call.make() for call in calls]
     after = before if not edits else _read(explorer, request, before.target, edits, job)
     site, head = _chosen(request, before.sight)
     changes = compare_sights(before.sight, after.sight)
@@ -117,9 +118,9 @@ def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict
         "kind": None if before.predictions is None else before.predictions.kind,
         "positions": positions,
         "position": _shown_position(request, positions),
-        "formula": _formula(explorer, request, before, site, head, job),
+        "formula": _formula(explorer, request, before, calls, site, head, job),
         "edits": [repr(x) for x in edits],
-        "calls": [call.to_dict() for call in parse_edits(request.edits)],
+        "calls": [call.to_dict() for call in calls],
         "types": list_edit_types(),
         "activations": activation_names(explorer.catalog.run(request.model).model),
         "sentence": _sentence(edits, positions, written, before),
@@ -282,13 +283,18 @@ def _translate(text_model: Any, text: str, to: str | None, reading: Reading) -> 
 
 
 def _formula(
-    explorer: Explorer, request: EditRequest, before: Reading, site: Site, head: int, job: Job
+    explorer: Explorer,
+    request: EditRequest,
+    before: Reading,
+    calls: list[EditCall],
+    site: Site,
+    head: int,
+    job: Job,
 ) -> dict[str, Any] | None:
     """Change of the head's output by a closed form, beside the one measured with this site edited.
 
     Only this site is edited for it: the formula takes its queries, keys and values as given.
     """
-    calls = parse_edits(request.edits)
     try:
         effect = calls[0].effect(site, head) if len(calls) == 1 else None
     except ShapeError:  # a key that this site does not have
