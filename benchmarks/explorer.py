@@ -126,7 +126,7 @@ async def click_all(port: int, users: int, seconds: float, watch) -> Times:
     """What all users waited, by kind of request."""
     import httpx
 
-    from regard.web.explorer.static_files import page_files
+    from regard.page import page_files
 
     times: Times = defaultdict(list)
     until, paths = time.monotonic() + seconds, list(page_files())
@@ -201,7 +201,7 @@ def print_memory(memory: list[tuple[float, float]]) -> None:
 
 
 def print_page() -> None:
-    from regard.web.explorer.static_files import page_files
+    from regard.page import page_files
 
     files = page_files().values()
     size = sum(len(file.content) for file in files)

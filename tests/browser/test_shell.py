@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from browser.conftest import settle
+from regard.page import FOLDER
 from regard.runs import find_run
-from regard.web.explorer.static_files import FOLDER
 
 pytestmark = pytest.mark.browser
 VIEWS = re.findall(r"^  \"?([a-z-]+)\"?: \[\"", (FOLDER / "app.js").read_text(), re.MULTILINE)

@@ -4,8 +4,8 @@ import hashlib
 import re
 from pathlib import PurePosixPath
 
+from regard.page import FOLDER, page_files
 from regard.web.explorer.queries import query_names
-from regard.web.explorer.static_files import FOLDER, page_files
 
 MAX_PAGE = 300_000  # bytes of the files that a browser loads; nothing is compressed or bundled
 VENDOR = {  # as published; a change of theirs has to be a new version in LICENSES.txt

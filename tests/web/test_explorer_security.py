@@ -12,13 +12,13 @@ from starlette.websockets import WebSocketDisconnect
 from web_server import Client, running
 
 from regard.errors import ConfigError, FileError, RegardError
+from regard.page import FOLDER, offline_page, page_files
 from regard.runs import find_run
 from regard.web import gate
 from regard.web.api import create_app
 from regard.web.explorer import Explorer, explorer, query_names
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import BoundedStore
-from regard.web.explorer.static_files import FOLDER, offline_page, page_files
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from regard.errors import ConfigError, RegardError, suggestion
+from regard.page import page_files
 from regard.runs import Run, TextPiece
 from regard.runs.apply.transcribe import transcribe_run_detailed
 from regard.web.completions import (
@@ -28,7 +29,6 @@ from regard.web.completions import (
 )
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.routes import add_explorer
-from regard.web.explorer.static_files import page_files
 from regard.web.gate import LOOPBACK, Gate
 from regard.web.jobs import Job, failure_text
 from regard.web.live import LiveRecordings

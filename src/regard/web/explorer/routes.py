@@ -10,12 +10,13 @@ from fastapi import FastAPI, Request, Response, WebSocket
 from starlette.exceptions import HTTPException
 
 from regard.errors import ConfigError
+from regard.page import offline_page
 from regard.runs import Run
 from regard.web.explorer.atlas_routes import add_atlas_tiles
 from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
 from regard.web.explorer.responses import respond_with_job
-from regard.web.explorer.static_files import add_page, offline_page
+from regard.web.explorer.static_files import add_page
 from regard.web.explorer.views.sound import sound_run
 from regard.web.jobs import Job
 from regard.web.live import LiveRecordings

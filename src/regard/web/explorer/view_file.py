@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 from regard.errors import ConfigError, suggestion
 from regard.files import atomic_write
 from regard.inspection.figures.canvas import render
+from regard.page import offline_page
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
-from regard.web.explorer.static_files import offline_page
 from regard.web.jobs import Job
 
 FORMATS = (".html", ".csv", ".json", ".svg", ".png", ".pdf")

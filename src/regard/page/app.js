@@ -21,6 +21,8 @@ const VIEWS = {
   runs: ["Runs", () => import("./views/runs.js")],
 };
 
+const shown = Object.entries(VIEWS).filter(([name]) => !offline || offline.views.includes(name));
+
 function Shell() {
   const { view, params } = useSignal(state);
   const [module, setModule] = useState(null), [failed, setFailed] = useState("");
@@ -41,7 +43,7 @@ function Shell() {
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); root.current?.focus(); }}>Skip to the view</a>
     <header class="bar">
       <a class="brand" href=${linkTo("text")} onClick=${(e) => { e.preventDefault(); openView("text"); }}>Regard</a>
-      <nav aria-label="Views">${Object.entries(VIEWS).map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
+      <nav aria-label="Views">${shown.map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
         onClick=${(e) => { if (e.metaKey || e.ctrlKey) return; e.preventDefault(); openView(name, keep(params)); }}>${text}</a>`)}</nav>
       <button class="theme" onClick=${toggleTheme} aria-label=${theme.peek() === "dark" ? "Light colours" : "Dark colours"}>${theme.peek() === "dark" ? "☀" : "☾"}</button>
     </header>

@@ -1,0 +1,140 @@
+"""The page as one HTML file that needs no server: its modules, a view, and the responses it shows.
+
+page = offline_page("/text?model=phrases", [saved("models", {...}), saved("text", {...})])
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import PurePosixPath
+from typing import Any
+
+from regard.errors import ConfigError
+from regard.page.files import page_files
+
+# of a module: `from "./x.js"`, `import "./x.js"` and `import("./x.js")`, which loads a view
+IMPORT = re.compile(r'((?:from|import|import\()\s*)"(\.[^"]+)"')
+START = 'import "regard/app.js";'
+
+
+def saved(name: str, answer: Any) -> dict[str, Any]:
+    """The response to a query of this name, whatever the view adds to the request.
+
+    >>> saved("models", {"models": []})["any"]
+    True
+    """
+    return {"name": name, "body": {}, "answer": answer, "any": True}
+
+
+def offline_page(
+    state: str,
+    answers: Sequence[Mapping[str, Any]],
+    *,
+    title: str = "Regard",
+    header_html: str = "",
+    plain_html: str = "",
+) -> str:
+    """The page as one HTML file that needs no server; it holds the views that have a response.
+
+    Args:
+        state: of the view, as in the URL behind #.
+        answers: each a dict with the name of a query, its body and its response.
+        title: of the document.
+        header_html: HTML above the view; it is not escaped.
+        plain_html: what is shown without JavaScript.
+
+    >>> "regard/views/text.js" in offline_page("/text", [])
+    True
+    """
+    views = {str(x.get("name", "")).partition(".")[0] for x in answers} | {_view_of(state)}
+    modules = _modules({f"views/{view}.js" for view in views})
+    held = sorted(view for view in views if f"views/{view}.js" in modules)
+    imports = json.dumps({"imports": {f"regard/{n}": _data_url(x) for n, x in modules.items()}})
+    style = page_files()["/page/app.css"].content.decode()
+    page = page_files()["/"].content.decode()
+    page = re.sub(r'<link rel="(stylesheet|icon)"[^>]*>\s*', "", page)
+    page = re.sub(r'<script type="module"[^>]*></script>\s*', "", page)
+    page = page.replace("<title>Regard</title>", f"<title>{escape(title)}</title>")
+    policy = _policy([imports, START], style)
+    content = {"state": state, "title": title, "views": held, "answers": list(answers)}
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<style>{style}</style>\n"
+        f'<script type="importmap">{imports}</script>\n'
+        f'<script type="application/json" id="saved">{_as_json(content)}</script>\n'
+    )
+    page = page.replace("</head>", head + "</head>", 1)
+    if plain_html:
+        page = re.sub(r"(?s)<noscript>.*</noscript>", lambda _: _noscript(plain_html), page)
+    page = page.replace("<body>", f"<body>{header_html}", 1)
+    return f'<script type="module">{START}</script></body>'.join(page.rsplit("</body>", 1))
+
+
+def _noscript(html: str) -> str:
+    return f"<noscript><p>Pictures need JavaScript.</p>{html}</noscript>"
+
+
+def _view_of(state: str) -> str:
+    return state.lstrip("#/").partition("?")[0] or "text"
+
+
+def _modules(views: set[str]) -> dict[str, str]:
+    """The code by module name: the page's modules, and of the views only these."""
+    modules: dict[str, str] = {}
+    waiting = ["app.js"]
+    while waiting:
+        name = waiting.pop()
+        file = page_files().get(f"/page/{name}")
+        if name in modules or file is None:
+            continue
+        code = file.content.decode()
+        for match in IMPORT.finditer(code):
+            target = _resolve(name, match[2])
+            if "(" not in match[1] or target in views:
+                waiting.append(target)
+        modules[name] = IMPORT.sub(
+            lambda match, name=name: f'{match[1]}"regard/{_resolve(name, match[2])}"', code
+        )
+    return modules
+
+
+def _resolve(module: str, target: str) -> str:
+    """The name of a module that another one imports by a relative path.
+
+    >>> _resolve("views/text.js", "../lib/dom.js")
+    'lib/dom.js'
+    """
+    parts: list[str] = []
+    for part in (PurePosixPath(module).parent / target).parts:
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    return "/".join(parts)
+
+
+def _policy(scripts: list[str], style: str) -> str:
+    """Only this code runs, and nothing is loaded or sent."""
+    hashes = " ".join(map(_source_hash, scripts))
+    return (
+        f"default-src 'none'; script-src {hashes} data:; style-src {_source_hash(style)}; "
+        "img-src blob: data:; media-src blob: data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _source_hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _as_json(content: Any) -> str:
+    """JSON in ASCII that cannot end the script element that holds it."""
+    try:
+        text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        raise ConfigError("answers: need JSON of finite numbers, got something else") from None
+    return text.replace("<", "\\u003c")
+
+
+def _data_url(code: str) -> str:
+    return f"data:text/javascript;base64,{base64.b64encode(code.encode()).decode()}"
