@@ -45,6 +45,17 @@ def packed_idx() -> bytes:
     return packer.compress(head + b"12") + packer.flush()
 
 
+def model(*, metadata: object = None, **changes: object) -> dict[str, bytes]:
+    """A model whose header is changed, that of safetensors or ours inside it."""
+    ((name, data),) = seeds.saved_models()[0].items()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    ours = json.loads(header["__metadata__"]["regard"]) | changes
+    header["__metadata__"] = {"regard": json.dumps(ours)} if metadata is None else metadata
+    text = json.dumps(header).encode()
+    return {name: len(text).to_bytes(8, "little") + text + data[end:]}
+
+
 # target, files, words of the message; "" where the input is read
 FOUND = [
     ("recipe.toml", {"a.toml": b"task = []"}, "needs task as a text, got \\[\\]"),
@@ -79,6 +90,13 @@ FOUND = [
     ),
     ("tokenizer", {"tokenizer.json": without_unknown()}, "tokenizer.json: .*nk"),
     ("idx", {"a.idx.gz": packed_idx()}, "a truncated file"),
+    ("model", model(), ""),
+    ("model", model(model=["LanguageModel"]), r"needs a known model, got \['LanguageModel'\]"),
+    ("model", model(config=[]), r"needs a config of names and values, got \[\]"),
+    ("model", model(config={"vocab": [12]}), "needs "),
+    ("model", model(metadata=["regard"]), "needs a whole safetensors file, got .* bytes"),
+    ("model", model(metadata={"regard": ["x"]}), "needs a whole safetensors file, got .* bytes"),
+    ("model", model(metadata={"regard": "[]"}), "needs model, version, config, checksum in its"),
     ("token cache", cache([0, 1 << 40]), "needs offsets up to 2, got 0 to"),
     ("token cache", cache([2, 0]), "needs offsets up to 2, got 2 to 0"),
     ("token cache", cache(dtype="object"), "needs a token cache, got ValueError"),

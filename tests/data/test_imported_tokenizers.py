@@ -4,9 +4,11 @@ import io
 import json
 import random
 import struct
+import sys
 from typing import Any
 
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
@@ -115,7 +117,7 @@ MORE = [
     "options", [*FEW, *(pytest.param(x, marks=pytest.mark.slow) for x in MORE)], ids=str
 )
 def test_sentencepiece_models_encode_and_decode_as_sentencepiece_does(tmp_path, kind, options):
-    spm: Any = pytest.importorskip("sentencepiece")
+    spm: Any = sentencepiece
     model = io.BytesIO()
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter([*sentences(300), *(text for text in ODD if text.strip())]),
@@ -127,7 +129,6 @@ def test_sentencepiece_models_encode_and_decode_as_sentencepiece_does(tmp_path, 
     ours = Tokenizer.load(tmp_path / "m.model")
     rng = random.Random(1)
     mixed = ["".join(rng.choices("".join(ODD) + "▁  low", k=40)) for _ in range(60)]
-    # segmentations of equal probability: the rounding of sentencepiece decides
     mixed += ["".join(rng.choices("1(▁ a", k=60)) for _ in range(60)]
     for text in [*ODD, *sentences(100), *mixed]:
         ids = theirs.encode(text)
@@ -235,17 +236,22 @@ def test_dropout_is_refused_where_nothing_is_merged():
         )
 
 
-def test_what_cannot_be_read_exactly_is_refused(tmp_path, users_view):
-    file = tmp_path / "m.model"
-    pieces = [*SPECIAL, *LETTERS]
-    for content, reason in [
-        ((pieces, 3), "needs one of unigram, bpe, got word"),
-        (([*pieces, ("x", -1, 5)], 2), "unused"),
-        (([*pieces, ("▁x", -1, 4)], 1), "user-defined symbols without spaces"),
-        ((LETTERS, 1), "needs one unknown piece, got 0"),
+def test_words_characters_and_unused_pieces_encode_too(tmp_path):
+    file, pieces = tmp_path / "m.model", [*SPECIAL, *LETTERS]
+    for content, expected in [
+        (([*pieces, ("▁ab", -1, 1)], 3), [" ab"]),
+        ((pieces, 4), [" ", "a", "b"]),
+        (([*pieces, ("ab", -1, 5)], 2), [" ", "a", "b"]),
     ]:
-        with pytest.raises(FileError, match=f"m.model: .*{reason}"):
-            Tokenizer.load(write_model(file, *content))
+        tokenizer = Tokenizer.load(write_model(file, *content))
+        assert tokens(tokenizer, "ab") == expected
+        assert tokenizer.is_bpe == (content[1] == 2)
+
+
+def test_what_cannot_be_read_is_refused(tmp_path, users_view, monkeypatch):
+    file, pieces = tmp_path / "m.model", [*SPECIAL, *LETTERS]
+    with pytest.raises(FileError, match="m.model: needs a SentencePiece model, got other content"):
+        Tokenizer.load(write_model(file, LETTERS, 1))  # without an unknown piece
     whole = write_model(file, pieces, 1).read_bytes()
     for size in (0, 1, 7, len(whole) // 2):
         file.write_bytes(whole[:size])
@@ -258,3 +264,6 @@ def test_what_cannot_be_read_exactly_is_refused(tmp_path, users_view):
         Tokenizer.load(tmp_path)
     assert read_tokenizer(write_model(file, pieces, 1))[0]["kind"] == "SentencePieceTokenizer"
     assert issubclass(SentencePieceTokenizer, Tokenizer)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(FileError, match=r"m.model: .*try pip install 'regard\[sentencepiece\]'"):
+        Tokenizer.load(file)

@@ -6,6 +6,7 @@ from regard.files.partial import PartialFile
 from regard.files.paths import (
     file_descriptor,
     fsync_path,
+    import_extra,
     import_file,
     is_stream,
     list_tree,
@@ -36,6 +37,7 @@ __all__ = [
     "file_descriptor",
     "fill_page",
     "fsync_path",
+    "import_extra",
     "import_file",
     "is_stream",
     "iter_chunks",

@@ -6,8 +6,9 @@ import stat
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from regard.errors import FileError
+from regard.errors import ConfigError, FileError
 
 
 def make_folder(folder: str | Path) -> Path:
@@ -40,6 +41,23 @@ def import_file(file: str | Path) -> ModuleType:
     module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def import_extra(package: str, extra: str, purpose: str) -> Any:
+    """Import a package of an optional extra, or raise with the command that installs it.
+
+    >>> import_extra("no_such", "export", "to export")
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: no_such: needs the package of that name to export, got none; try pip install 'regard[export]'
+    """  # noqa: E501
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ConfigError(
+            f"{package}: needs the package of that name {purpose}, got none; "
+            f"try pip install 'regard[{extra}]'"
+        ) from error
 
 
 def list_tree(folder: str | Path) -> list[Path]:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError
-from regard.files import atomic_write, make_folder
+from regard.files import atomic_write, import_extra, make_folder
 
 OPSET, IR_VERSION = 20, 10  # of 2023: widely supported, and the first with Gelu
 Axes = Sequence[str | int]
@@ -27,7 +26,7 @@ class Graph:
     """
 
     def __init__(self, name: str):
-        self.name, self.onnx = name, load_onnx()
+        self.name, self.onnx = name, import_extra("onnx", "export", "to export")
         self.nodes, self.initializers = list[Any](), list[Any]()
         self.inputs, self.outputs = list[Any](), list[Any]()
         self._known: dict[Any, tuple[str, Tensor]] = {}
@@ -92,18 +91,3 @@ class Graph:
     def _value_info(self, name: str, axes: Axes, integer: bool) -> Any:
         kind = self.onnx.TensorProto.INT64 if integer else self.onnx.TensorProto.FLOAT
         return self.onnx.helper.make_tensor_value_info(name, kind, list(axes))
-
-
-def load_onnx() -> Any:
-    """Import the optional package onnx."""
-    try:
-        import onnx
-        import onnx.checker
-        import onnx.helper
-        import onnx.numpy_helper
-    except ImportError as error:
-        raise ConfigError(
-            "onnx: needs the package of that name to export, got none; "
-            "try pip install 'regard[export]'"
-        ) from error
-    return onnx

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
+from regard.files import import_extra
 from regard.models.classifier import Classifier
 from regard.models.config import StackConfig
 from regard.models.language import LanguageModel
@@ -26,13 +26,7 @@ class OnnxSession:
     """An onnxruntime session of an exported file; outputs are returned by name."""
 
     def __init__(self, file: Path):
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise ConfigError(
-                "onnxruntime: needs the package of that name to check an export, got none; "
-                "try pip install 'regard[export]'"
-            ) from error
+        onnxruntime = import_extra("onnxruntime", "export", "to check an export")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # a check is small
         providers = ["CPUExecutionProvider"]
