@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.audio.example import AudioExample
-from regard.data.generated_batches import seeded_generator
+from regard.data.audio.audio_file import AudioExample
+from regard.data.batches import seeded_generator
 from regard.data.split import Split
 from regard.errors import ConfigError, FileError
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import Batches, CharTokenizer, Morse, SpeechManifest, speech_preprocessor
-from regard.data.audio.morse.keying import MORSE_CODE, key_text, keyed_tone
+from regard.data.audio.morse.channel import MORSE_CODE, key_text, keyed_tone
 from regard.data.audio.speech_manifest import find_manifests
 from regard.errors import ConfigError, FileError
 

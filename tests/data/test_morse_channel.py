@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from regard.data import Morse, seeded_generator
-from regard.data.audio.morse.channel import render_keyings
-from regard.data.audio.morse.keying import Channel, Keying, SenderTiming, key_edges
+from regard.data.audio.morse.channel import Channel, Keying, SenderTiming, key_edges, render_keyings
 
 RATE = 8000
 

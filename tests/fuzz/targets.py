@@ -16,7 +16,7 @@ from regard.data.audio.audio_file import AudioFile
 from regard.data.audio.speech_manifest import SpeechManifest, find_manifests
 from regard.data.image.idx import read_idx
 from regard.data.image.image_file import read_image
-from regard.data.load_report import LoadReport
+from regard.data.source import LoadReport
 from regard.data.text.annotated import read_labeled_texts, read_tagged_tokens
 from regard.data.text.parallel_formats import read_mo, read_tmx
 from regard.data.text.po_catalog import read_po

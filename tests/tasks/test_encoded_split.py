@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import BPETokenizer, ByteTokenizer, InMemorySource, pair_preprocessor
-from regard.data.reservoir import Reservoir
+from regard.data.source import Reservoir
 from regard.data.token_cache import write_token_cache
 from regard.errors import FileError
 from regard.runs import override_settings, start_run

@@ -23,7 +23,7 @@ from regard.tasks import (
 )
 from regard.tasks.data_report import SAMPLE_SIZE, Distribution
 from regard.tasks.proposals.kinds import default_name, write_proposal
-from regard.tasks.proposals.splits import split_of
+from regard.tasks.proposals.proposal import split_of
 from regard.tasks.recipe_file import parse_recipe
 
 NUMBERS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier"), ("five", "fünf")]

@@ -6,23 +6,23 @@ Names that need Babel or Pillow are imported on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from regard.data.audio.audio_batches import AudioBatches
-from regard.data.audio.audio_file import AudioFile
+from regard.data.audio.audio_file import AudioExample, AudioFile, Resampler
 from regard.data.audio.augmentation import SpeechAugmentation, augment_log_mel
-from regard.data.audio.example import AudioExample
-from regard.data.audio.morse.batches import morse_batches
-from regard.data.audio.morse.keying import key_text, keyed_tone
-from regard.data.audio.morse.source import Morse
+from regard.data.audio.morse.channel import key_text, keyed_tone
+from regard.data.audio.morse.source import Morse, morse_batches
 from regard.data.audio.peak_normalization import PeakNormalizer, normalize_recording
-from regard.data.audio.resampler import Resampler
+from regard.data.audio.speech_batches import AudioBatches
 from regard.data.audio.speech_manifest import SpeechManifest, speech_preprocessor
-from regard.data.batches import Batches, collate
-from regard.data.generated_batches import GeneratedBatches, seeded_generator
-from regard.data.image.example import ImageExample
+from regard.data.batches import Batches, GeneratedBatches, collate, seeded_generator
 from regard.data.image.idx import read_idx
-from regard.data.image.image_batches import CutMixResult, ImageBatches, augment, cutmix
-from regard.data.load_report import LoadReport
-from regard.data.source import InMemorySource, NumberedSource, Source
+from regard.data.image.image_batches import (
+    CutMixResult,
+    ImageBatches,
+    ImageExample,
+    augment,
+    cutmix,
+)
+from regard.data.source import InMemorySource, LoadReport, NumberedSource, Source
 from regard.data.split import Split, hash_split
 from regard.data.table import read_table
 from regard.data.text.annotated import (
@@ -31,22 +31,28 @@ from regard.data.text.annotated import (
     read_labeled_texts,
     read_tagged_tokens,
 )
-from regard.data.text.documents import Document, TextFiles, stdlib_files
+from regard.data.text.documents import (
+    Document,
+    PackedText,
+    TextFiles,
+    TokenWindow,
+    pack_text,
+    stdlib_files,
+)
 from regard.data.text.engine_tokenizers import (
     BPETokenizer,
     HuggingFaceTokenizer,
+    TokenizerStats,
     TokenizerType,
     UnigramTokenizer,
+    measure_tokenizer,
     train_tokenizer,
 )
 from regard.data.text.normalizers import normalize_text
-from regard.data.text.packed import PackedText, TokenWindow, pack_text
-from regard.data.text.pair import Pair, pair_preprocessor
-from regard.data.text.parallel_corpus import ParallelCorpus
+from regard.data.text.parallel_corpus import Pair, ParallelCorpus, pair_preprocessor
 from regard.data.text.phrases.facts import Fact, count_facts, draw_fact, fact_split
 from regard.data.text.po_catalog import FillResult, PoCatalog, PoMessage, placeholders
 from regard.data.text.sentencepiece_tokenizer import SentencePieceTokenizer
-from regard.data.text.tokenizer_stats import TokenizerStats, measure_tokenizer
 from regard.data.text.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
@@ -58,14 +64,13 @@ from regard.data.text.word_split import split_words
 from regard.data.token_cache import TokenCache, write_token_cache
 
 if TYPE_CHECKING:
-    from regard.data.image.glyphs.rendered import RenderedGlyphs
-    from regard.data.image.glyphs.single_font import Glyphs
+    from regard.data.image.glyphs.rendered import Glyphs, RenderedGlyphs
     from regard.data.image.image_collection import ImageCollection, load_images
     from regard.data.image.image_file import crop_to_ink, open_image, read_image
     from regard.data.text.phrases.source import Phrases, format_fact
 
 _LAZY = {
-    "Glyphs": "image.glyphs.single_font",
+    "Glyphs": "image.glyphs.rendered",
     "ImageCollection": "image.image_collection",
     "Phrases": "text.phrases.source",
     "RenderedGlyphs": "image.glyphs.rendered",

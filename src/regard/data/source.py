@@ -1,14 +1,16 @@
-"""The interface of a data source, and a source over in-memory examples."""
+"""The interface of a data source, a source in memory, load reports, and samples of a stream."""
 
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from regard.data.split import Split
-from regard.errors import ConfigError
+from regard.errors import ConfigError, FileError
 
 
 @runtime_checkable
@@ -100,3 +102,91 @@ def permute_index(index: int, size: int, key: str) -> int:
         index = left << half | right
         if index < size:
             return index
+
+
+T = TypeVar("T")
+
+
+class Reservoir(Generic[T]):
+    """Reservoir sampling (Vitter 1985): every item is kept with the same probability.
+
+    Up to `size` items all are kept, in their order; `count` is the number that came by.
+
+    >>> sample = Reservoir(3)
+    >>> sample.extend(range(100))
+    >>> len(sample.items), sample.count
+    (3, 100)
+    """
+
+    def __init__(self, size: int, seed: int = 0):
+        self.size, self.count, self.items = size, 0, list[T]()
+        self._random = Random(seed).random
+
+    def add(self, item: T) -> None:
+        """Keep the item, in place of another if the sample is full, or drop it."""
+        self.count += 1
+        if len(self.items) < self.size:
+            self.items.append(item)
+        elif (index := int(self.count * self._random())) < self.size:
+            self.items[index] = item
+
+    def extend(self, items: Iterable[T]) -> None:
+        """`add` each item."""
+        for item in items:
+            self.add(item)
+
+
+OnError = Literal["skip", "raise"]
+MAX_LOCATIONS = 5  # per reason
+
+
+class LoadReport:
+    """Number of loaded and skipped examples, with the first locations per reason.
+
+    >>> report = LoadReport()
+    >>> report.loaded += 2
+    >>> report.skip("corpus.tsv", 3, "empty side")
+    >>> print(report)
+    loaded 2, skipped 1
+      1 × empty side: corpus.tsv:3
+    """
+
+    def __init__(self, on_error: OnError = "skip"):
+        self.on_error: OnError = on_error
+        self.clear()
+
+    def clear(self) -> None:
+        """Reset all counts, before the same files are read again."""
+        self.loaded = 0
+        self.reasons: Counter[str] = Counter()
+        self.locations: dict[str, list[str]] = {}
+
+    @property
+    def skipped(self) -> int:
+        """Number of skipped examples."""
+        return self.reasons.total()
+
+    def skip(self, path: str | Path, line: int | None, reason: str) -> None:
+        """Count a skipped example; raises with `on_error="raise"`."""
+        location = f"{path}:{line}" if line else f"{path}"
+        if self.on_error == "raise":
+            raise FileError(f"{location}: {reason}; try on_error='skip' to count it and go on")
+        self.reasons[reason] += 1
+        locations = self.locations.setdefault(reason, [])
+        if len(locations) < MAX_LOCATIONS:  # a corpus may be bad in a million places
+            locations.append(location)
+
+    @property
+    def summary(self) -> str:
+        """The reasons in one line, each with its first location, for an error message."""
+        return ", ".join(
+            f"{f'{n} × ' * (n > 1)}{reason} ({self.locations[reason][0]})"
+            for reason, n in self.reasons.most_common()
+        )
+
+    def __str__(self) -> str:
+        lines = [f"loaded {self.loaded}, skipped {self.skipped}"]
+        for reason, n in self.reasons.most_common():
+            rest = ", …" if n > len(self.locations[reason]) else ""
+            lines.append(f"  {n} × {reason}: {', '.join(self.locations[reason])}{rest}")
+        return "\n".join(lines)

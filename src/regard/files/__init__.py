@@ -1,7 +1,6 @@
 """Atomic file writing, text reading in any Unicode encoding, and HTML pages."""
 
 from regard.files.atomic import SCRATCH_SUFFIX, atomic_path, atomic_write
-from regard.files.page import fill_page
 from regard.files.partial import PartialFile
 from regard.files.paths import (
     file_descriptor,
@@ -16,6 +15,7 @@ from regard.files.text import (
     CHUNK_BYTES,
     DETECTION_BYTES,
     detect_encoding,
+    fill_page,
     iter_chunks,
     iter_lines,
     iter_utf8_lines,

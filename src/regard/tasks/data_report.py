@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regard.data import LoadReport, Split, Tokenizer
-from regard.data.reservoir import Reservoir
+from regard.data.source import Reservoir
 from regard.data.split import SPLITS
 from regard.data.text.parallel_formats import MISSING_LINE
 from regard.errors import FileError

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.data.audio.example import AudioExample
+from regard.data.audio.audio_file import AudioExample
 from regard.errors import ConfigError
 
 LOG_MEL_FLOOR = math.log(1e-10)  # log_mel of digital silence

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from regard.data.audio.example import AudioExample
+from regard.data.audio.audio_file import AudioExample
 
 Wave = np.ndarray
 VOWEL_FORMANTS = ((700, 1200, 2500), (300, 2200, 2900), (350, 800, 2300), (500, 1800, 2500))

@@ -6,11 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.data.audio.audio_file import AudioFile
-from regard.data.audio.example import AudioExample
+from regard.data.audio.audio_file import AudioExample, AudioFile
 from regard.data.audio.peak_normalization import DITHER, PAD_SECONDS, normalize_recording
-from regard.data.load_report import LoadReport, OnError
-from regard.data.source import permute_index
+from regard.data.source import LoadReport, OnError, permute_index
 from regard.data.split import SPLITS, Split, hash_split
 from regard.data.table import detect_table, read_table
 from regard.data.text.tokenizers import Tokenizer

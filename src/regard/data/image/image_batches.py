@@ -8,9 +8,19 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from regard.data.batches import Batch, Shard
-from regard.data.generated_batches import GeneratedBatches, seeded_generator
+from regard.data.batches import Batch, GeneratedBatches, Shard, seeded_generator
 from regard.errors import ConfigError, ShapeError
+
+
+class ImageExample(NamedTuple):
+    """An image with values from 0 (black) to 1 (white), and its class index.
+
+    >>> ImageExample(torch.zeros(1, 2, 2), 3).label
+    3
+    """
+
+    image: Float[Tensor, "channel height width"]
+    label: int
 
 
 def augment(

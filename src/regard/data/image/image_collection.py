@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.image.idx import find_idx, read_idx
 from regard.data.image.image_file import read_image
-from regard.data.load_report import LoadReport, OnError
+from regard.data.source import LoadReport, OnError
 from regard.data.split import SPLITS, Split, hash_split
 from regard.data.table import detect_table, read_table, table_kind
 from regard.errors import ConfigError, FileError

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.load_report import LoadReport
+from regard.data.source import LoadReport
 from regard.data.table import HALF_PAIR, has_surrogate, read_table, table_kind
 from regard.errors import FileError
 from regard.files import iter_lines, parse_json

@@ -1,12 +1,14 @@
 """Parallel corpora from your own files, streamed; bad lines are counted in a report."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from regard.data.load_report import LoadReport, OnError
+from regard.data.batches import Encoded
+from regard.data.source import LoadReport, OnError
 from regard.data.split import Split, hash_split
 from regard.data.table import table_kind
-from regard.data.text.pair import Pair
+from regard.data.text.normalizers import normalize_text
 from regard.data.text.parallel_formats import (
     CorpusRow,
     read_aligned,
@@ -15,12 +17,45 @@ from regard.data.text.parallel_formats import (
     read_tmx,
 )
 from regard.data.text.po_catalog import read_po
+from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
 from regard.files import list_tree
 
 # one file of pairs, or two line-aligned files
 CorpusPath = str | Path | tuple[str | Path, str | Path]
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".po", ".mo", ".tmx")
+
+
+class Pair(NamedTuple):
+    """A source text and its translation; `language` is that of the target, None for a single one.
+
+    >>> Pair("two days", "zwei Tage", "de").language
+    'de'
+    """
+
+    source: str
+    target: str
+    language: str | None
+
+
+def pair_preprocessor(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
+    """Encoder of pairs: source + EOS, and language token (or BOS) + target + EOS.
+
+    The language is the first decoder token, so one source encoding serves every target language.
+    The tokenizer's normalizers apply to the source only.
+
+    >>> encode = pair_preprocessor(rg.data.ByteTokenizer(("de",)))
+    >>> {name: len(ids) for name, ids in encode(Pair("a", "bc", "de")).items()}
+    {'source': 2, 'target': 4}
+    """
+
+    def encode(pair: Pair) -> Encoded:
+        first = tokenizer.bos_id if pair.language is None else tokenizer.language_id(pair.language)
+        texts = normalize_text(pair.source, tokenizer.normalizers), pair.target
+        source, target = tokenizer.encode_batch(texts)
+        return {"source": [*source, tokenizer.eos_id], "target": [first, *target, tokenizer.eos_id]}
+
+    return encode
 
 
 class ParallelCorpus:

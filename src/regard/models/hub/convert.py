@@ -9,15 +9,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, suggestion
-from regard.models.hub.bert import Bert
+from regard.models.hub.bert import Bert, ViT
 from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
-from regard.models.hub.gemma import Gemma
 from regard.models.hub.gpt2 import GPT2
-from regard.models.hub.llama import Arcee, Llama, Mistral, Qwen2
-from regard.models.hub.marian import Marian
+from regard.models.hub.llama import Arcee, Gemma, Llama, Mistral, Qwen2
+from regard.models.hub.marian import Marian, Whisper
 from regard.models.hub.t5 import T5
-from regard.models.hub.vit import ViT
-from regard.models.hub.whisper import Whisper
 
 FAMILIES: dict[str, HubFamily] = {
     name: family()

@@ -1,10 +1,10 @@
-"""Llama, Mistral (a sliding window), Qwen2 (biases of q, k and v) and Arcee (without a gate)."""
+"""Llama, Mistral (a window), Qwen2 (biases), Arcee (no gate) and Gemma (gains stored less 1)."""
 
 from dataclasses import replace
 from typing import Any
 
 from einops import rearrange
-from torch import nn
+from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors
@@ -155,3 +155,27 @@ def _read_rope_theta(config: HubConfig) -> float:
     if kind != "default":
         raise ConfigError(f"rope_type: needs default, unscaled rotary positions, got {kind!r}")
     return float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))
+
+
+class Gemma(Llama):
+    model_types = ("gemma",)
+    architecture = "GemmaForCausalLM"
+    unsupported = ("use_bidirectional_attention",)
+    fixed = {**Llama.fixed, "scale_embedding": True}
+
+    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+        options = super().read_options(config, state) | {"bias": False}
+        if config.get("hidden_act") == "gelu":  # as published; transformers reads it as tanh too
+            options["activation"] = "gelu_tanh"
+        return options
+
+    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+        options = super().write_options(config)
+        del options["mlp_bias"]
+        return options
+
+    def shape(self, name: str, x: Tensor, *, to_hub: bool) -> Tensor:
+        if not name.endswith(".gain"):
+            return x
+        # read in float32: bfloat16 would round 1 + x to steps of 1/128
+        return (x.float() - 1).to(x.dtype) if to_hub else x.float() + 1

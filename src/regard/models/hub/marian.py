@@ -1,5 +1,6 @@
-"""MarianMTModel, whose sinusoidal positions are all sines, then all cosines: kept as a table."""
+"""BART's descendants: MarianMTModel, and the encoder of Whisper."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors
+from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
 from regard.models.translator import Translator, TranslatorConfig
 from regard.ops import sinusoidal
 
@@ -104,3 +106,37 @@ class Marian(HubFamily):
         if name != "readout.bias":
             return x
         return x[None] if to_hub else x[0]
+
+
+class Whisper(HubFamily):
+    model_types = ("whisper",)
+    architecture = "WhisperEncoder"
+    model, config = SpeechEncoder, SpeechEncoderConfig
+    names = {
+        "positions": "embed_positions.weight",
+        "subsample.convolutions.0": "conv1",
+        "subsample.convolutions.1": "conv2",
+        "encoder.norm": "layer_norm",
+        **bart_names("encoder", ENCODER_ATTENTIONS),
+    }
+    # the keys have no bias there; any bias of keys adds one constant per query, which softmax drops
+    zero_bias, from_tensors = ("to_k",), ()
+    fields = {
+        "n_mels": "num_mel_bins",
+        "max_positions": "max_source_positions",
+        "layers": "encoder_layers",
+        "dim": "d_model",
+        "heads": "encoder_attention_heads",
+        "ffn_dim": "encoder_ffn_dim",
+        "activation": "activation_function",
+        "dropout": HubField("dropout", 0.0),
+        "attention_dropout": HubField("attention_dropout", 0.0),
+        "activation_dropout": HubField("activation_dropout", 0.0),
+    }
+
+    def base_names(self, tensors: Mapping[str, Tensor]) -> NamedTensors:
+        first = next((name for name in tensors if name.endswith("encoder.conv1.weight")), "")
+        prefix = first.removesuffix("conv1.weight")
+        return {
+            name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)
+        }

@@ -11,11 +11,11 @@ from regard.errors import FileError
 from regard.models import ResNetConfig
 from regard.tasks.proposals.proposal import (
     Proposal,
+    check_readable,
     choose_steps,
     inspect_or_raise,
     train_config,
 )
-from regard.tasks.proposals.splits import check_readable
 from regard.tasks.recipe import Recipe
 from regard.tasks.registry import find_task
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from regard.errors import ConfigError, FileError, suggestion
 from regard.files import is_stream, write_text
-from regard.tasks.proposals.proposal import Proposal
-from regard.tasks.proposals.splits import ALIASES
+from regard.tasks.proposals.proposal import ALIASES, Proposal
 from regard.tasks.recipe_file import parse_recipe
 
 # kind: the module here that has `propose_KIND`

@@ -17,10 +17,11 @@ from regard.models import TranslatorConfig
 from regard.tasks.proposals.proposal import (
     Proposal,
     choose_steps,
+    find_splits,
     inspect_or_raise,
+    list_files,
     train_config,
 )
-from regard.tasks.proposals.splits import find_splits, list_files
 from regard.tasks.recipe import Recipe
 from regard.tasks.translation.parallel_text import PairsTask
 

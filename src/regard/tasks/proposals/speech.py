@@ -13,18 +13,20 @@ from regard.data.audio.speech_manifest import (
     find_manifests,
     read_manifest,
 )
-from regard.data.load_report import LoadReport
+from regard.data.source import LoadReport
 from regard.data.split import SPLITS
 from regard.data.table import table_kind
 from regard.errors import FileError
 from regard.models import RecogniserConfig
 from regard.tasks.proposals.proposal import (
     Proposal,
+    check_readable,
     choose_steps,
+    find_splits,
     inspect_or_raise,
+    list_files,
     train_config,
 )
-from regard.tasks.proposals.splits import check_readable, find_splits, list_files
 from regard.tasks.recipe import Recipe
 from regard.tasks.recognition.speech import SpeechTask
 

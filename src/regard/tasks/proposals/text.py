@@ -9,11 +9,11 @@ from regard.models import LanguageConfig
 from regard.tasks.language.text import TextTask
 from regard.tasks.proposals.proposal import (
     Proposal,
+    check_readable,
     choose_steps,
     inspect_or_raise,
     train_config,
 )
-from regard.tasks.proposals.splits import check_readable
 from regard.tasks.recipe import Recipe
 
 BATCH_TOKENS = 1024

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from regard.data import AudioExample, Resampler, Tokenizer, collate
-from regard.data.audio.audio_batches import label_batch
 from regard.data.audio.peak_normalization import normalize_recording
+from regard.data.audio.speech_batches import label_batch
 from regard.data.batches import Batch, batch_by_length
 from regard.decode import BestPath, PathScore
 from regard.decode.streaming.transcriber import WARMUP_SECONDS, select_dither, warm_start_cmvn

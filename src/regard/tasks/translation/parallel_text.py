@@ -18,7 +18,7 @@ from regard.data import (
     iter_texts,
     pair_preprocessor,
 )
-from regard.data.reservoir import Reservoir
+from regard.data.source import Reservoir
 from regard.data.split import SPLITS
 from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError

@@ -4,13 +4,25 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Unpack
 
-from regard.data.audio.example import AudioExample
-from regard.data.audio.morse.channel import render_keyings
-from regard.data.audio.morse.keying import MORSE_CODE, Channel, Keying, SenderTiming, key_edges
-from regard.data.generated_batches import seeded_generator
+import torch
+
+from regard.data.audio.audio_file import AudioExample
+from regard.data.audio.morse.channel import (
+    MORSE_CODE,
+    Channel,
+    Keying,
+    SenderTiming,
+    key_edges,
+    render_keyings,
+)
+from regard.data.audio.peak_normalization import normalize_recordings
+from regard.data.audio.speech_batches import AudioBatches, ctc_batch
+from regard.data.batches import Batch, Shard, seeded_generator
 from regard.data.source import example_keys
 from regard.data.split import Split
+from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError
 
 
@@ -160,3 +172,48 @@ def _draw_channel(channel: Channel, rng: Random) -> Channel:
 def _silence(rng: Random) -> float:
     kind = rng.random()
     return 0.0 if kind < 0.3 else rng.uniform(0, 0.5) if kind < 0.8 else rng.uniform(0.5, 3.0)
+
+
+def morse_batches(
+    source: Morse,
+    tokenizer: Tokenizer,
+    *,
+    mels: int,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    **shard: Unpack[Shard],
+) -> AudioBatches:
+    """Training batches of Morse code: tone, noise and log-mel of a batch, computed on a device.
+
+    Waves are normalised, padded and dithered as for inference (`normalize_recording`).
+
+    Args:
+        source: speeds, pitches and channel effects.
+        tokenizer: of the labels.
+        mels: log-mel bands.
+        batch_size: recordings per batch.
+        device: where to compute.
+        seed: of texts and noise.
+        shard: `rank` and `world_size` of the process.
+
+    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
+    >>> source = Morse(letters=(1, 1), alphabet="ET")
+    >>> batch = next(iter(morse_batches(source, tokenizer, mels=8, batch_size=2)))
+    >>> batch["frames"].shape[2], batch["target"].shape
+    (8, torch.Size([2, 1]))
+    """
+
+    def render(plans: Sequence[Keying], number: int) -> Batch:
+        generator = seeded_generator(seed, "noise", number, device=device)
+        waves, lengths = render_keyings(plans, source.rate, generator)
+        below_peak = torch.tensor([plan.channel.below_peak for plan in plans], device=device)
+        waves, lengths = normalize_recordings(
+            waves, lengths, source.rate, generator, gain=10 ** (-below_peak / 20)
+        )
+        return ctc_batch(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
+
+    return AudioBatches(
+        lambda number: source.draw_keying(f"train/{seed}/{number}"), lambda plan: plan.seconds,
+        render, batch_size=batch_size, seed=seed, **shard,
+    )  # fmt: skip

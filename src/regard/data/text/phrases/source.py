@@ -14,7 +14,7 @@ from babel.numbers import format_currency, format_decimal, get_decimal_symbol
 from babel.units import format_unit
 
 from regard.data.split import Split
-from regard.data.text.pair import Pair
+from regard.data.text.parallel_corpus import Pair
 from regard.data.text.phrases.facts import FACT_KINDS, Fact, HashRng, check_kinds, draw_fact
 from regard.data.text.phrases.ood_text import ood_text
 from regard.data.text.phrases.paraphrases import paraphrase, typical_fact
