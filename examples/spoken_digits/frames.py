@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.audio.speech_batches import AudioBatches, label_batch
 from regard.data.audio.augmentation import (
     LOG_MEL_FLOOR,
     SpeechAugmentation,
@@ -24,6 +23,7 @@ from regard.data.audio.augmentation import (
     random_eq_curves,
     reverb,
 )
+from regard.data.audio.speech_batches import AudioBatches, label_batch
 from regard.data.batches import Batch, seeded_generator
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError
