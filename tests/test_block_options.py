@@ -16,7 +16,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.decode import AudioStream, make_stepper
-from regard.decode.cpu.decoder import CpuDecoder, CpuState
+from regard.decode.cpu import CpuDecoder, CpuState
 from regard.decode.gpu import buffers
 from regard.decode.gpu import engine as gpu
 from regard.decode.language_stepper import GpuState

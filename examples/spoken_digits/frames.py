@@ -28,7 +28,7 @@ from regard.data.batches import Batch, seeded_generator
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError
 from regard.ops import frame_sizes, log_mel, mel_frame_count
-from regard.ops.audio.log_mel import HOP_SECONDS
+from regard.ops.audio import HOP_SECONDS
 
 from recordings import Recording, SpokenDigits  # isort: skip
 

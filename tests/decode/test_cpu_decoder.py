@@ -9,7 +9,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.decode import beam, cache, greedy, make_stepper
-from regard.decode.cpu.decoder import CpuState
+from regard.decode.cpu import CpuState
 from regard.decode.search.beam import grouped_topk
 
 VOCAB, END = 300, 2  # more than two groups of the search for the largest

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import ShapeError
-from regard.inspection.edits import keys, patch, weights
+from regard.inspection.edits import keys, weights
 from regard.inspection.edits.base import Edit
 from regard.ops.intercept import intercepting
 
@@ -358,7 +358,7 @@ def test_jitter_changes_only_the_named_positions():
 
 def test_every_edit_has_a_call_and_an_eager_comparison():
     names = set(rg.edit.__all__) - {"Edit", "ActivationEdit", *ACTIVATION_EDITS}
-    public = [x for module in (keys, patch, weights) for x in vars(module).items()]
+    public = [x for module in (keys, weights) for x in vars(module).items()]
     returns = {n for n, f in public if getattr(f, "__annotations__", {}).get("return") is Edit}
     assert {name for name in returns if name[0] != "_"} == names, "add it to inspection/edit.py"
     assert names == set(EDITS), "add a call to tests/inspection/edit_calls.py"

@@ -13,7 +13,7 @@ import regard as rg
 from regard import models
 from regard.errors import LookError, ShapeError
 from regard.inspection.attribution import propagation
-from regard.inspection.attribution.rollout import max_flow
+from regard.inspection.attribution.propagation import max_flow
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 1, 2]])
 

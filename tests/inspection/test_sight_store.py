@@ -12,8 +12,7 @@ import regard as rg
 from regard import models
 from regard.errors import FileError, LookError
 from regard.inspection.record.sight import Sight
-from regard.inspection.record.sight_file import _checksum
-from regard.inspection.record.tensor_packer import TensorPacker
+from regard.inspection.record.sight_file import TensorPacker, _checksum
 
 SAVED = {name: terms for name, terms in TERMS.items() if name not in ("own", "score")}
 

@@ -4,8 +4,7 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import LookError, ShapeError
-from regard.inspection.sites.site import Site
-from regard.inspection.sites.term_tensors import select_head
+from regard.inspection.sites.site import Site, select_head
 from regard.ops import biases
 from regard.ops.masks import Mask
 from regard.ops.terms import make_terms

@@ -54,9 +54,9 @@ def test_only_a_training_on_a_gpu_takes_one_product():
 
 CODE = """
 import torch, regard as rg
-from regard.ops.attend import sdpa
+from regard.ops.attend import fused
 from regard.nn import attention
-attention.attend = lambda q, k, v, *, mask, dropout, scale, **rest: (sdpa.attend_by_sdpa(
+attention.attend = lambda q, k, v, *, mask, dropout, scale, **rest: (fused.attend_by_sdpa(
     q, k, v, mask, scale, dropout), None)                       # what a GPU takes
 attention._can_fuse = lambda x, *layers: layers[0].training and attention._are_plain(*layers)
 layer, graphs = rg.nn.MultiHeadAttention(8, 2), []

@@ -8,13 +8,13 @@ import torch
 
 import regard
 from regard import models, nn
+from regard.decode import cpu as cpu_decoder
 from regard.decode import language_stepper as language
 from regard.decode import stepper
-from regard.decode.cpu import decoder as cpu_decoder
 from regard.decode.gpu import engine
 from regard.inspection.record.look import patched
 from regard.ops import Causal, attend
-from regard.ops.attend import sdpa
+from regard.ops.attend import fused
 from regard.ops.intercept import BYPASSES, intercepting
 
 SOURCE = Path(regard.__file__).parent
@@ -33,8 +33,8 @@ class Counter:
 
 def check_sdpa(monkeypatch):
     taken = []
-    monkeypatch.setattr(sdpa, "can_use_sdpa", lambda q, k, terms: True)
-    monkeypatch.setattr(sdpa, "attend_by_sdpa", lambda q, *rest: taken.append(q) or q)
+    monkeypatch.setattr(fused, "can_use_sdpa", lambda q, k, terms: True)
+    monkeypatch.setattr(fused, "attend_by_sdpa", lambda q, *rest: taken.append(q) or q)
     q = torch.randn(1, 2, 3, 4)
     with intercepting(counter := Counter()):
         attend(q, q, q, mask=Causal(), need_lse=False)
@@ -175,5 +175,5 @@ def test_every_function_that_checks_for_interceptors_is_registered():
                 if any(asks_for_interceptors(node) for node in ast.walk(function)):
                     asking.add((module, name))
     # deletes hooks of a copied model, and takes no other path
-    asking.remove(("regard.inspection.adapters.model_hook", "_CopiedHook.__call__"))
+    asking.remove(("regard.inspection.adapters.module_tracker", "_CopiedHook.__call__"))
     assert asking == {(bypass.module, bypass.function) for bypass in BYPASSES}

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard.errors import ShapeError
-from regard.inspection.sites.term_tensors import select_head
+from regard.inspection.sites.site import select_head
 from regard.ops import (
     attend,
     attention_weights,

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from regard.errors import ShapeError
 from regard.ops import online_cmvn
-from regard.ops.audio.online_cmvn import (
+from regard.ops.audio import (
     ACTIVE_MARGIN,
     BLOCK_FRAMES,
     LEVEL_DECAY,

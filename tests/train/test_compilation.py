@@ -95,11 +95,11 @@ def test_an_identity_compiler_leaves_training_unchanged(monkeypatch):
 
 CODE = """
 import torch, regard as rg
-from regard.ops.attend import sdpa
+from regard.ops.attend import fused
 from regard.train import objective
 import regard.nn.attention, regard.nn.embedding
 def by_torch(q, k, v, *, mask, dropout, scale, **rest):
-    return sdpa.attend_by_sdpa(q, k, v, mask, scale, dropout), None   # what a GPU takes
+    return fused.attend_by_sdpa(q, k, v, mask, scale, dropout), None   # what a GPU takes
 regard.nn.attention.attend = by_torch
 regard.nn.embedding._check_tokens = lambda tokens, vocab: None  # asked on a CPU alone
 def draw(rows, time):

@@ -12,8 +12,7 @@ from regard.costs.layer_costs import CostCounter, CostPart
 from regard.costs.model_parts import iter_cost_parts
 from regard.costs.traced_cost import input_size, is_transformers_model, trace_cost_parts
 from regard.errors import ConfigError
-from regard.models.config import StackConfig, check_implemented
-from regard.models.registry import CONFIGS
+from regard.models.config import CONFIGS, StackConfig, check_implemented
 from regard.nn import Decoder, DecoderBlock
 from regard.tables import format_table, html_table
 

@@ -10,7 +10,7 @@ from regard.decode.constraints import (
     TokenConstraint,
 )
 from regard.decode.sampling import Sampling, sampling_distribution
-from regard.decode.search.beam import beam
+from regard.decode.search.beam import DecodeResult, beam, length_penalty
 from regard.decode.search.continuous import ContinuousBatch, GeneratedRow, TokenScore
 from regard.decode.search.ctc import (
     BestPath,
@@ -21,10 +21,8 @@ from regard.decode.search.ctc import (
     prefix_beam,
 )
 from regard.decode.search.generation import GenerationStep, greedy, sample, stream
-from regard.decode.search.result import DecodeResult, length_penalty
 from regard.decode.stepper import Stepper, last_tokens, make_stepper
-from regard.decode.streaming.audio_stream import AudioStream, AudioStreamState
-from regard.decode.streaming.transcriber import Transcriber
+from regard.decode.streaming import AudioStream, AudioStreamState, Transcriber
 
 __all__ = [
     "AllowedTokens",

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.decode.cpu.decoder import CpuDecoder, CpuState, TranslatorState, supports_cpu_decoder
+from regard.decode.cpu import CpuDecoder, CpuState, TranslatorState, supports_cpu_decoder
 from regard.decode.language_stepper import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel, RecurrentTranslator, Translator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from regard.inspection import edit
 from regard.inspection.adapters.activation_points import activation_names
-from regard.inspection.attribution.composition import Composition, composition_scores
 from regard.inspection.attribution.head_scores import score_heads
 from regard.inspection.attribution.head_search import HeadExample, HeadSearch, search_heads
 from regard.inspection.attribution.importance import HeadImportance, head_importance
@@ -18,7 +17,7 @@ from regard.inspection.attribution.logits import (
     logit_attribution,
     logit_lens,
 )
-from regard.inspection.attribution.propagation import Attribution
+from regard.inspection.attribution.propagation import Attribution, attention_flow, attention_rollout
 from regard.inspection.attribution.relevance import (
     output_projection,
     relevance,
@@ -26,8 +25,12 @@ from regard.inspection.attribution.relevance import (
     weighted_value_norms,
 )
 from regard.inspection.attribution.residual_parts import ResidualStream, record_stream
-from regard.inspection.attribution.rollout import attention_flow, attention_rollout
-from regard.inspection.attribution.score_split import ScoreSplit, split_score
+from regard.inspection.attribution.score_split import (
+    Composition,
+    ScoreSplit,
+    composition_scores,
+    split_score,
+)
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.closed_forms import (
     NoiseEffect,
@@ -38,8 +41,7 @@ from regard.inspection.edits.closed_forms import (
     scale_key_effect,
     scale_scores_effect,
 )
-from regard.inspection.edits.comparison import Comparison
-from regard.inspection.edits.what_if import EditLog, compare_edits, what_if
+from regard.inspection.edits.what_if import Comparison, EditLog, compare_edits, what_if
 from regard.inspection.gradients.activations import ActivationGradients, activation_gradients
 from regard.inspection.gradients.norms import (
     GradientFlag,
@@ -50,7 +52,6 @@ from regard.inspection.gradients.norms import (
 from regard.inspection.heads.descriptions import describe_head
 from regard.inspection.heads.head_table import HeadTable
 from regard.inspection.heads.head_types import HeadRow, Thresholds
-from regard.inspection.record.activations import Activations
 from regard.inspection.record.gates import Gates, memory_retention, record_gates
 from regard.inspection.record.hidden_states import (
     ContextSimilarity,
@@ -61,7 +62,7 @@ from regard.inspection.record.hidden_states import (
 )
 from regard.inspection.record.look import look
 from regard.inspection.record.monitor import AttentionMonitor
-from regard.inspection.record.sight import Sight
+from regard.inspection.record.sight import Activations, Sight
 from regard.inspection.record.sight_comparison import (
     HeadDifference,
     SightComparison,
@@ -72,10 +73,9 @@ from regard.inspection.report.comparison_page import write_comparison
 from regard.inspection.report.predictions import Predictions
 from regard.inspection.report.report import write_report
 from regard.inspection.sites.breakdown import WeightBreakdown
-from regard.inspection.sites.from_tensors import make_site
 from regard.inspection.sites.map_tile import MapTile
 from regard.inspection.sites.pyramid import MapMargins, MapPyramid
-from regard.inspection.sites.site import Site
+from regard.inspection.sites.site import Site, make_site
 
 if TYPE_CHECKING:
     from regard.inspection import draw, patching

@@ -9,8 +9,7 @@ from regard.inspection.edits.activations import (
     zero_activation,
 )
 from regard.inspection.edits.base import Edit
-from regard.inspection.edits.keys import drop_key, jitter_key, jitter_query, scale_key
-from regard.inspection.edits.patch import patch
+from regard.inspection.edits.keys import drop_key, jitter_key, jitter_query, patch, scale_key
 from regard.inspection.edits.weights import (
     drop_head,
     hardmax,

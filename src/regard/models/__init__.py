@@ -8,11 +8,15 @@ from regard.models.classifier import (
     nearest_by_cosine,
 )
 from regard.models.config import (
+    MODELS,
     StackConfig,
     TokenConfig,
+    build,
+    config_types,
     make_decoder,
     make_embedding,
     make_encoder,
+    register_model,
 )
 from regard.models.hub.convert import from_transformers, to_transformers
 from regard.models.hub.folder import from_pretrained, save_pretrained
@@ -39,7 +43,6 @@ from regard.models.recurrent import (
     recurrent_small,
     recurrent_tiny,
 )
-from regard.models.registry import MODELS, build, config_types, register_model
 from regard.models.resnet import ResNet, ResNetConfig, resnet_of_size
 from regard.models.serialization import load, save
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig

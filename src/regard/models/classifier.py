@@ -9,8 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
-from regard.models.config import TokenConfig, check_positive, make_embedding, make_encoder
-from regard.models.registry import register_model
+from regard.models.config import (
+    TokenConfig,
+    check_positive,
+    make_embedding,
+    make_encoder,
+    register_model,
+)
 from regard.nn import xavier_linear
 from regard.ops import Padding
 

@@ -7,8 +7,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.config import TokenConfig, check_positive, make_embedding, make_encoder
-from regard.models.registry import register_model
+from regard.models.config import (
+    TokenConfig,
+    check_positive,
+    make_embedding,
+    make_encoder,
+    register_model,
+)
 from regard.nn import Readout
 from regard.nn.attention import TokenInputs
 from regard.ops import Causal, Local, Mask, Padding, masks

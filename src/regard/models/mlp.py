@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
-from regard.models.config import check_choices, check_positive
-from regard.models.registry import register_model
+from regard.models.config import check_choices, check_positive, register_model
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "identity": nn.Identity}
 

@@ -8,11 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
-from regard.models.config import StackConfig, check_positive, make_encoder
-from regard.models.registry import register_model
+from regard.models.config import StackConfig, check_positive, make_encoder, register_model
 from regard.nn import ConvSubsampling, GlobalCMVN, xavier_linear
 from regard.ops import Causal, Chunked, Local, Mask, Padding, log_mel, mel_frame_count, online_cmvn
-from regard.ops.audio.log_mel import HOP_SECONDS, WINDOW_SECONDS
+from regard.ops.audio import HOP_SECONDS, WINDOW_SECONDS
 from regard.ops.terms import upcast
 
 BLANK = 0  # label of CTC

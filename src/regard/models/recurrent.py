@@ -7,8 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.config import check_choices, check_positive, check_shared_vocab
-from regard.models.registry import register_model
+from regard.models.config import check_choices, check_positive, check_shared_vocab, register_model
 from regard.nn import (
     AttentiveRecurrent,
     BahdanauDecoder,

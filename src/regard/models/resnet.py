@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
-from regard.models.config import check_positive
-from regard.models.registry import register_model
-from regard.nn.patches import Images
+from regard.models.config import check_positive, register_model
+from regard.nn.embedding import Images
 
 
 @dataclass(frozen=True, kw_only=True)

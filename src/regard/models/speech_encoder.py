@@ -7,8 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
-from regard.models.config import StackConfig, check_positive, make_encoder
-from regard.models.registry import register_model
+from regard.models.config import StackConfig, check_positive, make_encoder, register_model
 from regard.nn import ConvSubsampling
 from regard.ops import Padding, lookup_positions
 

@@ -13,8 +13,8 @@ from regard.models.config import (
     make_decoder,
     make_embedding,
     make_encoder,
+    register_model,
 )
-from regard.models.registry import register_model
 from regard.nn import CacheUpdate, KeysValues, Readout
 from regard.ops import Causal, Padding
 

@@ -8,10 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.config import StackConfig, check_positive, make_encoder
-from regard.models.registry import register_model
+from regard.models.config import StackConfig, check_positive, make_encoder, register_model
 from regard.nn import ClassToken, PatchEmbedding, xavier_linear
-from regard.nn.patches import Images
+from regard.nn.embedding import Images
 from regard.ops import interpolate_positions, patch_grid
 
 

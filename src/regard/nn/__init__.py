@@ -3,21 +3,20 @@
 from regard.nn.attention import CacheUpdate, KeysValues, MultiHeadAttention
 from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
 from regard.nn.conv_subsampling import ConvSubsampling, GlobalCMVN, TimeFrequencyConv
-from regard.nn.embedding import TokenEmbedding
+from regard.nn.embedding import ClassToken, PatchEmbedding, TokenEmbedding
 from regard.nn.feed_forward import FeedForward
 from regard.nn.from_torch import attention_state_dict, from_torch
 from regard.nn.linear import Readout, xavier_linear
 from regard.nn.norm import Norm, Residual
-from regard.nn.patches import ClassToken, PatchEmbedding
-from regard.nn.recurrent.attentive import AttentiveRecurrent
-from regard.nn.recurrent.decoders import (
+from regard.nn.recurrent.attentive import (
+    AttentiveRecurrent,
     BahdanauDecoder,
     LuongDecoder,
     RecurrentDecoder,
     RecurrentMemory,
+    StateAttention,
 )
 from regard.nn.recurrent.layers import Recurrent, RecurrentCell
-from regard.nn.recurrent.state_attention import StateAttention
 from regard.nn.relative_bias import (
     ALiBiBias,
     BucketBias,

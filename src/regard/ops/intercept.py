@@ -206,7 +206,7 @@ BYPASSES = (
         "regard_attention_forward",
         "the dispatched call of attend",
     ),
-    Bypass("cpu decoder", "regard.decode.cpu.decoder", "supports_cpu_decoder", "the model"),
+    Bypass("cpu decoder", "regard.decode.cpu", "supports_cpu_decoder", "the model"),
     Bypass("cpu decoder step", "regard.decode.stepper", "TranslatorStepper.step", "the model"),
     Bypass("gpu engine", "regard.decode.gpu.engine", "CudaGraphEngine.ready", "the model"),
     Bypass("gpu weights", "regard.decode.gpu.engine", "_weight_addresses", "the model"),

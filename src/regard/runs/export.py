@@ -10,13 +10,13 @@ from regard.data import Tokenizer
 from regard.data.audio.peak_normalization import PAD_SECONDS
 from regard.data.text.fast_tokenizer import fast_tokenizer_files
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
-from regard.decode.streaming.transcriber import select_dither
+from regard.decode.streaming import select_dither
 from regard.errors import ConfigError, FileError
 from regard.files import atomic_write, make_folder, read_text, write_text
 from regard.models import OnnxFile, Recogniser, VisionTransformer, export_onnx
 from regard.models.recogniser import BLANK
 from regard.models.serialization import WEIGHTS_FILE
-from regard.ops.audio.log_mel import frame_sizes
+from regard.ops.audio import frame_sizes
 from regard.runs.apply.classify import class_names
 from regard.runs.contents import RECIPE_FILE, RESULT_FILE, Device, RunContents, require_verb
 from regard.runs.evaluate import evaluate_run

@@ -18,7 +18,7 @@ from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
 from regard.inspection.report.predictions import Predictions, top_predictions
-from regard.models.registry import get_config
+from regard.models.config import get_config
 from regard.runs.alignment import editing, record_translation
 
 PUNCTUATION = frozenset(".,;:!?")  # separators beside a tokenizer's own special tokens

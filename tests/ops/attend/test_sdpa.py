@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard import nn
 from regard.ops import Causal, Local, Padding, attend
-from regard.ops.attend import sdpa
+from regard.ops.attend import fused
 from regard.ops.intercept import intercepting
 
 MASKS = {
@@ -24,11 +24,11 @@ def test_sdpa_is_attend_with_gradients(mask, heads):
     q = torch.randn(3, 4, 7, 8, requires_grad=True)
     k, v = (torch.randn(3, heads, 7, 8, requires_grad=True) for _ in range(2))
     weight = torch.randn(3, 4, 7, 8)
-    ours, theirs = attend(q, k, v, mask=mask)[0], sdpa.attend_by_sdpa(q, k, v, mask, 0.3, 0.0)
+    ours, theirs = attend(q, k, v, mask=mask)[0], fused.attend_by_sdpa(q, k, v, mask, 0.3, 0.0)
     assert_close(theirs, attend(q, k, v, mask=mask, scale=0.3)[0])
     one = torch.autograd.grad((ours * weight).sum(), (q, k, v))
     two = torch.autograd.grad(
-        (sdpa.attend_by_sdpa(q, k, v, mask, None, 0.0) * weight).sum(), (q, k, v)
+        (fused.attend_by_sdpa(q, k, v, mask, None, 0.0) * weight).sum(), (q, k, v)
     )
     for got, want, name in zip(two, one, "qkv", strict=True):
         assert_close(got, want, atol=1e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
@@ -48,9 +48,11 @@ def test_a_layer_is_intercepted():
 
 
 def test_only_causal_and_padding_masks_go_to_sdpa():
-    assert sdpa.is_sdpa_mask(MASKS["both"], square=True)
-    assert not sdpa.is_sdpa_mask(Causal(), square=False)  # torch would start the diagonal elsewhere
-    assert not sdpa.is_sdpa_mask(Causal() & Local(2), square=True)
-    assert not sdpa.is_sdpa_mask(
+    assert fused.is_sdpa_mask(MASKS["both"], square=True)
+    assert not fused.is_sdpa_mask(
+        Causal(), square=False
+    )  # torch would start the diagonal elsewhere
+    assert not fused.is_sdpa_mask(Causal() & Local(2), square=True)
+    assert not fused.is_sdpa_mask(
         Padding(torch.tensor([3]), left_padding=torch.tensor([1])), square=True
     )

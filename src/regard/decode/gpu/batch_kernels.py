@@ -10,11 +10,13 @@ from regard.decode.gpu.common_kernels import (
     LOGITS,
     SPLIT_K,
     activate,
+    load_mma_fragments,
     locate_weights,
+    reduce_over_warps,
     store_logit_stats,
+    to_mma_operand,
     wait_for_previous_kernel,
 )
-from regard.decode.gpu.mma_tiles import load_mma_fragments, reduce_over_warps, to_mma_operand
 
 
 @triton.jit

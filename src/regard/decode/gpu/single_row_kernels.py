@@ -13,17 +13,15 @@ from regard.decode.gpu.common_kernels import (
     activate,
     add_to_residual,
     load_float32,
+    load_mma_fragments,
     load_norm_weights,
     locate_weights,
     normalize,
-    store_logit_stats,
-    wait_for_previous_kernel,
-)
-from regard.decode.gpu.mma_tiles import (
-    load_mma_fragments,
     reduce_over_warps,
+    store_logit_stats,
     to_mma_operand,
     vector_to_mma_operand,
+    wait_for_previous_kernel,
 )
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from regard.decode.constraints import AllowedTokens, SuppressTokens, constrain_logits
 from regard.decode.language_stepper import LanguageStepper
 from regard.decode.sampling import Sampling, row_uniforms, sample_tokens
-from regard.decode.search.beam import grouped_topk
-from regard.decode.search.result import check_max_new_tokens
+from regard.decode.search.beam import check_max_new_tokens, grouped_topk
 from regard.decode.stepper import last_tokens
 
 

@@ -9,8 +9,12 @@ from torch import Tensor
 
 from regard.decode.constraints import TokenConstraint, constrain_logits
 from regard.decode.sampling import Sampling, row_uniforms, sample_tokens
-from regard.decode.search.beam import chunked_logsumexp, grouped_topk
-from regard.decode.search.result import DecodeResult, check_max_new_tokens
+from regard.decode.search.beam import (
+    DecodeResult,
+    check_max_new_tokens,
+    chunked_logsumexp,
+    grouped_topk,
+)
 from regard.decode.stepper import Stepper
 
 

@@ -35,8 +35,7 @@ from regard.inspection.adapters.block_layout import (
     parent_path,
 )
 from regard.inspection.adapters.block_stacks import BlockStack, find_stacks, first_tensor
-from regard.inspection.adapters.model_hook import ModelHook
-from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.inspection.adapters.module_tracker import ModelHook, uncompiled_modules
 
 OUTPUT = re.compile(r"(^|_)(o|wo|out|output|dense)(_|$)|c_proj|out_lin", re.IGNORECASE)
 POST_PER_LAYER = re.compile(r"post_per_layer_\w*norm")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from regard.inspection.adapters.model_hook import ModelHook
+from regard.inspection.adapters.module_tracker import ModelHook
 from regard.ops.recurrence import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State, recur
 from regard.ops.recurrence.steps import cell_step
 

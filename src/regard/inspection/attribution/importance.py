@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
+from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.module_tracker import Caller
-from regard.inspection.adapters.prefix_replay import PrefixReplay, is_close
 from regard.inspection.attribution.propagation import Scalar, run_with_gradient
 from regard.inspection.edits.weights import drop_head
 from regard.inspection.edits.what_if import what_if

@@ -12,7 +12,7 @@ from regard.inspection.adapters.activation_points import find_activations, match
 from regard.inspection.adapters.model_calls import Scalar, check_scalar
 from regard.inspection.adapters.module_tracker import check_model
 from regard.inspection.adapters.snapshot import snapshot
-from regard.inspection.record.activations import Activations
+from regard.inspection.record.sight import Activations
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

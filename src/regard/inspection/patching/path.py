@@ -12,7 +12,7 @@ from regard.inspection.adapters.activation_points import find_activations, name_
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.edits.activations import ActivationEdit, set_activation
 from regard.inspection.edits.base import Edit
-from regard.inspection.edits.patch import patch
+from regard.inspection.edits.keys import patch
 from regard.inspection.edits.what_if import what_if
 from regard.inspection.patching.sweep import Metric, metric_value
 from regard.inspection.record.look import look

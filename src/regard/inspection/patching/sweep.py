@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from regard.errors import FileError, LookError, ShapeError
 from regard.files import parse_json, write_text
 from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
+from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
-from regard.inspection.adapters.prefix_replay import PrefixReplay, is_close
 from regard.inspection.gradients.activations import activation_gradients
 from regard.inspection.patching.result import PatchingResult
-from regard.inspection.record.activations import Activations
 from regard.inspection.record.look import look
+from regard.inspection.record.sight import Activations
 
 Metric = Callable[[Tensor], Tensor]  # of the logits, (batch, time, vocab)
 KINDS = {"residual": "residual_in", "attention": "self.out", "mlp": "mlp.out", "head": "self.heads"}

@@ -26,8 +26,7 @@ from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, che
 from regard.inspection.adapters.snapshot import Mark, is_unchanged, mark, memory_address, snapshot
 from regard.inspection.record.sight import OVER_LIMIT, Sight, format_skipped, nearest_name
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
-from regard.inspection.sites.site import Site
-from regard.inspection.sites.term_tensors import map_tensors
+from regard.inspection.sites.site import Site, map_tensors
 from regard.nn import StateAttention
 from regard.ops.grid import to_4d
 from regard.ops.indices import as_int

@@ -6,11 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.inspection.adapters.model_hook import ModelHook
-from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.inspection.adapters.module_tracker import ModelHook, ModuleTracker
 from regard.inspection.record.sight import Sight
+from regard.inspection.sites.labels import label_site, label_sites, parse_tokens
 from regard.inspection.sites.site import Site, Tokens
-from regard.inspection.sites.tokens import label_site, label_sites, parse_tokens
 
 Ids = tuple[Tensor | None, Tensor | None]  # source and target token ids of one forward pass
 TokenHistory = tuple[list[Ids], int]  # all forward passes of a thread, and how many came before

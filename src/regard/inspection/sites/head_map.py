@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.inspection.sites.site import Site
-from regard.inspection.sites.term_tensors import select_head
+from regard.inspection.sites.site import Site, select_head
 from regard.ops.biases import DenseBias, SumBias
 from regard.ops.grid import slice_axis
 from regard.ops.indices import resolve_index

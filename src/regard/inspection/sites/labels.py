@@ -1,8 +1,10 @@
-"""Labels of queries and keys for figures and sentences."""
+"""Labels of queries and keys: tokens assigned to sites, and their text in figures and sentences."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
+from typing import Any
 
 from regard.errors import LookError, ShapeError
 from regard.inspection.sites.site import Site, Tokens
@@ -126,3 +128,118 @@ def strip_marks(token: str) -> str:
     """
     text = token.translate(WHITESPACE_MARKS)
     return text.strip() or text.replace(" ", "␣")
+
+
+def label_site(
+    site: Site, source: Tokens | None, target: Tokens | None, *, allow_longer: bool = False
+) -> Site:
+    """Label the queries and keys of a site where the number of tokens fits.
+
+    Queries of a decoder get target tokens. Shorter sequences of a batch are padded with empty
+    labels. With `allow_longer` there may be more tokens than this call has, as in generation.
+    """
+    query_side, key_side = _sides_of(site, source, target)
+    first, last = _query_span(site)
+    return replace(
+        site,
+        query_tokens=_slice_tokens(query_side, site.batch, first, last, allow_longer),
+        key_tokens=_slice_tokens(key_side, site.batch, 0, site.keys, allow_longer),
+    )
+
+
+def label_sites(
+    sites: Sequence[Site], source: Tokens | None, target: Tokens | None, *, partial: bool = False
+) -> list[Site]:
+    """Label every site; tokens that fit no site are an error.
+
+    In a `partial` sight, the sites that use one of the two sides may be missing.
+    """
+    calls = Counter(site.path for site in sites)
+    labelled = [
+        label_site(site, source, target, allow_longer=calls[site.path] > 1) for site in sites
+    ]
+    for name, tokens in (("source", source), ("target", target)):
+        if tokens is None:
+            continue
+        needs: dict[int, Site] = {}  # token count -> first site that has it
+        fits = False
+        for site in labelled:
+            query_side, key_side = _sides_of(site, source, target)
+            if query_side is tokens:
+                needs.setdefault(_query_span(site)[1], site)
+                fits |= site.query_tokens is not None
+            if key_side is tokens:
+                needs.setdefault(site.keys, site)
+                fits |= site.key_tokens is not None
+        if fits or (partial and not needs):
+            continue
+        rule, got = _describe_misfit(tokens, needs)
+        name = name if target else "tokens"
+        raise ShapeError(f"{name}: needs {rule}, got {got}; try the tokens of the model's input")
+    return labelled
+
+
+def _describe_misfit(tokens: Tokens, needs: Mapping[int, Site]) -> tuple[str, str]:
+    """How many tokens would fit, and how many there are."""
+    counts = " or ".join(f"{count} ({site.name})" for count, site in [*needs.items()][:3])
+    got = str(max(map(len, tokens)))
+    if len(tokens) > 1:
+        batches = dict.fromkeys(site.batch for site in needs.values())
+        counts += f" for each of {' or '.join(map(str, batches))} sequences"
+        got += f" for each of {len(tokens)}"
+    return f"{counts} tokens" if needs else "a site that has them", got
+
+
+def _sides_of(
+    site: Site, source: Tokens | None, target: Tokens | None
+) -> tuple[Tokens | None, Tokens | None]:
+    """The tokens of the queries and of the keys."""
+    decodes = target is not None and (site.kind == "cross" or "decoder" in site.path)
+    queries = target if decodes else source
+    return queries, source if site.kind == "cross" else queries
+
+
+def _query_span(site: Site) -> tuple[int, int]:
+    """The position of the first query, and one past the last."""
+    last = site.terms.offset + site.queries if site.kind == "self" else site.queries
+    return last - site.queries, last
+
+
+def parse_tokens(tokens: Any) -> tuple[Tokens | None, Tokens | None]:
+    """Source and target tokens from a list, a list per sequence, or a mapping.
+
+    >>> parse_tokens({"source": ["a", "b"], "target": ["c"]})
+    ([['a', 'b']], [['c']])
+    """
+    if isinstance(tokens, Mapping):
+        if unknown := sorted(set(tokens) - {"source", "target"}):
+            raise ShapeError(f"tokens: needs source and target, got {unknown[0]!r}")
+        return _batched(tokens.get("source")), _batched(tokens.get("target"))
+    return _batched(tokens), None
+
+
+def _batched(tokens: Any) -> Tokens | None:
+    if tokens is None:
+        return None
+    if isinstance(tokens, str) or not isinstance(tokens, Sequence):
+        raise ShapeError(f"tokens: needs a list of strings, got {tokens!r}; try text.split()")
+    if all(isinstance(token, str) for token in tokens):
+        return [list(tokens)]
+    for row in tokens:
+        is_list = isinstance(row, Sequence) and not isinstance(row, str)
+        if not is_list or not all(isinstance(token, str) for token in row):
+            raise ShapeError(f"tokens: needs strings or lists of strings, got {row!r} among them")
+    return [list(row) for row in tokens]
+
+
+def _slice_tokens(
+    tokens: Tokens | None, batch: int, first: int, last: int, allow_longer: bool
+) -> Tokens | None:
+    """Tokens first to last of each sequence; None if the count does not fit."""
+    if tokens is None or len(tokens) not in (1, batch):
+        return None
+    longest = max(len(row) for row in tokens)
+    if longest < last or (longest > last and not allow_longer):
+        return None
+    rows = tokens if len(tokens) == batch else tokens * batch
+    return [(row + [""] * (longest - len(row)))[first:last] for row in rows]

@@ -1,18 +1,19 @@
 """One recorded attention call, from which any weight can be recomputed."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
 from regard.inspection.sites.breakdown import WeightBreakdown, compute_breakdown
-from regard.inspection.sites.term_tensors import select_head
 from regard.ops import Influence
+from regard.ops.attend import attend
 from regard.ops.attend.window import PoolReduce, compute_window
+from regard.ops.grid import to_4d
 from regard.ops.indices import resolve_index
 from regard.ops.influence.effect import AttentionRecord, Effect
 from regard.ops.influence.op import influence
@@ -24,7 +25,7 @@ from regard.ops.survey.statistics import (
     check_statistics,
     make_survey_options,
 )
-from regard.ops.terms import Terms
+from regard.ops.terms import Terms, make_terms
 from regard.tables import html_table
 
 Tokens = list[list[str]]  # one list per sequence of the batch
@@ -237,3 +238,85 @@ class Site:
         survey = self.survey(statistics=names)
         means = [getattr(survey, name).detach().mean((0, 2)).tolist() for name in names]
         return title + html_table(("head", *names), zip(range(self.heads), *means, strict=True))
+
+
+Tree = TypeVar("Tree")
+
+
+def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
+    """Apply `fn` to every tensor of a mask, bias or terms, recursively.
+
+    >>> map_tensors(rg.Padding(torch.tensor(2)) & rg.Causal(), lambda x: x + 1)
+    Both(a=Padding(lengths=tensor(3), left_padding=None), b=Causal())
+    """
+    if isinstance(x, Tensor):
+        return fn(x)  # type: ignore[return-value]
+    changed = {}
+    for name in getattr(type(x), "__dataclass_fields__", ()):
+        old = getattr(x, name)
+        if old is not None and (new := map_tensors(old, fn)) is not old:
+            changed[name] = new
+    return replace(x, **changed) if changed else x  # type: ignore[type-var, return-value]
+
+
+def select_head(terms: Terms, head: int) -> Terms | None:
+    """The terms of one head; None if a custom mask or bias cannot be split by head.
+
+    >>> select_head(Terms(scale=1.0, sinks=torch.tensor([1.0, 2.0])), 1).sinks
+    tensor([2.])
+    """
+    mask = terms.mask and terms.mask.head_view(head)
+    bias = terms.bias and terms.bias.head_view(head)
+    if (mask is None) != (terms.mask is None) or (bias is None) != (terms.bias is None):
+        return None
+    sinks = None if terms.sinks is None else terms.sinks[head : head + 1]
+    return replace(terms, mask=mask, bias=bias, sinks=sinks)
+
+
+def make_site(
+    q: Float[Tensor, "*batch query head_dim"],
+    k: Float[Tensor, "*keys_batch key other"],
+    v: Float[Tensor, "*keys_batch key value"] | None = None,
+    *,
+    name: str = "attention",
+    tokens: Sequence[str] | None = None,
+    key_tokens: Sequence[str] | None = None,
+    **terms,
+) -> Site:
+    """Make a site from queries, keys and values, as if a model had computed them.
+
+    Args:
+        q: The queries.
+        k: The keys.
+        v: The values; the keys by default.
+        name: Name of the site.
+        tokens: One label per query; also of the keys, unless `key_tokens` is given.
+        key_tokens: One label per key; makes it a cross-attention.
+        terms: mask, bias, scale, softcap, sinks, score, offset, as in `rg.attend`.
+
+    >>> q = k = torch.zeros(2, 4)
+    >>> rg.make_site(q, k, tokens=["a", "b"]).weights()
+    tensor([[[[0.5000, 0.5000],
+              [0.5000, 0.5000]]]])
+    """
+    q, k = to_4d(q), to_4d(k)
+    v = k if v is None else to_4d(v)
+    for side, given, x in (("tokens", tokens, q), ("key_tokens", key_tokens, k)):
+        if given is not None and len(given) != x.shape[-2]:
+            raise ShapeError(f"{side}: needs {x.shape[-2]}, one per position, got {len(given)}")
+    crosses = key_tokens is not None or q.shape[-2] + terms.get("offset", 0) != k.shape[-2]
+    labels, batch = key_tokens if crosses else tokens, q.shape[0]
+    out, lse = attend(q, k, v, **terms)
+    return Site(
+        name=name,
+        path=name,
+        kind="cross" if crosses else "self",
+        q=q,
+        k=k,
+        v=v,
+        out=out,
+        lse=lse,
+        terms=make_terms(q, k, **terms),
+        query_tokens=None if tokens is None else [list(tokens)] * batch,
+        key_tokens=None if labels is None else [list(labels)] * batch,
+    )

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, RegardError, suggestion
-from regard.models.config import StackConfig, without_effect
+from regard.models.config import StackConfig, get_config, without_effect
 from regard.models.hub.bounds import bounded_model
-from regard.models.registry import get_config
 
 HubConfig = Mapping[str, Any]
 NamedTensors = dict[str, Tensor]

@@ -16,7 +16,7 @@ from regard.models.recurrent import RecurrentTranslator
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 from regard.ops import log_mel
-from regard.ops.audio.log_mel import frame_sizes
+from regard.ops.audio import frame_sizes
 
 LENGTHS = torch.tensor([7, 4])  # of two sequences, one of them padded
 PREFILL = [3, 1, 1]  # the first tokens in one call, the rest one by one

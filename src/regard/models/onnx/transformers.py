@@ -15,14 +15,15 @@ from regard.models.recogniser import Recogniser
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 from regard.nn import Decoder, DecoderBlock, Encoder, Readout, TimeFrequencyConv, TokenEmbedding
-from regard.ops.audio.log_mel import frame_sizes, mel_filters
-from regard.ops.audio.online_cmvn import (
+from regard.ops.audio import (
     ACTIVE_MARGIN,
     LEVEL_DECAY,
     MEAN_DECAY,
     MIN_LEVEL,
     PRIOR_FRAMES,
     PRIOR_MEAN,
+    frame_sizes,
+    mel_filters,
 )
 
 FLOOR = 1e-10  # of log_mel

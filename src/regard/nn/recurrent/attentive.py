@@ -1,19 +1,81 @@
-"""Recurrent layers that attend to their own past states."""
+"""Recurrent layers that attend to their past, and decoders that attend to a source."""
 
-from typing import Literal, cast
+from functools import partial
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError, ShapeError, suggestion
 from regard.nn.norm import Norm
-from regard.nn.recurrent.layers import CELL_WEIGHTS, CellKind, RecurrentCell
-from regard.nn.recurrent.state_attention import ScoreKind, StateAttention
+from regard.nn.recurrent.layers import CELL_WEIGHTS, CellKind, Recurrent, RecurrentCell
+from regard.ops import Padding, attend
 from regard.ops.masks import length_mask
 from regard.ops.recurrence import State
 from regard.ops.recurrence.steps import cell_step_projected
+
+ScoreKind = Literal["dot", "scaled_dot", "general", "additive"]
+
+
+class StateAttention(nn.Module):
+    """Attention with one head and unprojected values, by a score chosen by name.
+
+    dot: q · k,   scaled_dot: q · k / √hidden,   general: q W k,   additive: v · tanh(W_q q + W_k k)
+
+    `project_keys` computes the part of the score that does not depend on the query, for reuse.
+
+    >>> layer, past = StateAttention(2, 2, "dot"), torch.tensor([[[1.0, 0.0], [3.0, 0.0]]])
+    >>> layer(torch.zeros(1, 1, 2), layer.project_keys(past), past)
+    tensor([[[2., 0.]]])
+    """
+
+    def __init__(self, dim: int, source_dim: int, score: ScoreKind = "scaled_dot"):
+        super().__init__()
+        kinds = ("dot", "scaled_dot", "general", "additive")
+        if score not in kinds:
+            hint = suggestion(str(score), kinds)
+            raise ConfigError(f"score: needs {', '.join(kinds)}, got {score!r}{hint}")
+        if "dot" in score and dim != source_dim:
+            raise ConfigError(
+                f"source_dim: needs dim={dim} for a {score} score, got {source_dim}; try 'general'"
+            )
+        self.score: ScoreKind = score
+        has_weights = score in ("general", "additive")
+        self.to_key = nn.Linear(source_dim, dim, bias=False) if has_weights else None
+        self.to_query = nn.Linear(dim, dim, bias=False) if score == "additive" else None
+        self.v = nn.Parameter(torch.randn(dim) * dim**-0.5) if score == "additive" else None
+
+    def project_keys(
+        self, source: Float[Tensor, "*batch key source_dim"]
+    ) -> Float[Tensor, "*batch key dim"]:
+        """The keys of the source, projected by W where the score has one."""
+        return source if self.to_key is None else self.to_key(source)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query dim"],
+        keys: Float[Tensor, "batch key dim"],
+        values: Float[Tensor, "batch key value"],
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch query value"]:
+        q = query if self.to_query is None else self.to_query(query)
+        score = None if self.v is None else partial(_additive_of_keys, v=self.v)
+        out, _ = attend(
+            q[:, None],  # one head
+            keys[:, None],
+            values[:, None],
+            mask=None if lengths is None else Padding(lengths),
+            scale=1.0 if self.score in ("dot", "general") else None,
+            score=score,
+        )
+        return out[:, 0]
+
+
+def _additive_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)) @ v
+
 
 Combine = Literal["norm", "sum"]
 
@@ -140,3 +202,133 @@ class AttentiveRecurrent(nn.Module):
             raise ShapeError(
                 f"lengths: needs 0 to time={time}, got {int(lengths.min())} to {int(lengths.max())}"
             )
+
+
+Core = Recurrent | AttentiveRecurrent
+
+
+class RecurrentMemory(NamedTuple):
+    """The encoder's result for a decoder: states, keys, lengths, and the initial state.
+
+    >>> states = torch.arange(6.0).view(2, 3, 1)
+    >>> memory = RecurrentMemory(states, states, None, (states[:, -1:],))
+    >>> memory.select(torch.tensor([1, 1])).state[0].flatten()  # one encoding for two targets
+    tensor([5., 5.])
+    """
+
+    values: Float[Tensor, "batch key value"]
+    keys: Float[Tensor, "batch key dim"]
+    lengths: Int[Tensor, " batch"] | None
+    state: State
+
+    def select(self, rows: Int[Tensor, " rows"]) -> "RecurrentMemory":
+        """The memory of these sequences, in this order; rows may repeat."""
+        return RecurrentMemory(
+            self.values[rows],
+            self.keys[rows],
+            None if self.lengths is None else self.lengths[rows],
+            tuple(s[rows] for s in self.state),
+        )
+
+
+class RecurrentDecoder(nn.Module):
+    """Decoder without attention: the source enters only through its initial state.
+
+    h_t = core(x_t, h_{t-1}),   h_0 = the last state of the source
+
+    >>> layer = RecurrentDecoder(Recurrent(3, 4))
+    >>> memory = layer.make_memory(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(self, core: Core):
+        super().__init__()
+        self.core = core
+
+    def make_memory(
+        self,
+        values: Float[Tensor, "batch key value"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        state: State,
+    ) -> RecurrentMemory:
+        """The memory of a source, with keys projected for the attention and the initial state."""
+        keys = self._project_keys(values)
+        return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
+
+    def _project_keys(self, values: Tensor) -> Tensor:
+        return values
+
+    def forward(
+        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
+    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        return self.core(x, state)
+
+
+class _AttentionDecoder(RecurrentDecoder):
+    """A recurrent core, and attention from its states to the source."""
+
+    def __init__(self, core: Core, source_dim: int, score: ScoreKind):
+        super().__init__(core)
+        self.cross_attention = StateAttention(core.hidden, source_dim, score)
+
+    def _project_keys(self, values: Tensor) -> Tensor:
+        return self.cross_attention.project_keys(values)
+
+
+class BahdanauDecoder(_AttentionDecoder):
+    """Bahdanau attention: the previous state attends, and the context enters the cell.
+
+    c_t = attend(h_{t-1}, source),   h_t = core([x_t, c_t], h_{t-1}),   by the additive score
+
+    The core's input is as wide as x and the source together.
+
+    >>> layer = BahdanauDecoder(Recurrent(3 + 6, 4), source_dim=6)
+    >>> memory = layer.make_memory(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(self, core: Core, source_dim: int, *, score: ScoreKind = "additive"):
+        super().__init__(core, source_dim, score)
+        if core.dim <= source_dim:
+            raise ConfigError(
+                f"core: needs dim of the input + source_dim={source_dim}, got {core.dim}"
+            )
+
+    def forward(
+        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
+    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        outs = []
+        for x_t in x.split(1, 1):
+            query = state[0][:, -1:]  # the top layer's h
+            c = self.cross_attention(query, memory.keys, memory.values, memory.lengths)
+            out, state = self.core(torch.cat([x_t, c], -1), state)
+            outs.append(out)
+        return torch.cat(outs, 1), state
+
+
+class LuongDecoder(_AttentionDecoder):
+    """Luong attention: the new state attends, and the context enters the output.
+
+    h_t = core(x_t, h_{t-1}),   c_t = attend(h_t, source),   out_t = tanh(W [c_t, h_t])
+
+    The context does not enter the core, so a known target is processed in one call.
+
+    >>> layer = LuongDecoder(Recurrent(3, 4), source_dim=6)
+    >>> memory = layer.make_memory(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(self, core: Core, source_dim: int, *, score: ScoreKind = "general"):
+        super().__init__(core, source_dim, score)
+        self.mix = nn.Linear(source_dim + core.hidden, core.hidden, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
+    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        h, state = self.core(x, state)
+        c = self.cross_attention(h, memory.keys, memory.values, memory.lengths)
+        return torch.tanh(self.mix(torch.cat([c, h], -1))), state

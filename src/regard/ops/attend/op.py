@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import BackendError, ShapeError
-from regard.ops.attend import flex, fused, reference, sdpa, tiled
+from regard.ops.attend import flex, fused, reference, tiled
 from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.intercept import AttentionCall, AttentionResult, dispatch, is_intercepted
 from regard.ops.kernels import cannot_run
@@ -74,12 +74,12 @@ def attend(
     if (
         not need_lse
         and backend == "auto"
-        and sdpa.can_use_sdpa(q, k, terms)
+        and fused.can_use_sdpa(q, k, terms)
         and not is_intercepted()
     ):
         mask = terms.get("mask")
         assert mask is None or isinstance(mask, Mask)
-        return sdpa.attend_by_sdpa(q, k, v, mask, terms.get("scale"), dropout), None
+        return fused.attend_by_sdpa(q, k, v, mask, terms.get("scale"), dropout), None
     _check_values(q, k, v, dropout)
     checked = make_terms(q, k, **terms)
     if checked.score is None and is_autocast(q):

@@ -9,7 +9,7 @@ from regard.costs import shared_encoding_cost
 from regard.data import normalize_text
 from regard.errors import ConfigError, suggestion
 from regard.models import TokenConfig
-from regard.models.registry import get_config
+from regard.models.config import get_config
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
 from regard.tasks import SearchConfig, Translation, TranslationSearch

@@ -11,7 +11,7 @@ from regard.data.audio.peak_normalization import normalize_recording
 from regard.data.audio.speech_batches import label_batch
 from regard.data.batches import Batch, batch_by_length
 from regard.decode import BestPath, PathScore
-from regard.decode.streaming.transcriber import WARMUP_SECONDS, select_dither, warm_start_cmvn
+from regard.decode.streaming import WARMUP_SECONDS, select_dither, warm_start_cmvn
 from regard.models import Recogniser
 from regard.ops import log_mel
 from regard.ops.maybe_none import MaybeNone

@@ -20,7 +20,7 @@ from regard.data.audio.morse.channel import Channel, Keying, key_edges, render_k
 from regard.data.batches import seeded_generator
 from regard.decode import BestPath
 from regard.inspection import Sight, Site, look
-from regard.ops.audio.log_mel import HOP_SECONDS
+from regard.ops.audio import HOP_SECONDS
 from regard.runs import Run
 from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk
 from regard.tasks.recognition.morse import MorseTask

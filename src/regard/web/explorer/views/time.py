@@ -10,7 +10,7 @@ from regard.data import Pair, pair_preprocessor
 from regard.errors import ConfigError, FileError, ShapeError
 from regard.inspection import Gates, gradient_norms, look, memory_retention, record_gates
 from regard.models import RecurrentTranslator, RecurrentTranslatorConfig
-from regard.models.registry import get_config
+from regard.models.config import get_config
 from regard.ops.recurrence import CellStep, GRUStep, LSTMStep
 from regard.runs.contents import read_recipe
 from regard.runs.text_model import TextModel

@@ -1,1 +1,0 @@
-"""Fast decoding path on CPUs."""

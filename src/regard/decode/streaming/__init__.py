@@ -1,1 +1,0 @@
-"""Streaming recognition: audio in pieces to text."""
