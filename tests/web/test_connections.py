@@ -77,7 +77,7 @@ def test_a_body_that_is_not_finished_in_time_is_refused_and_ends_the_connection(
 
 
 def test_a_long_body_has_more_time(server):
-    content = b'{"answers": ["' + b"x" * 2000 + b'"]}'
+    content = b'{"responses": ["' + b"x" * 2000 + b'"]}'
     with Client(server).send("POST", "/explore/offline", content_length=str(3000)) as client:
         client.socket.sendall(content)
         time.sleep(2 * BODY)

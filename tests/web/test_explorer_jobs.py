@@ -265,7 +265,7 @@ def test_queries_of_a_better_priority_are_computed_first(server, loops, worker):
 @pytest.mark.parametrize(
     ("body", "last"),
     [
-        ({"steps": 40}, ("answer", {"name": "loop"})),
+        ({"steps": 40}, ("response", {"name": "loop"})),
         ({"steps": 40, "fails": True}, ("error", 500)),
     ],
 )

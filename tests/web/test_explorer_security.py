@@ -377,11 +377,15 @@ def test_a_body_that_is_no_json_object_is_refused_in_a_sentence(server, path, bo
 
 
 def test_names_and_depths_that_cannot_be_are_refused_in_a_sentence(server):
-    for content in (b'{"\\ud800": 1}', b'{"answers": 1}', b'{"answers": [' + b"0," * 500 + b"0]}"):
+    for content in (
+        b'{"\\ud800": 1}',
+        b'{"responses": 1}',
+        b'{"responses": [' + b"0," * 500 + b"0]}",
+    ):
         for path in ("models", "offline"):
             assert sentence(server, "POST", f"/explore/{path}", content)[0] == 400
     for depth in range(900, 1000, 7):  # about as deep as Python reads and writes
-        content = b'{"answers": [{"a": %s}]}' % (b"[" * depth + b"]" * depth)
+        content = b'{"responses": [{"a": %s}]}' % (b"[" * depth + b"]" * depth)
         assert status(server, "POST", "/explore/offline", content) in (200, 400)
 
 
@@ -421,16 +425,16 @@ class Elements(HTMLParser):
 
 @pytest.mark.parametrize("text", [*HOSTILE, "\ud800 half"])
 def test_text_in_a_saved_page_stays_text(server, text):
-    answers = [{"name": "text", "body": {"text": text, text: 1}, "answer": {"tokens": [text]}}]
+    responses = [{"name": "text", "body": {"text": text, text: 1}, "response": {"tokens": [text]}}]
     harmless = Elements(offline_page("/text", []))
     with Client(server).ask(
-        "offline", {"state": f"/text?text={text}", "answers": answers}
+        "offline", {"state": f"/text?text={text}", "responses": responses}
     ) as client:
         code, headers, body = client.answer()
     page = Elements(body.decode())
     assert (code, page.tags) == (200, harmless.tags)
     assert headers["content-disposition"] == "attachment"  # never opened on the server's origin
-    assert json.loads(page.scripts["saved"])["answers"] == json.loads(json.dumps(answers))
+    assert json.loads(page.scripts["saved"])["responses"] == json.loads(json.dumps(responses))
 
 
 def test_a_saved_page_names_no_other_address():

@@ -35,7 +35,8 @@ function Shell() {
     let live = true;
     setFailed("");
     document.title = title ? `${title} · Regard` : "Regard";
-    if (load) load().then((m) => live && setModule({ view, ...m })).catch((e) => live && setFailed(`This view could not be loaded: ${e.message}`));
+    if (load) load().then((m) => live && setModule({ view, ...m }))
+      .catch((e) => live && setFailed(`This view could not be loaded: ${e.message}`));
     return () => { live = false; };
   }, [view]);
   const ready = module?.view === view;
@@ -43,13 +44,19 @@ function Shell() {
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); root.current?.focus(); }}>Skip to the view</a>
     <header class="bar">
       <a class="brand" href=${linkTo("text")} onClick=${(e) => { e.preventDefault(); openView("text"); }}>Regard</a>
-      <nav aria-label="Views">${shown.map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
-        onClick=${(e) => { if (e.metaKey || e.ctrlKey) return; e.preventDefault(); openView(name, keep(params)); }}>${text}</a>`)}</nav>
-      <button class="theme" onClick=${toggleTheme} aria-label=${theme.peek() === "dark" ? "Light colours" : "Dark colours"}>${theme.peek() === "dark" ? "☀" : "☾"}</button>
+      <nav aria-label="Views">
+        ${shown.map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
+        onClick=${(e) => { if (e.metaKey || e.ctrlKey) return; e.preventDefault(); openView(name, inputOf(params)); }}>
+          ${text}</a>`)}</nav>
+      <button class="theme" onClick=${toggleTheme}
+        aria-label=${theme.peek() === "dark" ? "Light colours" : "Dark colours"}>
+          ${theme.peek() === "dark" ? "☀" : "☾"}</button>
     </header>
     <main id="main" tabindex="-1" ref=${root}>
-      ${offline && html`<p class="banner">A saved page: what was on the screen when it was saved works, nothing else can be computed.</p>`}
-      ${!title && html`<p class="error">There is no view ${view}. <a href=${linkTo("text")}>Open the text view</a>.</p>`}
+      ${offline && html`<p
+        class="banner">A saved page: what was on the screen when it was saved works, nothing else can be computed.</p>`}
+      ${!title && html`<p
+        class="error">There is no view ${view}. <a href=${linkTo("text")}>Open the text view</a>.</p>`}
       ${failed && html`<p class="error" role="alert">${failed}</p>`}
       <${Guide} />
       ${ready && html`<div class="head"><div><h1>${title}</h1><p class="hint">${module.hint}</p></div>
@@ -60,12 +67,14 @@ function Shell() {
 }
 
 // A view opened by the navigation keeps the model and the input, so that one text can be seen in all of them.
-const keep = ({ model, text, to }) => ({ model, text, to });
+const inputOf = ({ model, text, to }) => ({ model, text, to });
 
 function Activity() {
   const now = useSignal(activity);
-  return html`<div class="activity" role="status" aria-live="polite">${now && html`<div><span>${now.text || "computing"}</span>
-    <progress max="1" value=${now.fraction} aria-label="Progress"></progress><button onClick=${cancelAll}>Cancel</button></div>`}</div>`;
+  return html`<div class="activity" role="status" aria-live="polite">
+    ${now && html`<div><span>${now.text || "computing"}</span>
+    <progress max="1" value=${now.fraction} aria-label="Progress"></progress>
+      <button onClick=${cancelAll}>Cancel</button></div>`}</div>`;
 }
 
 document.documentElement.dataset.theme = theme.peek();

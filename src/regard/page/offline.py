@@ -20,18 +20,18 @@ IMPORT = re.compile(r'((?:from|import|import\()\s*)"(\.[^"]+)"')
 START = 'import "regard/app.js";'
 
 
-def saved(name: str, answer: Any) -> dict[str, Any]:
+def saved(name: str, response: Any) -> dict[str, Any]:
     """The response to a query of this name, whatever the view adds to the request.
 
     >>> saved("models", {"models": []})["any"]
     True
     """
-    return {"name": name, "body": {}, "answer": answer, "any": True}
+    return {"name": name, "body": {}, "response": response, "any": True}
 
 
 def offline_page(
     state: str,
-    answers: Sequence[Mapping[str, Any]],
+    responses: Sequence[Mapping[str, Any]],
     *,
     title: str = "Regard",
     header_html: str = "",
@@ -41,7 +41,7 @@ def offline_page(
 
     Args:
         state: of the view, as in the URL behind #.
-        answers: each a dict with the name of a query, its body and its response.
+        responses: each a dict with the name of a query, its body and its response.
         title: of the document.
         header_html: HTML above the view; it is not escaped.
         plain_html: what is shown without JavaScript.
@@ -49,7 +49,7 @@ def offline_page(
     >>> "regard/views/text.js" in offline_page("/text", [])
     True
     """
-    views = {str(x.get("name", "")).partition(".")[0] for x in answers} | {_view_of(state)}
+    views = {str(x.get("name", "")).partition(".")[0] for x in responses} | {_view_of(state)}
     modules = _modules({f"views/{view}.js" for view in views})
     held = sorted(view for view in views if f"views/{view}.js" in modules)
     imports = json.dumps({"imports": {f"regard/{n}": _data_url(x) for n, x in modules.items()}})
@@ -59,7 +59,7 @@ def offline_page(
     page = re.sub(r'<script type="module"[^>]*></script>\s*', "", page)
     page = page.replace("<title>Regard</title>", f"<title>{escape(title)}</title>")
     policy = _policy([imports, START], style)
-    content = {"state": state, "title": title, "views": held, "answers": list(answers)}
+    content = {"state": state, "title": title, "views": held, "responses": list(responses)}
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f"<style>{style}</style>\n"
@@ -132,7 +132,7 @@ def _as_json(content: Any) -> str:
     try:
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     except (ValueError, RecursionError):
-        raise ConfigError("answers: need JSON of finite numbers, got something else") from None
+        raise ConfigError("responses: need JSON of finite numbers, got something else") from None
     return text.replace("<", "\\u003c")
 
 

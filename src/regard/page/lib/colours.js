@@ -13,14 +13,15 @@ const SCALES = {
     hidden: "#252b33",
   },
 };
-// Distinct lines (Okabe and Ito 2008), told apart by dash as well.
+// Distinct lines (Okabe and Ito 2008), distinguished by dash as well.
 export const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a07800", "#56b4e9", "#7f7f7f", "#8c510a"];
 export const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 2 1 2", "3 6"];
 
 const stored = localStorage.getItem("theme");
 const preferred = matchMedia("(prefers-color-scheme: dark)");
 export const theme = signal(stored ?? (preferred.matches ? "dark" : "light"));
-preferred.addEventListener("change", () => { if (!localStorage.getItem("theme")) theme.value = preferred.matches ? "dark" : "light"; });
+preferred.addEventListener("change",
+  () => { if (!localStorage.getItem("theme")) theme.value = preferred.matches ? "dark" : "light"; });
 
 export function toggleTheme() {
   theme.value = theme.peek() === "dark" ? "light" : "dark";

@@ -1,5 +1,6 @@
 // Drawings as SVG: heat maps, arcs and curves. What is on the screen is what "save as SVG" writes.
-import { arrowOf, clamp, format, html, largest, range, showToken, useRef, useSignal, useState, useWidth } from "./dom.js";
+import { arrowOf, clamp, format, html, largest, range, showToken, useRef, useSignal, useState,
+  useWidth } from "./dom.js";
 import { colourScale, css, DASHES, inkOn, LINES, theme } from "./colours.js";
 
 const MAX_RECTANGLES = 4096; // cells drawn one by one; larger maps are an image
@@ -19,11 +20,14 @@ export function paint(values, rows, columns, colour, canvas = document.createEle
 
 // Handlers of a drawing with rows × columns cells: the pointer or arrow keys move, a click or Enter selects.
 // area: [left, top, width, height] of the cells; all of the drawing by default · at: the cell that keys start from
-// clamped: a pointer beside the cells is at the nearest one, else nowhere · onMove({row, column} or null) · onSelect(row, column)
+// clamped: a pointer beside the cells is at the nearest one, else nowhere · onMove({row, column} or null) ·
+// onSelect(row, column)
 export function cellHandlers({ rows, columns, area, at, clamped = false, onMove, onSelect }) {
   const locate = (event) => {
-    const bounds = event.currentTarget.getBoundingClientRect(), [left, top, width, height] = area ?? [0, 0, bounds.width, bounds.height];
-    const row = Math.floor(((event.clientY - bounds.top - top) / height) * rows), column = Math.floor(((event.clientX - bounds.left - left) / width) * columns);
+    const bounds = event.currentTarget.getBoundingClientRect(), [left, top, width, height] = area
+      ?? [0, 0, bounds.width, bounds.height];
+    const row = Math.floor(((event.clientY - bounds.top - top) / height) * rows),
+      column = Math.floor(((event.clientX - bounds.left - left) / width) * columns);
     const near = { row: clamp(row, 0, rows - 1), column: clamp(column, 0, columns - 1) };
     return clamped || (near.row === row && near.column === column) ? near : null;
   };
@@ -61,7 +65,8 @@ export function HeatMap({
   const move = (place) => { setCursor(place); onHover(place); };
   const name = (labels, i) => (labels ? `${showToken(labels[i] ?? "")} (${i})` : i);
   const readout = at && at.row < rows && at.column < columns
-    ? `${rowTitle} ${name(rowLabels, at.row)}, ${columnTitle} ${name(columnLabels, at.column)}: ${format(values[at.row * columns + at.column], 4)}` : "";
+    ? `${rowTitle} ${name(rowLabels, at.row)}, ${columnTitle} ${name(columnLabels,
+      at.column)}: ${format(values[at.row * columns + at.column], 4)}` : "";
   const cells = rows * columns <= MAX_RECTANGLES
     ? range(rows * columns).map((i) => {
       const fill = colour(values[i]);
@@ -80,8 +85,11 @@ export function HeatMap({
         x=${left + (i % columns + 0.5) * cell} y=${top + (Math.floor(i / columns) + 0.5) * tall + 3.5}
         text-anchor="middle" font-size="9.5" fill=${inkOn(colour(values[i]))}>${shortNumber(values[i])}</text>`)}
       ${showsLabels && rowLabels.map((x, i) => html`<text class=${at?.row === i ? "on" : ""} x=${left - 5}
-        y=${top + (i + 0.5) * tall + 3.5} text-anchor="end" font-size=${Math.min(11, tall + 1)}>${showToken(x).slice(0, 16)}</text>`)}
-      ${showsLabels && columnLabels.map((x, i) => html`<text class=${at?.column === i ? "on" : ""} ...${above(showToken(x), left + (i + 0.5) * cell, top - 5, cell)}
+        y=${top + (i + 0.5) * tall + 3.5} text-anchor="end" font-size=${Math.min(11, tall + 1)}>
+          ${showToken(x).slice(0, 16)}</text>`)}
+      ${showsLabels && columnLabels.map((x, i) =>
+        html`<text class=${at?.column === i ? "on" : ""}
+          ...${above(showToken(x), left + (i + 0.5) * cell, top - 5, cell)}
         font-size=${Math.min(11, cell + 1)}>${showToken(x).slice(0, 16)}</text>`)}
       ${!showsLabels && html`<text x=${left} y="14" font-size="11">${columnTitle} 0 … ${columns - 1} →</text>
         <text transform=${`translate(14,${top}) rotate(90)`} font-size="11">${rowTitle} 0 … ${rows - 1} →</text>`}
@@ -94,46 +102,67 @@ export function HeatMap({
 
 const shortNumber = (x) => (Math.abs(x) < 0.005 ? "" : x.toFixed(2).replace(/^(-?)0/, "$1"));
 // A label that fits its column stands upright, a longer one is turned.
-const above = (text, x, y, cell) => (text.length * 7 <= cell ? { x, y, "text-anchor": "middle" } : { transform: `translate(${x + 3.5},${y}) rotate(-90)` });
+const above = (text, x, y, cell) =>
+  (text.length * 7 <= cell ? { x, y, "text-anchor": "middle" }
+    : { transform: `translate(${x + 3.5},${y}) rotate(-90)` });
 const outline = (p, left, top, cell, tall, name) => html`<rect class=${`outline ${name}`} fill="none"
   x=${left + p.column * cell} y=${top + p.row * tall} width=${cell} height=${tall} />`;
 
 // Curves over a common x axis. series: [{name, x: [...], y: [...]}]; one with points: true is drawn as dots
-export function LineChart({ series, label, xTitle = "", yTitle = "", logX = false, logY = false, height = 240, marks = [] }) {
+export function LineChart({ series, label, xTitle = "", yTitle = "", logX = false, logY = false, height = 240,
+  marks = [] }) {
   useSignal(theme);
   const box = useRef(null), width = useWidth(box);
   const [near, setNear] = useState(null);
   const margin = { left: 58, right: 14, top: 10, bottom: 34 };
   const fx = logX ? Math.log10 : (v) => v, fy = logY ? Math.log10 : (v) => v;
-  const usable = (s) => range(s.x.length).filter((i) => Number.isFinite(fx(s.x[i])) && s.y[i] !== null && Number.isFinite(fy(s.y[i])));
-  const xs = series.flatMap((s) => usable(s).map((i) => fx(s.x[i]))), ys = series.flatMap((s) => usable(s).map((i) => fy(s.y[i])));
+  const usable = (s) => range(s.x.length)
+    .filter((i) => Number.isFinite(fx(s.x[i])) && s.y[i] !== null && Number.isFinite(fy(s.y[i])));
+  const xs = series.flatMap((s) => usable(s).map((i) => fx(s.x[i]))),
+    ys = series.flatMap((s) => usable(s).map((i) => fy(s.y[i])));
   if (!xs.length) return html`<div ref=${box}><p class="faint">No points yet.</p></div>`;
   const [x0, x1] = extent(xs), [y0, y1] = extent(ys);
   const px = (v) => margin.left + ((fx(v) - x0) / (x1 - x0)) * (width - margin.left - margin.right);
   const py = (v) => height - margin.bottom - ((fy(v) - y0) / (y1 - y0)) * (height - margin.top - margin.bottom);
   const hover = (event) => {
     const bounds = event.currentTarget.getBoundingClientRect(), at = event.clientX - bounds.left;
-    const best = series.flatMap((s, n) => usable(s).map((i) => ({ n, i, gap: Math.abs(px(s.x[i]) - at) + 0.2 * Math.abs(py(s.y[i]) - (event.clientY - bounds.top)) })));
+    const best = series.flatMap((s, n) => usable(s)
+      .map((i) => ({ n, i, gap: Math.abs(px(s.x[i]) - at)
+        + 0.2 * Math.abs(py(s.y[i]) - (event.clientY - bounds.top)) })));
     setNear(best.reduce((a, b) => (a && a.gap < b.gap ? a : b), null));
   };
   const point = near && series[near.n]?.x[near.i] !== undefined ? series[near.n] : null;
   return html`<div class="chart" ref=${box}>
-    <svg width=${width} height=${height} role="img" aria-label=${`${label}: ${series.map((s) => s.name).join(", ")}`} class="drawing"
+    <svg width=${width} height=${height} role="img" aria-label=${`${label}: ${series.map((s) => s.name).join(", ")}`}
+      class="drawing"
       onMouseMove=${hover} onMouseLeave=${() => setNear(null)}>
-      ${ticks(y0, y1, logY).map((v) => html`<g><line class="grid" x1=${margin.left} x2=${width - margin.right} y1=${py(v)} y2=${py(v)} />
+      ${ticks(y0, y1, logY)
+        .map((v) => html`<g><line class="grid" x1=${margin.left} x2=${width - margin.right} y1=${py(v)} y2=${py(v)} />
         <text x=${margin.left - 6} y=${py(v) + 3.5} text-anchor="end" font-size="10.5">${tickText(v)}</text></g>`)}
-      ${ticks(x0, x1, logX).map((v) => html`<text x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="10.5">${tickText(v)}</text>`)}
+      ${ticks(x0, x1, logX)
+        .map((v) => html`<text x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="10.5">
+          ${tickText(v)}</text>`)}
       <text x=${(width + margin.left) / 2} y=${height - 4} text-anchor="middle" font-size="11">${xTitle}</text>
-      <text transform=${`translate(11,${(height - margin.bottom) / 2}) rotate(-90)`} text-anchor="middle" font-size="11">${yTitle}</text>
-      ${marks.map((m) => html`<line class="mark" x1=${px(m)} x2=${px(m)} y1=${margin.top} y2=${height - margin.bottom} />`)}
-      ${series.map((s, n) => s.points ? usable(s).map((i) => html`<circle cx=${px(s.x[i])} cy=${py(s.y[i])} r="2.6" fill=${LINES[n % LINES.length]} opacity="0.75" />`)
-        : html`<path fill="none" stroke=${LINES[n % LINES.length]} stroke-width="1.8" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]}
+      <text transform=${`translate(11,${(height - margin.bottom) / 2}) rotate(-90)`} text-anchor="middle"
+        font-size="11">${yTitle}</text>
+      ${marks.map((m) =>
+        html`<line class="mark" x1=${px(m)} x2=${px(m)} y1=${margin.top} y2=${height - margin.bottom} />`)}
+      ${series.map((s, n) => s.points
+        ? usable(s).map((i) =>
+          html`<circle cx=${px(s.x[i])} cy=${py(s.y[i])} r="2.6" fill=${LINES[n % LINES.length]} opacity="0.75" />`)
+        : html`<path fill="none" stroke=${LINES[n % LINES.length]} stroke-width="1.8"
+          stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]}
         d=${usable(s).map((i, j) => `${j ? "L" : "M"}${px(s.x[i]).toFixed(1)} ${py(s.y[i]).toFixed(1)}`).join("")} />`)}
-      ${point && html`<circle cx=${px(point.x[near.i])} cy=${py(point.y[near.i])} r="4" fill=${LINES[near.n % LINES.length]} />`}
+      ${point && html`<circle cx=${px(point.x[near.i])} cy=${py(point.y[near.i])} r="4"
+        fill=${LINES[near.n % LINES.length]} />`}
     </svg>
-    <p class="legend">${series.map((s, n) => html`<span><svg width="22" height="8" aria-hidden="true"><line x1="0" x2="22" y1="4" y2="4" stroke=${LINES[n % LINES.length]}
+    <p class="legend">
+      ${series.map((s, n) =>
+        html`<span><svg width="22" height="8" aria-hidden="true">
+          <line x1="0" x2="22" y1="4" y2="4" stroke=${LINES[n % LINES.length]}
       stroke-width="2.2" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]} /></svg> ${s.name}</span>`)}
-      ${point && html`<strong class="readout">${point.name}: ${xTitle} ${format(point.x[near.i])}, ${format(point.y[near.i], 4)}</strong>`}</p>
+      ${point && html`<strong class="readout">
+        ${point.name}: ${xTitle} ${format(point.x[near.i])}, ${format(point.y[near.i], 4)}</strong>`}</p>
   </div>`;
 }
 
@@ -159,6 +188,7 @@ function ticks(low, high, isLog) {
   const raw = (high - low) / 5, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
   const values = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + 1e-9; v += step) values.push(isLog ? 10 ** v : Number(v.toPrecision(12)));
+  for (let v = Math.ceil(low / step) * step; v <= high + 1e-9;
+    v += step) values.push(isLog ? 10 ** v : Number(v.toPrecision(12)));
   return values;
 }

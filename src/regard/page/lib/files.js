@@ -6,7 +6,8 @@ import { offline } from "./state.js";
 const MAX_BYTES = 16 << 20; // as the server; a larger file is refused before it is sent
 
 export async function sendFile(file) {
-  if (file.size > MAX_BYTES) throw new Error(`${file.name ?? "The file"} has ${Math.round(file.size / 1e6)} MB; at most ${MAX_BYTES >> 20} MB can be read.`);
+  if (file.size > MAX_BYTES) throw new Error(
+    `${file.name ?? "The file"} has ${Math.round(file.size / 1e6)} MB; at most ${MAX_BYTES >> 20} MB can be read.`);
   if (!file.size) throw new Error(`${file.name ?? "The file"} is empty.`);
   return upload(file);
 }
@@ -25,5 +26,6 @@ export function FileInput({ label, accept, onFile, onError }) {
   });
   if (offline) return null;
   return html`<label class=${over ? "file over" : "file"}><input type="file" class="hidden" accept=${accept}
-    onChange=${(e) => { take(e.target.files[0]); e.target.value = ""; }} /><span>${over ? "Drop it here" : label}</span></label>`;
+    onChange=${(e) => { take(e.target.files[0]); e.target.value = ""; }} />
+      <span>${over ? "Drop it here" : label}</span></label>`;
 }

@@ -13,7 +13,8 @@ const HERE = ["text", "what-if"]; // the views that the steps are about
 
 export function Guide() {
   const now = useSignal(state);
-  const [first] = useState(now), [closed, setClosed] = useState(offline !== null || localStorage.getItem("guide") === "closed");
+  const [first] = useState(now),
+    [closed, setClosed] = useState(offline !== null || localStorage.getItem("guide") === "closed");
   const [done, setDone] = useState(STEPS.map(() => false));
   useEffect(() => setDone((old) => old.map((was, i) => was || Boolean(STEPS[i][1](first, now)))), [now]);
   if (closed || !HERE.includes(now.view)) return null;
@@ -21,7 +22,8 @@ export function Guide() {
   const { model, text, to } = now.params;
   const next = () => openView("what-if", { model, text, to });
   return html`<aside class="guide" aria-label="First steps"><strong>First steps</strong>
-    <ol>${STEPS.map(([name], i) => html`<li class=${done[i] ? "done" : ""}>${done[i] ? "✓ " : ""}${i === 3 && now.view !== "what-if"
+    <ol>${STEPS.map(([name], i) =>
+      html`<li class=${done[i] ? "done" : ""}>${done[i] ? "✓ " : ""}${i === 3 && now.view !== "what-if"
       ? html`<button class="link" onClick=${next}>${name}</button>` : name}</li>`)}</ol>
     <button aria-label="Close the first steps" onClick=${close}>${done.every(Boolean) ? "Done" : "×"}</button></aside>`;
 }

@@ -1,13 +1,17 @@
 import { html, useEffect, useRef } from "./dom.js";
 
 // MathML of the server, rebuilt from known elements and attributes: nothing else of it reaches the page.
-const ELEMENTS = new Set("math mrow mi mn mo mtext mspace msub msup msubsup munder mover munderover mfrac msqrt mroot mtable mtr mtd mstyle mpadded".split(" "));
+const ELEMENTS =
+  new Set(("math mrow mi mn mo mtext mspace msub msup msubsup munder mover munderover "
+    + "mfrac msqrt mroot mtable mtr mtd mstyle mpadded").split(" "));
 const ATTRIBUTES = new Set("displaystyle fence form stretchy width accent".split(" "));
 const NAMESPACE = "http://www.w3.org/1998/Math/MathML";
 
-function build(node) {
+function build(
+    node) {
   if (node.nodeType === Node.TEXT_NODE) return document.createTextNode(node.data);
-  if (node.nodeType !== Node.ELEMENT_NODE || !ELEMENTS.has(node.localName)) return document.createTextNode(node.textContent ?? "");
+  if (node.nodeType !== Node.ELEMENT_NODE || !ELEMENTS.has(node.localName)) return document.createTextNode(
+    node.textContent ?? "");
   const copy = document.createElementNS(NAMESPACE, node.localName);
   for (const { name, value } of node.attributes) if (ATTRIBUTES.has(name)) copy.setAttribute(name, value);
   if (node.getAttribute("style") === "font-weight:bold") copy.classList.add("bold");

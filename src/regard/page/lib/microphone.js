@@ -12,10 +12,13 @@ function openSocket(path, query) {
 // Begin to record. onText({text, partial, is_last, …}) and onSamples(Float32Array) are called while it runs;
 // onError(sentence) at most once. The result has stop(), and wav() when it has stopped.
 export async function record(model, { onText, onSamples, onError }) {
-  if (!navigator.mediaDevices) throw new Error("Recording needs this page on localhost or over https; a file can be chosen instead.");
+  if (!navigator.mediaDevices) throw new Error(
+    "Recording needs this page on localhost or over https; a file can be chosen instead.");
   const media = await navigator.mediaDevices
     .getUserMedia({ audio: { echoCancellation: false, noiseSuppression: false, autoGainControl: false } })
-    .catch((error) => { throw new Error(error.name === "NotFoundError" ? "No microphone was found; choose a file instead." : REFUSED); });
+    .catch((error) => {
+      throw new Error(error.name === "NotFoundError" ? "No microphone was found; choose a file instead." : REFUSED);
+    });
   const context = new AudioContext(), chunks = [];
   const close = () => { media.getTracks().forEach((t) => t.stop()); if (context.state !== "closed") context.close(); };
   try {
@@ -33,7 +36,8 @@ export async function record(model, { onText, onSamples, onError }) {
   };
   socket.onclose = () => fail("The server ended the recording; is regard serve still running?");
   const waiting = []; // samples that came before the connection was there
-  const send = (samples) => (socket.readyState === WebSocket.OPEN ? socket.send(toInt16(samples).buffer) : waiting.push(samples));
+  const send = (samples) => (socket.readyState === WebSocket.OPEN ? socket.send(toInt16(samples).buffer)
+    : waiting.push(samples));
   socket.onopen = () => { waiting.splice(0).forEach(send); if (stopped) socket.send("end"); };
   const node = new AudioWorkletNode(context, "microphone");
   node.port.onmessage = ({ data }) => { if (!stopped) { chunks.push(data); send(data); onSamples(data); } };
@@ -49,10 +53,12 @@ const toInt16 = (samples) => Int16Array.from(samples, (x) => Math.round(32767 * 
 
 // A WAV file of 16-bit samples, one channel.
 function toWav(chunks, rate) {
-  const body = chunks.map(toInt16), size = body.reduce((n, x) => n + x.byteLength, 0), head = new DataView(new ArrayBuffer(44));
+  const body = chunks.map(toInt16), size = body.reduce((n, x) => n + x.byteLength, 0),
+    head = new DataView(new ArrayBuffer(44));
   const text = (at, s) => [...s].forEach((c, i) => head.setUint8(at + i, c.charCodeAt(0)));
   text(0, "RIFF"); head.setUint32(4, 36 + size, true); text(8, "WAVEfmt "); head.setUint32(16, 16, true);
-  head.setUint16(20, 1, true); head.setUint16(22, 1, true); head.setUint32(24, rate, true); head.setUint32(28, 2 * rate, true);
+  head.setUint16(20, 1, true); head.setUint16(22, 1, true); head.setUint32(24, rate, true);
+    head.setUint32(28, 2 * rate, true);
   head.setUint16(32, 2, true); head.setUint16(34, 16, true); text(36, "data"); head.setUint32(40, size, true);
   return new Blob([head, ...body], { type: "audio/wav" });
 }

@@ -4,15 +4,24 @@ import { clamp } from "./dom.js";
 const MAX_SCALE = 40; // pixels per weight
 
 export class Plane {
-  // rows, columns: the size of the map · width, height: of the area on screen · x, y: the middle of the view · scale: pixels per weight
-  constructor() { Object.assign(this, { rows: 1, columns: 1, width: 1, height: 1, x: 0.5, y: 0.5, scale: 1, minScale: 0 }); }
+  // rows, columns: the size of the map · width, height: of the area on screen · x, y: the middle of the view · scale:
+  // pixels per weight
+  constructor() {
+    Object.assign(this, { rows: 1, columns: 1, width: 1, height: 1, x: 0.5, y: 0.5, scale: 1, minScale: 0 });
+  }
 
   get fitScale() { return Math.min(this.width / this.columns, this.height / this.rows); }
   get lowest() { return Math.min(MAX_SCALE, Math.max(this.minScale, Math.min(this.fitScale, MAX_SCALE))); }
   get left() { return this.x - this.width / 2 / this.scale; }
   get top() { return this.y - this.height / 2 / this.scale; }
-  get rowRange() { return [clamp(Math.floor(this.top), 0, this.rows), clamp(Math.ceil(this.top + this.height / this.scale), 0, this.rows)]; }
-  get columnRange() { return [clamp(Math.floor(this.left), 0, this.columns), clamp(Math.ceil(this.left + this.width / this.scale), 0, this.columns)]; }
+  get rowRange() {
+    return [clamp(Math.floor(this.top), 0, this.rows),
+      clamp(Math.ceil(this.top + this.height / this.scale), 0, this.rows)];
+  }
+  get columnRange() {
+    return [clamp(Math.floor(this.left), 0, this.columns),
+      clamp(Math.ceil(this.left + this.width / this.scale), 0, this.columns)];
+  }
   get isWhole() { return this.scale <= this.lowest * 1.0001 && this.lowest === Math.min(this.fitScale, MAX_SCALE); }
 
   toScreen(row, column) { return [(column - this.left) * this.scale, (row - this.top) * this.scale]; }
@@ -35,12 +44,15 @@ export class Plane {
   bound() {
     this.scale = clamp(this.scale, this.lowest, MAX_SCALE);
     const half = (size) => size / 2 / this.scale;
-    this.x = this.columns * this.scale <= this.width ? half(this.width) : clamp(this.x, half(this.width), this.columns - half(this.width));
-    this.y = this.rows * this.scale <= this.height ? half(this.height) : clamp(this.y, half(this.height), this.rows - half(this.height));
+    this.x = this.columns * this.scale <= this.width ? half(this.width)
+      : clamp(this.x, half(this.width), this.columns - half(this.width));
+    this.y = this.rows * this.scale <= this.height ? half(this.height)
+      : clamp(this.y, half(this.height), this.rows - half(this.height));
   }
 }
 
-// Pointer, wheel and keys of an element. origin(): offset of the area in it · onMove(), onHover(px, py | null), onClick(px, py), onEnter()
+// Pointer, wheel and keys of an element. origin(): offset of the area in it · onMove(), onHover(px, py | null),
+// onClick(px, py), onEnter()
 export function handle(element, plane, { origin, onMove, onHover, onClick, onEnter }) {
   const pointers = new Map();
   let travelled = 0;
@@ -48,7 +60,10 @@ export function handle(element, plane, { origin, onMove, onHover, onClick, onEnt
     const bounds = element.getBoundingClientRect(), [left, top] = origin();
     return [event.clientX - bounds.left - left, event.clientY - bounds.top - top];
   };
-  const spread = () => { const [[ax, ay], [bx, by]] = [...pointers.values()]; return [Math.hypot(ax - bx, ay - by), (ax + bx) / 2, (ay + by) / 2]; };
+  const spread = () => {
+    const [[ax, ay], [bx, by]] = [...pointers.values()];
+    return [Math.hypot(ax - bx, ay - by), (ax + bx) / 2, (ay + by) / 2];
+  };
   const listeners = {
     pointerdown(event) {
       if (event.button) return;

@@ -11,11 +11,13 @@ export function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family", "opacity", "image-rendering"];
+const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family",
+  "opacity", "image-rendering"];
 
 // An SVG element with its computed styles written out, so that it looks the same without the page.
 function standalone(svg) {
-  const copy = svg.cloneNode(true), pairs = [[svg, copy], ...zip(svg.querySelectorAll("*"), copy.querySelectorAll("*"))];
+  const copy = svg.cloneNode(true),
+    pairs = [[svg, copy], ...zip(svg.querySelectorAll("*"), copy.querySelectorAll("*"))];
   for (const [from, to] of pairs) {
     const style = getComputedStyle(from);
     for (const name of STYLES) if (style.getPropertyValue(name)) to.setAttribute(name, style.getPropertyValue(name));
@@ -29,7 +31,8 @@ const zip = (a, b) => [...a].map((x, i) => [x, b[i]]);
 
 // Every drawing of the view, one below the other; a canvas becomes an image in it.
 function viewAsSvg(root) {
-  const parts = [...root.querySelectorAll("svg.drawing, canvas.drawing")].filter((x) => x.getBoundingClientRect().width > 0);
+  const parts = [...root.querySelectorAll("svg.drawing, canvas.drawing")].filter((x) =>
+    x.getBoundingClientRect().width > 0);
   let height = 0, width = 0;
   const groups = [];
   for (const part of parts) {
@@ -48,7 +51,9 @@ function viewAsSvg(root) {
   }
   if (!groups.length) throw new Error("This view has no drawing yet.");
   const background = getComputedStyle(document.body).backgroundColor;
-  return { width, height, text: `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}"><rect width="100%" height="100%" fill="${background}"/>${groups.join("")}</svg>` };
+  return { width, height,
+    text: `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}">`
+      + `<rect width="100%" height="100%" fill="${background}"/>${groups.join("")}</svg>` };
 }
 
 async function viewAsPng(root, scale = 2) {
@@ -82,13 +87,18 @@ export function SaveMenu({ root, csv }) {
   const items = [
     ["Copy link", run(() => navigator.clipboard.writeText(location.href), "Link copied.")],
     ["Picture (PNG)", run(async () => download(`${name}.png`, await viewAsPng(root.current)), "Saved.")],
-    ["Vector (SVG)", run(() => download(`${name}.svg`, viewAsSvg(root.current).text, "image/svg+xml"), "Saved.")],
+    ["Vector (SVG)",
+    run(() => download(`${name}.svg`, viewAsSvg(root.current).text, "image/svg+xml"), "Saved.")],
   ];
-  if (csv && !offline) items.push(["Table (CSV)", run(async () => download(`${name}.csv`, await fetchCsv(...csv), "text/csv"), "Saved.")]);
-  if (!offline) items.push(["Offline page (HTML)", run(async () => download(`${name}.html`, await fetchOfflinePage(), "text/html"), "Saved.")]);
+  if (csv && !offline) items.push(
+    ["Table (CSV)", run(async () => download(`${name}.csv`, await fetchCsv(...csv), "text/csv"), "Saved.")]);
+  if (!offline) items.push(["Offline page (HTML)",
+    run(async () => download(`${name}.html`, await fetchOfflinePage(), "text/html"), "Saved.")]);
   return html`<div class="save" ref=${menu} onKeyDown=${(e) => e.key === "Escape" && setOpen(false)}>
     <button aria-haspopup="true" aria-expanded=${open} onClick=${() => setOpen(!open)}>Save ▾</button>
     <span class="note" role="status">${note}</span>
-    ${open && html`<ul role="menu">${items.map(([text, act]) => html`<li role="none"><button role="menuitem" onClick=${act}>${text}</button></li>`)}</ul>`}
+    ${open && html`<ul role="menu">
+      ${items.map(([text, act]) =>
+        html`<li role="none"><button role="menuitem" onClick=${act}>${text}</button></li>`)}</ul>`}
   </div>`;
 }

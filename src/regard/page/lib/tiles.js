@@ -1,4 +1,4 @@
-// Tiles of a deep zoom: decoded to numbers, kept within a limit, requested in batches, those in view first.
+// Tiles of a deep zoom: decoded to numbers, cached within a limit, requested in batches, those on screen first.
 import { fetchBytes } from "./api.js";
 import { colourScale } from "./colours.js";
 import { largest } from "./dom.js";
@@ -11,25 +11,29 @@ const DECADES = 4; // of a logarithmic scale
 const halves = new Float32Array(65536);
 for (let bits = 0; bits < 65536; bits++) {
   const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
-  halves[bits] = exponent === 31 ? (fraction ? NaN : sign * Infinity) : sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+  halves[bits] = exponent === 31 ? (fraction ? NaN : sign * Infinity)
+    : sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
 }
 
 // One tile of `MapTile.to_bytes`: a header of 32 bytes, then float16 · 2^exponent; NaN is hidden.
 export function decodeTile(buffer, offset = 0) {
   const view = new DataView(buffer, offset), rows = view.getUint16(10, true), columns = view.getUint16(12, true);
-  if (view.getUint32(0, true) !== 0x4c544752 || view.getUint8(4) !== 1) throw new Error("The server sent something that is no tile.");
+  if (view.getUint32(0, true) !== 0x4c544752
+    || view.getUint8(4) !== 1) throw new Error("The server sent something that is no tile.");
   const scale = 2 ** view.getInt16(8, true), values = new Float32Array(rows * columns);
   for (let i = 0; i < values.length; i++) values[i] = halves[view.getUint16(32 + 2 * i, true)] * scale;
-  return { rows, columns, values, max: largest(values), level: view.getUint8(5), complete: Boolean(view.getUint8(7) & 1),
+  return { rows, columns, values, max: largest(values), level: view.getUint8(5),
+    complete: Boolean(view.getUint8(7) & 1),
     row: view.getUint32(16, true), column: view.getUint32(20, true), version: view.getUint32(24, true) };
 }
 
-export const tileKey = (id, reduce, band, level, row, column) => `${id} ${reduce} ${band ? 1 : 0} ${level}/${row}/${column}`;
+export const tileKey = (id, reduce, band, level, row, column) =>
+  `${id} ${reduce} ${band ? 1 : 0} ${level}/${row}/${column}`;
 
 export class TileStore {
   constructor({ onChange, onError }) {
     this.tiles = new Map(); // by key, the least recently used first
-    this.wanted = [];
+    this.visible = [];
     this.requests = new Set();
     this.pausedUntil = 0;
     Object.assign(this, { onChange, onError });
@@ -54,8 +58,8 @@ export class TileStore {
   }
 
   // The keys that are in view, the most important first; requests of which none is in view any more are cancelled.
-  want(keys) {
-    this.wanted = keys;
+  setVisible(keys) {
+    this.visible = keys;
     const set = new Set(keys);
     for (const request of this.requests) if (!request.keys.some((key) => set.has(key))) request.control.abort();
     this.pump();
@@ -65,7 +69,8 @@ export class TileStore {
     if (offline || Date.now() < this.pausedUntil) return;
     const requested = new Set([...this.requests].flatMap((request) => request.keys));
     while (this.requests.size < MAX_REQUESTS) {
-      const missing = this.wanted.filter((key) => !requested.has(key) && (!this.tiles.has(key) || this.tiles.get(key).stale));
+      const missing = this.visible.filter((key) => !requested.has(key)
+        && (!this.tiles.has(key) || this.tiles.get(key).stale));
       if (!missing.length) return;
       const source = missing[0].replace(/ [^ ]*$/, " ");
       const keys = missing.filter((key) => key.startsWith(source)).slice(0, BATCH);
@@ -79,9 +84,11 @@ export class TileStore {
     this.requests.add(request);
     const places = keys.map((key) => key.split(" ")[3]).join(",");
     try {
-      const buffer = await fetchBytes(`/explore/atlas/tiles?id=${id}&reduce=${reduce}&band=${band}&tiles=${places}`, request.control.signal);
+      const buffer = await fetchBytes(`/explore/atlas/tiles?id=${id}&reduce=${reduce}&band=${band}&tiles=${places}`,
+        request.control.signal);
       const view = new DataView(buffer);
-      for (let at = 0, n = 0; at < buffer.byteLength; at += 4 + view.getUint32(at, true), n++) this.put(keys[n], decodeTile(buffer, at + 4));
+      for (let at = 0, n = 0; at < buffer.byteLength; at += 4 + view.getUint32(at, true), n++) this.put(keys[n],
+        decodeTile(buffer, at + 4));
       this.onChange();
     } catch (error) {
       if (error.name !== "AbortError") {
@@ -95,19 +102,20 @@ export class TileStore {
     }
   }
 
-  close() { this.want([]); }
+  close() { this.setVisible([]); }
 }
 
 // The difference of two tiles, computed once: NaN where one of them hides its cell.
 export function subtract(a, b) {
   if (a.minus?.from !== b) {
     const values = a.values.map((x, i) => x - b.values[i]);
-    a.minus = { from: b, rows: a.rows, columns: a.columns, values, max: largest(values), level: a.level, row: a.row, column: a.column };
+    a.minus = { from: b, rows: a.rows, columns: a.columns, values, max: largest(values), level: a.level, row: a.row,
+      column: a.column };
   }
   return a.minus;
 }
 
-// Colours of a tile on a canvas of its own, one pixel per cell; kept until the colours change.
+// Colours of a tile on a canvas of its own, one pixel per cell; cached until the colours change.
 export function paintTile(tile, colours) {
   if (tile.picture?.colours !== colours.key) tile.picture = { colours: colours.key, canvas: paint(tile, colours) };
   return tile.picture.canvas;

@@ -1,26 +1,33 @@
 // Controls that several views share.
 import { html, showToken, signal, useSignal } from "./dom.js";
-import { ask } from "./api.js";
+import { request } from "./api.js";
 
 export const models = signal(null); // of the catalog; null until they are loaded
-export async function loadModels() { models.value = (await ask("models", {}, { quiet: true })).models; }
+export async function loadModels() { models.value = (await request("models", {}, { quiet: true })).models; }
 
 // A drop-down list. options: strings or [value, text]
 export function Select({ label, value, options, onChange }) {
-  return html`<label class="field"><span>${label}</span><select value=${value} onChange=${(e) => onChange(e.target.value)}>
-    ${options.map((o) => { const [v, t] = Array.isArray(o) ? o : [o, o]; return html`<option value=${v} selected=${v === value}>${t}</option>`; })}</select></label>`;
+  return html`<label class="field"><span>${label}</span>
+    <select value=${value} onChange=${(e) => onChange(e.target.value)}>
+    ${options.map((o) => {
+      const [v, t] = Array.isArray(o) ? o : [o, o];
+      return html`<option value=${v} selected=${v === value}>${t}</option>`;
+    })}</select></label>`;
 }
 
 // The models that read "text", "image", "sound" …
 export function ModelSelect({ value, reads = "text", label = "Model", onChange, only = () => true }) {
-  const known = (useSignal(models) ?? []).filter((m) => (m.reads === reads || (reads === "text" && m.kind === "sight")) && only(m));
-  return html`<${Select} label=${label} value=${value} onChange=${onChange} options=${known.map((m) => [m.name, m.task && m.task !== m.name ? `${m.name} (${m.task})` : m.name])} />`;
+  const known = (useSignal(models) ?? [])
+    .filter((m) => (m.reads === reads || (reads === "text" && m.kind === "sight")) && only(m));
+  return html`<${Select} label=${label} value=${value} onChange=${onChange}
+    options=${known.map((m) => [m.name, m.task && m.task !== m.name ? `${m.name} (${m.task})` : m.name])} />`;
 }
 
 // The languages that a translator writes, by their English names; nothing for other models.
 export function LanguageSelect({ model, value, onChange }) {
   if (!model.languages.length) return null;
-  return html`<${Select} label="Translate to" value=${value} options=${model.languages.map((x) => [x, languageName(x)])} onChange=${onChange} />`;
+  return html`<${Select} label="Translate to" value=${value}
+    options=${model.languages.map((x) => [x, languageName(x)])} onChange=${onChange} />`;
 }
 
 // The language of the link if the model writes it, else German, else its first; nothing for other models.
@@ -38,23 +45,32 @@ export function pickModel(list, name, reads = "text", only = () => true) {
 
 export function Slider({ label, value, min, max, step, onInput, show = (x) => x }) {
   return html`<label class="field slider"><span>${label} <output>${show(value)}</output></span>
-    <input type="range" aria-label=${label} value=${value} min=${min} max=${max} step=${step} aria-valuetext=${String(show(value))} onInput=${(e) => onInput(Number(e.target.value))} /></label>`;
+    <input type="range" aria-label=${label} value=${value} min=${min} max=${max} step=${step}
+      aria-valuetext=${String(show(value))} onInput=${(e) => onInput(Number(e.target.value))} /></label>`;
 }
 
 export function Switch({ label, value, onChange }) {
-  return html`<label class="field switch"><input type="checkbox" checked=${value} onChange=${(e) => onChange(e.target.checked)} /><span>${label}</span></label>`;
+  return html`<label class="field switch">
+    <input type="checkbox" checked=${value} onChange=${(e) => onChange(e.target.checked)} /><span>${label}</span>
+      </label>`;
 }
 
 // Radio buttons that look like tabs. options: [value, text]
 export function Choice({ label, value, options, onChange }) {
-  return html`<div class="choice" role="group" aria-label=${label}>${options.map(([v, text]) => html`<button aria-pressed=${v === value} onClick=${() => onChange(v)}>${text}</button>`)}</div>`;
+  return html`<div class="choice" role="group" aria-label=${label}>
+    ${options.map(([v, text]) =>
+      html`<button aria-pressed=${v === value} onClick=${() => onChange(v)}>${text}</button>`)}</div>`;
 }
 
 // Tokens as buttons in one row.
-export function Tokens({ tokens, label, selected = -1, isPressed = (i) => i === selected, onSelect, onHover = () => {}, background = () => null, ink = () => null }) {
-  return html`<div class="tokens" role="group" aria-label=${label}>${tokens.map((t, i) => html`<button class="token" aria-pressed=${isPressed(i)} title=${`${showToken(t)} · position ${i}`}
+export function Tokens({ tokens, label, selected = -1, isPressed = (i) => i === selected, onSelect,
+  onHover = () => {}, background = () => null, ink = () => null }) {
+  return html`<div class="tokens" role="group" aria-label=${label}>
+    ${tokens.map((t, i) =>
+      html`<button class="token" aria-pressed=${isPressed(i)} title=${`${showToken(t)} · position ${i}`}
     style=${background(i) ? { background: background(i), color: ink(i) ?? "inherit" } : {}}
-    onClick=${() => onSelect(i)} onMouseEnter=${() => onHover(i)} onMouseLeave=${() => onHover(-1)} onFocus=${() => onHover(i)} onBlur=${() => onHover(-1)}>${showToken(t)}</button>`)}</div>`;
+    onClick=${() => onSelect(i)} onMouseEnter=${() => onHover(i)} onMouseLeave=${() => onHover(-1)}
+      onFocus=${() => onHover(i)} onBlur=${() => onHover(-1)}>${showToken(t)}</button>`)}</div>`;
 }
 
 export function Message({ error, loading }) {
@@ -65,8 +81,11 @@ export function Message({ error, loading }) {
 // A table. columns: [name, field or function, "number"?]
 export function Table({ columns, rows, label, onRow = null, selected = null }) {
   const value = (row, field) => (typeof field === "function" ? field(row) : row[field]);
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table><caption class="hidden">${label}</caption>
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+    <table><caption class="hidden">${label}</caption>
     <thead><tr>${columns.map(([name, , kind]) => html`<th scope="col" class=${kind ?? ""}>${name}</th>`)}</tr></thead>
-    <tbody>${rows.map((row, i) => html`<tr class=${i === selected ? "on" : ""}>${columns.map(([, field, kind], j) => html`<td class=${kind ?? ""}>
-      ${j === 0 && onRow ? html`<button class="link" onClick=${() => onRow(row, i)}>${value(row, field)}</button>` : value(row, field)}</td>`)}</tr>`)}</tbody></table></div>`;
+    <tbody>${rows.map((row, i) =>
+      html`<tr class=${i === selected ? "on" : ""}>${columns.map(([, field, kind], j) => html`<td class=${kind ?? ""}>
+      ${j === 0 && onRow ? html`<button class="link" onClick=${() => onRow(row, i)}>${value(row, field)}</button>`
+        : value(row, field)}</td>`)}</tr>`)}</tbody></table></div>`;
 }

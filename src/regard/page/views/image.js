@@ -1,6 +1,6 @@
 // Images: what a vision model predicts, and which patches each head attends to.
 import { format, html, largest, range, useEffect, useMemo, useRef, useSignal, useState } from "../lib/dom.js";
-import { unpack, useAsk } from "../lib/api.js";
+import { unpack, useResponse } from "../lib/api.js";
 import { Bars } from "../lib/bars.js";
 import { colourScale, css, theme } from "../lib/colours.js";
 import { cellHandlers, paint } from "../lib/draw.js";
@@ -11,76 +11,91 @@ import { Message, models, ModelSelect, pickModel, Slider, Switch } from "../lib/
 export const hint = "Draw a letter, choose an image or a sample: see what the model predicts and where it looks.";
 export function csv(params) {
   const model = pick(models.peek(), params);
-  return model ? ["image", request(params, model.name)] : null;
+  return model ? ["image", bodyOf(params, model.name)] : null;
 }
 
 // A model that other views were showing may read something else.
 const pick = (list, params) => pickModel(list, params.model, "image", (m) => m.reads === "image");
 
 const DEFAULT_SEED = 3; // as the server's
-const request = (p, model) => ({
-  model, sample: Number(p.sample ?? 0), seed: Number(p.seed ?? DEFAULT_SEED), token: Number(p.token ?? 0), invert: p.invert === "1", ...(p.file ? { file: p.file } : {}),
+const bodyOf = (p, model) => ({
+  model, sample: Number(p.sample ?? 0), seed: Number(p.seed ?? DEFAULT_SEED), token: Number(p.token ?? 0),
+    invert: p.invert === "1", ...(p.file ? { file: p.file } : {}),
 });
 
 export function View({ params }) {
   const list = useSignal(models), model = pick(list, params);
   const [problem, setProblem] = useState("");
-  const { answer, error, loading } = useAsk("image", request(params, model?.name), { skip: !model });
+  const { response, error, loading } = useResponse("image", bodyOf(params, model?.name), { skip: !model });
   useSignal(theme);
   useEffect(() => setProblem(""), [params.file, params.sample, params.seed, model?.name]);
-  if (list && !model) return html`<p class="error">No model here classifies images; start with regard serve glyphs.</p>`;
+  if (list && !model) return html`<p
+    class="error">No model here classifies images; start with regard serve glyphs.</p>`;
   const show = (changes) => setParams({ file: null, sample: null, token: null, ...changes });
   return html`<div class="columns input">
     <section class="panel" aria-label="Image">
       <div class="row top">
-        <${Pad} original=${answer?.original} file=${params.file} onFile=${(file) => show({ file })} onError=${setProblem} />
+        <${Pad} original=${response?.original} file=${params.file} onFile=${(file) => show({ file })}
+          onError=${setProblem} />
         <div class="grow"><div class="row">
           <${ModelSelect} value=${model?.name} reads="image" onChange=${(m) => show({ model: m })} />
-          <${FileInput} label="Choose or drop an image" accept="image/*" onFile=${(file) => show({ file })} onError=${setProblem} /></div>
+          <${FileInput} label="Choose or drop an image" accept="image/*" onFile=${(file) => show({ file })}
+            onError=${setProblem} /></div>
           <${Samples} model=${model?.name} params=${params} onPick=${(n) => show({ sample: n })} />
-          <${Switch} label=${answer?.cropped ? "Dark ink that touches the border" : "Swap black and white"} value=${params.invert === "1"}
+          <${Switch} label=${response?.cropped ? "Dark ink that touches the border" : "Swap black and white"}
+            value=${params.invert === "1"}
             onChange=${(on) => setParams({ invert: on ? "1" : null })} />
           <${OtherModels} list=${list} /></div>
       </div>
       <${Message} error=${problem} />
     </section>
     <section class="panel" aria-label="Prediction" aria-live="polite" aria-busy=${loading}>
-      <${Message} error=${error} loading=${loading && !answer} />${answer && !error && html`<${Prediction} answer=${answer} />`}</section>
+      <${Message} error=${error} loading=${loading && !response} />
+        ${response && !error && html`<${Prediction} response=${response} />`}</section>
   </div>
-  ${answer && !error && (answer.grid ? html`<${Attention} answer=${answer} params=${params} />` : html`<section class="panel">
-    <p>This model (${answer.kind}) has no attention to show: it works by convolutions.</p>
-    <svg class="drawing" width="240" height="240" role="img" aria-label="The image as the model sees it"><image width="240" height="240" class="pixels" href=${imageUrl(answer.image)} /></svg></section>`)}`;
+  ${response && !error
+    && (response.grid ? html`<${Attention} response=${response} params=${params} />` : html`<section class="panel">
+    <p>This model (${response.kind}) has no attention to show: it works by convolutions.</p>
+    <svg class="drawing" width="240" height="240" role="img" aria-label="The image as the model sees it">
+      <image width="240" height="240" class="pixels" href=${imageUrl(response.image)} /></svg></section>`)}`;
 }
 
 // Hugging Face vision models can be named at the start, but not be opened here; say so instead of hiding them.
 function OtherModels({ list }) {
   const others = (list ?? []).filter((m) => m.kind === "hugging face" && /Image/.test(m.task ?? ""));
-  return others.length ? html`<p class="faint">${others.map((m) => m.name).join(", ")}: Hugging Face vision models cannot be opened in this view; use rg.look in Python.</p>` : null;
+  return others.length
+    ? html`<p class="faint">
+      ${others.map((m) => m.name).join(", ")}: Hugging Face vision models cannot be opened in this view; use rg.look
+        in Python.</p>` : null;
 }
 
 // Paper to draw on; until the first stroke it shows the image that was chosen.
 function Pad({ original, file, onFile, onError }) {
-  const canvas = useRef(null), own = useRef(null), last = useRef(null);
+  const canvas = useRef(null), drawn = useRef(null), last = useRef(null);
   const [brush, setBrush] = useState(16);
   const context = () => canvas.current.getContext("2d");
   const blank = () => { const c = context(); c.fillStyle = "#fff"; c.fillRect(0, 0, 240, 240); };
   useEffect(() => {
-    if (!original || (file && file === own.current)) return;
-    own.current = null;
+    if (!original || (file && file === drawn.current)) return;
+    drawn.current = null;
     const picture = new Image();
     picture.onload = () => {
-      if (!canvas.current || own.current) return;
-      const scale = Math.min(240 / picture.width, 240 / picture.height), w = picture.width * scale, h = picture.height * scale;
+      if (!canvas.current || drawn.current) return;
+      const scale = Math.min(240 / picture.width, 240 / picture.height), w = picture.width * scale,
+        h = picture.height * scale;
       blank();
       context().drawImage(picture, (240 - w) / 2, (240 - h) / 2, w, h);
     };
     picture.src = `data:image/png;base64,${original.png}`;
   }, [original?.png, file]);
-  const clear = () => { own.current = "drawing"; blank(); };
-  const place = (e) => { const box = canvas.current.getBoundingClientRect(); return [(e.clientX - box.left) * 240 / box.width, (e.clientY - box.top) * 240 / box.height]; };
+  const clear = () => { drawn.current = "drawing"; blank(); };
+  const place = (e) => {
+    const box = canvas.current.getBoundingClientRect();
+    return [(e.clientX - box.left) * 240 / box.width, (e.clientY - box.top) * 240 / box.height];
+  };
   const down = (e) => {
     if (offline) return;
-    if (!own.current) clear();
+    if (!drawn.current) clear();
     try { canvas.current.setPointerCapture(e.pointerId); } catch { /* a pen that has left already */ }
     last.current = place(e);
     stroke(e);
@@ -88,80 +103,109 @@ function Pad({ original, file, onFile, onError }) {
   const stroke = (e) => {
     if (!last.current) return;
     const c = context(), to = place(e);
-    Object.assign(c, { lineWidth: brush * (e.pointerType === "pen" ? 0.4 + e.pressure : 1), lineCap: "round", strokeStyle: "#111" });
+    Object.assign(c, { lineWidth: brush * (e.pointerType === "pen" ? 0.4 + e.pressure : 1), lineCap: "round",
+      strokeStyle: "#111" });
     c.beginPath(); c.moveTo(...last.current); c.lineTo(...to); c.stroke();
     last.current = to;
   };
   const up = () => {
     if (!last.current) return;
     last.current = null;
-    canvas.current.toBlob((blob) => sendFile(blob).then((id) => { own.current = id; onFile(id); }).catch((error) => onError(error.message)), "image/png");
+    canvas.current.toBlob((blob) => sendFile(blob).then((id) => { drawn.current = id; onFile(id); })
+      .catch((error) => onError(error.message)), "image/png");
   };
-  return html`<div class="pad"><canvas ref=${canvas} width="240" height="240" role="img" aria-label="Paper: draw with mouse, finger or pen; or choose a sample"
+  return html`<div class="pad">
+    <canvas ref=${canvas} width="240" height="240" role="img"
+      aria-label="Paper: draw with mouse, finger or pen; or choose a sample"
     onPointerDown=${down} onPointerMove=${stroke} onPointerUp=${up} onPointerCancel=${up}></canvas>
-    ${!offline && html`<div class="row"><button onClick=${clear}>Clear</button><${Slider} label="Brush" value=${brush} min=${4} max=${36} step=${2} onInput=${setBrush} /></div>`}</div>`;
+    ${!offline && html`<div class="row"><button onClick=${clear}>Clear</button>
+      <${Slider} label="Brush" value=${brush} min=${4} max=${36} step=${2} onInput=${setBrush} /></div>`}</div>`;
 }
 
 function Samples({ model, params, onPick }) {
   const seed = Number(params.seed ?? DEFAULT_SEED);
-  const { answer } = useAsk("image.samples", { model, seed }, { skip: !model });
+  const { response } = useResponse("image.samples", { model, seed }, { skip: !model });
   const chosen = params.file ? -1 : Number(params.sample ?? 0);
-  return html`<div class="samples" role="group" aria-label="Samples">${(answer?.samples ?? []).map((s) => html`<button aria-pressed=${s.sample === chosen}
-    aria-label=${s.class === null ? `Sample ${s.sample}, none of the classes` : `Sample ${s.sample}, ${s.class}`} onClick=${() => onPick(s.sample)}>
+  return html`<div class="samples" role="group" aria-label="Samples">
+    ${(response?.samples ?? []).map((s) => html`<button aria-pressed=${s.sample === chosen}
+    aria-label=${s.class === null ? `Sample ${s.sample}, none of the classes` : `Sample ${s.sample}, ${s.class}`}
+      onClick=${() => onPick(s.sample)}>
     <img alt="" src=${`data:image/png;base64,${s.png}`} /></button>`)}
-    ${!offline && html`<button onClick=${() => setParams({ seed: seed + 1, sample: null, file: null, token: null })}>Others</button>`}</div>`;
+    ${!offline && html`<button
+      onClick=${() => setParams({ seed: seed + 1, sample: null, file: null, token: null })}>Others</button>`}</div>`;
 }
 
-function Prediction({ answer }) {
-  const best = answer.classes[0], sure = answer.confidence;
-  return html`<div class="row top"><div class="verdict"><strong data-value=${best.probability}>${answer.unsure ? "?" : best.class}</strong>
-    ${answer.unsure && html`<span>perhaps ${best.class}</span>`}</div>
-    <div class="grow"><${Bars} label="Probabilities" rows=${answer.classes.slice(0, 8).map((c) => [c.class, c.probability])} max=${1} show=${percent} /></div></div>
-    <p class=${answer.unsure ? "warning" : "faint"}>${sure === null ? "This run has no calibrated confidence."
-      : answer.unsure ? `⚠ Confidence ${percent(sure)}, below ${percent(answer.threshold)}: the class may be wrong, or the image shows none of the ${answer.classes.length} classes.`
+function Prediction({ response }) {
+  const best = response.classes[0], sure = response.confidence;
+  return html`<div class="row top">
+    <div class="verdict"><strong data-value=${best.probability}>${response.unsure ? "?" : best.class}</strong>
+    ${response.unsure && html`<span>perhaps ${best.class}</span>`}</div>
+    <div class="grow">
+      <${Bars} label="Probabilities" rows=${response.classes.slice(0, 8).map((c) => [c.class, c.probability])} max=${1}
+        show=${percent} /></div></div>
+    <p class=${response.unsure ? "warning" : "faint"}>${sure === null ? "This run has no calibrated confidence."
+      : response.unsure ? `⚠ Confidence ${percent(sure)}, below ${percent(
+        response.threshold)}: the class may be wrong, or the image shows none of the ${
+        response.classes.length} classes.`
         : `Confidence ${percent(sure)}: the calibrated probability that the first class is right.`}</p>`;
 }
 const percent = (p) => (p > 0.9995 && p < 1 ? "> 99.9 %" : p < 0.0005 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`);
 
-function Attention({ answer, params }) {
-  const maps = useMemo(() => split(answer), [answer]);
-  const [rows, columns] = answer.grid, token = answer.token;
-  const site = Math.min(Number(params.site ?? answer.sites.length - 1), answer.sites.length - 1);
-  const head = params.head === undefined ? null : Math.min(Number(params.head), answer.sites[site].heads - 1);
+function Attention({ response, params }) {
+  const maps = useMemo(() => split(response), [response]);
+  const [rows, columns] = response.grid, token = response.token;
+  const site = Math.min(Number(params.site ?? response.sites.length - 1), response.sites.length - 1);
+  const head = params.head === undefined ? null : Math.min(Number(params.head), response.sites[site].heads - 1);
   const chosen = head === null ? mean(maps.weights[site]) : maps.weights[site][head];
-  const base = useMemo(() => imageUrl(answer.image), [answer.image]);
+  const base = useMemo(() => imageUrl(response.image), [response.image]);
   const pick = (t) => setParams({ token: t && t !== token ? t : null });
-  const common = { base, grid: answer.grid, token, onSelect: pick };
-  const name = token ? `patch in row ${Math.floor((token - 1) / columns)}, column ${(token - 1) % columns}` : "class token";
-  const place = head === null ? `${answer.sites[site].name}, mean of heads` : `${answer.sites[site].name}, head ${head}`;
+  const common = { base, grid: response.grid, token, onSelect: pick };
+  const name = token ? `patch in row ${Math.floor((token - 1) / columns)}, column ${(token - 1) % columns}`
+    : "class token";
+  const place = head === null ? `${response.sites[site].name}, mean of heads`
+    : `${response.sites[site].name}, head ${head}`;
   return html`<section class="panel"><div class="row"><h2>Attention of the ${name}</h2>
       ${token > 0 && html`<button onClick=${() => pick(0)}>Back to the class token</button>`}</div>
-    <p class="faint">Click a patch, or move with the arrow keys and press Enter, to see what that patch attends to. The prediction is read from the class token.</p>
+    <p class="faint">Click a patch, or move with the arrow keys and press Enter, to see what that patch attends to.
+      The prediction is read from the class token.</p>
     <div class="image-maps">
-      <${PatchMap} ...${common} title="As the model sees it" note=${`${rows} × ${columns} patches of ${answer.patch} × ${answer.patch} pixels`} />
-      <${PatchMap} ...${common} title=${place} values=${chosen} note=${`Weights of one row of the map; ${format(chosen[0])} stays on the class token.`} />
-      <${PatchMap} ...${common} title="Rollout through all layers" values=${maps.rollout} note="Mean of heads times residual, multiplied over layers." />
-      <${PatchMap} ...${common} title="Position similarity" values=${maps.similarity} isPlain note="Cosine of the position embeddings: what is near is alike." />
+      <${PatchMap} ...${common} title="As the model sees it"
+        note=${`${rows} × ${columns} patches of ${response.patch} × ${response.patch} pixels`} />
+      <${PatchMap} ...${common} title=${place} values=${chosen}
+        note=${`Weights of one row of the map; ${format(chosen[0])} stays on the class token.`} />
+      <${PatchMap} ...${common} title="Rollout through all layers" values=${maps.rollout}
+        note="Mean of heads times residual, multiplied over layers." />
+      <${PatchMap} ...${common} title="Position similarity" values=${maps.similarity} isPlain
+        note="Cosine of the position embeddings: what is near is alike." />
     </div></section>
-  <section class="panel"><h2>All heads</h2><div class="scroll">${answer.sites.map((s, n) => html`<div class="image-layer" role="group" aria-label=${s.name}><span class="mono">${s.name}</span>
-    ${[null, ...range(s.heads)].map((h) => html`<button class="image-thumb" aria-pressed=${n === site && h === head} aria-label=${`${s.name}, ${h === null ? "mean of heads" : `head ${h}`}`}
-      onClick=${() => setParams({ site: n, head: h })}><${Thumb} base=${base} grid=${answer.grid} values=${h === null ? mean(maps.weights[n]) : maps.weights[n][h]} />
+  <section class="panel"><h2>All heads</h2>
+    <div class="scroll">
+      ${response.sites.map((s, n) =>
+        html`<div class="image-layer" role="group" aria-label=${s.name}><span class="mono">${s.name}</span>
+    ${[null, ...range(s.heads)].map((h) =>
+      html`<button class="image-thumb" aria-pressed=${n === site && h === head}
+        aria-label=${`${s.name}, ${h === null ? "mean of heads" : `head ${h}`}`}
+          onClick=${() => setParams({ site: n, head: h })}>
+        <${Thumb} base=${base} grid=${response.grid}
+          values=${h === null ? mean(maps.weights[n]) : maps.weights[n][h]} />
       <span>${h === null ? "mean" : h}</span></button>`)}</div>`)}</div></section>`;
 }
 
 // Rows of packed arrays: weights[site][head][token], the class token first.
-function split(answer) {
-  const { shape, values } = unpack(answer.weights);
+function split(response) {
+  const { shape, values } = unpack(response.weights);
   let at = 0;
   const row = () => values.subarray(shape[1] * at, shape[1] * ++at);
-  return { weights: answer.sites.map((s) => range(s.heads).map(row)), rollout: unpack(answer.rollout).values, similarity: unpack(answer.similarity).values };
+  return { weights: response.sites.map((s) => range(s.heads).map(row)), rollout: unpack(response.rollout).values,
+    similarity: unpack(response.similarity).values };
 }
 const mean = (rows) => Float32Array.from(rows[0], (_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 
 function imageUrl(packed) {
   const { shape: [channels, height, width], values } = unpack(packed), size = height * width;
   const byte = (x) => Math.round(255 * Math.min(1, Math.max(0, x)));
-  return paint(range(size), height, width, (i) => [0, 1, 2].map((c) => byte(values[(channels === 3 ? c : 0) * size + i]))).toDataURL();
+  return paint(range(size), height, width,
+    (i) => [0, 1, 2].map((c) => byte(values[(channels === 3 ? c : 0) * size + i]))).toDataURL();
 }
 
 // Orange over the image, the stronger the larger the weight of the patch.
@@ -174,27 +218,47 @@ function overlayUrl(values, [rows, columns]) {
   return canvas.toDataURL();
 }
 
-const Thumb = ({ base, grid, values }) => html`<svg width="58" height=${58 * grid[0] / grid[1]} viewBox=${`0 0 ${grid[1]} ${grid[0]}`} preserveAspectRatio="none" aria-hidden="true">
-  <image width=${grid[1]} height=${grid[0]} preserveAspectRatio="none" class="pixels image-dim" href=${base} /><image width=${grid[1]} height=${grid[0]} preserveAspectRatio="none" class="pixels" href=${overlayUrl(values, grid)} /></svg>`;
+const Thumb = ({ base, grid, values }) =>
+  html`<svg width="58" height=${58 * grid[0] / grid[1]} viewBox=${`0 0 ${grid[1]} ${grid[0]}`}
+    preserveAspectRatio="none" aria-hidden="true">
+  <image width=${grid[1]} height=${grid[0]} preserveAspectRatio="none" class="pixels image-dim" href=${base} />
+    <image width=${grid[1]} height=${grid[0]} preserveAspectRatio="none" class="pixels"
+      href=${overlayUrl(values, grid)} /></svg>`;
 
 function PatchMap({ base, grid, token, onSelect, title, note, values = null, isPlain = false }) {
   const [rows, columns] = grid, width = 232, cell = width / columns, height = rows * cell;
   const [cursor, setCursor] = useState(null);
   // token 0 is the class token
-  const patchOf = (t) => ({ row: Math.floor((t - 1) / columns), column: (t - 1) % columns }), tokenOf = ({ row, column }) => 1 + row * columns + column;
-  const handlers = cellHandlers({ rows, columns, at: cursor ?? patchOf(token || 1), clamped: true, onMove: setCursor, onSelect: (row, column) => onSelect(tokenOf({ row, column })) });
-  const box = ({ row, column }, kind) => html`<rect class=${`outline ${kind}`} fill="none" x=${column * cell} y=${row * cell} width=${cell} height=${cell} />`;
-  const lines = range(columns - 1).map((i) => `M${(i + 1) * cell} 0V${height}`).concat(range(rows - 1).map((i) => `M0 ${(i + 1) * cell}H${width}`)).join("");
+  const patchOf = (t) => ({ row: Math.floor((t - 1) / columns), column: (t - 1) % columns }),
+    tokenOf = ({ row, column }) => 1 + row * columns + column;
+  const handlers =
+    cellHandlers({ rows, columns, at: cursor ?? patchOf(token || 1), clamped: true, onMove: setCursor,
+      onSelect: (row, column) => onSelect(tokenOf({ row, column })) });
+  const box = ({ row, column }, kind) =>
+    html`<rect class=${`outline ${kind}`} fill="none" x=${column * cell} y=${row * cell} width=${cell}
+      height=${cell} />`;
+  const lines = range(columns - 1).map((i) => `M${(i + 1) * cell} 0V${height}`)
+    .concat(range(rows - 1).map((i) => `M0 ${(i + 1) * cell}H${width}`)).join("");
   const most = values ? values.subarray(1).reduce((a, b) => Math.max(a, b), -1) : 0;
-  const at = cursor ?? (values ? patchOf(1 + values.subarray(1).indexOf(most)) : null), value = at && values ? values[tokenOf(at)] : null;
-  const readout = at && `${cursor ? "" : "largest: "}row ${at.row}, column ${at.column}${values ? `: ${format(value, 4)}` : ""}`;
+  const at = cursor ?? (values ? patchOf(1 + values.subarray(1).indexOf(most)) : null), value = at && values
+    ? values[tokenOf(at)] : null;
+  const readout = at
+    && `${cursor ? "" : "largest: "}row ${at.row}, column ${at.column}${values ? `: ${format(value, 4)}` : ""}`;
   const colour = isPlain && colourScale({ kind: "diverging", max: 1 });
   return html`<figure><figcaption>${title}</figcaption>
-    <svg class="drawing" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} tabindex="0" role="application" aria-roledescription="patches" aria-label=${`${title}. Arrow keys move, Enter selects.`}
+    <svg class="drawing" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} tabindex="0"
+      role="application" aria-roledescription="patches" aria-label=${`${title}. Arrow keys move, Enter selects.`}
       ...${handlers}>
-      ${isPlain ? range(rows * columns).map((i) => html`<rect x=${i % columns * cell} y=${Math.floor(i / columns) * cell} width=${cell + 0.3} height=${cell + 0.3} fill=${css(colour(values[i + 1]))} />`)
-    : html`<image width=${width} height=${height} preserveAspectRatio="none" class=${values ? "pixels image-dim" : "pixels"} href=${base} />`}
-      ${values && !isPlain && html`<image width=${width} height=${height} preserveAspectRatio="none" class="pixels" href=${overlayUrl(values, grid)} />`}
-      <path d=${lines} fill="none" class="patches" />${token > 0 && box(patchOf(token), "selected")}${cursor && box(cursor, "cursor")}</svg>
-    <p class="readout" data-value=${value}>${readout || html`<span class="faint">Point at a patch.</span>`}</p><p class="faint">${note}</p></figure>`;
+      ${isPlain ? range(rows * columns)
+        .map((i) => html`<rect x=${i % columns * cell} y=${Math.floor(i / columns) * cell} width=${cell + 0.3}
+          height=${cell + 0.3} fill=${css(colour(values[i + 1]))} />`)
+    : html`<image width=${width} height=${height} preserveAspectRatio="none"
+      class=${values ? "pixels image-dim" : "pixels"} href=${base} />`}
+      ${values && !isPlain
+        && html`<image width=${width} height=${height} preserveAspectRatio="none" class="pixels"
+          href=${overlayUrl(values, grid)} />`}
+      <path d=${lines} fill="none" class="patches" />${token > 0 && box(patchOf(token), "selected")}
+        ${cursor && box(cursor, "cursor")}</svg>
+    <p class="readout" data-value=${value}>${readout || html`<span class="faint">Point at a patch.</span>`}</p>
+      <p class="faint">${note}</p></figure>`;
 }

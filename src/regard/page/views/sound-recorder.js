@@ -12,7 +12,10 @@ export function Recorder({ model, live, setLive, onProblem }) {
   if (offline) return null;
   const end = (sentence) => { current.current = null; setLive(null); if (sentence) onProblem(sentence); };
   const finish = async () => {
-    try { setParams({ file: await sendFile(current.current.wav()), at: null }); end(""); } catch (error) { end(error.message); }
+    try {
+      setParams({ file: await sendFile(current.current.wav()), at: null });
+      end("");
+    } catch (error) { end(error.message); }
   };
   const start = async () => {
     onProblem("");
@@ -33,12 +36,16 @@ export function Recorder({ model, live, setLive, onProblem }) {
     setStarting(false);
   };
   const stop = () => { setLive((x) => x && { ...x, stopping: true }); current.current?.stop(); };
-  return html`<button class=${live ? "primary" : ""} disabled=${starting || live?.stopping || !model} onClick=${live ? stop : start}>${live ? "■ Stop" : "● Record"}</button>`;
+  return html`<button class=${live ? "primary" : ""} disabled=${starting || live?.stopping || !model}
+    onClick=${live ? stop : start}>${live ? "■ Stop" : "● Record"}</button>`;
 }
 
 export function LiveText({ live }) {
-  return html`<p class="transcript">${live.text}<span class="faint">${live.partial}</span><span class="caret" aria-hidden="true"></span></p>
-    <svg class="drawing" width="300" height="60" viewBox="0 0 300 60" role="img" aria-label="Level of the microphone">${live.levels.map((x, i) => html`<rect
+  return html`<p class="transcript">${live.text}<span class="faint">${live.partial}</span>
+    <span class="caret" aria-hidden="true"></span></p>
+    <svg class="drawing" width="300" height="60" viewBox="0 0 300 60" role="img" aria-label="Level of the microphone">
+      ${live.levels.map((x, i) => html`<rect
       x=${i} y=${30 - 29 * x} width="1" height=${Math.max(1, 58 * x)} fill="var(--accent)" />`)}</svg>
-    <p class="faint">Recording, ${live.seconds.toFixed(1)} s; at most ${MAX_RECORD_SECONDS} s. The whole analysis follows when you stop.</p>`;
+    <p class="faint">Recording, ${live.seconds.toFixed(1)} s; at most ${MAX_RECORD_SECONDS} s. The whole analysis
+      follows when you stop.</p>`;
 }

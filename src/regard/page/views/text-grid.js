@@ -13,7 +13,8 @@ function groupSites(sites) {
   const stacks = new Set(sites.map((s) => stackOf(s.name)));
   return [...groupBy(sites, (site) => {
     const stack = stacks.size > 1 ? `${stackOf(site.name)} ` : "";
-    const text = site.kind === "cross" ? `${stack}cross-attention: rows written, columns read` : `${stack}self-attention`;
+    const text = site.kind === "cross" ? `${stack}cross-attention: rows written, columns read`
+      : `${stack}self-attention`;
     return text[0].toUpperCase() + text.slice(1);
   })];
 }
@@ -29,15 +30,15 @@ function thumbnails(site) {
   });
 }
 
-export function HeadGrid({ answer, site, head, statistic, onSelect }) {
+export function HeadGrid({ response, site, head, statistic, onSelect }) {
   const shade = useSignal(theme), box = useRef(null), width = useWidth(box, 560);
-  const pictures = useMemo(() => new Map(answer.sites.map((s) => [s.name, thumbnails(s)])), [answer, shade]);
-  const numbers = useMemo(() => new Map(answer.heads.map((h) => [`${h.site} ${h.head}`, h])), [answer]);
+  const pictures = useMemo(() => new Map(response.sites.map((s) => [s.name, thumbnails(s)])), [response, shade]);
+  const numbers = useMemo(() => new Map(response.heads.map((h) => [`${h.site} ${h.head}`, h])), [response]);
   const { name: field, maximum: full } = statistic;
-  const most = full ?? Math.max(1e-9, ...answer.heads.map((h) => Math.abs(h[field] ?? 0)));
-  const columns = Math.max(...answer.sites.map((s) => s.heads)), left = 54, gap = 7;
+  const most = full ?? Math.max(1e-9, ...response.heads.map((h) => Math.abs(h[field] ?? 0)));
+  const columns = Math.max(...response.sites.map((s) => s.heads)), left = 54, gap = 7;
   const cell = clamp((width - left) / columns - gap, 20, 74), roomy = cell >= 34, tall = cell + (roomy ? 30 : 10);
-  const groups = groupSites(answer.sites), order = groups.flatMap(([, sites]) => sites);
+  const groups = groupSites(response.sites), order = groups.flatMap(([, sites]) => sites);
   const press = (event) => {
     const [down, right] = arrowOf(event) ?? [];
     if (down === undefined) return;
@@ -50,21 +51,30 @@ export function HeadGrid({ answer, site, head, statistic, onSelect }) {
     const top = y;
     y += 22 + sites.length * tall + 6;
     return html`<text class="on" x="0" y=${top + 15} font-size="12.5">${heading}</text>
-      ${sites.map((s, n) => html`<text x="0" y=${top + 22 + n * tall + cell / 2 + 4} font-size="11">${layerOf(s.name) === undefined ? "" : `layer ${layerOf(s.name)}`}</text>
+      ${sites.map((s, n) =>
+        html`<text x="0" y=${top + 22 + n * tall + cell / 2 + 4} font-size="11">
+          ${layerOf(s.name) === undefined ? "" : `layer ${layerOf(s.name)}`}</text>
         ${pictures.get(s.name).map((href, h) => cellOf(s, h, href, left + h * (cell + gap), top + 22 + n * tall))}`)}`;
   });
   function cellOf(s, h, href, x, top) {
     const row = numbers.get(`${s.name} ${h}`), value = row?.[field], on = s === site && h === head;
     const share = clamp(Math.abs(value ?? 0) / most, 0, 1), bar = top + cell + (roomy ? 16 : 4);
-    return html`<g class="head" data-site=${s.name} data-head=${h} data-value=${value} onClick=${() => onSelect(s.name, h)}>
+    return html`<g class="head" data-site=${s.name} data-head=${h} data-value=${value}
+      onClick=${() => onSelect(s.name, h)}>
       <title>${`${s.name}, head ${h}: ${row?.type}. ${row?.words}`}</title>
       <rect class="frame" x=${x} y=${top} width=${cell} height=${cell} />
       <image x=${x} y=${top} width=${cell} height=${cell} preserveAspectRatio="none" class="pixels" href=${href} />
-      ${roomy && html`<text x=${x} y=${top + cell + 11} font-size="10">${row?.type.slice(0, Math.floor(cell / 5))}</text>`}
-      <rect class="track" x=${x} y=${bar} width=${roomy ? cell - 27 : cell} height="4" rx="2" /><rect class="bar" x=${x} y=${bar} width=${share * (roomy ? cell - 27 : cell)} height="4" rx="2" />
+      ${roomy && html`<text x=${x} y=${top + cell + 11} font-size="10">${row?.type.slice(0, Math.floor(cell / 5))}
+        </text>`}
+      <rect class="track" x=${x} y=${bar} width=${roomy ? cell - 27 : cell} height="4" rx="2" />
+        <rect class="bar" x=${x} y=${bar} width=${share * (roomy ? cell - 27 : cell)} height="4" rx="2" />
       ${roomy && html`<text x=${x + cell} y=${bar + 5} text-anchor="end" font-size="10">${shortNumber(value)}</text>`}
-      ${on && html`<rect class="outline" x=${x - 2} y=${top - 2} width=${cell + 4} height=${cell + 4} rx="3" fill="none" />`}</g>`;
+      ${on && html`<rect class="outline" x=${x - 2} y=${top - 2} width=${cell + 4} height=${cell + 4} rx="3"
+        fill="none" />`}</g>`;
   }
-  return html`<div class="scroll-x" ref=${box}><svg class="drawing grid-of-heads" tabindex="0" role="application" aria-roledescription="grid of heads" width=${Math.max(width, left + columns * (cell + gap))} height=${y}
-    aria-label=${`Heads. ${site.name}, head ${head} is selected: ${numbers.get(`${site.name} ${head}`)?.type}. Arrow keys choose another.`} onKeyDown=${press}>${parts}</svg></div>`;
+  return html`<div class="scroll-x" ref=${box}>
+    <svg class="drawing grid-of-heads" tabindex="0" role="application" aria-roledescription="grid of heads"
+      width=${Math.max(width, left + columns * (cell + gap))} height=${y}
+    aria-label=${`Heads. ${site.name}, head ${head} is selected: ${numbers.get(
+      `${site.name} ${head}`)?.type}. Arrow keys choose another.`} onKeyDown=${press}>${parts}</svg></div>`;
 }

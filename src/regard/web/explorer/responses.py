@@ -53,7 +53,7 @@ async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> Async
             if left.done():
                 return
         try:
-            yield _event("answer", done.result()[0])
+            yield _event("response", done.result()[0])
         except RegardError as error:
             status = 503 if isinstance(error, Busy) else 400
             yield _event("error", json.dumps({"error": str(error), "status": status}).encode())

@@ -22,7 +22,7 @@ from regard.web.jobs import Job
 from regard.web.live import LiveRecordings
 from regard.web.worker import Worker
 
-MAX_OFFLINE_ANSWERS = 400
+MAX_OFFLINE_RESPONSES = 400
 LONG_BODY = 2000  # characters of a request whose steps are checked at every call of torch
 # a file to keep: on the origin of the server it must not be opened, its scripts are inline
 SAVED_PAGE = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
@@ -59,15 +59,16 @@ def add_explorer(
 
     @app.post("/explore/offline")
     async def offline(request: Request) -> Response:
-        """One HTML file with a view and the answers that the page has got for it."""
+        """One HTML file with a view and the responses that the page has for it."""
         body = await _json(request)
-        answers = body.get("answers")
-        is_list = isinstance(answers, list) and all(isinstance(x, dict) for x in answers)
-        if not is_list or len(answers) > MAX_OFFLINE_ANSWERS:
+        responses = body.get("responses")
+        is_list = isinstance(responses, list) and all(isinstance(x, dict) for x in responses)
+        if not is_list or len(responses) > MAX_OFFLINE_RESPONSES:
             raise ConfigError(
-                f"answers: needs a list of at most {MAX_OFFLINE_ANSWERS} objects, got another body"
+                f"responses: needs a list of at most {MAX_OFFLINE_RESPONSES} objects, got "
+                "another body"
             )
-        page = await asyncio.to_thread(offline_page, str(body.get("state", "")), answers)
+        page = await asyncio.to_thread(offline_page, str(body.get("state", "")), responses)
         return Response(page, media_type="text/html", headers=SAVED_PAGE)
 
     @app.post("/explore/{name}", include_in_schema=False)

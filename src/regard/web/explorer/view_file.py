@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from regard.errors import ConfigError, suggestion
 from regard.files import atomic_write
 from regard.inspection.figures.canvas import render
-from regard.page import offline_page
+from regard.page import offline_page, saved
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Query, find_query, query_names
 from regard.web.jobs import Job
@@ -88,7 +88,7 @@ def _content(
         return json.dumps(answer, ensure_ascii=False, indent=1).encode()
     if suffix == ".html":
         state = f"/{query.name}?{urlencode(params)}"
-        return offline_page(state, collect_answers(explorer, query, body, answer)).encode()
+        return offline_page(state, collect_responses(explorer, query, body, answer)).encode()
     if query.figure is None:
         raise ConfigError(f"out: needs .html, .csv or .json for {query.name}, got {suffix}")
     file = io.BytesIO()
@@ -96,15 +96,15 @@ def _content(
     return file.getvalue()
 
 
-def collect_answers(
+def collect_responses(
     explorer: Explorer, query: Query, body: dict[str, Any], answer: Any
 ) -> list[dict[str, Any]]:
-    """Everything that the page asks when it opens a view."""
-    answers = [
-        {"name": "models", "body": {}, "answer": explorer.answer("models", {}), "any": True},
-        {"name": query.name, "body": body, "answer": answer, "any": True},
+    """Everything that the page requests when it opens a view."""
+    responses = [
+        saved("models", explorer.answer("models", {})),
+        saved(query.name, answer),
     ]
     related = [] if query.related is None else query.related(query.parse(body), answer)
     for name, other in related:
-        answers.append({"name": name, "body": other, "answer": explorer.answer(name, other)})
-    return answers
+        responses.append({"name": name, "body": other, "response": explorer.answer(name, other)})
+    return responses
