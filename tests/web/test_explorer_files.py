@@ -53,7 +53,9 @@ def test_the_page_stays_small():
 
 def test_lines_functions_and_files_of_the_page_stay_short():
     """A function ends at the first line with its own indentation and a closing brace."""
-    start = re.compile(r"^(\s*)(?:export )?(?:async )?(?:function |const \w+ = .*=> ?[{(]$|\w+\(.*\) \{$)")
+    start = re.compile(
+        r"^(\s*)(?:export )?(?:async )?(?:function |const \w+ = .*=> ?[{(]$|\w+\(.*\) \{$)"
+    )
     for path in (*FOLDER.glob("app.*"), *FOLDER.glob("lib/*"), *FOLDER.glob("views/*")):
         lines = path.read_text().splitlines()
         assert len(lines) <= MAX_LINES, path.name
