@@ -31,6 +31,7 @@ format: $(VENV)/.tested
 
 docs: $(VENV)/.docs
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_tables.py
 	$(BIN)/python docs/make_questions.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

@@ -117,7 +117,7 @@ def test_beyond_loopback_all_but_the_files_of_the_page_needs_the_token():
             pass
         assert (closed.value.code, closed.value.reason[:13]) == (1008, "authorization")
         ok = client.post("/explore/models", json={}, headers=page_header | right)
-        assert ok.json() == {"models": []}
+        assert ok.json() == {"models": [], "damaged": []}
 
 
 # what they ask for
@@ -255,8 +255,12 @@ def test_a_damaged_run_is_left_out_and_the_others_stay(tmp_path, content):
         FileError, match=r"needs a whole run, got '.*/damaged', recipe.json: needs "
     ):
         catalog.entry(f"{tmp_path.name}/damaged")
+    (damaged,) = Explorer(catalog).answer("models", {})["damaged"]
+    assert damaged["name"] == f"{tmp_path.name}/damaged"
+    assert damaged["reason"].startswith("recipe.json: needs ")
     shutil.copy(tmp_path / "sound" / "recipe.json", tmp_path / "damaged")
     assert [x.rpartition("/")[2] for x in catalog.entries] == ["damaged", "sound"]
+    assert Explorer(catalog).answer("models", {})["damaged"] == []
 
 
 def break_file(file, kind):

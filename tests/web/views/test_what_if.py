@@ -123,7 +123,9 @@ def test_edits_apply_in_the_order_of_the_link(explorer):
 
 def test_activations_are_edited_too(explorer, run):
     answer = ask(explorer, edits="zero_activation('decoder.1.mlp.out', positions=[0])")
-    assert "decoder.1.mlp.out" in answer["activations"]
+    declared = explorer.answer("what-if.edits", {"model": "phrases"})
+    assert "decoder.1.mlp.out" in declared["activations"]
+    assert not {"types", "activations"} & set(answer)  # not with every step of a slider
     assert answer["positions"][0]["kl"] > 0
     assert answer["calls"] == [
         {"edit": "zero_activation", "place": "decoder.1.mlp.out", "values": {"positions": [0]}}
@@ -131,7 +133,7 @@ def test_activations_are_edited_too(explorer, run):
 
 
 def test_the_page_is_offered_every_edit_that_can_be_written(explorer):
-    offered = {x["edit"] for x in ask(explorer)["types"]}
+    offered = {x["edit"] for x in explorer.answer("what-if.edits", {"model": "phrases"})["types"]}
     assert offered == {x.name for x in EDITS.values() if x.has_text}
     assert set(EDITS) - offered == {
         "add_to_activation",

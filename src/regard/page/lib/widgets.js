@@ -3,7 +3,12 @@ import { html, showToken, signal, useSignal } from "./dom.js";
 import { request } from "./api.js";
 
 export const models = signal(null); // of the catalog; null until they are loaded
-export async function loadModels() { models.value = (await request("models", {}, { quiet: true })).models; }
+export const damaged = signal([]); // runs that cannot be opened: {name, reason}
+export async function loadModels() {
+  const list = await request("models", {}, { quiet: true });
+  damaged.value = list.damaged ?? [];
+  models.value = list.models;
+}
 
 // A drop-down list. options: strings or [value, text]
 export function Select({ label, value, options, onChange }) {
@@ -20,7 +25,16 @@ export function ModelSelect({ value, reads = "text", label = "Model", onChange, 
   const known = (useSignal(models) ?? [])
     .filter((m) => (m.reads === reads || (reads === "text" && m.kind === "sight")) && only(m));
   return html`<${Select} label=${label} value=${value} onChange=${onChange}
-    options=${known.map((m) => [m.name, m.task && m.task !== m.name ? `${m.name} (${m.task})` : m.name])} />`;
+    options=${known.map((m) => [m.name, m.task && m.task !== m.name ? `${m.name} (${m.task})` : m.name])} />
+    <${Damaged} />`;
+}
+
+// The runs that the list leaves out, each with the reason.
+function Damaged() {
+  const list = useSignal(damaged);
+  return list.length > 0 && html`<details class="faint damaged">
+    <summary>${list.length === 1 ? "1 damaged run is" : `${list.length} damaged runs are`} not listed</summary>
+    <ul>${list.map((x) => html`<li><code>${x.name}</code>: ${x.reason}</li>`)}</ul></details>`;
 }
 
 // The languages that a translator writes, by their English names; nothing for other models.

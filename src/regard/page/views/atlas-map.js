@@ -373,7 +373,10 @@ export class AtlasMap {
         received: unpack(response.received).values };
       this.advanced(map, response.progress);
       this.redraw();
-    }).catch((error) => { this.later = setTimeout(() => { this.isRequesting = false; }, 1000); this.failed(error, map.id); });
+    }).catch((error) => {
+      this.later = setTimeout(() => { this.isRequesting = false; }, 1000);
+      this.failed(error, map.id);
+    });
     if (polls && this.other && this.other.progress < 1) {
       const id = this.other.id, other = this.other;
       request("atlas.margins", { id, level: 0, rows: 0, columns: 0 }, { quiet: true, save: false })

@@ -33,8 +33,7 @@ export function csv(params) {
 
 export function View({ params }) {
   const model = pickModel(useSignal(models), params.model, "text", runs);
-  const isNew = !Object.values(params)
-    .some((x) => x !== undefined);
+  const isNew = !Object.values(params).some((x) => x !== undefined);
   useEffect(() => { if (model && isNew && model.task === "phrases") setParams({ model: model.name, ...FIRST }); },
     [model?.name, isNew]);
   if (!model) return html`<${Message} loading=${true} />`;
@@ -43,13 +42,15 @@ export function View({ params }) {
 
 function Loaded({ model, params }) {
   const { response, error, loading } = useResponse("what-if", bodyOf(model, params), { delay: 40 });
+  const edits = useResponse("what-if.edits", { model: model.name }).response; // once; a slider step sends numbers only
   // some encoder-decoders cannot write one themselves
   const asksTarget = params.target !== undefined || /^target:/.test(error ?? "");
   return html`<div><${Input} model=${model} params=${params} asksTarget=${asksTarget} />
     <${Message} error=${error} />
-    ${response ? html`<div class="side" aria-busy=${loading}>
+    ${response && edits ? html`<div class="side" aria-busy=${loading}>
       <div><${Result} response=${response} params=${params} /></div>
-      <${Controls} response=${response} params=${params} /></div>` : html`<${Message} loading=${!error} />`}</div>`;
+      <${Controls} response=${{ ...response, ...edits }} params=${params} /></div>`
+        : html`<${Message} loading=${!error} />`}</div>`;
 }
 
 function Input({ model, params, asksTarget }) {

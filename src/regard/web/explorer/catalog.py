@@ -93,15 +93,18 @@ class Catalog:
     @property
     def entries(self) -> dict[str, CatalogEntry]:
         """The models that can be opened now; reads the folders again."""
-        found = dict(self._entries)
+        found, listed = dict(self._entries), set()
         for folder in self.folders:
             for file in sorted(folder.glob(f"*/{RECIPE_FILE}")):
                 name = f"{folder.name}/{file.parent.name}"
+                listed.add(name)
                 if not file.resolve().is_relative_to(folder):  # a link that leads elsewhere
                     continue
                 entry = self._described_run(file, name)
                 if entry is not None:
                     found.setdefault(name, entry._replace(name=name))
+        for name in [x for x in self.damaged if x not in listed]:  # its folder was removed
+            self.damaged.pop(name, None)
         return found
 
     def _described_run(self, file: Path, name: str) -> CatalogEntry | None:

@@ -22,8 +22,10 @@ class ModelsRequest(QueryRequest):
 
 @query("models", ModelsRequest, is_cached=False, priority=-1)
 def answer_models(explorer: Explorer, request: ModelsRequest, job: Job) -> dict[str, Any]:
-    """The models that can be opened, with what they read and examples of it."""
-    return {"models": [_as_dict(entry) for entry in explorer.catalog.entries.values()]}
+    """The models that can be opened, and the reasons for those that cannot."""
+    entries = explorer.catalog.entries.values()  # reads the folders, and finds what is damaged
+    damaged = [{"name": n, "reason": x} for n, x in sorted(explorer.catalog.damaged.items())]
+    return {"models": [_as_dict(entry) for entry in entries], "damaged": damaged}
 
 
 def _as_dict(entry: CatalogEntry) -> dict[str, Any]:

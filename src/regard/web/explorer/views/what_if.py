@@ -28,7 +28,7 @@ from regard.web.explorer.edits import (
     site_groups,
 )
 from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import Rows, finite, pack, query, unpack
+from regard.web.explorer.queries import ModelRequest, Rows, finite, pack, query, unpack
 from regard.web.explorer.recordings import find_head
 from regard.web.jobs import Job
 
@@ -92,7 +92,18 @@ def _figure(answer: dict[str, Any]) -> "Figure":
     return figure
 
 
-@query("what-if", WhatIfRequest, table=_table, figure=_figure)
+@query("what-if.edits", ModelRequest)
+def answer_what_if_edits(explorer: Explorer, request: ModelRequest, job: Job) -> dict[str, Any]:
+    """What can be edited: each edit with its parameters and ranges, the names of activations."""
+    names = activation_names(explorer.catalog.run(request.model).model)
+    return {"types": list_edit_types(), "activations": names}
+
+
+def _related(request: WhatIfRequest, answer: Any) -> list[tuple[str, dict[str, Any]]]:
+    return [("what-if.edits", {"model": request.model})]
+
+
+@query("what-if", WhatIfRequest, table=_table, figure=_figure, related=_related)
 def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict[str, Any]:
     """Maps, predictions and output of a model before and after edits of its attention."""
     before = _baseline(explorer, request, job)
@@ -121,8 +132,6 @@ def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict
         "formula": _formula(explorer, request, before, calls, site, head, job),
         "edits": [repr(x) for x in edits],
         "calls": [call.to_dict() for call in calls],
-        "types": list_edit_types(),
-        "activations": activation_names(explorer.catalog.run(request.model).model),
         "sentence": _sentence(edits, positions, written, before),
     }
 
