@@ -17,11 +17,15 @@ Log = Literal["", "x", "y", "xy"]
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe-Ito
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = "osD^vPX"
+ZERO = 1e-17  # an exact zero on a logarithmic axis, below rounding in float64
 
 
 @dataclass(frozen=True)
 class Lines:
     """Curves over a common axis; `bands` are (low, high) limits of curves of the same name.
+
+    A curve of samples, one row per x, is their mean, and its band is from the least to the largest.
+    Without a label, the y axis has the name of the only curve.
 
     >>> Lines([1, 2], {"entropy": [0.5, 0.3]}, x_label="β", y_label="nats").curves
     {'entropy': [0.5, 0.3]}
@@ -30,11 +34,17 @@ class Lines:
     x: Numbers
     curves: Mapping[str, Numbers]
     x_label: str
-    y_label: str
+    y_label: str = ""
     log: Log = ""
     bands: Mapping[str, Sequence[Numbers]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        samples = {k: y for k, y in self.curves.items() if isinstance(y, Tensor) and y.ndim == 2}
+        bands = {name: (y.amin(1), y.amax(1)) for name, y in samples.items()}
+        curves = {**self.curves, **{name: y.mean(1) for name, y in samples.items()}}
+        object.__setattr__(self, "bands", {**bands, **self.bands})
+        object.__setattr__(self, "curves", curves)
+        object.__setattr__(self, "y_label", self.y_label or next(iter(curves), ""))
         _to_lists(self, "x", "curves", "bands")
 
     def draw(self, axes: "Axes") -> None:
@@ -211,7 +221,16 @@ def _finish(axes: "Axes", x_label: str, y_label: str, log: str, legend: bool) ->
 
 def _to_lists(chart: Any, *names: str) -> None:
     for name in names:
-        object.__setattr__(chart, name, _to_list(getattr(chart, name)))
+        data = _to_list(getattr(chart, name))
+        is_log = name in ("curves", "values") and "y" in chart.log
+        object.__setattr__(chart, name, _raise_zeros(data) if is_log else data)
+
+
+def _raise_zeros(x: Any) -> Any:
+    """Zeros as `ZERO`, which a logarithmic axis can show."""
+    if isinstance(x, dict):
+        return {name: _raise_zeros(value) for name, value in x.items()}
+    return [_raise_zeros(value) for value in x] if isinstance(x, list) else x or ZERO
 
 
 def _to_list(x: Any) -> Any:

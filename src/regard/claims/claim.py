@@ -4,15 +4,15 @@ import inspect
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from regard.claims.charts import Chart
+from regard.claims.charts import Bars
 from regard.errors import ConfigError
 
 Verdict = Literal["true", "conditional", "false", "open", "literature"]
@@ -83,34 +83,83 @@ def student_t(freedom: int) -> float:
     return z + (z**3 + z) / (4 * n) + second
 
 
+Measures = Sequence[Measure] | Mapping[str, Any]
+
+
+def name_measures(values: Any, name: str = "") -> list[Measure]:
+    """Measures of nested mappings, named by the keys that lead to them.
+
+    A number is a measure, several numbers are samples of one with its interval.
+
+    >>> for measure in name_measures({"loss": {"softmax": [0.1, 0.3], "argmax": 2.0}}):
+    ...     print(measure)
+    loss, softmax: 0.2 [-1.07, 1.47]
+    loss, argmax: 2
+    """
+    if isinstance(values, Mapping):
+        prefix = f"{name}, " if name else ""
+        return [m for key, x in values.items() for m in name_measures(x, f"{prefix}{key}")]
+    if isinstance(values, Measure):
+        return [replace(values, name=name)]
+    several = values.ndim > 0 if isinstance(values, Tensor) else isinstance(values, Sequence)
+    return [Measure.mean(name, values) if several else Measure(name, values)]
+
+
+def derive_chart(measures: Measures) -> Bars:
+    """Bars of the first measure that was taken under several conditions, or of all measures.
+
+    >>> derive_chart({"loss": {"softmax": 0.1, "argmax": 2.0}, "steps": 20})
+    Bars(values={'softmax': 0.1, 'argmax': 2.0}, y_label='loss', log='', intervals={})
+    """
+    if not isinstance(measures, Mapping):
+        measures = {measure.name: measure for measure in measures}
+    tables = ((name, x) for name, x in measures.items() if isinstance(x, Mapping))
+    label, table = next(tables, ("", measures))
+    flat = [m for name, x in table.items() for m in name_measures(x, str(name))]
+    sizes = [abs(m.value) for m in flat if m.value]
+    log = min(m.value for m in flat) >= 0 and max(sizes, default=1) > 1e4 * min(sizes, default=1)
+    if any(isinstance(x, Mapping) for x in table.values()):
+        values = {
+            name: {k: name_measures(y)[0].value for k, y in x.items()} for name, x in table.items()
+        }
+        return Bars(values, label, log="y" if log else "")
+    intervals = {m.name: (m.low, m.high) for m in flat if m.low is not None}
+    values = {m.name: m.value for m in flat}
+    return Bars(values, label, log="y" if log else "", intervals=intervals)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What an experiment found; the verdict follows from it.
+    """The result of an experiment; the verdict follows from it.
 
     Args:
         holds: whether the statement held in every case, as it is worded; None: not decided.
         holds_if: whether it held wherever the condition of the claim was met.
         corrected: whether the corrected statement held; False makes a false claim open.
-        measures: the numbers behind it.
-        chart: the picture.
-        note: what was found, where the numbers need a sentence.
+        measures: the numbers behind it by name: a number, samples of one, or a mapping from
+            conditions to them.
+        chart: the picture; by default bars of the first mapping, or of all measures.
+        note: what the numbers show, where they need a sentence.
 
-    >>> chart = rg.claims.Bars({"a": 1.0})
-    >>> Evidence(holds=False, holds_if=True, measures=[], chart=chart).verdict
+    >>> Evidence(holds=False, holds_if=True, measures={"error": 0.5}).verdict
     'conditional'
     """
 
     holds: Any  # bool or None, or the result of a torch comparison; stored as bool
     holds_if: Any = False
     corrected: Any = True
-    measures: Sequence[Measure]
-    chart: Chart
+    measures: Any  # `Measures`; stored as a list of Measure
+    chart: Any = None  # a Chart; None is replaced
     note: str = ""
 
     def __post_init__(self) -> None:
         for name in ("holds", "holds_if", "corrected"):  # results of torch comparisons too
             value = getattr(self, name)
             object.__setattr__(self, name, value if value is None else bool(value))
+        if self.chart is None:
+            object.__setattr__(self, "chart", derive_chart(self.measures))
+        if isinstance(self.measures, Mapping):
+            object.__setattr__(self, "measures", name_measures(self.measures))
 
     @property
     def verdict(self) -> Verdict:
@@ -157,6 +206,18 @@ class Trial:
     def integers(self, high: int, *shape: int) -> Tensor:
         """Integers below `high`."""
         return torch.randint(high, shape, generator=self.rng)
+
+    def repeat(self, count: int, draw: Callable[[], Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Numbers of repeated draws by name, stacked.
+
+        >>> Trial().repeat(3, lambda: {"x": 1.0})
+        {'x': tensor([1., 1., 1.], dtype=torch.float64)}
+        """
+        draws = [draw() for _ in range(count)]
+        numbers = {
+            name: [torch.as_tensor(x[name]).detach().double() for x in draws] for name in draws[0]
+        }
+        return {name: torch.stack(x) for name, x in numbers.items()}
 
     def build(self, make: Callable[[], Module]) -> Module:
         """A module with its usual random weights, new ones at each call: float64, not trained.

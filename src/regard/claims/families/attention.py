@@ -25,15 +25,15 @@ def weights_sum_to_one(trial: Trial) -> Evidence:
     error = max((w.sum(-1) - 1).abs().max() for w in maps)
     return Evidence(
         holds=error < 1e-12,
-        measures=[Measure("largest |Σ weights − 1|", error)],
+        measures={"largest |Σ weights − 1|": error},
         chart=Lines(
             lengths,
             {
                 "sum of the weights": [w.sum(-1).mean() for w in maps],
                 "largest weight": [w.amax(-1).mean() for w in maps],
             },
-            x_label="keys",
-            y_label="mean over 16 queries",
+            "keys",
+            "mean over 16 queries",
             log="x",
         ),
     )
@@ -54,16 +54,12 @@ def higher_score_higher_weight(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(*within, across.min(), reversed_) == 1,
         holds_if=min(within) == 1,
-        measures=[
-            Measure("pairs in order, one query", min(within)),
-            Measure.mean("pairs in order, keys of different queries", across),
-            Measure("pairs in order, one query, β < 0", reversed_),
-        ],
-        chart=Points(
-            {f"query {i}": (scores[0, i], w[0, i]) for i in range(4)},
-            x_label="score",
-            y_label="weight",
-        ),
+        measures={
+            "pairs in order, one query": min(within),
+            "pairs in order, keys of different queries": across,
+            "pairs in order, one query, β < 0": reversed_,
+        },
+        chart=Points({f"query {i}": (scores[0, i], w[0, i]) for i in range(4)}, "score", "weight"),
     )
 
 
@@ -84,14 +80,14 @@ def output_is_a_mixture(trial: Trial) -> Evidence:
     hull = v[reach.indices]
     return Evidence(
         holds=excess < 1e-12,
-        measures=[Measure("largest distance outside the hull", excess.clamp(min=0))],
+        measures={"largest distance outside the hull": excess.clamp(min=0)},
         chart=Points(
             {
                 "values": v.unbind(-1),
                 "outputs of 3 queries, 50 scales": outputs[:, :3].flatten(0, 1).unbind(-1),
             },
-            x_label="first feature",
-            y_label="second feature",
+            "first feature",
+            "second feature",
             curves={"convex hull": hull.unbind(-1)},
         ),
     )
@@ -115,16 +111,16 @@ def token_attends_to_itself(trial: Trial) -> Evidence:
     return Evidence(
         holds=(own > other).all(),
         corrected=keeps == 1 and own[-1] < other[-1] / 2,
-        measures=[
-            Measure("share of tokens with the largest weight on themselves, equal norms", keeps),
-            Measure("weight on itself, neighbour of norm 1", own[5]),
-            Measure("weight on itself, neighbour of norm 3", own[-1]),
-        ],
+        measures={
+            "share of tokens with the largest weight on themselves, equal norms": keeps,
+            "weight on itself, neighbour of norm 1": own[5],
+            "weight on itself, neighbour of norm 3": own[-1],
+        },
         chart=Lines(
             lengths,
             {"itself": own, "neighbour": other},
-            x_label="norm of the neighbour",
-            y_label="weight of a token of norm 1",
+            "norm of the neighbour",
+            "weight of a token of norm 1",
         ),
     )
 
@@ -148,15 +144,15 @@ def matrix_form_equals_loop(trial: Trial) -> Evidence:
     scores, w = dot(x, x), attention_weights(x, x)
     return Evidence(
         holds=max(differences) < 1e-12,
-        measures=[
-            Measure("largest |loop − matrix form|", max(differences)),
-            Measure("largest |S − Sᵀ| of the scores", (scores - scores.T).abs().max()),
-            Measure("largest |A − Aᵀ| of the weights", (w - w.T).abs().max()),
-        ],
+        measures={
+            "largest |loop − matrix form|": max(differences),
+            "largest |S − Sᵀ| of the scores": (scores - scores.T).abs().max(),
+            "largest |A − Aᵀ| of the weights": (w - w.T).abs().max(),
+        },
         chart=Maps(
             {"outputs by a loop": torch.stack(loop), "in matrix form": attend(x, x, x)[0]},
-            x_label="feature",
-            y_label="token",
+            "feature",
+            "token",
         ),
     )
 
@@ -185,11 +181,11 @@ def conventions_agree(trial: Trial) -> Evidence:
         maps = {f"A, tokens as {c}": solution["A"].evalf() for c, solution in solved.items()}
     return Evidence(
         holds=all(equal),
-        measures=[Measure("share of exactly equal matrices", sum(equal) / len(equal))],
+        measures={"share of exactly equal matrices": sum(equal) / len(equal)},
         chart=Maps(
             {name: [[float(x) for x in a.row(i)] for i in range(3)] for name, a in maps.items()},
-            x_label="column",
-            y_label="row",
+            "column",
+            "row",
         ),
     )
 
@@ -209,15 +205,15 @@ def output_shape(trial: Trial) -> Evidence:
     pairs = [(trial.normal(m, 4), trial.normal(m, 3)) for m in keys]
     return Evidence(
         holds=all(right),
-        measures=[Measure("sizes with an output of n × t", sum(right) / len(right))],
+        measures={"sizes with an output of n × t": sum(right) / len(right)},
         chart=Lines(
             keys,
             {
                 "weights, 5 × m": [attention_weights(q, k).numel() for k, _ in pairs],
                 "output, 5 × 3": [attend(q, k, v)[0].numel() for k, v in pairs],
             },
-            x_label="keys m",
-            y_label="numbers",
+            "keys m",
+            "numbers",
             log="xy",
         ),
     )
@@ -239,10 +235,10 @@ def projections_are_expressive(trial: Trial) -> Evidence:
     same = dot(x @ w_q @ change, x @ w_k @ change.inverse().T) - dot(x @ w_q, x @ w_k)
     return Evidence(
         holds=losses["separate"].max() < 0.1 and losses["shared"].min() > 0.5,
-        measures=[
-            *(Measure.mean(f"cross-entropy, {name}", loss) for name, loss in losses.items()),
-            Measure("change of scores, W_Q M and W_K M⁻ᵀ", same.abs().max()),
-        ],
+        measures={
+            **{f"cross-entropy, {name}": loss for name, loss in losses.items()},
+            "change of scores, W_Q M and W_K M⁻ᵀ": same.abs().max(),
+        },
         chart=Maps(
             {"target": torch.eye(6)[target]}
             | {f"{name} projections": w[0] for name, w in fits.items()}
@@ -268,15 +264,15 @@ def parameters_per_length(trial: Trial) -> Evidence:
     growth = [math.log2(b / a) for a, b in zip(counts, counts[1:], strict=False)]
     return Evidence(
         holds=all(shapes) and after == counts[0] and all(abs(x - 2) < 1e-9 for x in growth),
-        measures=[
-            Measure("parameters at width 8, any length", after),
-            Measure("power of the width", sum(growth) / len(growth)),
-        ],
+        measures={
+            "parameters at width 8, any length": after,
+            "power of the width": sum(growth) / len(growth),
+        },
         chart=Lines(
             lengths,
             {"attention": [after] * len(lengths), "linear layer over all positions": dense},
-            x_label="length",
-            y_label="parameters at width 8",
+            "length",
+            "parameters at width 8",
             log="xy",
         ),
     )
@@ -306,12 +302,12 @@ def same_word_same_projections(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(same.values()),
         holds_if=same.pop("no positions") and not any(same.values()),
-        measures=[Measure(f"largest distance, {name}", x.max()) for name, x in distances.items()],
+        measures={f"largest distance, {name}": x.max() for name, x in distances.items()},
         chart=Lines(
             torch.arange(64),
             distances,
-            x_label="position of the word",
-            y_label="distance of (q, k, v) from position 0",
+            "position of the word",
+            "distance of (q, k, v) from position 0",
         ),
     )
 
@@ -334,11 +330,10 @@ def every_position_is_reached(trial: Trial) -> Evidence:
     return Evidence(
         holds=all((block > 0).all() for block in reach.values()),
         holds_if=all(torch.equal(reach[name] > 0, expected[name]) for name in masks),
-        measures=[
-            Measure(f"share of reached pairs, {name}", (x > 0).double().mean())
-            for name, x in reach.items()
-        ],
-        chart=Maps(reach, x_label="input", y_label="output"),
+        measures={
+            f"share of reached pairs, {name}": (x > 0).double().mean() for name, x in reach.items()
+        },
+        chart=Maps(reach, "input", "output"),
     )
 
 
@@ -366,7 +361,7 @@ def context_changes_vectors(trial: Trial) -> Evidence:
         measures=measures,
         chart=Bars(
             {m.name: m.value for m in measures},
-            y_label="distance in two contexts",
+            "distance in two contexts",
             intervals={m.name: (m.low, m.high) for m in measures},
         ),
     )
@@ -390,19 +385,13 @@ def softmax_gives_probabilities(trial: Trial) -> Evidence:
     first_zero = gaps[low["float32"] == 0].min()
     return Evidence(
         holds=w.min() >= 0 and w.max() <= 1 and (w.sum(-1) - 1).abs().max() < 1e-5,
-        measures=[
-            Measure("smallest weight", w.min()),
-            Measure("largest weight", w.max()),
-            Measure("largest |Σ − 1|, float32", (w.sum(-1) - 1).abs().max()),
-            Measure("score gap with weight exactly 0 in float32", first_zero),
-        ],
-        chart=Lines(
-            gaps,
-            low,
-            x_label="gap to the largest score",
-            y_label="weight of the lower of two",
-            log="y",
-        ),
+        measures={
+            "smallest weight": w.min(),
+            "largest weight": w.max(),
+            "largest |Σ − 1|, float32": (w.sum(-1) - 1).abs().max(),
+            "score gap with weight exactly 0 in float32": first_zero,
+        },
+        chart=Lines(gaps, low, "gap to the largest score", "weight of the lower of two", log="y"),
     )
 
 
@@ -430,12 +419,12 @@ def attention_is_linear(trial: Trial) -> Evidence:
         holds=all(s.max() < 1e-10 and a.max() < 1e-10 for s, a in errors.values()),
         holds_if=errors["weights frozen"][0].max() < 1e-10
         and errors["weights frozen"][1].max() < 1e-10,
-        measures=[Measure.mean(f"|f(X+Y) − f(X) − f(Y)|, {n}", a) for n, (_, a) in errors.items()],
+        measures={f"|f(X+Y) − f(X) − f(Y)|, {n}": a for n, (_, a) in errors.items()},
         chart=Lines(
             factors,
             {name: scaled for name, (scaled, _) in errors.items()},
-            x_label="factor c of the input",
-            y_label="|f(cX) − c f(X)| / c",
+            "factor c of the input",
+            "|f(cX) − c f(X)| / c",
             log="x",
         ),
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import regard as rg
 from regard.claims.charts import Bars, Lines
-from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.claim import Evidence, Trial, claim
 from regard.costs import break_even_length, generation_cost, layer_cost
 from regard.ops import RNNWeights, recur
 from regard.ops.intercept import intercepting
@@ -41,8 +41,8 @@ def sequential_operations(trial: Trial) -> Evidence:
     return Evidence(
         holds=len(set(depths["attention, with sums"])) == 1,
         holds_if=len(set(depths["attention"])) == 1 and recurrent[-1] > 8 * recurrent[0],
-        measures=[Measure(f"{name}, T = 64", d[-1]) for name, d in depths.items()],
-        chart=Lines(lengths, depths, x_label="T", y_label="dependent operations", log="xy"),
+        measures={f"{name}, T = 64": d[-1] for name, d in depths.items()},
+        chart=Lines(lengths, depths, "T", "dependent operations", log="xy"),
     )
 
 
@@ -62,15 +62,15 @@ def parallel_inference(trial: Trial) -> Evidence:
         holds=passes[-1] <= 2 * passes[0],
         corrected=all(n - 1 <= p <= n + 1 for n, p in zip(lengths, passes, strict=True))
         and scoring == 1,
-        measures=[
-            *(Measure(f"passes to generate {n}", p) for n, p in zip(lengths, passes, strict=True)),
-            Measure("passes to score 32 given tokens", scoring),
-        ],
+        measures={
+            **{f"passes to generate {n}": p for n, p in zip(lengths, passes, strict=True)},
+            "passes to score 32 given tokens": scoring,
+        },
         chart=Lines(
             lengths,
             {"generate": passes, "score given tokens": [scoring] * 4},
-            x_label="tokens N",
-            y_label="dependent passes",
+            "tokens N",
+            "dependent passes",
         ),
     )
 
@@ -94,12 +94,12 @@ def recurrence_not_parallel(trial: Trial) -> Evidence:
     return Evidence(
         holds=error > 1e-10,
         holds_if=error < 1e-12 and steps == 6 and nonlinear > 64,
-        measures=[
-            Measure("parallel steps of a linear recurrence over 64", steps),
-            Measure("largest difference from the loop", error),
-            Measure("dependent operations of a tanh RNN", nonlinear),
-        ],
-        chart=Bars({"linear, scan": steps, "tanh RNN": nonlinear}, y_label="dependent operations"),
+        measures={
+            "parallel steps of a linear recurrence over 64": steps,
+            "largest difference from the loop": error,
+            "dependent operations of a tanh RNN": nonlinear,
+        },
+        chart=Bars({"linear, scan": steps, "tanh RNN": nonlinear}, "dependent operations"),
     )
 
 
@@ -118,8 +118,8 @@ def path_length(trial: Trial) -> Evidence:
     }
     return Evidence(
         holds=hops["attention"] == [1, 1, 1] and hops["recurrent"] == [n - 1 for n in lengths],
-        measures=[Measure(f"{name}, n = 64", h[-1]) for name, h in hops.items()],
-        chart=Lines(lengths, hops, x_label="n", y_label="hops from first to last", log="xy"),
+        measures={f"{name}, n = 64": h[-1] for name, h in hops.items()},
+        chart=Lines(lengths, hops, "n", "hops from first to last", log="xy"),
     )
 
 
@@ -142,14 +142,12 @@ def cost_per_layer(trial: Trial) -> Evidence:
         holds=max(constant) < 1.1 * min(constant),
         holds_if=maps == [2 * n * n * WIDTH for n in lengths]
         and rnn == [2 * n * WIDTH**2 for n in lengths],
-        measures=[
-            Measure(f"cost / (n² d) at n = {n}", c) for n, c in zip(lengths, constant, strict=True)
-        ],
+        measures={f"cost / (n² d) at n = {n}": c for n, c in zip(lengths, constant, strict=True)},
         chart=Lines(
             lengths,
             {"attention": attention, "without projections": maps, "RNN": rnn},
-            x_label="n, at d = 512",
-            y_label="multiply-adds",
+            "n, at d = 512",
+            "multiply-adds",
             log="xy",
         ),
     )
@@ -176,16 +174,16 @@ def attention_is_cheaper(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(max(r) for r in ratios.values()) < 1,
         holds_if=agree and crossings == {"rnn": None, "gru": WIDTH, "lstm": 2 * WIDTH},
-        measures=[
-            Measure("attention / GRU at n = 512", ratios["gru"][4]),
-            Measure("attention / LSTM at n = 1024", ratios["lstm"][5]),
-            Measure("smallest attention / RNN", min(ratios["rnn"])),
-        ],
+        measures={
+            "attention / GRU at n = 512": ratios["gru"][4],
+            "attention / LSTM at n = 1024": ratios["lstm"][5],
+            "smallest attention / RNN": min(ratios["rnn"]),
+        },
         chart=Lines(
             lengths,
             {f"/ {kind.upper()}": r for kind, r in ratios.items()},
-            x_label="n, at d = 512",
-            y_label="cost of attention /",
+            "n, at d = 512",
+            "cost of attention /",
             log="xy",
         ),
     )
@@ -207,16 +205,12 @@ def quadratic_term_is_small(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(counted) < 0.1,
         holds_if=counted[0] < 0.1 and counted[-1] > 1 and _close(counted, shares),
-        measures=[
-            Measure(f"quadratic term / projections, n = {n}", c)
+        measures={
+            f"quadratic term / projections, n = {n}": c
             for n, c in zip(lengths, counted, strict=True)
-        ],
+        },
         chart=Lines(
-            lengths,
-            {"quadratic / projections": counted},
-            x_label="n, at d = 512",
-            y_label="ratio",
-            log="xy",
+            lengths, {"quadratic / projections": counted}, "n, at d = 512", "ratio", log="xy"
         ),
     )
 
@@ -235,10 +229,7 @@ def encoder_cost(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(ratios) <= 6,
         holds_if=max(large) <= 6 and ratios[0] > 100,
-        measures=[
-            Measure("cost / (M² k) at M = 8", ratios[0]),
-            Measure("largest for M ≥ k", max(large)),
-        ],
+        measures={"cost / (M² k) at M = 8": ratios[0], "largest for M ≥ k": max(large)},
         chart=Lines(lengths, {"cost / (M² k)": ratios}, "M, at k = 512", "cost / (M² k)", log="xy"),
     )
 
@@ -261,10 +252,10 @@ def cross_attention_cost(trial: Trial) -> Evidence:
     small = _cross_cost(layer, 8, 8) / (8 * 8 * k)
     return Evidence(
         holds=max(max(r) for r in ratios.values()) <= 6.01,
-        measures=[
-            Measure("largest cost / (M N k) for M, N ≥ k", max(max(r) for r in ratios.values())),
-            Measure("at M = N = 8, k = 64", small),
-        ],
+        measures={
+            "largest cost / (M N k) for M, N ≥ k": max(max(r) for r in ratios.values()),
+            "at M = N = 8, k = 64": small,
+        },
         chart=Lines(sizes, ratios, "M, at k = 64", "cost / (M N k)", log="x"),
     )
 
@@ -281,10 +272,10 @@ def decoder_cost(trial: Trial) -> Evidence:
     waste = [generation_cost(n, k, cached=False) / generation_cost(n, k) for n in lengths]
     return Evidence(
         holds=max(cached) <= 4 and waste[-1] > 100,
-        measures=[
-            Measure("largest cost / (N² k + N k²) with a cache", max(cached)),
-            *(Measure(f"without / with, N = {n}", w) for n, w in zip(lengths, waste, strict=True)),
-        ],
+        measures={
+            "largest cost / (N² k + N k²) with a cache": max(cached),
+            **{f"without / with, N = {n}": w for n, w in zip(lengths, waste, strict=True)},
+        },
         chart=Lines(lengths, {"without cache / with": waste}, "N, at k = 64", "ratio", log="xy"),
     )
 
@@ -308,11 +299,11 @@ def long_inputs(trial: Trial) -> Evidence:
     return Evidence(
         holds=powers[0] < 1.1,
         holds_if=abs(powers[0] - 2) < 0.01 and abs(powers[1] - 1) < 0.01,
-        measures=[
-            Measure("power of n of stored maps", powers[0]),
-            Measure("of output and log-sum-exp", powers[1]),
-            Measure("maps of 4 heads at 100,000 tokens, GB", gigabytes),
-        ],
+        measures={
+            "power of n of stored maps": powers[0],
+            "of output and log-sum-exp": powers[1],
+            "maps of 4 heads at 100,000 tokens, GB": gigabytes,
+        },
         chart=Lines(lengths, {"maps": stored, "output and lse": fused}, "n", "bytes", log="xy"),
     )
 

@@ -52,13 +52,13 @@ def residual_derivative(trial: Trial) -> Evidence:
     largest, smallest = max(errors["residual"]), min(errors["residual, then norm (post-LN)"])
     return Evidence(
         holds=largest < 1e-12,
-        measures=[
-            Measure("largest difference from I + J", largest),
-            Measure("smallest difference after a norm", smallest),
-        ],
+        measures={
+            "largest difference from I + J": largest,
+            "smallest difference after a norm": smallest,
+        },
         chart=Bars(
             {name: max(x) + 1e-17 for name, x in errors.items()},
-            y_label="largest |derivative − (I + J)|",
+            "largest |derivative − (I + J)|",
             log="y",
         ),
     )
@@ -87,17 +87,17 @@ def residual_gain(trial: Trial) -> Evidence:
     return Evidence(
         holds=values.min() >= 1,
         corrected=min(slack) > -1e-9 and opposite < 1e-12,
-        measures=[
-            Measure.mean("smallest singular value, gain 0.5", smallest[2]),
-            Measure("share of draws below 1", (values < 1).double().mean()),
-            Measure("largest singular value, F(x) = −x", opposite),
-            Measure("least distance from the bound 1 − ‖J‖", min(slack)),
-        ],
+        measures={
+            "smallest singular value, gain 0.5": smallest[2],
+            "share of draws below 1": (values < 1).double().mean(),
+            "largest singular value, F(x) = −x": opposite,
+            "least distance from the bound 1 − ‖J‖": min(slack),
+        },
         chart=Lines(
             gains,
             {"σ_min, mean": values.mean(1), "claimed": [1.0] * 5},
-            x_label="gain of J",
-            y_label="smallest gain of a gradient",
+            "gain of J",
+            "smallest gain of a gradient",
             bands={"σ_min, mean": (values.amin(1), values.amax(1))},
         ),
     )
@@ -115,15 +115,15 @@ def residual_depth(trial: Trial) -> Evidence:
     return Evidence(
         holds=growth["plain"].max() < 1e-6
         and all(growth[name].min() > 1e-3 for name in growth if name != "plain"),
-        measures=[
-            Measure.mean(f"log₁₀ of the gradient ratio, 48 to 2 blocks, {name}", x.log10())
+        measures={
+            f"log₁₀ of the gradient ratio, 48 to 2 blocks, {name}": x.log10()
             for name, x in growth.items()
-        ],
+        },
         chart=Lines(
             depths,
             {name: x.log().mean(0).exp() for name, x in norms.items()},
-            x_label="blocks",
-            y_label="gradient at the input",
+            "blocks",
+            "gradient at the input",
             log="y",
         ),
     )
@@ -161,7 +161,7 @@ def deep_stacks_train(trial: Trial) -> Evidence:
                 layers: {name: sum(x) / len(x) for name, x in by_name.items()}
                 for layers, by_name in losses.items()
             },
-            y_label="loss after training",
+            "loss after training",
         ),
     )
 
@@ -183,10 +183,8 @@ def block_as_identity(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(x.max() for x in changes.values()) < 1e-12,
         holds_if=changes["pre-LN"].max() < 1e-12,
-        measures=[Measure(f"largest change with F = 0, {n}", x.max()) for n, x in changes.items()],
-        chart=Bars(
-            {name: x.max() for name, x in changes.items()}, y_label="largest ‖block(x) − x‖, F = 0"
-        ),
+        measures={f"largest change with F = 0, {n}": x.max() for n, x in changes.items()},
+        chart=Bars({name: x.max() for name, x in changes.items()}, "largest ‖block(x) − x‖, F = 0"),
     )
 
 
@@ -208,15 +206,15 @@ def norm_moments(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(off.values()) < 1e-4,
         holds_if=off["usual"] < 1e-4,
-        measures=[
-            Measure("variance", variances["usual"].mean()),
-            Measure("variance, gain 1.7, bias 0.3", variances["gain 1.7, bias 0.3"].mean()),
-            Measure("mean, gain 1.7, bias 0.3", means["gain 1.7, bias 0.3"].mean()),
-            Measure("variance, token × 0.003", variances["token × 0.003"].mean()),
-        ],
+        measures={
+            "variance": variances["usual"].mean(),
+            "variance, gain 1.7, bias 0.3": variances["gain 1.7, bias 0.3"].mean(),
+            "mean, gain 1.7, bias 0.3": means["gain 1.7, bias 0.3"].mean(),
+            "variance, token × 0.003": variances["token × 0.003"].mean(),
+        },
         chart=Bars(
             {n: {"mean": means[n].mean(), "variance": variances[n].mean()} for n in outputs},
-            y_label="of the output",
+            "of the output",
         ),
     )
 
@@ -243,16 +241,16 @@ def norm_needs_epsilon(trial: Trial) -> Evidence:
     return Evidence(
         holds=finite.all() and gap < 1e-6,
         corrected=error < 1e-9 and library[0].abs().max() == 0 and not finite[0],
-        measures=[
-            Measure("finite outputs of constant tokens without ε", finite[0].double()),
-            Measure("output of a constant token with ε", library[0].norm()),
-            Measure("largest difference from the formula with ε", error),
-        ],
+        measures={
+            "finite outputs of constant tokens without ε": finite[0].double(),
+            "output of a constant token with ε": library[0].norm(),
+            "largest difference from the formula with ε": error,
+        },
         chart=Lines(
             scales[1:],
             {"without ε (0/0 at spread 0)": plain[1:], "with ε": [y.norm() for y in library[1:]]},
-            x_label="spread of the token's features",
-            y_label="norm of the output",
+            "spread of the token's features",
+            "norm of the output",
             log="x",
         ),
     )
@@ -282,12 +280,12 @@ def norm_per_token(trial: Trial) -> Evidence:
     return Evidence(
         holds=whole.abs().max() < 1e-6,
         holds_if=single.abs().max() < 1e-6 and changes["layer norm"] == 0,
-        measures=[
-            Measure("difference from a norm of the whole example, 5 tokens", whole.abs().max()),
-            Measure("difference from a norm of the whole example, 1 token", single.abs().max()),
-            *(Measure(f"change of the other tokens, {n}", x) for n, x in changes.items()),
-        ],
-        chart=Bars(changes, y_label="change of other tokens, one × 10"),
+        measures={
+            "difference from a norm of the whole example, 5 tokens": whole.abs().max(),
+            "difference from a norm of the whole example, 1 token": single.abs().max(),
+            **{f"change of the other tokens, {n}": x for n, x in changes.items()},
+        },
+        chart=Bars(changes, "change of other tokens, one × 10"),
     )
 
 
@@ -312,17 +310,17 @@ def norm_gradient_scale(trial: Trial) -> Evidence:
     return Evidence(
         holds=gains.mean(1).max() < 3 * gains.mean(1).min(),
         holds_if=same < 1e-6 and spread < 3 and abs(slope + 1) < 0.01,
-        measures=[
-            Measure("slope of log gradient over log scale", slope),
-            Measure("largest over smallest gradient at one scale", spread),
-            Measure("largest change of the output under scaling", same),
-            Measure("rank of the derivative, of 16", max(ranks).double()),
-        ],
+        measures={
+            "slope of log gradient over log scale": slope,
+            "largest over smallest gradient at one scale": spread,
+            "largest change of the output under scaling": same,
+            "rank of the derivative, of 16": max(ranks).double(),
+        },
         chart=Lines(
             scales,
             {"gradient": gains.mean(1), "1/c": gains[2].mean() / scales},
-            x_label="scale c of the input",
-            y_label="norm of the derivative",
+            "scale c of the input",
+            "norm of the derivative",
             log="xy",
         ),
     )
@@ -367,8 +365,8 @@ def norm_allows_rates(trial: Trial) -> Evidence:
         chart=Lines(
             rates,
             {name: x.median(1).values.clamp(max=DIVERGED) for name, x in losses.items()},
-            x_label="learning rate",
-            y_label=f"median loss ({DIVERGED:.0f}: diverged)",
+            "learning rate",
+            f"median loss ({DIVERGED:.0f}: diverged)",
             log="xy",
         ),
     )
@@ -397,12 +395,12 @@ def feed_forward_alone(trial: Trial) -> Evidence:
         holds=off["feed-forward"].max() == 0
         and off["attention"].min() > 0
         and (y[4] - y[1]).abs().max() < 1e-12,
-        measures=[
-            Measure("derivative by another position, feed-forward", off["feed-forward"].max()),
-            Measure("derivative by another position, attention, least", off["attention"].min()),
-            Measure("difference of equal tokens at two positions", (y[4] - y[1]).abs().max()),
-        ],
-        chart=Maps(maps, x_label="input position", y_label="output position"),
+        measures={
+            "derivative by another position, feed-forward": off["feed-forward"].max(),
+            "derivative by another position, attention, least": off["attention"].min(),
+            "difference of equal tokens at two positions": (y[4] - y[1]).abs().max(),
+        },
+        chart=Maps(maps, "input position", "output position"),
     )
 
 
@@ -432,13 +430,13 @@ def feed_forward_bottleneck(trial: Trial) -> Evidence:
         corrected=set(ratios.values()) == {4.0}
         and ranks["hidden 128"] == 32
         and ranks["hidden 8"] == 8,
-        measures=[
-            Measure("hidden width over model width in 4 published sizes", max(ratios.values())),
-            Measure("rank of outputs of width 32, hidden layer of 128", ranks["hidden 128"]),
-            Measure("rank of outputs of width 32, hidden layer of 8", ranks["hidden 8"]),
-            Measure("parameters at width 512", built),
-        ],
-        chart=Bars(ranks, y_label="rank of the outputs, model width 32"),
+        measures={
+            "hidden width over model width in 4 published sizes": max(ratios.values()),
+            "rank of outputs of width 32, hidden layer of 128": ranks["hidden 128"],
+            "rank of outputs of width 32, hidden layer of 8": ranks["hidden 8"],
+            "parameters at width 512": built,
+        },
+        chart=Bars(ranks, "rank of the outputs, model width 32"),
     )
 
 
@@ -463,18 +461,15 @@ def feed_forward_parameters(trial: Trial) -> Evidence:
         holds_if=per_position < 1e-12
         and per_layer > 1e-3
         and counts == [depth * counts[0] for depth in depths],
-        measures=[
-            Measure("difference of one vector at positions 1 to 64", per_position),
-            Measure("smallest difference of one vector in two layers", per_layer),
-            Measure("feed-forward parameters, 1 layer", counts[0]),
-            Measure("feed-forward parameters, 6 layers", counts[-1]),
-        ],
+        measures={
+            "difference of one vector at positions 1 to 64": per_position,
+            "smallest difference of one vector in two layers": per_layer,
+            "feed-forward parameters, 1 layer": counts[0],
+            "feed-forward parameters, 6 layers": counts[-1],
+        },
         chart=Bars(
-            {
-                "two positions, one layer": per_position,
-                "two layers, one position": per_layer,
-            },
-            y_label="least difference of outputs of one vector",
+            {"two positions, one layer": per_position, "two layers, one position": per_layer},
+            "least difference of outputs of one vector",
         ),
     )
 

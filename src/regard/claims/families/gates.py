@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import regard as rg
 from regard.claims.charts import Bars, Lines, Maps
-from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.claim import Evidence, Trial, claim
 from regard.errors import LookError
 from regard.ops import GRUWeights, LSTMStep, LSTMWeights, gru_step, lstm_step, recur
 
@@ -30,13 +30,13 @@ def sigmoid_symmetry(trial: Trial) -> Evidence:
     error = (torch.sigmoid(-grid) - (1 - torch.sigmoid(grid))).abs().max()
     return Evidence(
         holds=remainder == 0 and error < 1e-15,
-        measures=[Measure("largest difference in float64", error)],
+        measures={"largest difference in float64": error},
         note=f"Symbolic remainder: {remainder}.",
         chart=Lines(
             grid[200:401],
             {"σ(−x)": torch.sigmoid(-grid)[200:401], "1 − σ(x)": 1 - torch.sigmoid(grid)[200:401]},
-            x_label="x",
-            y_label="value",
+            "x",
+            "value",
         ),
     )
 
@@ -56,11 +56,11 @@ def small_update_gate(trial: Trial) -> Evidence:
     law = torch.stack([(s.z * (s.candidate - h)).norm() for s in steps])
     return Evidence(
         holds=(change - law).abs().max() < 1e-12 and change[0] < 1e-4,
-        measures=[
-            Measure(f"‖h' − h‖ at z = {z[0]:.1e}", change[0]),
-            Measure("largest |‖h' − h‖ − ‖z (ĥ − h)‖|", (change - law).abs().max()),
-        ],
-        chart=Lines(z, {"‖h' − h‖": change}, x_label="largest z", y_label="change", log="xy"),
+        measures={
+            f"‖h' − h‖ at z = {z[0]:.1e}": change[0],
+            "largest |‖h' − h‖ − ‖z (ĥ − h)‖|": (change - law).abs().max(),
+        },
+        chart=Lines(z, {"‖h' − h‖": change}, "largest z", "change", log="xy"),
     )
 
 
@@ -73,11 +73,8 @@ def reset_and_update_forget(trial: Trial) -> Evidence:
     grid = _dependence_on_state(trial)
     return Evidence(
         holds=grid[-1, 0] < 1e-6 and grid.max() > 0.1,
-        measures=[
-            Measure("‖∂h'/∂h‖ at z = 1, r = 0", grid[-1, 0]),
-            Measure("largest elsewhere", grid.max()),
-        ],
-        chart=Maps({"‖∂h'/∂h‖": grid}, x_label="r: 0 to 1", y_label="z: 0 to 1"),
+        measures={"‖∂h'/∂h‖ at z = 1, r = 0": grid[-1, 0], "largest elsewhere": grid.max()},
+        chart=Maps({"‖∂h'/∂h‖": grid}, "r: 0 to 1", "z: 0 to 1"),
     )
 
 
@@ -92,13 +89,8 @@ def update_gate_alone_discards(trial: Trial) -> Evidence:
     return Evidence(
         holds=last.max() < 1e-3,
         corrected=last[0] < 1e-6 < 0.1 < last[-1],
-        measures=[Measure("‖∂h'/∂h‖ at z = 1, r = 1", last[-1]), Measure("at r = 0", last[0])],
-        chart=Lines(
-            torch.linspace(0, 1, len(last)),
-            {"z = 1": last},
-            x_label="r",
-            y_label="‖∂h'/∂h‖",
-        ),
+        measures={"‖∂h'/∂h‖ at z = 1, r = 1": last[-1], "at r = 0": last[0]},
+        chart=Lines(torch.linspace(0, 1, len(last)), {"z = 1": last}, "r", "‖∂h'/∂h‖"),
     )
 
 
@@ -118,15 +110,12 @@ def zero_input_changes_state(trial: Trial) -> Evidence:
     changes = torch.stack(changes)
     return Evidence(
         holds=changes.min() > 1e-3,
-        measures=[
-            Measure.mean("‖h' − h‖ with x = 0", changes),
-            Measure("from h = c = 0, without biases", fixed),
-        ],
+        measures={"‖h' − h‖ with x = 0": changes, "from h = c = 0, without biases": fixed},
         chart=Lines(
             range(100),
             {"random states": changes.sort().values, "h = c = 0": [float(fixed)] * 100},
-            x_label="draw, sorted",
-            y_label="‖h' − h‖",
+            "draw, sorted",
+            "‖h' − h‖",
         ),
     )
 
@@ -142,13 +131,10 @@ def gradients_at_forget_zero(trial: Trial) -> Evidence:
     return Evidence(
         holds=bool((with_u > 1e-6).all() and (without_u > 1e-6).all()),
         holds_if=bool((with_u > 1e-6).all() and without_u[:-1].max() < 1e-12),
-        measures=[
-            Measure("‖∂h₅/∂x₁‖ with f = 0", with_u[0]),
-            Measure("the same with U = 0", without_u[0]),
-        ],
+        measures={"‖∂h₅/∂x₁‖ with f = 0": with_u[0], "the same with U = 0": without_u[0]},
         chart=Bars(
             {f"x{t + 1}": {"U random": with_u[t], "U = 0": without_u[t]} for t in range(5)},
-            y_label="‖∂h₅/∂x‖",
+            "‖∂h₅/∂x‖",
         ),
     )
 
@@ -166,15 +152,12 @@ def forget_zero_vanishes(trial: Trial) -> Evidence:
     return Evidence(
         holds=total[0] < 1e-6,
         corrected=direct[0] < 1e-12 and total[0] > 1e-6,
-        measures=[
-            Measure("‖∂h₅/∂x₁‖ at f = 0.0003", total[0]),
-            Measure("product of the forget gates", direct[0]),
-        ],
+        measures={"‖∂h₅/∂x₁‖ at f = 0.0003": total[0], "product of the forget gates": direct[0]},
         chart=Lines(
             torch.sigmoid(torch.tensor(biases)),
             {"all paths": total, "product of forget gates": direct},
-            x_label="f",
-            y_label="‖∂h₅/∂x₁‖",
+            "f",
+            "‖∂h₅/∂x₁‖",
             log="xy",
         ),
     )
@@ -192,7 +175,7 @@ def gates_between_zero_and_one(trial: Trial) -> Evidence:
     counts = torch.histc(values, 20, 0, 1)
     return Evidence(
         holds=bool((values > 0).all() and (values < 1).all()),
-        measures=[Measure("smallest", values.min()), Measure("largest", values.max())],
+        measures={"smallest": values.min(), "largest": values.max()},
         chart=Lines(torch.linspace(0.025, 0.975, 20), {"gates": counts}, "value", "count"),
     )
 
@@ -210,7 +193,7 @@ def cells_stay_positive(trial: Trial) -> Evidence:
     return Evidence(
         holds=share == 0,
         corrected=0.4 < share < 0.6,
-        measures=[Measure("share of negative cells", share), Measure("smallest", cells.min())],
+        measures={"share of negative cells": share, "smallest": cells.min()},
         chart=Lines(torch.linspace(-2.9, 2.9, 30), {"cells": counts}, "cell state", "count"),
     )
 
@@ -226,15 +209,15 @@ def gates_are_no_distribution(trial: Trial) -> Evidence:
     far = torch.cat(list(sums.values())).sub(1).abs().gt(0.01).double().mean()
     return Evidence(
         holds=far > 0.9,
-        measures=[
-            Measure("share of gates whose sum differs from 1 by 0.01 or more", far),
-            *(Measure.mean(f"sum of {name} over {HIDDEN} units", s) for name, s in sums.items()),
-        ],
+        measures={
+            "share of gates whose sum differs from 1 by 0.01 or more": far,
+            **{f"sum of {name} over {HIDDEN} units": s for name, s in sums.items()},
+        },
         chart=Lines(
             torch.linspace(0.1, 5.9, 30),
             {name: torch.histc(s, 30, 0, 6) for name, s in sums.items()},
-            x_label="sum of a gate over the units",
-            y_label="count",
+            "sum of a gate over the units",
+            "count",
         ),
     )
 
@@ -253,8 +236,8 @@ def weight_gradient_readings(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(error < 1e-10 for error in errors.values()),
         holds_if=errors["direct · total"] < 1e-10 and min(list(errors.values())[1:]) > 1e-3,
-        measures=[Measure(f"relative error, {name}", error) for name, error in errors.items()],
-        chart=Bars({k: v + 1e-17 for k, v in errors.items()}, y_label="relative error", log="y"),
+        measures={f"relative error, {name}": error for name, error in errors.items()},
+        chart=Bars({k: v + 1e-17 for k, v in errors.items()}, "relative error", log="y"),
     )
 
 
@@ -274,11 +257,11 @@ def cell_jacobian_is_forget_gate(trial: Trial) -> Evidence:
     return Evidence(
         holds=(total - f).abs().max() < 1e-10,
         holds_if=(fixed - f).abs().max() < 1e-12,
-        measures=[
-            Measure("largest difference from diag(f), h fixed", (fixed - f).abs().max()),
-            Measure("total derivative", (total - f).abs().max()),
-        ],
-        chart=Maps({"h fixed": fixed, "total": total}, x_label="c before", y_label="c after"),
+        measures={
+            "largest difference from diag(f), h fixed": (fixed - f).abs().max(),
+            "total derivative": (total - f).abs().max(),
+        },
+        chart=Maps({"h fixed": fixed, "total": total}, "c before", "c after"),
     )
 
 
@@ -300,11 +283,11 @@ def forget_near_one_flows(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(min(c) for c in curves.values()) > 0.3,
         holds_if=min(within) > 0.3,
-        measures=[
-            Measure("∂c₁₀₀/∂c₀ at f = 0.9", curves["f = 0.9"][4]),
-            Measure("at f = 0.999", curves["f = 0.999"][4]),
-        ],
-        chart=Lines(lengths, curves, x_label="steps T", y_label="∂c_T/∂c₀", log="x"),
+        measures={
+            "∂c₁₀₀/∂c₀ at f = 0.9": curves["f = 0.9"][4],
+            "at f = 0.999": curves["f = 0.999"][4],
+        },
+        chart=Lines(lengths, curves, "steps T", "∂c_T/∂c₀", log="x"),
     )
 
 
@@ -323,8 +306,8 @@ def input_weight_matrices(trial: Trial) -> Evidence:
     return Evidence(
         holds=set(counts.values()) == {1},
         holds_if=counts["rnn"] == 1 and counts == theirs == {"rnn": 1, "gru": 3, "lstm": 4},
-        measures=[Measure(f"input matrices of {kind}", n) for kind, n in counts.items()],
-        chart=Bars(counts, y_label="matrices that the input meets"),
+        measures={f"input matrices of {kind}": n for kind, n in counts.items()},
+        chart=Bars(counts, "matrices that the input meets"),
     )
 
 
@@ -351,8 +334,8 @@ def recurrent_without_attention(trial: Trial) -> Evidence:
     return Evidence(
         holds=plain == 0 and attentive == 0,
         holds_if=plain == 0 and attentive > 0,
-        measures=[Measure(f"attention calls of {name}", n) for name, n in sites.items()],
-        chart=Bars(sites, y_label="attention calls recorded"),
+        measures={f"attention calls of {name}": n for name, n in sites.items()},
+        chart=Bars(sites, "attention calls recorded"),
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.claims.charts import Bars, Lines, Maps
-from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.claim import Evidence, Trial, claim
 from regard.claims.families.masks import fit_position_heads
 from regard.claims.training import Batch, train_model
 from regard.costs import cost
@@ -35,17 +35,17 @@ def parameters_by_heads(trial: Trial) -> Evidence:
     total = sum(p.numel() for p in MultiHeadAttention(64, 8).parameters())
     return Evidence(
         holds=all(set(counts[d]) == {3 * d * d} for d in dims),
-        measures=[
-            Measure("weights, d = 512, 1 head", counts[512][0]),
-            Measure("weights, d = 512, 16 heads", counts[512][-1]),
-            Measure("3d² at d = 512", 3 * 512**2),
-            Measure("all parameters, d = 64: 4d² + 4d", total),
-        ],
+        measures={
+            "weights, d = 512, 1 head": counts[512][0],
+            "weights, d = 512, 16 heads": counts[512][-1],
+            "3d² at d = 512": 3 * 512**2,
+            "all parameters, d = 64: 4d² + 4d": total,
+        },
         chart=Lines(
             heads,
             {f"d = {d}": counts[d] for d in dims},
-            x_label="heads",
-            y_label="query, key and value weights",
+            "heads",
+            "query, key and value weights",
             log="y",
         ),
     )
@@ -71,20 +71,20 @@ def compute_by_heads(trial: Trial) -> Evidence:
     expected = cost(MultiHeadAttention(d, 1), source=n).multiply_adds
     return Evidence(
         holds=set(products) == {expected},
-        measures=[
-            Measure("multiply-adds counted, 1 head", products[0]),
-            Measure("multiply-adds counted, 8 heads", products[-1]),
-            Measure("4nd² + 2n²d", expected),
-            Measure("weights of the maps, 8 heads to 1", stored[-1] / stored[0]),
-        ],
+        measures={
+            "multiply-adds counted, 1 head": products[0],
+            "multiply-adds counted, 8 heads": products[-1],
+            "4nd² + 2n²d": expected,
+            "weights of the maps, 8 heads to 1": stored[-1] / stored[0],
+        },
         chart=Lines(
             heads,
             {
                 "multiply-adds": [p / products[0] for p in products],
                 "attention weights": [s / stored[0] for s in stored],
             },
-            x_label="heads",
-            y_label="relative to one head",
+            "heads",
+            "relative to one head",
         ),
     )
 
@@ -113,14 +113,13 @@ def different_patterns(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(apart.min(), equal) > 1e-3,
         holds_if=apart.min() > 1e-3 and equal < 1e-12 and max(merged) < 1e-10,
-        measures=[
-            Measure.mean("smallest distance of two patterns, different weights", apart),
-            Measure("largest distance of two patterns, equal weights", equal),
-            Measure("difference of equal heads from one head", max(merged)),
-        ],
+        measures={
+            "smallest distance of two patterns, different weights": apart,
+            "largest distance of two patterns, equal weights": equal,
+            "difference of equal heads from one head": max(merged),
+        },
         chart=Bars(
-            {"different weights": apart.mean(), "equal weights": equal},
-            y_label="distance of patterns",
+            {"different weights": apart.mean(), "equal weights": equal}, "distance of patterns"
         ),
     )
 
@@ -152,13 +151,12 @@ def concatenate_and_mix(trial: Trial) -> Evidence:
     worst = [max(x) for x in errors.values()]
     return Evidence(
         holds=max(worst[:2]) < 1e-10 and min(errors["best Σ number · head"]) > 0.1,
-        measures=[
-            Measure(f"largest relative difference, {name}", x)
-            for name, x in zip(errors, worst, strict=True)
-        ],
+        measures={
+            f"largest relative difference, {name}": x for name, x in zip(errors, worst, strict=True)
+        },
         chart=Bars(
             {name: x + 1e-17 for name, x in zip(errors, worst, strict=True)},
-            y_label="relative difference",
+            "relative difference",
             log="y",
         ),
     )
@@ -184,17 +182,17 @@ def one_head_one_relation(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(untagged[0], with_tags[0]) > 0.4,
         holds_if=untagged[0] > 0.4 and max(untagged[1:]) < 1e-4 and with_tags[0] < 1e-4,
-        measures=[
-            Measure("error, 1 head", untagged[0]),
-            Measure("error, 2 heads", untagged[1]),
-            Measure("error, 1 head, tagged values", with_tags[0]),
-        ],
+        measures={
+            "error, 1 head": untagged[0],
+            "error, 2 heads": untagged[1],
+            "error, 1 head, tagged values": with_tags[0],
+        },
         chart=Bars(
             {
                 f"{heads} head{'s' * (heads > 1)}": {"no tag": a, "tagged values": b}
                 for heads, a, b in zip(counts, untagged, with_tags, strict=True)
             },
-            y_label="relative squared error, both neighbours",
+            "relative squared error, both neighbours",
         ),
     )
 
@@ -221,16 +219,16 @@ def score_rank(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(rank <= width for rank, width in zip(ranks, widths, strict=True))
         and ranks == expected,
-        measures=[
-            Measure("rank of 20 × 20 scores, width 4", ranks[2]),
-            Measure("rank of 20 × 20 scores, width 32", ranks[-1]),
-            Measure("rank of the weights, width 4", after[2]),
-        ],
+        measures={
+            "rank of 20 × 20 scores, width 4": ranks[2],
+            "rank of 20 × 20 scores, width 32": ranks[-1],
+            "rank of the weights, width 4": after[2],
+        },
         chart=Lines(
             widths,
             {"scores": ranks, "weights": after},
-            x_label="width of a head",
-            y_label="largest rank, 20 tokens",
+            "width of a head",
+            "largest rank, 20 tokens",
             log="x",
         ),
     )
@@ -258,8 +256,8 @@ def projection_shapes(trial: Trial) -> Evidence:
         holds=fits["columns, d × d/h"] == 1,
         corrected=fits["columns, d/h × d"] == fits["rows, d × d/h"] == 1
         and fits["rows, d/h × d"] == fits["columns, d × d/h"] == 0,
-        measures=[Measure(f"share of sizes that fit: {name}", x) for name, x in fits.items()],
-        chart=Bars(fits, y_label="share of sizes that fit"),
+        measures={f"share of sizes that fit: {name}": x for name, x in fits.items()},
+        chart=Bars(fits, "share of sizes that fit"),
     )
 
 
@@ -278,17 +276,13 @@ def heads_specialise(trial: Trial) -> Evidence:
     return Evidence(
         holds=others.min() > 0.2,
         holds_if=best.min() > 0.2 and untrained.max() < 0.1 and others.max() < 0.1,
-        measures=[
-            Measure.mean("weight on the referent less the rival, best head", best),
-            Measure.mean("the same, last of the 8 heads", others),
-            Measure.mean("the same, best head before training", untrained),
-            Measure.mean("accuracy on new noun pairs", [m.accuracy for m in models]),
-        ],
-        chart=Maps(
-            {f"seed {m.seed}": m.preference.view(2, 4) for m in models},
-            x_label="head",
-            y_label="layer",
-        ),
+        measures={
+            "weight on the referent less the rival, best head": best,
+            "the same, last of the 8 heads": others,
+            "the same, best head before training": untrained,
+            "accuracy on new noun pairs": [m.accuracy for m in models],
+        },
+        chart=Maps({f"seed {m.seed}": m.preference.view(2, 4) for m in models}, "head", "layer"),
     )
 
 
@@ -311,18 +305,18 @@ def more_heads(trial: Trial) -> Evidence:
     return Evidence(
         holds=redundant and growth.min() > 1.5,
         holds_if=redundant and growth.min() > 0.5 and growth.max() < 1.5,
-        measures=[
-            *(Measure.mean(f"accuracy lost with a head, {h} heads", drops[h]) for h in HEAD_COUNTS),
-            Measure.mean("gradient before training, 8 heads to 1", growth),
-        ],
+        measures={
+            **{f"accuracy lost with a head, {h} heads": drops[h] for h in HEAD_COUNTS},
+            "gradient before training, 8 heads to 1": growth,
+        },
         chart=Lines(
             HEAD_COUNTS,
             {
                 "accuracy lost with a head": [drops[h].mean() for h in HEAD_COUNTS],
                 "gradient before training": [gradients[h].mean() for h in HEAD_COUNTS],
             },
-            x_label="heads",
-            y_label="mean over seeds",
+            "heads",
+            "mean over seeds",
         ),
     )
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.claims.charts import Bars, Lines, Maps
-from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.claim import Evidence, Trial, claim
 from regard.decode.cache import KVCache
 from regard.nn import Encoder, MultiHeadAttention
 from regard.ops import (
@@ -42,16 +42,16 @@ def identity_layer(trial: Trial) -> Evidence:
     largest, typical = torch.stack(exact).max(), torch.stack(errors).mean(0)
     return Evidence(
         holds=largest < 1e-9,
-        measures=[
-            Measure("largest error where A = I", largest),
-            Measure("mean error of unmasked attention, β = 1", typical[0]),
-            Measure("mean error of unmasked attention, β = 100", typical[-1]),
-        ],
+        measures={
+            "largest error where A = I": largest,
+            "mean error of unmasked attention, β = 1": typical[0],
+            "mean error of unmasked attention, β = 100": typical[-1],
+        },
         chart=Lines(
             betas,
             {"unmasked": typical + 1e-17, "A = I by a mask": [largest.item() + 1e-17] * 5},
-            x_label="scale β",
-            y_label="‖H − X‖",
+            "scale β",
+            "‖H − X‖",
             log="xy",
         ),
     )
@@ -78,16 +78,13 @@ def orthonormal_keys(trial: Trial) -> Evidence:
     return Evidence(
         holds=distance.max() < 1e-6,
         corrected=max(errors) < 1e-12 and (distance.diff() < 0).all(),
-        measures=[
-            Measure("weight on itself, n = 4, β = 1", diagonals[4][1]),
-            Measure("weight on itself, n = 64, β = 1", diagonals[64][1]),
-            Measure("largest difference from the formula", max(errors)),
-        ],
+        measures={
+            "weight on itself, n = 4, β = 1": diagonals[4][1],
+            "weight on itself, n = 64, β = 1": diagonals[64][1],
+            "largest difference from the formula": max(errors),
+        },
         chart=Lines(
-            betas,
-            {f"{n} tokens": y for n, y in diagonals.items()},
-            x_label="scale β",
-            y_label="weight on itself",
+            betas, {f"{n} tokens": y for n, y in diagonals.items()}, "scale β", "weight on itself"
         ),
     )
 
@@ -113,16 +110,16 @@ def most_similar_to_itself(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(shares) == 1 and shared[0] > 0.99,
         holds_if=shares[0] == 1,
-        measures=[
-            Measure("tokens that attend to themselves, equal norms", shares[0]),
-            Measure("the same, one token of 8 three times as long", shares[-1]),
-            Measure("weight of one of two equal tokens on itself", shared[0]),
-        ],
+        measures={
+            "tokens that attend to themselves, equal norms": shares[0],
+            "the same, one token of 8 three times as long": shares[-1],
+            "weight of one of two equal tokens on itself": shared[0],
+        },
         chart=Lines(
             ratios,
             {"share": shares},
-            x_label="norm of one token, others 1",
-            y_label="tokens that attend to themselves",
+            "norm of one token, others 1",
+            "tokens that attend to themselves",
         ),
     )
 
@@ -149,16 +146,13 @@ def one_key_per_query(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(shares) == 1,
         corrected=max(errors) < 5,
-        measures=[
-            Measure("share of permutations, n = 3", shares[1]),
-            Measure("n!/nⁿ, n = 3", expected[1]),
-            Measure("largest difference, in standard errors", max(errors)),
-        ],
+        measures={
+            "share of permutations, n = 3": shares[1],
+            "n!/nⁿ, n = 3": expected[1],
+            "largest difference, in standard errors": max(errors),
+        },
         chart=Lines(
-            sizes,
-            {"drawn": shares, "n!/nⁿ": expected},
-            x_label="tokens n",
-            y_label="share that are permutations",
+            sizes, {"drawn": shares, "n!/nⁿ": expected}, "tokens n", "share that are permutations"
         ),
     )
 
@@ -183,8 +177,8 @@ def index_of_weight(trial: Trial) -> Evidence:
     shares = {name: sum(x) / len(x) for name, x in right.items()}
     return Evidence(
         holds=shares["output i is value j"] == 1,
-        measures=[Measure(f"weights a_ji = 1 for which {name}", x) for name, x in shares.items()],
-        chart=Bars(shares, y_label="share of weights a_ji = 1"),
+        measures={f"weights a_ji = 1 for which {name}": x for name, x in shares.items()},
+        chart=Bars(shares, "share of weights a_ji = 1"),
     )
 
 
@@ -207,14 +201,14 @@ def diagonal_is_pointwise(trial: Trial) -> Evidence:
         leaked.append(1 - w.diagonal(dim1=-2, dim2=-1).max())
     return Evidence(
         holds=max(pointwise) < 1e-10 and min(leaked) > 0,
-        measures=[
-            Measure("largest difference, diagonal weights", max(pointwise)),
-            Measure("smallest difference, unmasked", min(wider)),
-            Measure("least weight on other tokens, unmasked", min(leaked)),
-        ],
+        measures={
+            "largest difference, diagonal weights": max(pointwise),
+            "smallest difference, unmasked": min(wider),
+            "least weight on other tokens, unmasked": min(leaked),
+        },
         chart=Bars(
             {"diagonal weights": max(pointwise) + 1e-17, "unmasked": min(wider)},
-            y_label="|attention − convolution of width 1|",
+            "|attention − convolution of width 1|",
             log="y",
         ),
     )
@@ -243,11 +237,9 @@ def quarter_half_quarter(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(largest.values()) < 1e-10,
         holds_if=largest["inside"] < 1e-10 and min(gaps["at the ends"]) > 1e-3,
-        measures=[Measure(f"largest difference {name}", x) for name, x in largest.items()],
+        measures={f"largest difference {name}": x for name, x in largest.items()},
         chart=Bars(
-            {name: x + 1e-17 for name, x in largest.items()},
-            y_label="|attention − convolution|",
-            log="y",
+            {name: x + 1e-17 for name, x in largest.items()}, "|attention − convolution|", log="y"
         ),
     )
 
@@ -272,11 +264,11 @@ def any_convolution(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(difference[0], full[0]) < 1e-4,
         holds_if=max(difference[2], full[2]) < 1e-4,
-        measures=[
-            Measure(f"residual of {name}, {heads} heads", residuals[name][heads - 1])
+        measures={
+            f"residual of {name}, {heads} heads": residuals[name][heads - 1]
             for name in kernels
             for heads in (1, 2, 3)
-        ],
+        },
         chart=Bars(
             {
                 f"{heads} head{'s' * (heads > 1)}": {
@@ -284,7 +276,7 @@ def any_convolution(trial: Trial) -> Evidence:
                 }
                 for heads in counts
             },
-            y_label="relative residual of the best fit",
+            "relative residual of the best fit",
             log="y",
         ),
     )
@@ -309,14 +301,13 @@ def band_of_thirds(trial: Trial) -> Evidence:
     return Evidence(
         holds=(band.sum(-1) - 1).abs().max() < 1e-12,
         corrected=max(inside, pooling_error) < 1e-12 and (softmax[0, :2] - 0.5).abs().max() < 1e-12,
-        measures=[
-            Measure("row sum of the band at the ends", band[0].sum()),
-            Measure("largest difference from softmax inside", inside),
-            Measure("largest difference of softmax from average pooling", pooling_error),
-        ],
+        measures={
+            "row sum of the band at the ends": band[0].sum(),
+            "largest difference from softmax inside": inside,
+            "largest difference of softmax from average pooling": pooling_error,
+        },
         chart=Bars(
-            {f"row {i + 1}": row.sum() for i, row in enumerate(band)},
-            y_label="sum of the weights of ⅓",
+            {f"row {i + 1}": row.sum() for i, row in enumerate(band)}, "sum of the weights of ⅓"
         ),
     )
 
@@ -339,16 +330,16 @@ def band_from_sinusoids(trial: Trial) -> Evidence:
     return Evidence(
         holds=errors.min() < 1e-3,
         holds_if=errors.min() < 0.07 and mass[best] > 0.8,
-        measures=[
-            Measure("best scale β", betas[best]),
-            Measure("largest difference from ¼, ½, ¼ there", errors[best]),
-            Measure("weight on the three positions there", mass[best]),
-        ],
+        measures={
+            "best scale β": betas[best],
+            "largest difference from ¼, ½, ¼ there": errors[best],
+            "weight on the three positions there": mass[best],
+        },
         chart=Lines(
             betas,
             {"itself": near[:, 2], "each neighbour": near[:, 1], "all three": mass},
-            x_label="scale β",
-            y_label="weight",
+            "scale β",
+            "weight",
         ),
     )
 
@@ -373,14 +364,12 @@ def causal_triangle(trial: Trial) -> Evidence:
         corrected=torch.equal(columns, columns.triu())
         and torch.equal(rows, rows.tril())
         and torch.allclose(rows, library),
-        measures=[
-            Measure("weight above the diagonal, tokens as columns", columns.triu(1).sum()),
-            Measure("weight above the diagonal, tokens as rows", rows.triu(1).sum()),
-        ],
+        measures={
+            "weight above the diagonal, tokens as columns": columns.triu(1).sum(),
+            "weight above the diagonal, tokens as rows": rows.triu(1).sum(),
+        },
         chart=Maps(
-            {"columns: A (key, query)": columns, "rows: A (query, key)": rows},
-            x_label="column",
-            y_label="row",
+            {"columns: A (key, query)": columns, "rows: A (query, key)": rows}, "column", "row"
         ),
     )
 
@@ -395,11 +384,11 @@ def causal_ignores_future(trial: Trial) -> Evidence:
     future, past = maps["causal"].triu(1).max(), maps["causal"].tril()
     return Evidence(
         holds=future == 0 and past[torch.ones_like(past).tril() > 0].min() > 0,
-        measures=[
-            Measure("largest derivative by a later input, causal", future),
-            Measure("largest derivative by a later input, no mask", maps["no mask"].triu(1).max()),
-        ],
-        chart=Maps(maps, x_label="input position", y_label="output position"),
+        measures={
+            "largest derivative by a later input, causal": future,
+            "largest derivative by a later input, no mask": maps["no mask"].triu(1).max(),
+        },
+        chart=Maps(maps, "input position", "output position"),
     )
 
 
@@ -421,10 +410,8 @@ def streaming_equals_full(trial: Trial) -> Evidence:
     }
     return Evidence(
         holds=errors["with a cache"].max() < 1e-10,
-        measures=[Measure(f"largest difference {name}", x.max()) for name, x in errors.items()],
-        chart=Lines(
-            range(40), errors, x_label="frame", y_label="|stream − whole sequence|", log="y"
-        ),
+        measures={f"largest difference {name}": x.max() for name, x in errors.items()},
+        chart=Lines(range(40), errors, "frame", "|stream − whole sequence|", log="y"),
     )
 
 
@@ -449,17 +436,17 @@ def live_speech(trial: Trial) -> Evidence:
     return Evidence(
         holds=enough and needed,
         holds_if=bounded[-1] < width and error < 1e-10 and delay_is_product,
-        measures=[
-            Measure("frames stored after 96, causal", unbounded[-1]),
-            Measure("frames stored after 96, causal with a window of 16", bounded[-1]),
-            Measure("difference of that stream from the whole sequence", error),
-            Measure("delay of 3 layers with a look-ahead of 2, in frames", delays[3, 2]),
-        ],
+        measures={
+            "frames stored after 96, causal": unbounded[-1],
+            "frames stored after 96, causal with a window of 16": bounded[-1],
+            "difference of that stream from the whole sequence": error,
+            "delay of 3 layers with a look-ahead of 2, in frames": delays[3, 2],
+        },
         chart=Lines(
             range(1, 97),
             {"causal": unbounded, "causal, window of 16": bounded},
-            x_label="frames received",
-            y_label="frames stored per layer",
+            "frames received",
+            "frames stored per layer",
         ),
     )
 
@@ -480,17 +467,17 @@ def local_mask_reach(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(layers) == 1,
         corrected=layers == formula and reach[0] == 0 and reach[1] > 0,
-        measures=[
-            Measure("layers needed for 64 positions, radius 1", layers[0]),
-            Measure("layers needed for 64 positions, radius 4", layers[2]),
-            Measure("derivative across 17 positions, radius 4, 3 layers", reach[0]),
-            Measure("derivative across 17 positions, radius 4, 4 layers", reach[1]),
-        ],
+        measures={
+            "layers needed for 64 positions, radius 1": layers[0],
+            "layers needed for 64 positions, radius 4": layers[2],
+            "derivative across 17 positions, radius 4, 3 layers": reach[0],
+            "derivative across 17 positions, radius 4, 4 layers": reach[1],
+        },
         chart=Lines(
             radii,
             {"measured": layers, "⌈(n − 1)/r⌉": formula},
-            x_label="radius",
-            y_label="layers to connect 64 positions",
+            "radius",
+            "layers to connect 64 positions",
             log="xy",
         ),
     )

@@ -9,12 +9,7 @@ from regard.claims.charts import Bars, Lines, Maps, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.families.temperature import log_slope
 from regard.errors import ShapeError
-from regard.inspection import (
-    jitter_key_effect,
-    jitter_query_effect,
-    make_site,
-    scale_key_effect,
-)
+from regard.inspection import jitter_key_effect, jitter_query_effect, make_site, scale_key_effect
 from regard.nn import MultiHeadAttention
 from regard.ops import attend, attention_weights, dot
 
@@ -37,8 +32,8 @@ def query_noise_moves_one_output(trial: Trial) -> Evidence:
     moved = change > MOVED
     return Evidence(
         holds=moved[:, 2].all() and moved.sum() == DRAWS,
-        measures=[Measure.mean(f"outputs that change, of {QUERIES}", moved.double().sum(-1))],
-        chart=Bars(per_output(change), y_label="mean |Δh|, noise in query 2"),
+        measures={f"outputs that change, of {QUERIES}": moved.double().sum(-1)},
+        chart=Bars(per_output(change), "mean |Δh|, noise in query 2"),
     )
 
 
@@ -58,8 +53,8 @@ def token_noise_moves_all_outputs(trial: Trial) -> Evidence:
     return Evidence(
         holds=moved.sum() == DRAWS,
         corrected=moved.all(),
-        measures=[Measure.mean(f"outputs that change, of {QUERIES}", moved.double().sum(-1))],
-        chart=Bars(per_output(change), y_label="mean |Δh|, noise in token 2"),
+        measures={f"outputs that change, of {QUERIES}": moved.double().sum(-1)},
+        chart=Bars(per_output(change), "mean |Δh|, noise in token 2"),
     )
 
 
@@ -81,11 +76,11 @@ def key_noise_moves_all_outputs(trial: Trial) -> Evidence:
     still = (attend(orthogonal, noisy, v)[0] - attend(orthogonal, k, v)[0]).norm(dim=-1)
     return Evidence(
         holds=moved.all(),
-        measures=[
-            Measure.mean(f"outputs that change, of {QUERIES}", moved.double().sum(-1)),
-            Measure("largest |Δh| of queries orthogonal to the noise", still.max()),
-        ],
-        chart=Bars(per_output(change), y_label="mean |Δh|, noise in key 3"),
+        measures={
+            f"outputs that change, of {QUERIES}": moved.double().sum(-1),
+            "largest |Δh| of queries orthogonal to the noise": still.max(),
+        },
+        chart=Bars(per_output(change), "mean |Δh|, noise in key 3"),
     )
 
 
@@ -106,10 +101,10 @@ def key_noise_moves_one_row(trial: Trial) -> Evidence:
     return Evidence(
         holds=touched[1].max() == 1,
         corrected=(touched[0] == 1).all() and (weights > MOVED).all(),
-        measures=[
-            Measure.mean(f"keys with changed scores, of {KEYS}", touched[0]),
-            Measure.mean(f"keys with changed weights, of {KEYS}", touched[1]),
-        ],
+        measures={
+            f"keys with changed scores, of {KEYS}": touched[0],
+            f"keys with changed weights, of {KEYS}": touched[1],
+        },
         chart=Maps(
             {
                 "|Δ score|, relative to its row": scores[0] / scores[0].amax(-1, keepdim=True),
@@ -152,16 +147,16 @@ def small_noise_moves_outputs(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(sizes) < 1e-12,
         corrected=abs(slopes[0] - 1) < 0.05 and abs(slopes[1] - 2) < 0.1,
-        measures=[
-            Measure("mean |Δh| at σ = 0.1", sizes[-1]),
-            Measure("power of σ, single draws", slopes[0]),
-            Measure("power of σ, mean over draws", slopes[1]),
-        ],
+        measures={
+            "mean |Δh| at σ = 0.1": sizes[-1],
+            "power of σ, single draws": slopes[0],
+            "power of σ, mean over draws": slopes[1],
+        },
         chart=Lines(
             sigmas,
             {"single draws, mean |Δh|": sizes, "mean over draws, |mean Δh|": means},
-            x_label="size of the noise σ",
-            y_label="change of the output",
+            "size of the noise σ",
+            "change of the output",
             log="xy",
         ),
     )
@@ -195,15 +190,15 @@ def effect_by_weight(trial: Trial) -> Evidence:
     return Evidence(
         holds=(effect / a - 1).abs().max() < 0.05,
         holds_if=(effect / a - 1)[small].abs().max() < 0.05 and law < 1e-6,
-        measures=[
-            Measure("effect / a, weights below 0.02, smallest", (effect / a)[small].min()),
-            Measure("effect / a, largest weight", (effect / a)[-1]),
-            Measure("largest |effect − a (1 − a)|", law),
-        ],
+        measures={
+            "effect / a, weights below 0.02, smallest": (effect / a)[small].min(),
+            "effect / a, largest weight": (effect / a)[-1],
+            "largest |effect − a (1 − a)|": law,
+        },
         chart=Points(
             {"measured": (a, effect)},
-            x_label="weight a of the key",
-            y_label="|∂h / ∂score|, relative",
+            "weight a of the key",
+            "|∂h / ∂score|, relative",
             curves={"a": (a, a), "a (1 − a)": (a, a * (1 - a))},
         ),
     )
@@ -231,12 +226,12 @@ def sensitivity_by_beta(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(curve.diff().min() > 0 for curve in curves.values()),
         holds_if=all(single) and all(abs(peak - 1.543) < 0.15 for peak in peaks),
-        measures=[
-            Measure("β · lead at the peak, lead 1", peaks[1]),
-            Measure("sensitivity at the peak, lead 1", curves["lead 1"].max()),
-            Measure("sensitivity at β = 8, lead 1", curves["lead 1"][-1]),
-        ],
-        chart=Lines(betas, curves, x_label="β", y_label="|∂h / ∂score|"),
+        measures={
+            "β · lead at the peak, lead 1": peaks[1],
+            "sensitivity at the peak, lead 1": curves["lead 1"].max(),
+            "sensitivity at β = 8, lead 1": curves["lead 1"][-1],
+        },
+        chart=Lines(betas, curves, "β", "|∂h / ∂score|"),
     )
 
 
@@ -262,15 +257,15 @@ def scaled_key_by_sign(trial: Trial) -> Evidence:
     return Evidence(
         holds=rises == 1,
         corrected=broken == 0 and 0.3 < rises < 0.7,
-        measures=[
-            Measure("share of queries whose weight rises, α = 100", rises),
-            Measure(f"cases against the sign of k · q, of {score.numel() * len(alphas)}", broken),
-        ],
+        measures={
+            "share of queries whose weight rises, α = 100": rises,
+            f"cases against the sign of k · q, of {score.numel() * len(alphas)}": broken,
+        },
         chart=Lines(
             alphas,
             {f"k · q = {s:+.2f}": w for s, w in zip(score[0].tolist(), shown, strict=True)},
-            x_label="factor α of the key",
-            y_label="weight of the key",
+            "factor α of the key",
+            "weight of the key",
             log="x",
         ),
     )
@@ -296,20 +291,18 @@ def scaled_key_limit(trial: Trial) -> Evidence:
     return Evidence(
         holds=to_value[-1].max() < 1e-6,
         corrected=last.max() < 1e-6,
-        measures=[
-            Measure(
-                "share of outputs at its value, α = 10⁸", (to_value[-1] < 1e-6).double().mean()
-            ),
-            Measure("largest distance from the limit by sign", last.max()),
-        ],
+        measures={
+            "share of outputs at its value, α = 10⁸": (to_value[-1] < 1e-6).double().mean(),
+            "largest distance from the limit by sign": last.max(),
+        },
         chart=Lines(
             alphas[:17],
             {
                 "k · q > 0": to_value[:17, positive].median(-1).values,
                 "k · q < 0": to_value[:17, ~positive].median(-1).values,
             },
-            x_label="factor α of the key",
-            y_label="median |h − v| to its value",
+            "factor α of the key",
+            "median |h − v| to its value",
             log="x",
         ),
     )
@@ -338,19 +331,16 @@ def scaled_key_moves_outputs(trial: Trial) -> Evidence:
     return Evidence(
         holds=nearer.all(),
         holds_if=nearer[:, positive].all() and max(off) < 1e-12,
-        measures=[
-            Measure("share that moves nearer, k · q > 0", nearer[:, positive].double().mean()),
-            Measure("share that moves nearer, k · q < 0", nearer[:, ~positive].double().mean()),
-            Measure("largest distance from a v + (1 − a) h'", max(off)),
-        ],
+        measures={
+            "share that moves nearer, k · q > 0": nearer[:, positive].double().mean(),
+            "share that moves nearer, k · q < 0": nearer[:, ~positive].double().mean(),
+            "largest distance from a v + (1 − a) h'": max(off),
+        },
         chart=Lines(
             alphas,
-            {
-                "k · q > 0": share[:, positive].mean(-1),
-                "k · q < 0": share[:, ~positive].mean(-1),
-            },
-            x_label="factor α of the key",
-            y_label="mean |h − v| relative to α = 1",
+            {"k · q > 0": share[:, positive].mean(-1), "k · q < 0": share[:, ~positive].mean(-1)},
+            "factor α of the key",
+            "mean |h − v| relative to α = 1",
         ),
     )
 
@@ -377,19 +367,19 @@ def scaled_key_first_order(trial: Trial) -> Evidence:
     same = (effect.first_order[:, 0] - 0.01 * direction).abs().max()
     return Evidence(
         holds=abs(slope - 2) < 0.05 and same < 1e-12,
-        measures=[
-            Measure("power of α − 1 in the error", slope),
-            Measure("error / (α − 1)² at α = 1.0001", errors[0] / excess[0] ** 2),
-            Measure("difference from rg.scale_key_effect", same),
-        ],
+        measures={
+            "power of α − 1 in the error": slope,
+            "error / (α − 1)² at α = 1.0001": errors[0] / excess[0] ** 2,
+            "difference from rg.scale_key_effect": same,
+        },
         chart=Lines(
             excess,
             {
                 "change": [x * direction.norm(dim=-1).mean() for x in excess],
                 "error of the first order": errors,
             },
-            x_label="α − 1",
-            y_label="mean norm",
+            "α − 1",
+            "mean norm",
             log="xy",
         ),
     )
@@ -421,13 +411,13 @@ def column_product(trial: Trial) -> Evidence:
     return Evidence(
         holds=refused == 0,
         corrected=refused == suggested == right == len(sizes),
-        measures=[
-            Measure("share of sizes where A V does not multiply", refused / len(sizes)),
-            Measure("share of sizes where V A is the output", right / len(sizes)),
-        ],
+        measures={
+            "share of sizes where A V does not multiply": refused / len(sizes),
+            "share of sizes where V A is the output": right / len(sizes),
+        },
         chart=Bars(
             {"A V": 1 - refused / len(sizes), "V A": right / len(sizes)},
-            y_label="share of sizes (n ≠ t) that give the output",
+            "share of sizes (n ≠ t) that give the output",
         ),
     )
 
@@ -498,8 +488,8 @@ def mean_shift(trial: Trial, noisy: Literal["key", "query"]) -> Evidence:
         ],
         chart=Points(
             {f"{cases} random cases, 3 features": (predicted.flatten(), change.mean(0).flatten())},
-            x_label="predicted mean change",
-            y_label="mean change over draws",
+            "predicted mean change",
+            "mean change over draws",
             curves={"equal": (predicted.aminmax(), predicted.aminmax())},
         ),
     )

@@ -55,10 +55,8 @@ def permutation_invariance(trial: Trial) -> Evidence:
         holds=max(changes[names[0]]) < 1e-10,
         corrected=min(changes[names[0]]) > 0.01
         and all(max(changes[name]) < 1e-10 for name in names[1:]),
-        measures=[Measure(f"largest change, {name}", max(changes[name])) for name in names],
-        chart=Bars(
-            {name: max(x) + 1e-17 for name, x in changes.items()}, y_label="change", log="y"
-        ),
+        measures={f"largest change, {name}": max(changes[name]) for name in names},
+        chart=Bars({name: max(x) + 1e-17 for name, x in changes.items()}, "change", log="y"),
     )
 
 
@@ -89,11 +87,11 @@ def cat_and_dog(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(slot, same_word["causal mask"]) < 1e-10,
         holds_if=same_word["no positions"] < 1e-10 and min(slot, same_word["sinusoidal"]) > 1e-3,
-        measures=[
-            Measure("distance by slot, no positions", slot),
-            *(Measure(f"distance by word, {name}", x) for name, x in same_word.items()),
-        ],
-        chart=Bars(cases, y_label="largest distance of vectors"),
+        measures={
+            "distance by slot, no positions": slot,
+            **{f"distance by word, {name}": x for name, x in same_word.items()},
+        },
+        chart=Bars(cases, "largest distance of vectors"),
     )
 
 
@@ -110,7 +108,7 @@ def order_without_positions(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(accuracy["none"]) < 0.6
         and all(min(accuracy[kind]) > 0.9 for kind in ("sinusoidal", "learned", "relative")),
-        measures=[Measure.mean(f"accuracy, positions: {k}", x) for k, x in accuracy.items()],
+        measures={f"accuracy, positions: {k}": x for k, x in accuracy.items()},
         chart=_accuracy_bars(accuracy, "accuracy, A before B"),
     )
 
@@ -136,14 +134,14 @@ def causal_order(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(x.min() > 1e-3 for x in changes),
         holds_if=changes[0].max() < 1e-10 and all(x.min() > 1e-3 for x in changes[1:]),
-        measures=[
-            Measure("largest change of the last output, 1 layer", changes[0].max()),
-            Measure.mean("change of the last output, 2 layers", changes[1]),
-            Measure.mean("change of the last output, 4 layers", changes[3]),
-        ],
+        measures={
+            "largest change of the last output, 1 layer": changes[0].max(),
+            "change of the last output, 2 layers": changes[1],
+            "change of the last output, 4 layers": changes[3],
+        },
         chart=Bars(
             {f"{d} layer{'s' * (d > 1)}": x.mean() for d, x in zip(depths, changes, strict=True)},
-            y_label="change of the last output",
+            "change of the last output",
         ),
     )
 
@@ -159,15 +157,15 @@ def codes_differ(trial: Trial) -> Evidence:
     smallest = [torch.pdist(sinusoidal(torch.arange(2000), d)).min() for d in widths]
     return Evidence(
         holds=min(smallest) > 1e-6,
-        measures=[
-            Measure(f"smallest distance of 2,000 codes, d = {d}", x)
+        measures={
+            f"smallest distance of 2,000 codes, d = {d}": x
             for d, x in zip(widths, smallest, strict=True)
-        ],
+        },
         chart=Lines(
             widths,
             {"smallest distance": smallest},
-            x_label="width d",
-            y_label="smallest distance of two codes",
+            "width d",
+            "smallest distance of two codes",
             log="y",
         ),
     )
@@ -189,15 +187,15 @@ def codes_bounded(trial: Trial) -> Evidence:
     code = sinusoidal(at, 64)
     return Evidence(
         holds=max(largest) <= 1 and max(spread) < 1e-9,
-        measures=[
-            Measure("largest entry", max(largest)),
-            Measure("largest difference of a norm from √(d/2)", max(spread)),
-        ],
+        measures={
+            "largest entry": max(largest),
+            "largest difference of a norm from √(d/2)": max(spread),
+        },
         chart=Lines(
             at,
             {"norm, d = 64": code.norm(dim=-1), "feature 0": code[:, 0], "feature 8": code[:, 8]},
-            x_label="position",
-            y_label="value",
+            "position",
+            "value",
         ),
     )
 
@@ -220,10 +218,8 @@ def shift_is_linear(trial: Trial) -> Evidence:
         residuals["random codes, best matrix"].append((table[at] @ fit - table[at + k]).abs().max())
     return Evidence(
         holds=max(residuals["sinusoidal"]) < 1e-10,
-        measures=[Measure(f"largest residual, {n}", max(x)) for n, x in residuals.items()],
-        chart=Lines(
-            shifts, residuals, x_label="shift k", y_label="|R PE(p) − PE(p + k)|", log="xy"
-        ),
+        measures={f"largest residual, {n}": max(x) for n, x in residuals.items()},
+        chart=Lines(shifts, residuals, "shift k", "|R PE(p) − PE(p + k)|", log="xy"),
     )
 
 
@@ -242,11 +238,11 @@ def products_by_distance(trial: Trial) -> Evidence:
     rises = grams["PE(p) · PE(q)"][0].diff().gt(0).sum()
     return Evidence(
         holds=errors["PE(p) · PE(q)"] < 1e-9,
-        measures=[
-            *(Measure(f"largest spread at one distance, {n}", x) for n, x in errors.items()),
-            Measure("steps of 63 at which the product rises", rises),
-        ],
-        chart=Maps(grams, x_label="position q", y_label="position p"),
+        measures={
+            **{f"largest spread at one distance, {n}": x for n, x in errors.items()},
+            "steps of 63 at which the product rises": rises,
+        },
+        chart=Maps(grams, "position q", "position p"),
     )
 
 
@@ -316,9 +312,7 @@ def learned_positions_range(trial: Trial) -> Evidence:
             Measure("smallest change of a row up to it", moved[:TRAINED_LENGTH].min()),
             *_by_range(accuracy, "learned"),
         ],
-        chart=Lines(
-            range(64), {"row": moved}, x_label="position", y_label="change of its row in training"
-        ),
+        chart=Lines(range(64), {"row": moved}, "position", "change of its row in training"),
     )
 
 
@@ -348,11 +342,9 @@ def relative_shift(trial: Trial) -> Evidence:
     relative = [x for name, x in changes.items() if name != "sinusoidal"]
     return Evidence(
         holds=max(relative) < 1e-10,
-        measures=[Measure(f"largest change, {name}", x) for name, x in changes.items()],
+        measures={f"largest change, {name}": x for name, x in changes.items()},
         chart=Bars(
-            {name: x + 1e-17 for name, x in changes.items()},
-            y_label="change after a shift by 5",
-            log="y",
+            {name: x + 1e-17 for name, x in changes.items()}, "change after a shift by 5", log="y"
         ),
     )
 
@@ -376,8 +368,8 @@ def index_is_pair(trial: Trial) -> Evidence:
     return Evidence(
         holds=errors["i = feature"] < 1e-9,
         corrected=errors["i = pair"] < 1e-9 and len(frequencies(d)) == d // 2,
-        measures=[Measure(f"largest difference, {name}", x) for name, x in errors.items()],
-        chart=Lines(feature, speeds, x_label="feature", y_label="frequency", log="y"),
+        measures={f"largest difference, {name}": x for name, x in errors.items()},
+        chart=Lines(feature, speeds, "feature", "frequency", log="y"),
     )
 
 
@@ -391,10 +383,10 @@ def bag_task(trial: Trial) -> Evidence:
     lead = torch.tensor(accuracy["none"]) - torch.tensor(accuracy["sinusoidal"])
     return Evidence(
         holds=min(accuracy["none"]) > 0.95 and lead.min() > -0.03,
-        measures=[
-            *(Measure.mean(f"accuracy, positions: {k}", x) for k, x in accuracy.items()),
-            Measure.mean("lead without positions", lead),
-        ],
+        measures={
+            **{f"accuracy, positions: {k}": x for k, x in accuracy.items()},
+            "lead without positions": lead,
+        },
         chart=_accuracy_bars(accuracy, "accuracy, more A than B"),
     )
 
@@ -418,14 +410,14 @@ def absolute_or_relative(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(lead.min() for lead in leads) > 0,
         holds_if=leads[0].min() > 0.1 and leads[1].max() < -0.1,
-        measures=[
-            Measure.mean(f"accuracy, {task}, {name}", x)
+        measures={
+            f"accuracy, {task}, {name}": x
             for task, kinds in accuracy.items()
             for name, x in kinds.items()
-        ],
+        },
         chart=Bars(
             {task: {n: x.mean() for n, x in kinds.items()} for task, kinds in accuracy.items()},
-            y_label="accuracy",
+            "accuracy",
         ),
     )
 

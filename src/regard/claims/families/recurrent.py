@@ -31,8 +31,8 @@ def products_vanish_or_explode(trial: Trial) -> Evidence:
     slopes = [_log_slope(lengths, curve) for curve in curves.values()]
     return Evidence(
         holds=all((slope > 0) == (r > 1) for slope, r in zip(slopes, radii, strict=True)),
-        measures=[Measure(f"‖∂h₅₀/∂h₀‖, {name}", curve[-1]) for name, curve in curves.items()],
-        chart=Lines(lengths, curves, x_label="steps", y_label="‖∂h_T/∂h₀‖", log="y"),
+        measures={f"‖∂h₅₀/∂h₀‖, {name}": curve[-1] for name, curve in curves.items()},
+        chart=Lines(lengths, curves, "steps", "‖∂h_T/∂h₀‖", log="y"),
     )
 
 
@@ -53,11 +53,11 @@ def steep_activations_explode(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(float(s.max()) for s in slopes.values()) > 1 or growth[0.9] > 1,
         corrected=growth[0.5] < growth[0.9] < 1 < growth[1.5] < growth[3.0],
-        measures=[
-            *(Measure(f"largest slope of {name}", s.max()) for name, s in slopes.items()),
-            *(Measure(f"‖∂h₅₀/∂h₀‖ at ‖U‖ = {gain}", g) for gain, g in growth.items()),
-        ],
-        chart=Lines(x, slopes, x_label="input", y_label="slope"),
+        measures={
+            **{f"largest slope of {name}": s.max() for name, s in slopes.items()},
+            **{f"‖∂h₅₀/∂h₀‖ at ‖U‖ = {gain}": g for gain, g in growth.items()},
+        },
+        chart=Lines(x, slopes, "input", "slope"),
     )
 
 
@@ -73,17 +73,17 @@ def recall_over_distance(trial: Trial) -> Evidence:
     recurrent = max(max(far[kind]) for kind in kinds[:3])
     return Evidence(
         holds=recurrent < 0.6 and min(far["attention"]) > 0.9 and min(near["lstm"]) > 0.9,
-        measures=[
-            Measure.mean(f"{kind}, {n} tokens", study[kind])
+        measures={
+            f"{kind}, {n} tokens": study[kind]
             for n, study in ((8, near), (40, far))
             for kind in kinds
-        ],
+        },
         chart=Bars(
             {
                 kind: {"8 tokens": _mean(near[kind]), "40 tokens": _mean(far[kind])}
                 for kind in kinds
             },
-            y_label="accuracy, chance 0.25",
+            "accuracy, chance 0.25",
         ),
     )
 
@@ -101,17 +101,17 @@ def clipping_stops_explosion(trial: Trial) -> Evidence:
     cosines = [F.cosine_similarity(x, gradient, 0) for x in (by_norm, by_value)]
     return Evidence(
         holds=max(clipped["jump"]) < 0.02 * max(free["jump"]) and cosines[0] > 0.999 > cosines[1],
-        measures=[
-            Measure("largest ‖ΔU‖ of an update, not clipped", max(free["jump"])),
-            Measure("clipped to norm 1", max(clipped["jump"])),
-            Measure("cosine with the gradient, clipped by norm", cosines[0]),
-            Measure("clipped by value", cosines[1]),
-        ],
+        measures={
+            "largest ‖ΔU‖ of an update, not clipped": max(free["jump"]),
+            "clipped to norm 1": max(clipped["jump"]),
+            "cosine with the gradient, clipped by norm": cosines[0],
+            "clipped by value": cosines[1],
+        },
         chart=Lines(
             range(1, 31),
             {"not clipped": free["jump"], "norm at most 1": clipped["jump"]},
-            x_label="update",
-            y_label="‖ΔU‖",
+            "update",
+            "‖ΔU‖",
             log="y",
         ),
     )
@@ -130,19 +130,15 @@ def weights_grow_exponentially(trial: Trial) -> Evidence:
     return Evidence(
         holds=share < 0.5,
         corrected=share > 0.8 and run["loss"][-1] > run["loss"][0],
-        measures=[
-            Measure("share of all movement in the two largest updates", share),
-            Measure("loss at the start", run["loss"][0]),
-            Measure("loss after 30 updates", run["loss"][-1]),
-            Measure("smallest gradient norm", min(run["gradient"])),
-            Measure("largest gradient norm", max(run["gradient"])),
-        ],
+        measures={
+            "share of all movement in the two largest updates": share,
+            "loss at the start": run["loss"][0],
+            "loss after 30 updates": run["loss"][-1],
+            "smallest gradient norm": min(run["gradient"]),
+            "largest gradient norm": max(run["gradient"]),
+        },
         chart=Lines(
-            range(1, 31),
-            {"loss": run["loss"], "‖U‖": run["weight"]},
-            x_label="update",
-            y_label="value",
-            log="y",
+            range(1, 31), {"loss": run["loss"], "‖U‖": run["weight"]}, "update", "value", log="y"
         ),
     )
 
@@ -164,7 +160,7 @@ def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
         measures=list(means.values()),
         chart=Bars(
             {kind: mean.value for kind, mean in means.items()},
-            y_label="accuracy over 20 tokens, chance 0.25",
+            "accuracy over 20 tokens, chance 0.25",
             intervals={kind: (m.low, m.high) for kind, m in means.items()},
         ),
     )
@@ -183,17 +179,11 @@ def lstm_solves_both(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(lstm) < 100 and min(lstm) > 0.01,
         holds_if=lstm[0] > 1e3 * rnn[0] and lstm[1] > 1e3 * rnn[1] and lstm[-1] > 100,
-        measures=[
-            *(Measure(f"LSTM, gain {g}", x) for g, x in zip(gains, lstm, strict=True)),
-            *(Measure(f"RNN, gain {g}", x) for g, x in zip(gains[:2], rnn, strict=False)),
-        ],
-        chart=Lines(
-            gains,
-            {"LSTM": lstm, "RNN": rnn},
-            x_label="gain of U",
-            y_label="‖∂h₁₀₀/∂h₀‖",
-            log="xy",
-        ),
+        measures={
+            **{f"LSTM, gain {g}": x for g, x in zip(gains, lstm, strict=True)},
+            **{f"RNN, gain {g}": x for g, x in zip(gains[:2], rnn, strict=False)},
+        },
+        chart=Lines(gains, {"LSTM": lstm, "RNN": rnn}, "gain of U", "‖∂h₁₀₀/∂h₀‖", log="xy"),
     )
 
 

@@ -31,14 +31,14 @@ def circular_definition(trial: Trial) -> Evidence:
     return Evidence(
         holds=_has_order(written),
         corrected=_has_order(corrected) and bool((moved[:-1] == 0).all()),
-        measures=[
-            Measure("equations as written have an order", _has_order(written)),
-            Measure("with the state before a_t as query", _has_order(corrected)),
-            Measure("change of earlier states by the last input", moved[:-1].max()),
-        ],
+        measures={
+            "equations as written have an order": _has_order(written),
+            "with the state before a_t as query": _has_order(corrected),
+            "change of earlier states by the last input": moved[:-1].max(),
+        },
         chart=Bars(
             {"as written": _has_order(written) + 0.0, "corrected": _has_order(corrected) + 0.0},
-            y_label="can be evaluated: 1 is yes",
+            "can be evaluated: 1 is yes",
         ),
     )
 
@@ -58,11 +58,11 @@ def attends_to_all_others(trial: Trial) -> Evidence:
     return Evidence(
         holds=bool((norms > 0).all()),
         corrected=later.max() == 0 and bool(earlier[earlier > 0].numel() == 36),
-        measures=[
-            Measure("largest effect of a later input", later.max()),
-            Measure("smallest effect of an earlier one", earlier[earlier > 0].min()),
-        ],
-        chart=Maps({"‖∂h_t/∂x_j‖": norms}, x_label="input j", y_label="state t"),
+        measures={
+            "largest effect of a later input": later.max(),
+            "smallest effect of an earlier one": earlier[earlier > 0].min(),
+        },
+        chart=Maps({"‖∂h_t/∂x_j‖": norms}, "input j", "state t"),
     )
 
 
@@ -90,8 +90,8 @@ def attention_makes_parallel(trial: Trial) -> Evidence:
     return Evidence(
         holds=hybrid[-1] <= 2 * hybrid[0],
         corrected=hybrid[-1] > rnn[-1] > 4 * own[-1] and len(set(own)) == 1,
-        measures=[Measure(f"{name}, T = 32", d[-1]) for name, d in depths.items()],
-        chart=Lines(lengths, depths, x_label="T", y_label="dependent operations", log="xy"),
+        measures={f"{name}, T = 32": d[-1] for name, d in depths.items()},
+        chart=Lines(lengths, depths, "T", "dependent operations", log="xy"),
     )
 
 
@@ -112,15 +112,15 @@ def context_is_harmless(trial: Trial) -> Evidence:
     return Evidence(
         holds=growth["sum"] < 2,
         corrected=growth["sum"] > 10 and growth["norm"] < 2 and bool((sizes["sum"] <= 200).all()),
-        measures=[
-            Measure("largest number after 200 steps, sum", sizes["sum"][-1]),
-            Measure("with layer norm", sizes["norm"][-1]),
-        ],
+        measures={
+            "largest number after 200 steps, sum": sizes["sum"][-1],
+            "with layer norm": sizes["norm"][-1],
+        },
         chart=Lines(
             range(1, 201),
             {"ĥ + a": sizes["sum"], "norm(ĥ + a)": sizes["norm"]},
-            x_label="step",
-            y_label="largest number",
+            "step",
+            "largest number",
             log="y",
         ),
     )
@@ -144,7 +144,7 @@ def attention_improves_memory(trial: Trial) -> Evidence:
         measures=[*accuracies, gain],
         chart=Bars(
             {"RNN": accuracies[0].value, "RNN with attention": accuracies[1].value},
-            y_label="accuracy over 40 tokens, chance 0.25",
+            "accuracy over 40 tokens, chance 0.25",
             intervals={
                 name: (m.low or m.value, m.high or m.value)
                 for name, m in zip(("RNN", "RNN with attention"), accuracies, strict=True)
@@ -190,7 +190,7 @@ def attention_converges_faster(trial: Trial) -> Evidence:
                 name: {kind: sum(values) / len(values) for kind, values in study.items()}
                 for name, study in {"recall over 40": recall, "parity of 6": parity}.items()
             },
-            y_label="accuracy after the same updates",
+            "accuracy after the same updates",
         ),
     )
 

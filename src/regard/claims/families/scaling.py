@@ -8,13 +8,7 @@ from torch import Tensor
 
 from regard.claims.charts import Bars, Lines, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.families.temperature import (
-    Lookup,
-    draw_items,
-    log_slope,
-    lookup_loss,
-    new_items,
-)
+from regard.claims.families.temperature import Lookup, draw_items, log_slope, lookup_loss, new_items
 from regard.claims.training import train_model
 from regard.inspection import jitter_query_effect, make_site
 from regard.ops import attend, score_moments, softargmax, survey
@@ -43,14 +37,14 @@ def mean_of_scores(trial: Trial) -> Evidence:
     z = ((found - predicted) / torch.stack(errors)).abs()
     return Evidence(
         holds=z.max() < 5,
-        measures=[
-            Measure("largest difference, in standard errors", z.max()),
-            Measure("share of 95% intervals that contain μᵀμ", (z < 1.96).double().mean()),
-        ],
+        measures={
+            "largest difference, in standard errors": z.max(),
+            "share of 95% intervals that contain μᵀμ": (z < 1.96).double().mean(),
+        },
         chart=Points(
             {"18 settings of d, μ, σ": (predicted, found)},
-            x_label="μᵀμ",
-            y_label="mean of q · k",
+            "μᵀμ",
+            "mean of q · k",
             curves={"equal": ([0, predicted.max()], [0, predicted.max()])},
         ),
     )
@@ -79,12 +73,12 @@ def variance_of_scores(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(as_stated.values()),
         holds_if=as_stated["independent"] and abs(slope - 1) < 0.1,
-        measures=[
-            Measure("power of d, independent", slope),
-            Measure("variance / d, independent, d = 256", relative["independent"][-1]),
-            Measure("variance / d, q = k, d = 256", relative["q = k"][-1]),
-        ],
-        chart=Lines(widths, variance, x_label="d", y_label="variance of the score", log="xy"),
+        measures={
+            "power of d, independent": slope,
+            "variance / d, independent, d = 256": relative["independent"][-1],
+            "variance / d, q = k, d = 256": relative["q = k"][-1],
+        },
+        chart=Lines(widths, variance, "d", "variance of the score", log="xy"),
     )
 
 
@@ -107,14 +101,14 @@ def variance_with_means(trial: Trial) -> Evidence:
     return Evidence(
         holds=errors["stated"].max() < 0.2,
         corrected=errors["right"].max() < 0.2 and errors["stated"].max() > 1,
-        measures=[
-            Measure("largest relative error, as stated", errors["stated"].max()),
-            Measure("largest relative error, corrected", errors["right"].max()),
-        ],
+        measures={
+            "largest relative error, as stated": errors["stated"].max(),
+            "largest relative error, corrected": errors["right"].max(),
+        },
         chart=Points(
             {"as stated": (found, stated), "corrected": (found, right)},
-            x_label="variance of 4000 draws",
-            y_label="formula",
+            "variance of 4000 draws",
+            "formula",
             log="xy",
             curves={"equal": (found.aminmax(), found.aminmax())},
         ),
@@ -139,8 +133,8 @@ def mean_of_scaled_scores(trial: Trial) -> Evidence:
     return Evidence(
         holds=abs(powers["q · k / √d"] - 1) < 0.1,
         corrected=abs(powers["q · k / √d"] - 0.5) < 0.1 and abs(powers["q · k"] - 1) < 0.1,
-        measures=[Measure(f"power of d, mean of {name}", x) for name, x in powers.items()],
-        chart=Lines(widths, means, x_label="d", y_label="mean of the score", log="xy"),
+        measures={f"power of d, mean of {name}": x for name, x in powers.items()},
+        chart=Lines(widths, means, "d", "mean of the score", log="xy"),
     )
 
 
@@ -167,12 +161,10 @@ def scaled_variance(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(one),
         holds_if=one[0] and (half - 0.5**4).abs().max() < 0.02 and shifted.min() > 4,
-        measures=[
-            Measure(f"variance of q · k / √d, {n}, d = 64", x[-1]) for n, x in variance.items()
-        ],
+        measures={f"variance of q · k / √d, {n}, d = 64": x[-1] for n, x in variance.items()},
         chart=Bars(
             {name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in variance.items()},
-            y_label="variance of q · k / √d",
+            "variance of q · k / √d",
         ),
     )
 
@@ -196,19 +188,13 @@ def softmax_saturates(trial: Trial) -> Evidence:
     raw, scaled = (torch.stack(x) for x in share.values())
     return Evidence(
         holds=raw[-1] > 0.5 and raw.diff().min() >= 0 and scaled.max() < 0.01,
-        measures=[
-            Measure("share of queries with a weight above 0.99, d = 1024", raw[-1]),
-            Measure("the same with division by √d", scaled[-1]),
-            Measure("entropy with division, smallest over d (nats)", min(entropy)),
-            Measure("entropy with division, largest over d (nats)", max(entropy)),
-        ],
-        chart=Lines(
-            widths,
-            share,
-            x_label="d",
-            y_label="queries with a weight > 0.99",
-            log="x",
-        ),
+        measures={
+            "share of queries with a weight above 0.99, d = 1024": raw[-1],
+            "the same with division by √d": scaled[-1],
+            "entropy with division, smallest over d (nats)": min(entropy),
+            "entropy with division, largest over d (nats)": max(entropy),
+        },
+        chart=Lines(widths, share, "d", "queries with a weight > 0.99", log="x"),
     )
 
 
@@ -225,18 +211,16 @@ def gradients_vanish(trial: Trial) -> Evidence:
     return Evidence(
         holds=fall < 0.4 and raw.mean[-1] / raw.mean[0] < 0.5,
         holds_if=fall < 0.4 and 0.7 < scaled.median[-1] / scaled.median[0] < 1.4,
-        measures=[
-            Measure("median |∂h/∂q| at d = 512, relative to d = 8", fall),
-            Measure("mean, relative to d = 8", raw.mean[-1] / raw.mean[0]),
-            Measure(
-                "median with division, relative to d = 8", scaled.median[-1] / scaled.median[0]
-            ),
-        ],
+        measures={
+            "median |∂h/∂q| at d = 512, relative to d = 8": fall,
+            "mean, relative to d = 8": raw.mean[-1] / raw.mean[0],
+            "median with division, relative to d = 8": scaled.median[-1] / scaled.median[0],
+        },
         chart=Lines(
             raw.widths,
             {"median": raw.median, "mean": raw.mean, "median with 1/√d": scaled.median},
-            x_label="d",
-            y_label="|∂h/∂q|",
+            "d",
+            "|∂h/∂q|",
             log="xy",
         ),
     )
@@ -255,16 +239,16 @@ def gradients_explode(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(powers["median"], powers["mean"]) > 0.4,
         corrected=powers["median"] < 0 and powers["mean"] < 0.4 and 0.2 < powers["top"] < 0.7,
-        measures=[
-            Measure("power of d, median", powers["median"]),
-            Measure("power of d, mean", powers["mean"]),
-            Measure("power of d, largest 1%", powers["top"]),
-        ],
+        measures={
+            "power of d, median": powers["median"],
+            "power of d, mean": powers["mean"],
+            "power of d, largest 1%": powers["top"],
+        },
         chart=Lines(
             raw.widths,
             {"99th percentile": raw.top, "mean": raw.mean, "median": raw.median},
-            x_label="d",
-            y_label="|∂h/∂q|, not divided by √d",
+            "d",
+            "|∂h/∂q|, not divided by √d",
             log="xy",
         ),
     )
@@ -308,8 +292,8 @@ def scaling_helps_training(trial: Trial) -> Evidence:
         chart=Lines(
             widths,
             {name: torch.tensor(x).mean(-1) for name, x in losses.items()},
-            x_label="d",
-            y_label=f"test loss after {steps} steps",
+            "d",
+            f"test loss after {steps} steps",
             log="xy",
             bands={
                 name: (torch.tensor(x).amin(-1), torch.tensor(x).amax(-1))
@@ -346,13 +330,11 @@ def scaling_for_stability(trial: Trial) -> Evidence:
         and max(errors) < 1e-5
         and divided[-1] < 0.5
         and plain[-1] < 0.5,
-        measures=[
-            Measure("largest error with subtraction, not divided, float32", max(errors)),
-            Measure("finite rows without subtraction, divided, scores of 10⁴", divided[-1]),
-        ],
-        chart=Lines(
-            sizes, finite, x_label="size of the scores", y_label="finite rows, float32", log="x"
-        ),
+        measures={
+            "largest error with subtraction, not divided, float32": max(errors),
+            "finite rows without subtraction, divided, scores of 10⁴": divided[-1],
+        },
+        chart=Lines(sizes, finite, "size of the scores", "finite rows, float32", log="x"),
     )
 
 

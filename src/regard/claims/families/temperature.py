@@ -41,12 +41,12 @@ def large_beta_selects_one(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(one_hot.values()),
         holds_if=one_hot["1 best"] and shared,
-        measures=[Measure(f"weight at β = 1000, {name}", x[-1].mean()) for name, x in top.items()],
+        measures={f"weight at β = 1000, {name}": x[-1].mean() for name, x in top.items()},
         chart=Lines(
             betas,
             {f"{name} of 6 keys": curve.mean(-1) for name, curve in top.items()},
-            x_label="β",
-            y_label="largest weight",
+            "β",
+            "largest weight",
             log="x",
         ),
     )
@@ -68,12 +68,12 @@ def zero_beta_averages(trial: Trial) -> Evidence:
     slope = log_slope(betas[:8], curve[:8])
     return Evidence(
         holds=distances(1e-8).max() < 1e-6 and distances(0.0).max() < 1e-12 and 0.9 < slope < 1.1,
-        measures=[
-            Measure("largest |h − mean v| at β = 0", distances(0.0).max()),
-            Measure("largest |h − mean v| at β = 1e-8", distances(1e-8).max()),
-            Measure("power of β", slope),
-        ],
-        chart=Lines(betas, {"|h − mean v|": curve}, x_label="β", y_label="|h − mean v|", log="xy"),
+        measures={
+            "largest |h − mean v| at β = 0": distances(0.0).max(),
+            "largest |h − mean v| at β = 1e-8": distances(1e-8).max(),
+            "power of β": slope,
+        },
+        chart=Lines(betas, {"|h − mean v|": curve}, "β", "|h − mean v|", log="xy"),
     )
 
 
@@ -95,15 +95,15 @@ def entropy_falls(trial: Trial) -> Evidence:
     low, middle, high = entropy.quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
     return Evidence(
         holds=steps.max() < 0,
-        measures=[
-            Measure("share of steps of β with lower entropy", (steps < 0).double().mean()),
-            Measure.mean("entropy / log m at β = 1", entropy[10]),
-        ],
+        measures={
+            "share of steps of β with lower entropy": (steps < 0).double().mean(),
+            "entropy / log m at β = 1": entropy[10],
+        },
         chart=Lines(
             betas,
             {"median of 200 queries": middle},
-            x_label="β",
-            y_label="entropy / log m",
+            "β",
+            "entropy / log m",
             bands={"median of 200 queries": (low, high)},
         ),
     )
@@ -130,14 +130,14 @@ def dominant_value_survives(trial: Trial) -> Evidence:
     return Evidence(
         holds=(lost <= bound + 1e-12).all()
         and ((out - kept).norm(dim=-1) <= bound * widest + 1e-12).all(),
-        measures=[
-            Measure("share of draws within the bound", (lost <= bound + 1e-12).double().mean()),
-            Measure("largest ratio of loss and bound", (lost / bound).max()),
-        ],
+        measures={
+            "share of draws within the bound": (lost <= bound + 1e-12).double().mean(),
+            "largest ratio of loss and bound": (lost / bound).max(),
+        },
         chart=Points(
             {"300 of the draws": (lead[:300], lost[:300])},
-            x_label="lead of the best score, βδ",
-            y_label="lost weight 1 − a",
+            "lead of the best score, βδ",
+            "lost weight 1 − a",
             log="y",
             curves={"bound (m − 1) exp(−βδ)": (ends, 9 * torch.exp(-ends))},
         ),
@@ -164,15 +164,15 @@ def beta_is_temperature(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(errors["β"]) < 1e-9,
         corrected=max(errors["1/β"]) < 1e-9 and min(far) > 0.01,
-        measures=[
-            Measure("largest difference of weights, temperature = 1/β", max(errors["1/β"])),
-            Measure("mean difference of weights, temperature = β = 10", errors["β"][-1]),
-        ],
+        measures={
+            "largest difference of weights, temperature = 1/β": max(errors["1/β"]),
+            "mean difference of weights, temperature = β = 10": errors["β"][-1],
+        },
         chart=Lines(
             betas,
             {f"as {name}": curve for name, curve in entropy.items()},
-            x_label="β, or temperature",
-            y_label="entropy (nats)",
+            "β, or temperature",
+            "entropy (nats)",
             log="x",
         ),
     )
@@ -209,7 +209,7 @@ def argmax_replaces_softmax(trial: Trial) -> Evidence:
         measures=measures,
         chart=Bars(
             {m.name.removeprefix("accuracy, "): m.value for m in measures},
-            y_label="accuracy",
+            "accuracy",
             intervals={m.name.removeprefix("accuracy, "): (m.low, m.high) for m in measures},
         ),
     )
@@ -251,7 +251,7 @@ def dropout_diffuses(trial: Trial) -> Evidence:
         ],
         chart=Bars(
             {name: {"no dropout": x[0], "dropout 0.5": x[1]} for name, x in bars.items()},
-            y_label="entropy of the weights (nats)",
+            "entropy of the weights (nats)",
         ),
     )
 
@@ -281,16 +281,16 @@ def linear_layer_matches_limits(trial: Trial) -> Evidence:
     follows = attend(other, other, v, scale=1.0)[0] - attend(keys, keys, v, scale=1.0)[0]
     return Evidence(
         holds=max(limits) < 1e-9,
-        measures=[
-            Measure("largest difference from the identity, β = 10⁴", limits[0]),
-            Measure("largest difference from equal weights, β = 0", limits[1]),
-            Measure("change of attention's output with other keys", follows.abs().mean()),
-        ],
+        measures={
+            "largest difference from the identity, β = 10⁴": limits[0],
+            "largest difference from equal weights, β = 0": limits[1],
+            "change of attention's output with other keys": follows.abs().mean(),
+        },
         chart=Lines(
             betas,
             {f"to {name}": curve for name, curve in curves.items()},
-            x_label="β",
-            y_label="largest difference",
+            "β",
+            "largest difference",
             log="xy",
         ),
     )

@@ -43,15 +43,15 @@ def patches_as_convolution(trial: Trial) -> Evidence:
         overlapping[size] = F.conv2d(images, weight, bias, stride=size // 2)[0, 0].numel()
     return Evidence(
         holds=max(errors.values()) < 1e-12,
-        measures=[
-            *(Measure(f"largest difference, patches of {n}", x) for n, x in errors.items()),
-            Measure("tokens, patches of 8, stride 8", len(convolved)),
-            Measure("tokens, patches of 8, stride 4", overlapping[8]),
-        ],
+        measures={
+            **{f"largest difference, patches of {n}": x for n, x in errors.items()},
+            "tokens, patches of 8, stride 8": len(convolved),
+            "tokens, patches of 8, stride 4": overlapping[8],
+        },
         chart=Points(
             {"feature of a token": (linear.flatten(), convolved.flatten())},
-            x_label="W · flatten(patch) + b",
-            y_label="convolution, stride 8",
+            "W · flatten(patch) + b",
+            "convolution, stride 8",
         ),
     )
 
@@ -78,12 +78,12 @@ def token_count(trial: Trial) -> Evidence:
     }
     return Evidence(
         holds=counts == expected,
-        measures=[
-            Measure("patches, 224 / 16", counts["224 / 16"][0]),
-            Measure("numbers per patch, 224 / 16", counts["224 / 16"][1]),
-            *(Measure(f"tokens, {name}", n) for name, (_, _, n) in counts.items()),
-        ],
-        chart=Bars({name: n for name, (_, _, n) in counts.items()}, y_label="tokens"),
+        measures={
+            "patches, 224 / 16": counts["224 / 16"][0],
+            "numbers per patch, 224 / 16": counts["224 / 16"][1],
+            **{f"tokens, {name}": n for name, (_, _, n) in counts.items()},
+        },
+        chart=Bars({name: n for name, (_, _, n) in counts.items()}, "tokens"),
     )
 
 
@@ -120,13 +120,13 @@ def spatial_bias(trial: Trial) -> Evidence:
         and errors["convolution"].max() < 1e-12
         and errors["dense layer"][1:].min() > 0.1
         and pixels.max() == size**2,
-        measures=[
-            Measure("error of a ViT's embedding, shift by a patch", whole),
-            Measure("smallest error, shift by part of a patch", part),
-            Measure("largest error of a convolution, any shift", errors["convolution"].max()),
-            Measure("pixels that a token sees, of 256", pixels.max()),
-        ],
-        chart=Lines(shifts, errors, x_label="shift in pixels, patches of 4", y_label="error"),
+        measures={
+            "error of a ViT's embedding, shift by a patch": whole,
+            "smallest error, shift by part of a patch": part,
+            "largest error of a convolution, any shift": errors["convolution"].max(),
+            "pixels that a token sees, of 256": pixels.max(),
+        },
+        chart=Lines(shifts, errors, "shift in pixels, patches of 4", "error"),
     )
 
 
@@ -152,14 +152,14 @@ def patch_order(trial: Trial) -> Evidence:
     without, within = (torch.stack(x) for x in changes.values())
     return Evidence(
         holds=max(without.max(), max(followed)) < 1e-12 and within.min() > 1e-3,
-        measures=[
-            Measure("largest change of a logit, without positions", without.max()),
-            Measure.mean("largest change of a logit, with positions", within),
-            Measure("outputs of the patches: difference from shuffled ones", max(followed)),
-        ],
+        measures={
+            "largest change of a logit, without positions": without.max(),
+            "largest change of a logit, with positions": within,
+            "outputs of the patches: difference from shuffled ones": max(followed),
+        },
         chart=Bars(
             {"without positions": without.max(), "with positions": within.mean()},
-            y_label="largest change of a logit, patches shuffled",
+            "largest change of a logit, patches shuffled",
         ),
     )
 
@@ -206,8 +206,8 @@ def two_dimensional_positions(trial: Trial) -> Evidence:
                 "new ViT": _similarity(model.positions[1:])[27].view(grid, grid),
                 "built from row and column": _similarity(built)[27].view(grid, grid),
             },
-            x_label="column",
-            y_label="row; cosine with patch (3, 3)",
+            "column",
+            "row; cosine with patch (3, 3)",
         ),
     )
 
@@ -236,15 +236,15 @@ def positions_learn_locality(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(start.min(), little.min(), end.min()) > 0.2,
         holds_if=end.min() > 0.2 and max(start.abs().max(), little.mean().abs()) < 0.2,
-        measures=[
-            Measure.mean("new table: cosine of neighbours less that of far patches", start),
-            *(Measure.mean(f"trained, label by {n}", x[:, -1]) for n, x in curves.items()),
-        ],
+        measures={
+            "new table: cosine of neighbours less that of far patches": start,
+            **{f"trained, label by {n}": x[:, -1] for n, x in curves.items()},
+        },
         chart=Lines(
             torch.linspace(0, 100, len(curves["place"][0])),
             {f"label by {name}": x.mean(0) for name, x in curves.items()},
-            x_label="% of the training steps",
-            y_label="cosine, neighbours − far patches",
+            "% of the training steps",
+            "cosine, neighbours − far patches",
             bands={f"label by {n}": (x.amin(0), x.amax(0)) for n, x in curves.items()},
         ),
     )
@@ -275,19 +275,16 @@ def interpolation(trial: Trial) -> Evidence:
         and lost.mean(1)[:, 1:].min() > 0.1
         and same == 0
         and fits == [True, False, False, False],
-        measures=[
-            *(
-                Measure.mean(f"accuracy at 24 × 24, {name}", x[:, sides.index(24)])
-                for name, x in curves.items()
-            ),
-            Measure.mean("accuracy at 16 × 16", curves["interpolated"][:, 0]),
-            Measure("largest change of the table at the same size", same),
-        ],
+        measures={
+            **{f"accuracy at 24 × 24, {name}": x[:, sides.index(24)] for name, x in curves.items()},
+            "accuracy at 16 × 16": curves["interpolated"][:, 0],
+            "largest change of the table at the same size": same,
+        },
         chart=Lines(
             sides,
             {name: x.mean(0) for name, x in curves.items()},
-            x_label="side of the image (trained at 16)",
-            y_label="accuracy",
+            "side of the image (trained at 16)",
+            "accuracy",
         ),
     )
 
@@ -312,15 +309,15 @@ def class_token_gathers(trial: Trial) -> Evidence:
     effect = torch.stack(effects)
     return Evidence(
         holds=effect.min() > 1e-3 and min(own) > 1e-3 and max(others) == 0,
-        measures=[
-            Measure("smallest gradient of a logit by a patch", effect.min()),
-            Measure("gradient by the encoder's class token, least", min(own)),
-            Measure("gradient by the encoder's other outputs, largest", max(others)),
-        ],
+        measures={
+            "smallest gradient of a logit by a patch": effect.min(),
+            "gradient by the encoder's class token, least": min(own),
+            "gradient by the encoder's other outputs, largest": max(others),
+        },
         chart=Maps(
             {"mean of 10 models": effect.mean(0).view(4, 4)},
-            x_label="column of patches",
-            y_label="row; gradient of a logit",
+            "column of patches",
+            "row; gradient of a logit",
         ),
     )
 
@@ -353,17 +350,17 @@ def two_heads(trial: Trial) -> Evidence:
         and bends["fine-tuning, linear"] < 1e-12
         and bends["pre-training, MLP"] > 0.01
         and states[0] ^ states[1] == {"pre_logits.weight", "pre_logits.bias"},
-        measures=[
-            *(Measure(f"deviation from a straight line, {n}", x) for n, x in bends.items()),
-            Measure("head on the encoder's class token: error", max(reads.values())),
-            Measure("head on the output of attention: error", min(attention.values())),
-            Measure("tensors that only one of the models has", len(states[0] ^ states[1])),
-        ],
+        measures={
+            **{f"deviation from a straight line, {n}": x for n, x in bends.items()},
+            "head on the encoder's class token: error": max(reads.values()),
+            "head on the output of attention: error": min(attention.values()),
+            "tensors that only one of the models has": len(states[0] ^ states[1]),
+        },
         chart=Lines(
             scales,
             {n: y / y.abs().max() for n, y in curves.items()},
-            x_label="scale of the class token",
-            y_label="logit, largest is 1",
+            "scale of the class token",
+            "logit, largest is 1",
         ),
     )
 
@@ -381,14 +378,11 @@ def cnn_against_vit(trial: Trial) -> Evidence:
     means = gaps.mean(1)
     return Evidence(
         holds=gaps[0].min() > 0.03 and means[-1] < 0.5 * means.max(),
-        measures=[
-            *(
-                Measure.mean(f"CNN less ViT, {n} images", row)
-                for n, row in zip(sizes, gaps, strict=True)
-            ),
-            Measure.mean(f"test accuracy of the CNN, {sizes[0]} images", accuracy["CNN"][0]),
-            Measure.mean(f"test accuracy of the ViT, {sizes[0]} images", accuracy["ViT"][0]),
-        ],
+        measures={
+            **{f"CNN less ViT, {n} images": row for n, row in zip(sizes, gaps, strict=True)},
+            f"test accuracy of the CNN, {sizes[0]} images": accuracy["CNN"][0],
+            f"test accuracy of the ViT, {sizes[0]} images": accuracy["ViT"][0],
+        },
         chart=_curves_by_size(sizes, accuracy, "test accuracy"),
     )
 
@@ -408,11 +402,11 @@ def vit_overfits(trial: Trial) -> Evidence:
     more = lost["ViT"] - lost["CNN"]
     return Evidence(
         holds=more[0].min() > 0.03 and more.mean(1).min() > -0.03,
-        measures=[
-            Measure.mean(f"train less test accuracy, {kind}, {n} images", x)
+        measures={
+            f"train less test accuracy, {kind}, {n} images": x
             for kind, rows in lost.items()
             for n, x in zip(sizes, rows, strict=True)
-        ],
+        },
         chart=_curves_by_size(sizes, lost, "train − test accuracy"),
     )
 
@@ -448,9 +442,7 @@ def fine_tuned_on_the_large_set(trial: Trial) -> Evidence:
         holds=last.mean() > first.mean(),
         corrected=(first - last).min() > 0.05 and gain.mean() > 0,
         measures=[*means.values(), Measure.mean("gain by pre-training", gain)],
-        chart=Bars(
-            {name: m.value for name, m in means.items()}, y_label="accuracy on the target set"
-        ),
+        chart=Bars({name: m.value for name, m in means.items()}, "accuracy on the target set"),
     )
 
 

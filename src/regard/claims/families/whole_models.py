@@ -35,7 +35,7 @@ def it_points_at_referent(trial: Trial) -> Evidence:
                 }
                 for m in models
             },
-            y_label="weight on the referent − on the rival",
+            "weight on the referent − on the rival",
         ),
     )
 
@@ -65,15 +65,15 @@ def weights_explain(trial: Trial) -> Evidence:
     return Evidence(
         holds=distance < 0.01 or correlation > 0.99,
         holds_if=distance > 0.05 and same < 1e-12 and correlation > 0.3,
-        measures=[
-            Measure("total variation between two weightings of the same output", distance),
-            Measure("largest difference of their outputs", same),
-            Measure("correlation of weight and effect of removing the key", correlation),
-        ],
+        measures={
+            "total variation between two weightings of the same output": distance,
+            "largest difference of their outputs": same,
+            "correlation of weight and effect of removing the key": correlation,
+        },
         chart=Points(
             {"key of a query": (weight, effect)},
-            x_label="attention weight",
-            y_label="change of the output without the key",
+            "attention weight",
+            "change of the output without the key",
         ),
     )
 
@@ -102,16 +102,13 @@ def encoder_is_independent(trial: Trial) -> Evidence:
         holds=changes["a target token"].max() == 0
         and changes["a source token"].min() > 1e-6
         and norm > 0,
-        measures=[
-            *(
-                Measure(f"largest change of the encoding by {k}", v.max())
-                for k, v in changes.items()
-            ),
-            Measure("norm of the encoder's gradient from the decoder's loss", norm),
-        ],
+        measures={
+            **{f"largest change of the encoding by {k}": v.max() for k, v in changes.items()},
+            "norm of the encoder's gradient from the decoder's loss": norm,
+        },
         chart=Bars(
             {f"position {n + 1}": {k: v[n] for k, v in changes.items()} for n in range(5)},
-            y_label="change of the encoding",
+            "change of the encoding",
         ),
     )
 
@@ -130,8 +127,8 @@ def decoder_reads_all(trial: Trial) -> Evidence:
     change = torch.stack(changes, 1).detach()
     return Evidence(
         holds=change.min() > 1e-6,
-        measures=[Measure("smallest change of an output by a source token", change.min())],
-        chart=Maps({"change": change}, x_label="source token", y_label="output"),
+        measures={"smallest change of an output by a source token": change.min()},
+        chart=Maps({"change": change}, "source token", "output"),
     )
 
 
@@ -154,13 +151,13 @@ def second_language(trial: Trial) -> Evidence:
         holds_if=shares[0] < 0.1 < shares[-1]
         and cost.shared_total < cost.separate_total
         and cost.shared_total - cost.encoder_multiply_adds == 2 * cost.decoder_multiply_adds,
-        measures=[
-            *(
-                Measure(f"share of N² k + M N k in the decoder, M = N = {n}", share)
+        measures={
+            **{
+                f"share of N² k + M N k in the decoder, M = N = {n}": share
                 for n, share in zip(sizes, shares, strict=True)
-            ),
-            Measure("saved by one encoding for two languages, M = N = 30", cost.saving),
-        ],
+            },
+            "saved by one encoding for two languages, M = N = 30": cost.saving,
+        },
         chart=Lines(sizes, {"share": shares}, "M = N", "share of the decoder's cost", log="x"),
     )
 
@@ -181,13 +178,13 @@ def transformers_are_recurrent(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(calls) > 1,
         corrected=calls == [1] * 4 and steps == 12,
-        measures=[
-            Measure("largest number of calls of a block per pass", max(calls)),
-            Measure("calls of an RNN cell over the same 12 tokens", steps),
-        ],
+        measures={
+            "largest number of calls of a block per pass": max(calls),
+            "calls of an RNN cell over the same 12 tokens": steps,
+        },
         chart=Bars(
             {f"block {n + 1}": c for n, c in enumerate(calls)} | {"RNN cell": steps},
-            y_label="calls in one pass over 12 tokens",
+            "calls in one pass over 12 tokens",
         ),
     )
 
@@ -211,13 +208,13 @@ def state_is_own_value(trial: Trial) -> Evidence:
     return Evidence(
         holds=literal < 1e-6,
         corrected=corrected < 1e-12,
-        measures=[
-            Measure("difference from own value + context", literal),
-            Measure("difference from residual input + mixture of all values", corrected),
-        ],
+        measures={
+            "difference from own value + context": literal,
+            "difference from residual input + mixture of all values": corrected,
+        },
         chart=Bars(
             {"own value + context": literal, "residual + mixture": corrected + 1e-17},
-            y_label="largest difference",
+            "largest difference",
             log="y",
         ),
     )
@@ -241,10 +238,9 @@ def only_mlps_stack(trial: Trial) -> Evidence:
     return Evidence(
         holds=change.max() == 0,
         corrected=change.min() > 0.1,
-        measures=[Measure("smallest change of a later block", change.min())],
+        measures={"smallest change of a later block": change.min()},
         chart=Bars(
-            {f"block {n + 2}": c for n, c in enumerate(change)},
-            y_label="change after editing block 1",
+            {f"block {n + 2}": c for n, c in enumerate(change)}, "change after editing block 1"
         ),
     )
 
@@ -264,11 +260,11 @@ def scores_are_weights(trial: Trial) -> Evidence:
     return Evidence(
         holds=is_weights[0],
         corrected=is_weights[1] and (scores.softmax(-1) - weights).abs().max() < 1e-12,
-        measures=[
-            Measure("smallest sum of a row of Q Kᵀ", scores.sum(-1).min()),
-            Measure("largest", scores.sum(-1).max()),
-            Measure("largest |sum − 1| of the weights", (weights.sum(-1) - 1).abs().max()),
-        ],
+        measures={
+            "smallest sum of a row of Q Kᵀ": scores.sum(-1).min(),
+            "largest": scores.sum(-1).max(),
+            "largest |sum − 1| of the weights": (weights.sum(-1) - 1).abs().max(),
+        },
         chart=Maps({"Q Kᵀ": scores, "weights": weights}),
     )
 
@@ -295,11 +291,11 @@ def kinds_of_attention(trial: Trial) -> Evidence:
     crossing = sum(site.name.endswith("cross") for site in other.sites)
     return Evidence(
         holds=set(kinds) == {"encoder, self", "decoder, masked self", "decoder, cross"},
-        measures=[
-            *(Measure(f"{name}: layers", n) for name, n in kinds.items()),
-            Measure("cross-attentions of a language model", crossing),
-        ],
-        chart=Bars(kinds, y_label="layers"),
+        measures={
+            **{f"{name}: layers": n for name, n in kinds.items()},
+            "cross-attentions of a language model": crossing,
+        },
+        chart=Bars(kinds, "layers"),
     )
 
 
