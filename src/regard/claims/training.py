@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.data import GeneratedBatches
@@ -58,3 +59,21 @@ def train_model(
     trainer = Trainer(build(), objective, GeneratedBatches(cast(Any, make)), config)
     trainer.run()
     return trainer.model.eval()
+
+
+def label_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of the labels."""
+    return F.cross_entropy(model(batch["inputs"]), batch["labels"])
+
+
+def train_classifier(
+    build: Callable[[], nn.Module], draw: Callable[[torch.Generator], Batch], **options: Any
+) -> nn.Module:
+    """`train_model` on batches of inputs and labels; the model comes back on the CPU."""
+    return train_model(build, draw, label_loss, **options).cpu()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, batch: Batch) -> float:
+    """Share of inputs whose most likely class is their label."""
+    return float((model(batch["inputs"]).argmax(-1) == batch["labels"]).double().mean())

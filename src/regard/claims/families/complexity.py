@@ -10,6 +10,7 @@ from torch import Tensor
 import regard as rg
 from regard.claims.charts import Bars, Lines
 from regard.claims.claim import Evidence, Trial, claim
+from regard.claims.measurements import graph_depth
 from regard.costs import break_even_length, generation_cost, layer_cost
 from regard.ops import RNNWeights, recur
 from regard.ops.intercept import intercepting
@@ -28,19 +29,15 @@ def sequential_operations(trial: Trial) -> Evidence:
     rnn = rg.nn.Recurrent(8, 8, kind="rnn")
     attention = rg.nn.MultiHeadAttention(8, 2)
     inputs = [trial.normal(1, n, 8).float() for n in lengths]
-    depths = {
-        "recurrent": [graph_depth(rnn(x, backend="reference")[0][:, -1]) for x in inputs],
-        "attention": [graph_depth(attention(x)) for x in inputs],
-    }
+    recurrent = [graph_depth(rnn(x, backend="reference")[0][:, -1]) for x in inputs]
+    products = [graph_depth(attention(x)) for x in inputs]
     # softmax and weights · values sum over n keys, by a tree of additions
-    depths["attention, with sums"] = [
-        depth + 2 * math.ceil(math.log2(n))
-        for depth, n in zip(depths["attention"], lengths, strict=True)
-    ]
-    recurrent = depths["recurrent"]
+    trees = [2 * math.ceil(math.log2(n)) for n in lengths]
+    sums = [depth + tree for depth, tree in zip(products, trees, strict=True)]
+    depths = {"recurrent": recurrent, "attention": products, "attention, with sums": sums}
     return Evidence(
-        holds=len(set(depths["attention, with sums"])) == 1,
-        holds_if=len(set(depths["attention"])) == 1 and recurrent[-1] > 8 * recurrent[0],
+        holds=len(set(sums)) == 1,
+        holds_if=len(set(products)) == 1 and recurrent[-1] > 8 * recurrent[0],
         measures={f"{name}, T = 64": d[-1] for name, d in depths.items()},
         chart=Lines(lengths, depths, "T", "dependent operations", log="xy"),
     )
@@ -54,24 +51,16 @@ def parallel_inference(trial: Trial) -> Evidence:
     Refutation: a generation in which the number of dependent passes does not grow with N
     """
     model = rg.models.LanguageModel(rg.models.language_tiny(vocab=50, layers=2)).eval()
-    lengths = [4, 8, 16, 32]
-    passes = [_passes(model, n) for n in lengths]
+    passes = {n: _passes(model, n) for n in (4, 8, 16, 32)}
     tokens = torch.randint(0, 50, (1, 32), generator=trial.rng)
     scoring = _count(model, lambda: model(tokens))
+    curves = {"generate": list(passes.values()), "score given tokens": [scoring] * 4}
     return Evidence(
-        holds=passes[-1] <= 2 * passes[0],
-        corrected=all(n - 1 <= p <= n + 1 for n, p in zip(lengths, passes, strict=True))
-        and scoring == 1,
-        measures={
-            **{f"passes to generate {n}": p for n, p in zip(lengths, passes, strict=True)},
-            "passes to score 32 given tokens": scoring,
-        },
-        chart=Lines(
-            lengths,
-            {"generate": passes, "score given tokens": [scoring] * 4},
-            "tokens N",
-            "dependent passes",
-        ),
+        holds=passes[32] <= 2 * passes[4],
+        corrected=all(n - 1 <= p <= n + 1 for n, p in passes.items()) and scoring == 1,
+        measures={f"passes to generate {n}": p for n, p in passes.items()}
+        | {"passes to score 32 given tokens": scoring},
+        chart=Lines(list(passes), curves, "tokens N", "dependent passes"),
     )
 
 
@@ -131,25 +120,17 @@ def cost_per_layer(trial: Trial) -> Evidence:
     Refutation: counted products that do not follow these laws after the projections are removed
     """
     lengths = [64, 256, 1024, 4096]
-    layer = rg.nn.MultiHeadAttention(WIDTH, 8)
-    attention = [rg.cost(layer, source=n).multiply_adds for n in lengths]
-    rnn = [
-        rg.cost(rg.nn.Recurrent(WIDTH, WIDTH, kind="rnn"), source=n).multiply_adds for n in lengths
-    ]
+    layers = rg.nn.MultiHeadAttention(WIDTH, 8), rg.nn.Recurrent(WIDTH, WIDTH, kind="rnn")
+    attention, rnn = ([rg.cost(x, source=n).multiply_adds for n in lengths] for x in layers)
     maps = [a - 4 * n * WIDTH**2 for a, n in zip(attention, lengths, strict=True)]
-    constant = [a / (n * n * WIDTH) for a, n in zip(attention, lengths, strict=True)]
+    constant = {n: a / (n * n * WIDTH) for a, n in zip(attention, lengths, strict=True)}
+    curves = {"attention": attention, "without projections": maps, "RNN": rnn}
     return Evidence(
-        holds=max(constant) < 1.1 * min(constant),
+        holds=max(constant.values()) < 1.1 * min(constant.values()),
         holds_if=maps == [2 * n * n * WIDTH for n in lengths]
         and rnn == [2 * n * WIDTH**2 for n in lengths],
-        measures={f"cost / (n² d) at n = {n}": c for n, c in zip(lengths, constant, strict=True)},
-        chart=Lines(
-            lengths,
-            {"attention": attention, "without projections": maps, "RNN": rnn},
-            "n, at d = 512",
-            "multiply-adds",
-            log="xy",
-        ),
+        measures={f"cost / (n² d) at n = {n}": c for n, c in constant.items()},
+        chart=Lines(lengths, curves, "n, at d = 512", "multiply-adds", log="xy"),
     )
 
 
@@ -162,30 +143,25 @@ def attention_is_cheaper(trial: Trial) -> Evidence:
     """
     lengths = [2**k for k in range(5, 13)]
     ratios = {
-        kind: [layer_cost("attention", n, WIDTH) / layer_cost(kind, n, WIDTH) for n in lengths]
+        kind: {n: layer_cost("attention", n, WIDTH) / layer_cost(kind, n, WIDTH) for n in lengths}
         for kind in ("rnn", "gru", "lstm")
     }
     crossings = {kind: break_even_length(kind, WIDTH) for kind in ratios}
     agree = all(
         (ratio < 1) == (n < (crossings[kind] or 0))
         for kind in ratios
-        for n, ratio in zip(lengths, ratios[kind], strict=True)
+        for n, ratio in ratios[kind].items()
     )
+    curves = {f"/ {kind.upper()}": list(x.values()) for kind, x in ratios.items()}
     return Evidence(
-        holds=max(max(r) for r in ratios.values()) < 1,
+        holds=max(max(x) for x in curves.values()) < 1,
         holds_if=agree and crossings == {"rnn": None, "gru": WIDTH, "lstm": 2 * WIDTH},
         measures={
-            "attention / GRU at n = 512": ratios["gru"][4],
-            "attention / LSTM at n = 1024": ratios["lstm"][5],
-            "smallest attention / RNN": min(ratios["rnn"]),
+            "attention / GRU at n = 512": ratios["gru"][512],
+            "attention / LSTM at n = 1024": ratios["lstm"][1024],
+            "smallest attention / RNN": min(curves["/ RNN"]),
         },
-        chart=Lines(
-            lengths,
-            {f"/ {kind.upper()}": r for kind, r in ratios.items()},
-            "n, at d = 512",
-            "cost of attention /",
-            log="xy",
-        ),
+        chart=Lines(lengths, curves, "n, at d = 512", "cost of attention /", log="xy"),
     )
 
 
@@ -198,20 +174,15 @@ def quadratic_term_is_small(trial: Trial) -> Evidence:
     """
     lengths = [64, 256, 512, 1024, 4096]
     shares = [2 * n * n * WIDTH / (4 * n * WIDTH**2) for n in lengths]
-    counted = [
-        rg.cost(rg.nn.MultiHeadAttention(WIDTH, 8), source=n).multiply_adds / (4 * n * WIDTH**2) - 1
-        for n in lengths
-    ]
+    layer = rg.nn.MultiHeadAttention(WIDTH, 8)
+    totals = {n: rg.cost(layer, source=n).multiply_adds / (4 * n * WIDTH**2) for n in lengths}
+    counted = [total - 1 for total in totals.values()]
+    curves = {"quadratic / projections": counted}
     return Evidence(
         holds=max(counted) < 0.1,
         holds_if=counted[0] < 0.1 and counted[-1] > 1 and _close(counted, shares),
-        measures={
-            f"quadratic term / projections, n = {n}": c
-            for n, c in zip(lengths, counted, strict=True)
-        },
-        chart=Lines(
-            lengths, {"quadratic / projections": counted}, "n, at d = 512", "ratio", log="xy"
-        ),
+        measures={f"quadratic term / projections, n = {n}": x - 1 for n, x in totals.items()},
+        chart=Lines(lengths, curves, "n, at d = 512", "ratio", log="xy"),
     )
 
 
@@ -222,15 +193,14 @@ def encoder_cost(trial: Trial) -> Evidence:
     Condition: M ≥ k, so that the second term is no larger than the first.
     Refutation: a cost / (M² k) that is bounded for M < k, or unbounded for M ≥ k
     """
-    lengths, ratios = [8, 64, 512, 1024, 4096], []
-    for n in lengths:
-        ratios.append(layer_cost("attention", n, WIDTH) / (n * n * WIDTH))
-    large = [r for n, r in zip(lengths, ratios, strict=True) if n >= WIDTH]
+    lengths = [8, 64, 512, 1024, 4096]
+    ratios = [layer_cost("attention", n, WIDTH) / (n * n * WIDTH) for n in lengths]
+    large = max(r for n, r in zip(lengths, ratios, strict=True) if n >= WIDTH)
     return Evidence(
         holds=max(ratios) <= 6,
-        holds_if=max(large) <= 6 and ratios[0] > 100,
-        measures={"cost / (M² k) at M = 8": ratios[0], "largest for M ≥ k": max(large)},
-        chart=Lines(lengths, {"cost / (M² k)": ratios}, "M, at k = 512", "cost / (M² k)", log="xy"),
+        holds_if=large <= 6 and ratios[0] > 100,
+        measures={"cost / (M² k) at M = 8": ratios[0], "largest for M ≥ k": large},
+        chart=Lines(lengths, {"cost / (M² k)": ratios}, "M, at k = 512", log="xy"),
     )
 
 
@@ -241,20 +211,18 @@ def cross_attention_cost(trial: Trial) -> Evidence:
     Remark: As an order of growth; literally larger than the rest only if M N / (M + N) > k.
     Refutation: a cost / (M N k) that grows without bound for M, N ≥ k
     """
-    k = 64
-    sizes = [64, 128, 512, 2048]
-    layer = rg.models.Translator(
-        rg.models.translator_tiny(vocab=9, dim=k, heads=4, decoder_layers=1)
-    )
+    k, sizes = 64, [64, 128, 512, 2048]
+    config = rg.models.translator_tiny(vocab=9, dim=k, heads=4, decoder_layers=1)
+    layer = rg.models.Translator(config)
     ratios = {
         f"N = {n}": [_cross_cost(layer, m, n) / (m * n * k) for m in sizes] for n in (64, 2048)
     }
-    small = _cross_cost(layer, 8, 8) / (8 * 8 * k)
+    largest = max(max(r) for r in ratios.values())
     return Evidence(
-        holds=max(max(r) for r in ratios.values()) <= 6.01,
+        holds=largest <= 6.01,
         measures={
-            "largest cost / (M N k) for M, N ≥ k": max(max(r) for r in ratios.values()),
-            "at M = N = 8, k = 64": small,
+            "largest cost / (M N k) for M, N ≥ k": largest,
+            "at M = N = 8, k = 64": _cross_cost(layer, 8, 8) / (8 * 8 * k),
         },
         chart=Lines(sizes, ratios, "M, at k = 64", "cost / (M N k)", log="x"),
     )
@@ -268,15 +236,14 @@ def decoder_cost(trial: Trial) -> Evidence:
     Refutation: a cost with a cache that grows faster than N² k + N k²
     """
     lengths, k = [16, 64, 256, 1024], 64
-    cached = [generation_cost(n, k) / (n * n * k + n * k * k) for n in lengths]
-    waste = [generation_cost(n, k, cached=False) / generation_cost(n, k) for n in lengths]
+    cached = max(generation_cost(n, k) / (n * n * k + n * k * k) for n in lengths)
+    waste = {n: generation_cost(n, k, cached=False) / generation_cost(n, k) for n in lengths}
+    curves = {"without cache / with": list(waste.values())}
     return Evidence(
-        holds=max(cached) <= 4 and waste[-1] > 100,
-        measures={
-            "largest cost / (N² k + N k²) with a cache": max(cached),
-            **{f"without / with, N = {n}": w for n, w in zip(lengths, waste, strict=True)},
-        },
-        chart=Lines(lengths, {"without cache / with": waste}, "N, at k = 64", "ratio", log="xy"),
+        holds=cached <= 4 and waste[1024] > 100,
+        measures={"largest cost / (N² k + N k²) with a cache": cached}
+        | {f"without / with, N = {n}": w for n, w in waste.items()},
+        chart=Lines(lengths, curves, "N, at k = 64", "ratio", log="xy"),
     )
 
 
@@ -294,37 +261,21 @@ def long_inputs(trial: Trial) -> Evidence:
         out, lse = rg.attend(q, q, q)
         stored.append(rg.ops.attention_weights(q, q).nbytes)
         fused.append(out.nbytes + lse.nbytes)
-    powers = [math.log(y[-1] / y[0], lengths[-1] / lengths[0]) for y in (stored, fused)]
-    gigabytes = heads * 100_000**2 * 4 / 1e9
+    maps, outputs = (math.log(y[-1] / y[0], lengths[-1] / lengths[0]) for y in (stored, fused))
+    curves = {"maps": stored, "output and lse": fused}
     return Evidence(
-        holds=powers[0] < 1.1,
-        holds_if=abs(powers[0] - 2) < 0.01 and abs(powers[1] - 1) < 0.01,
+        holds=maps < 1.1,
+        holds_if=abs(maps - 2) < 0.01 and abs(outputs - 1) < 0.01,
         measures={
-            "power of n of stored maps": powers[0],
-            "of output and log-sum-exp": powers[1],
-            "maps of 4 heads at 100,000 tokens, GB": gigabytes,
+            "power of n of stored maps": maps,
+            "of output and log-sum-exp": outputs,
+            "maps of 4 heads at 100,000 tokens, GB": heads * 100_000**2 * 4 / 1e9,
         },
-        chart=Lines(lengths, {"maps": stored, "output and lse": fused}, "n", "bytes", log="xy"),
+        chart=Lines(lengths, curves, "n", "bytes", log="xy"),
     )
 
 
 # ---- helpers
-
-
-def graph_depth(y: Tensor) -> int:
-    """Operations on the longest path of the autograd graph that leads to y."""
-    depths: dict[Any, int] = {}
-    waiting: list[Any] = [y.grad_fn]
-    while waiting:
-        node = waiting[-1]
-        parents = [p for p, _ in node.next_functions if p is not None]
-        missing = [p for p in parents if p not in depths]
-        if missing:
-            waiting += missing
-        else:
-            depths[node] = 1 + max((depths[p] for p in parents), default=0)
-            waiting.pop()
-    return depths[y.grad_fn]
 
 
 def _passes(model: rg.models.LanguageModel, count: int) -> int:

@@ -5,13 +5,13 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Measure, Trial, claim, literature
 from regard.claims.families.positions import draw_bag
-from regard.claims.training import Batch, train_model
+from regard.claims.measurements import count_parameters, jacobian, log_slope
+from regard.claims.training import label_loss, train_classifier
 from regard.errors import TrainError
 from regard.inspection import activation_names, look
 from regard.models import (
@@ -41,23 +41,27 @@ def residual_derivative(trial: Trial) -> Evidence:
     Refutation: a derivative of the residual connection that differs from I + J
     Remark: Post-LN multiplies it by the derivative of the norm, which is not the identity.
     """
-    errors = {"residual": [], "residual, then norm (post-LN)": []}
-    for _ in range(20):
+    norms = {"residual": "none", "residual, then norm (post-LN)": "layer"}
+
+    def draw() -> dict[str, Tensor]:
         layer, x = trial.build(lambda: FeedForward(8)), trial.normal(8)
-        expected = torch.eye(8, dtype=torch.float64) + _jacobian(layer, x)
-        for name, norm in zip(errors, ("none", "layer"), strict=True):
+        expected, errors = torch.eye(8, dtype=torch.float64) + jacobian(layer, x), {}
+        for name, norm in norms.items():
             residual = trial.build(lambda norm=norm: Residual(8, norm=norm))
-            actual = _jacobian(lambda x, r=residual, f=layer: r(x, f), x)
-            errors[name].append((actual - expected).abs().max())
-    largest, smallest = max(errors["residual"]), min(errors["residual, then norm (post-LN)"])
+            actual = jacobian(lambda x, residual=residual: residual(x, layer), x)
+            errors[name] = (actual - expected).abs().max()
+        return errors
+
+    errors = trial.repeat(20, draw)
+    plain, normed = errors.values()
     return Evidence(
-        holds=largest < 1e-12,
+        holds=plain.max() < 1e-12,
         measures={
-            "largest difference from I + J": largest,
-            "smallest difference after a norm": smallest,
+            "largest difference from I + J": plain.max(),
+            "smallest difference after a norm": normed.min(),
         },
         chart=Bars(
-            {name: max(x) + 1e-17 for name, x in errors.items()},
+            {name: x.max() for name, x in errors.items()},
             "largest |derivative − (I + J)|",
             log="y",
         ),
@@ -73,33 +77,28 @@ def residual_gain(trial: Trial) -> Evidence:
     Refutation: a smallest singular value of I + J of 1 or more in every draw
     """
     residual, x = trial.build(lambda: Residual(16, norm="none")), trial.normal(16)
-    gains, smallest, slack = [0.1, 0.25, 0.5, 0.75, 1.0], [], []
+    gains, rows, slack = [0.1, 0.25, 0.5, 0.75, 1.0], [], []
     for gain in gains:
         draws = []
         for _ in range(20):
             j = gain * trial.normal(16, 16) / 4
-            total = _jacobian(lambda x, j=j: residual(x, lambda x: x @ j.mT), x)
+            total = jacobian(lambda x, j=j: residual(x, lambda x: x @ j.mT), x)
             draws.append(torch.linalg.svdvals(total)[-1])
             slack.append(draws[-1] - (1 - torch.linalg.matrix_norm(j, 2)))
-        smallest.append(torch.stack(draws))
-    opposite = torch.linalg.svdvals(_jacobian(lambda x: residual(x, lambda x: -x), x))[0]
-    values = torch.stack(smallest)
+        rows.append(torch.stack(draws))
+    opposite = torch.linalg.svdvals(jacobian(lambda x: residual(x, lambda x: -x), x))[0]
+    smallest = torch.stack(rows)
+    curves = {"σ_min, mean": smallest, "claimed": [1.0] * 5}
     return Evidence(
-        holds=values.min() >= 1,
+        holds=smallest.min() >= 1,
         corrected=min(slack) > -1e-9 and opposite < 1e-12,
         measures={
             "smallest singular value, gain 0.5": smallest[2],
-            "share of draws below 1": (values < 1).double().mean(),
+            "share of draws below 1": (smallest < 1).double().mean(),
             "largest singular value, F(x) = −x": opposite,
             "least distance from the bound 1 − ‖J‖": min(slack),
         },
-        chart=Lines(
-            gains,
-            {"σ_min, mean": values.mean(1), "claimed": [1.0] * 5},
-            "gain of J",
-            "smallest gain of a gradient",
-            bands={"σ_min, mean": (values.amin(1), values.amax(1))},
-        ),
+        chart=Lines(gains, curves, "gain of J", "smallest gain of a gradient"),
     )
 
 
@@ -112,20 +111,14 @@ def residual_depth(trial: Trial) -> Evidence:
     """
     depths, norms = _gradient_norms(trial.seed, trial.full)
     growth = {name: x[:, -1] / x[:, 0] for name, x in norms.items()}
+    curves = {name: x.log().mean(0).exp() for name, x in norms.items()}
+    smallest = {name: x.min() for name, x in growth.items() if name != "plain"}
     return Evidence(
-        holds=growth["plain"].max() < 1e-6
-        and all(growth[name].min() > 1e-3 for name in growth if name != "plain"),
+        holds=growth["plain"].max() < 1e-6 and min(smallest.values()) > 1e-3,
         measures={
-            f"log₁₀ of the gradient ratio, 48 to 2 blocks, {name}": x.log10()
-            for name, x in growth.items()
+            "log₁₀ of the gradient ratio, 48 to 2 blocks": {n: x.log10() for n, x in growth.items()}
         },
-        chart=Lines(
-            depths,
-            {name: x.log().mean(0).exp() for name, x in norms.items()},
-            "blocks",
-            "gradient at the input",
-            log="y",
-        ),
+        chart=Lines(depths, curves, "blocks", "gradient at the input", log="y"),
     )
 
 
@@ -150,19 +143,10 @@ def deep_stacks_train(trial: Trial) -> Evidence:
         and min(losses["32 layers"]["plain"]) > 0.4
         and growth.min() > 0.01
         and growth.max() < 100,
-        measures=[
-            Measure.mean(f"loss, {layers}, {name}", x)
-            for layers, by_name in losses.items()
-            for name, x in by_name.items()
-        ]
-        + [Measure.mean("gradient before training, 12 to 2 blocks, pre-LN", growth)],
-        chart=Bars(
-            {
-                layers: {name: sum(x) / len(x) for name, x in by_name.items()}
-                for layers, by_name in losses.items()
-            },
-            "loss after training",
-        ),
+        measures={
+            "loss": losses,
+            "gradient before training, 12 to 2 blocks, pre-LN": growth,
+        },
     )
 
 
@@ -179,12 +163,12 @@ def block_as_identity(trial: Trial) -> Evidence:
         for layer in (block.self_attention.to_out, block.feed_forward.to_out):
             nn.init.zeros_(layer.weight)
         x = 3 * trial.normal(20, 6, 16) + 1
-        changes[name] = (block(x) - x).norm(dim=-1)
+        changes[name] = (block(x) - x).norm(dim=-1).max()
     return Evidence(
-        holds=max(x.max() for x in changes.values()) < 1e-12,
-        holds_if=changes["pre-LN"].max() < 1e-12,
-        measures={f"largest change with F = 0, {n}": x.max() for n, x in changes.items()},
-        chart=Bars({name: x.max() for name, x in changes.items()}, "largest ‖block(x) − x‖, F = 0"),
+        holds=max(changes.values()) < 1e-12,
+        holds_if=changes["pre-LN"] < 1e-12,
+        measures={"largest change with F = 0": changes},
+        chart=Bars(changes, "largest ‖block(x) − x‖, F = 0"),
     )
 
 
@@ -200,22 +184,24 @@ def norm_moments(trial: Trial) -> Evidence:
     gained.gain.data.fill_(1.7)  # pyright: ignore[reportOptionalMemberAccess] a layer norm has both
     gained.bias.data.fill_(0.3)  # pyright: ignore[reportOptionalMemberAccess]
     outputs = {"usual": norm(x), "gain 1.7, bias 0.3": gained(x), "token × 0.003": norm(0.003 * x)}
-    means = {name: y.mean(-1) for name, y in outputs.items()}
-    variances = {name: y.var(-1, unbiased=False) for name, y in outputs.items()}
-    off = {n: max(means[n].abs().max(), (variances[n] - 1).abs().max()) for n in outputs}
+    moments = {
+        n: {"mean": y.mean(-1), "variance": y.var(-1, unbiased=False)} for n, y in outputs.items()
+    }
+    off = {
+        name: max(x["mean"].abs().max(), (x["variance"] - 1).abs().max())
+        for name, x in moments.items()
+    }
+    means = {name: {k: v.mean() for k, v in x.items()} for name, x in moments.items()}
     return Evidence(
         holds=max(off.values()) < 1e-4,
         holds_if=off["usual"] < 1e-4,
         measures={
-            "variance": variances["usual"].mean(),
-            "variance, gain 1.7, bias 0.3": variances["gain 1.7, bias 0.3"].mean(),
-            "mean, gain 1.7, bias 0.3": means["gain 1.7, bias 0.3"].mean(),
-            "variance, token × 0.003": variances["token × 0.003"].mean(),
+            "variance": means["usual"]["variance"],
+            "variance, gain 1.7, bias 0.3": means["gain 1.7, bias 0.3"]["variance"],
+            "mean, gain 1.7, bias 0.3": means["gain 1.7, bias 0.3"]["mean"],
+            "variance, token × 0.003": means["token × 0.003"]["variance"],
         },
-        chart=Bars(
-            {n: {"mean": means[n].mean(), "variance": variances[n].mean()} for n in outputs},
-            "of the output",
-        ),
+        chart=Bars(means, "of the output"),
     )
 
 
@@ -227,32 +213,28 @@ def norm_needs_epsilon(trial: Trial) -> Evidence:
     Refutation: finite outputs of (x − μ) / σ for constant tokens, or a layer norm that differs from
         the formula with ε
     """
-    scales, eps = [0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0], 1e-5
-    token, plain, library, formula = trial.normal(16), [], [], []
+    scales, eps, token = [0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0], 1e-5, trial.normal(16)
+    plain, library, errors = [], [], []
     for scale in scales:
         x = 3 + scale * token
         centred, variance = x - x.mean(), x.var(unbiased=False)
+        y = layer_norm(x, eps=eps)
         plain.append((centred / variance.sqrt()).norm())
-        formula.append(centred / (variance + eps).sqrt())
-        library.append(layer_norm(x, eps=eps))
-    error = max((a - b).abs().max() for a, b in zip(formula, library, strict=True))
+        library.append(y.norm())
+        errors.append((centred / (variance + eps).sqrt() - y).abs().max())
     finite = torch.stack(plain).isfinite()
-    gap = max((p - y.norm()).abs() for p, y in zip(plain[1:], library[1:], strict=True))
+    gap = max((p - y).abs() for p, y in zip(plain[1:], library[1:], strict=True))
+    curves = {"without ε (0/0 at spread 0)": plain[1:], "with ε": library[1:]}
+    axes = "spread of the token's features", "norm of the output"
     return Evidence(
         holds=finite.all() and gap < 1e-6,
-        corrected=error < 1e-9 and library[0].abs().max() == 0 and not finite[0],
+        corrected=max(errors) < 1e-9 and library[0] == 0 and not finite[0],
         measures={
-            "finite outputs of constant tokens without ε": finite[0].double(),
-            "output of a constant token with ε": library[0].norm(),
-            "largest difference from the formula with ε": error,
+            "finite outputs of constant tokens without ε": finite[0],
+            "output of a constant token with ε": library[0],
+            "largest difference from the formula with ε": max(errors),
         },
-        chart=Lines(
-            scales[1:],
-            {"without ε (0/0 at spread 0)": plain[1:], "with ε": [y.norm() for y in library[1:]]},
-            "spread of the token's features",
-            "norm of the output",
-            log="x",
-        ),
+        chart=Lines(scales[1:], curves, *axes, log="x"),
     )
 
 
@@ -265,25 +247,20 @@ def norm_per_token(trial: Trial) -> Evidence:
     Refutation: tokens that change when another token of the sequence is scaled
     """
     norm, x = trial.build(lambda: Norm(16)), trial.normal(20, 5, 16)
-    larger = x.clone()
+    larger, others = x.clone(), [0, 1, 3, 4]
     larger[:, 2] *= 10
-    whole = norm(x) - _norm_whole_example(x)
-    single = norm(x[:, :1]) - _norm_whole_example(x[:, :1])
+    whole, single = ((norm(y) - _norm_whole_example(y)).abs().max() for y in (x, x[:, :1]))
     changes = {
-        "layer norm": (norm(larger) - norm(x))[:, [0, 1, 3, 4]].abs().max(),
-        "norm of the whole example": (_norm_whole_example(larger) - _norm_whole_example(x))[
-            :, [0, 1, 3, 4]
-        ]
-        .abs()
-        .max(),
+        name: (f(larger) - f(x))[:, others].abs().max()
+        for name, f in (("layer norm", norm), ("norm of the whole example", _norm_whole_example))
     }
     return Evidence(
-        holds=whole.abs().max() < 1e-6,
-        holds_if=single.abs().max() < 1e-6 and changes["layer norm"] == 0,
+        holds=whole < 1e-6,
+        holds_if=single < 1e-6 and changes["layer norm"] == 0,
         measures={
-            "difference from a norm of the whole example, 5 tokens": whole.abs().max(),
-            "difference from a norm of the whole example, 1 token": single.abs().max(),
-            **{f"change of the other tokens, {n}": x for n, x in changes.items()},
+            "difference from a norm of the whole example, 5 tokens": whole,
+            "difference from a norm of the whole example, 1 token": single,
+            "change of the other tokens": changes,
         },
         chart=Bars(changes, "change of other tokens, one × 10"),
     )
@@ -300,29 +277,23 @@ def norm_gradient_scale(trial: Trial) -> Evidence:
     norm = trial.build(lambda: Norm(16, eps=1e-12))
     scales = torch.tensor([0.1, 0.3, 1, 3, 10], dtype=torch.float64)
     x = trial.normal(20, 16)
-    gains = torch.stack(
-        [torch.stack([torch.linalg.matrix_norm(_jacobian(norm, c * t)) for t in x]) for c in scales]
-    )
-    slope = _slope(scales.log(), gains.mean(1).log())
-    ranks = [torch.linalg.matrix_rank(_jacobian(norm, t), rtol=1e-6) for t in x]
+    rows = [[torch.linalg.matrix_norm(jacobian(norm, c * t)) for t in x] for c in scales]
+    gains = torch.tensor(rows, dtype=torch.float64)
+    power = log_slope(scales, gains.mean(1))
+    ranks = [torch.linalg.matrix_rank(jacobian(norm, t), rtol=1e-6) for t in x]
     same = max((norm(c * x) - norm(x)).abs().max() for c in scales)
     spread = gains[2].max() / gains[2].min()
+    curves = {"gradient": gains.mean(1), "1/c": gains[2].mean() / scales}
     return Evidence(
         holds=gains.mean(1).max() < 3 * gains.mean(1).min(),
-        holds_if=same < 1e-6 and spread < 3 and abs(slope + 1) < 0.01,
+        holds_if=same < 1e-6 and spread < 3 and abs(power + 1) < 0.01,
         measures={
-            "slope of log gradient over log scale": slope,
+            "slope of log gradient over log scale": power,
             "largest over smallest gradient at one scale": spread,
             "largest change of the output under scaling": same,
-            "rank of the derivative, of 16": max(ranks).double(),
+            "rank of the derivative, of 16": max(ranks),
         },
-        chart=Lines(
-            scales,
-            {"gradient": gains.mean(1), "1/c": gains[2].mean() / scales},
-            "scale c of the input",
-            "norm of the derivative",
-            log="xy",
-        ),
+        chart=Lines(scales, curves, "scale c of the input", "norm of the derivative", log="xy"),
     )
 
 
@@ -342,33 +313,24 @@ def norm_allows_rates(trial: Trial) -> Evidence:
         name: [[_rate_run(trial, norm, rate, n) for n in trial.seeds(3, 8)] for rate in rates]
         for name, norm in (("layer norm", True), ("none", False))
     }
-    losses = {
-        name: torch.tensor([[loss for loss, _ in runs_at] for runs_at in at])
-        for name, at in runs.items()
-    }
-    shifts = {name: torch.tensor([shift for _, shift in at[0]]) for name, at in runs.items()}
+    results = {name: torch.tensor(x) for name, x in runs.items()}  # rate, seed, loss or shift
+    losses = {name: x[..., 0] for name, x in results.items()}
+    shifts = {name: x[0, :, 1] for name, x in results.items()}
     stands = {name: rates[int((x.amax(1) < 1).sum()) - 1] for name, x in losses.items()}
-    lead = Measure.mean(
-        "log of loss without over loss with, rates to 0.01",
-        (losses["none"][:2] / losses["layer norm"][:2]).log().flatten(),
-    )
+    ratio = (losses["none"][:2] / losses["layer norm"][:2]).log().flatten()
+    lead = Measure.mean("log of loss without over loss with, rates to 0.01", ratio)
     higher = stands["layer norm"] >= 0.1 > stands["none"] and losses["none"][-1].min() > 1
-    less_shift = (shifts["layer norm"] < shifts["none"]).all()
+    curves = {name: x.median(1).values.clamp(max=DIVERGED) for name, x in losses.items()}
+    label = f"median loss ({DIVERGED:.0f}: diverged)"
     return Evidence(
-        holds=higher and (lead.low or 0) > 0 and less_shift,
+        holds=higher and (lead.low or 0) > 0 and (shifts["layer norm"] < shifts["none"]).all(),
         holds_if=higher,
-        measures=[
-            *(Measure(f"highest rate with a loss below 1, {n}", x) for n, x in stands.items()),
-            lead,
-            *(Measure.mean(f"shift at rate 0.001 in std, {n}", x) for n, x in shifts.items()),
-        ],
-        chart=Lines(
-            rates,
-            {name: x.median(1).values.clamp(max=DIVERGED) for name, x in losses.items()},
-            "learning rate",
-            f"median loss ({DIVERGED:.0f}: diverged)",
-            log="xy",
-        ),
+        measures={
+            "highest rate with a loss below 1": stands,
+            lead.name: lead,
+            "shift at rate 0.001 in std": shifts,
+        },
+        chart=Lines(rates, curves, "learning rate", label, log="xy"),
     )
 
 
@@ -382,23 +344,21 @@ def feed_forward_alone(trial: Trial) -> Evidence:
     """
     x = trial.normal(1, 6, 8)
     x[0, 4] = x[0, 1]
+    feed_forward = trial.build(lambda: FeedForward(8))
     layers = {
-        "feed-forward": trial.build(lambda: FeedForward(8)),
+        "feed-forward": feed_forward,
         "attention": trial.build(lambda: MultiHeadAttention(8, 2)),
     }
-    maps = {
-        name: _jacobian(layer, x)[0, :, :, 0].norm(dim=(1, 3)) for name, layer in layers.items()
-    }
-    y = layers["feed-forward"](x)[0]
-    off = {name: m[~torch.eye(6, dtype=torch.bool)] for name, m in maps.items()}
+    maps = {name: jacobian(f, x)[0, :, :, 0].norm(dim=(1, 3)) for name, f in layers.items()}
+    y = feed_forward(x)[0]
+    alone, mixing = (m[~torch.eye(6, dtype=torch.bool)] for m in maps.values())
+    difference = (y[4] - y[1]).abs().max()
     return Evidence(
-        holds=off["feed-forward"].max() == 0
-        and off["attention"].min() > 0
-        and (y[4] - y[1]).abs().max() < 1e-12,
+        holds=alone.max() == 0 and mixing.min() > 0 and difference < 1e-12,
         measures={
-            "derivative by another position, feed-forward": off["feed-forward"].max(),
-            "derivative by another position, attention, least": off["attention"].min(),
-            "difference of equal tokens at two positions": (y[4] - y[1]).abs().max(),
+            "derivative by another position, feed-forward": alone.max(),
+            "derivative by another position, attention, least": mixing.min(),
+            "difference of equal tokens at two positions": difference,
         },
         chart=Maps(maps, "input position", "output position"),
     )
@@ -412,31 +372,29 @@ def feed_forward_bottleneck(trial: Trial) -> Evidence:
         bottleneck would limit the rank of what passes.
     Refutation: a hidden layer that is narrower than the model, or a limited rank
     """
-    presets = {
-        "BERT": classifier_base(vocab=9, classes=2),
-        "GPT-2": language_base(vocab=9),
-        "Transformer": translator_base(vocab=9),
-        "ViT": vision_base(classes=2),
-    }
-    ratios = {name: p.resolved_ffn_dim / p.dim for name, p in presets.items()}
-    ranks = {}
+    presets = (
+        classifier_base(vocab=9, classes=2),  # BERT
+        language_base(vocab=9),  # GPT-2
+        translator_base(vocab=9),  # Transformer
+        vision_base(classes=2),  # ViT
+    )
+    ratios, ranks = [p.resolved_ffn_dim / p.dim for p in presets], {}
     for width in (8, 16, 32, 128):
         layer = trial.build(lambda width=width: FeedForward(32, width))
-        outputs = layer(trial.normal(200, 32))
-        ranks[f"hidden {width}"] = float(torch.linalg.matrix_rank(outputs, rtol=1e-9))
-    built = sum(p.numel() for p in FeedForward(512).parameters())
+        ranks[width] = torch.linalg.matrix_rank(layer(trial.normal(200, 32)), rtol=1e-9)
     return Evidence(
-        holds=max(ratios.values()) < 1 and ranks["hidden 128"] < 32,
-        corrected=set(ratios.values()) == {4.0}
-        and ranks["hidden 128"] == 32
-        and ranks["hidden 8"] == 8,
+        holds=max(ratios) < 1 and ranks[128] < 32,
+        corrected=set(ratios) == {4.0} and ranks[128] == 32 and ranks[8] == 8,
         measures={
-            "hidden width over model width in 4 published sizes": max(ratios.values()),
-            "rank of outputs of width 32, hidden layer of 128": ranks["hidden 128"],
-            "rank of outputs of width 32, hidden layer of 8": ranks["hidden 8"],
-            "parameters at width 512": built,
+            "hidden width over model width in 4 published sizes": max(ratios),
+            "rank of outputs of width 32, hidden layer of 128": ranks[128],
+            "rank of outputs of width 32, hidden layer of 8": ranks[8],
+            "parameters at width 512": count_parameters(FeedForward(512)),
         },
-        chart=Bars(ranks, "rank of the outputs, model width 32"),
+        chart=Bars(
+            {f"hidden {width}": x for width, x in ranks.items()},
+            "rank of the outputs, model width 32",
+        ),
     )
 
 
@@ -450,12 +408,12 @@ def feed_forward_parameters(trial: Trial) -> Evidence:
     """
     x, depths = trial.normal(8), [1, 2, 4, 6]
     stacks = [trial.build(lambda depth=depth: Encoder(depth, 8, 2)) for depth in depths]
-    counts = [_feed_forward_count(stack) for stack in stacks]
-    layers = [layer for layer in stacks[-1].modules() if isinstance(layer, FeedForward)]
+    counts = [sum(count_parameters(f) for f in _feed_forwards(stack)) for stack in stacks]
+    layers = _feed_forwards(stacks[-1])
     at_positions = torch.stack([layers[0](x.expand(n, 8))[-1] for n in (1, 2, 16, 64)])
     per_position = (at_positions - at_positions[0]).abs().max()
-    outputs = torch.stack([layer(x) for layer in layers])
-    per_layer = torch.pdist(outputs).min()
+    per_layer = torch.pdist(torch.stack([layer(x) for layer in layers])).min()
+    bars = {"two positions, one layer": per_position, "two layers, one position": per_layer}
     return Evidence(
         holds=per_position > 1e-3,
         holds_if=per_position < 1e-12
@@ -464,13 +422,9 @@ def feed_forward_parameters(trial: Trial) -> Evidence:
         measures={
             "difference of one vector at positions 1 to 64": per_position,
             "smallest difference of one vector in two layers": per_layer,
-            "feed-forward parameters, 1 layer": counts[0],
-            "feed-forward parameters, 6 layers": counts[-1],
+            "feed-forward parameters": {"1 layer": counts[0], "6 layers": counts[-1]},
         },
-        chart=Bars(
-            {"two positions, one layer": per_position, "two layers, one position": per_layer},
-            "least difference of outputs of one vector",
-        ),
+        chart=Bars(bars, "least difference of outputs of one vector"),
     )
 
 
@@ -513,9 +467,8 @@ def _deep_losses(trial: Trial, name: str, layers: int) -> list[float]:
 def _rate_run(trial: Trial, norm: bool, rate: float, seed: int) -> tuple[float, float]:
     """Test loss at a constant rate, and the shift of the last feed-forward layer's inputs."""
     options = {"layers": 3} if norm else {"layers": 3, "norm": "none", "final_norm": False}
-    return _train_bag(
-        options, seed, trial.device, steps=60, lr=rate, max_grad_norm=1e6, schedule="constant"
-    )
+    training = {"steps": 60, "lr": rate, "max_grad_norm": 1e6, "schedule": "constant"}
+    return _train_bag(options, seed, trial.device, **training)
 
 
 def _train_bag(
@@ -524,22 +477,18 @@ def _train_bag(
     """Test loss on 'more of token 0 than of token 1', and the shift of inner inputs."""
     sizes = {"vocab": 10, "classes": 2, "dim": 32, "ffn_dim": 64, "heads": 2, "pooling": "mean"}
     config = ClassifierConfig(**sizes | options)
-
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(model(batch["tokens"]), batch["labels"])
-
     test = draw_bag(torch.Generator().manual_seed(10_000 + seed), 1000)
     torch.manual_seed(seed)
-    before = _last_inputs(Classifier(config), test["tokens"])
+    before = _last_inputs(Classifier(config), test["inputs"])
     try:
-        model = train_model(
-            lambda: Classifier(config), draw_bag, loss, seed=seed, device=device, **training
-        ).cpu()
+        model = train_classifier(
+            lambda: Classifier(config), draw_bag, seed=seed, device=device, **training
+        )
     except TrainError:  # the loss is no longer finite
         return math.inf, math.nan
-    shift = (_last_inputs(model, test["tokens"]).mean(0) - before.mean(0)).abs() / before.std(0)
+    shift = (_last_inputs(model, test["inputs"]).mean(0) - before.mean(0)).abs() / before.std(0)
     with torch.no_grad():
-        return float(loss(model, test)), float(shift.mean())
+        return float(label_loss(model, test)), float(shift.mean())
 
 
 def _last_inputs(model: nn.Module, tokens: Tensor) -> Tensor:
@@ -559,25 +508,11 @@ def _input_gradient(stack: Encoder, depth: int, x: Tensor, direction: Tensor) ->
     return float(torch.autograd.grad((y * direction).sum(), x)[0].norm())
 
 
-def _jacobian(f, x: Tensor) -> Tensor:
-    result = torch.autograd.functional.jacobian(f, x)
-    assert isinstance(result, Tensor)
-    return result
-
-
 def _norm_whole_example(x: Tensor, eps: float = 1e-5) -> Tensor:
     """What a norm over all tokens and features of an example would give."""
     mean = x.mean((1, 2), keepdim=True)
     return (x - mean) / (x.var((1, 2), unbiased=False, keepdim=True) + eps).sqrt()
 
 
-def _slope(x: Tensor, y: Tensor) -> float:
-    """Slope of the least-squares line."""
-    x = x - x.mean()
-    return float((x * (y - y.mean())).sum() / x.square().sum())
-
-
-def _feed_forward_count(stack: Encoder) -> int:
-    """Distinct feed-forward parameters; shared ones count once."""
-    layers = [layer for layer in stack.modules() if isinstance(layer, FeedForward)]
-    return sum(p.numel() for p in {p for layer in layers for p in layer.parameters()})
+def _feed_forwards(stack: Encoder) -> list[FeedForward]:
+    return [layer for layer in stack.modules() if isinstance(layer, FeedForward)]

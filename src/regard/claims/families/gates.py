@@ -27,17 +27,14 @@ def sigmoid_symmetry(trial: Trial) -> Evidence:
     sigma = 1 / (1 + sympy.exp(-x))
     remainder = sympy.simplify(sigma.subs(x, -x) - (1 - sigma))
     grid = torch.linspace(-30, 30, 601, dtype=torch.float64)
-    error = (torch.sigmoid(-grid) - (1 - torch.sigmoid(grid))).abs().max()
+    left, right = torch.sigmoid(-grid), 1 - torch.sigmoid(grid)
+    error = (left - right).abs().max()
+    curves = {"σ(−x)": left[200:401], "1 − σ(x)": right[200:401]}
     return Evidence(
         holds=remainder == 0 and error < 1e-15,
         measures={"largest difference in float64": error},
         note=f"Symbolic remainder: {remainder}.",
-        chart=Lines(
-            grid[200:401],
-            {"σ(−x)": torch.sigmoid(-grid)[200:401], "1 − σ(x)": 1 - torch.sigmoid(grid)[200:401]},
-            "x",
-            "value",
-        ),
+        chart=Lines(grid[200:401], curves, "x", "value"),
     )
 
 
@@ -49,16 +46,17 @@ def small_update_gate(trial: Trial) -> Evidence:
     Refutation: a change of the state that is not z · ‖ĥ − h‖, or that stays as z goes to 0
     """
     weights, x, h = _gru(trial), trial.normal(DIM), trial.normal(HIDDEN)
-    biases = torch.linspace(-14, 6, 21)
-    steps = [gru_step(x, h, _set_gate(weights, "z", float(b))) for b in biases]
+    biases = torch.linspace(-14, 6, 21).tolist()
+    steps = [gru_step(x, h, _set_gate(weights, "z", bias)) for bias in biases]
     z = torch.stack([s.z.max() for s in steps])
     change = torch.stack([(s.h - h).norm() for s in steps])
     law = torch.stack([(s.z * (s.candidate - h)).norm() for s in steps])
+    error = (change - law).abs().max()
     return Evidence(
-        holds=(change - law).abs().max() < 1e-12 and change[0] < 1e-4,
+        holds=error < 1e-12 and change[0] < 1e-4,
         measures={
             f"‖h' − h‖ at z = {z[0]:.1e}": change[0],
-            "largest |‖h' − h‖ − ‖z (ĥ − h)‖|": (change - law).abs().max(),
+            "largest |‖h' − h‖ − ‖z (ĥ − h)‖|": error,
         },
         chart=Lines(z, {"‖h' − h‖": change}, "largest z", "change", log="xy"),
     )
@@ -71,9 +69,10 @@ def reset_and_update_forget(trial: Trial) -> Evidence:
     Refutation: a new state that still depends on the old one
     """
     grid = _dependence_on_state(trial)
+    forgotten, largest = grid[-1, 0], grid.max()
     return Evidence(
-        holds=grid[-1, 0] < 1e-6 and grid.max() > 0.1,
-        measures={"‖∂h'/∂h‖ at z = 1, r = 0": grid[-1, 0], "largest elsewhere": grid.max()},
+        holds=forgotten < 1e-6 and largest > 0.1,
+        measures={"‖∂h'/∂h‖ at z = 1, r = 0": forgotten, "largest elsewhere": largest},
         chart=Maps({"‖∂h'/∂h‖": grid}, "r: 0 to 1", "z: 0 to 1"),
     )
 
@@ -101,22 +100,19 @@ def zero_input_changes_state(trial: Trial) -> Evidence:
     Remark: Without biases h = c = 0 is a fixed point.
     Refutation: random states that a step with x = 0 leaves as they are
     """
-    changes = []
-    for _ in range(100):
+
+    def change() -> Tensor:
         weights, h, c = _lstm(trial), trial.normal(HIDDEN).tanh(), trial.normal(HIDDEN)
-        changes.append((lstm_step(torch.zeros_like(h[:DIM]), h, c, weights).h - h).norm())
+        return (lstm_step(torch.zeros_like(h[:DIM]), h, c, weights).h - h).norm()
+
+    changes = torch.stack([change() for _ in range(100)])
     zero = torch.zeros(HIDDEN, dtype=torch.float64)
     fixed = lstm_step(zero[:DIM], zero, zero, _lstm(trial)).h.norm()
-    changes = torch.stack(changes)
+    curves = {"random states": changes.sort().values, "h = c = 0": fixed.expand(100)}
     return Evidence(
         holds=changes.min() > 1e-3,
         measures={"‖h' − h‖ with x = 0": changes, "from h = c = 0, without biases": fixed},
-        chart=Lines(
-            range(100),
-            {"random states": changes.sort().values, "h = c = 0": [float(fixed)] * 100},
-            "draw, sorted",
-            "‖h' − h‖",
-        ),
+        chart=Lines(range(100), curves, "draw, sorted", "‖h' − h‖"),
     )
 
 
@@ -128,14 +124,13 @@ def gradients_at_forget_zero(trial: Trial) -> Evidence:
     Refutation: zero gradients with U ≠ 0, or gradients of earlier inputs with U = 0
     """
     with_u, without_u = (_input_gradients(trial, forget=SHUT, u_gain=g) for g in (1.0, 0.0))
+    flows = with_u.min() > 1e-6
+    bars = {f"x{t + 1}": {"U random": with_u[t], "U = 0": without_u[t]} for t in range(5)}
     return Evidence(
-        holds=bool((with_u > 1e-6).all() and (without_u > 1e-6).all()),
-        holds_if=bool((with_u > 1e-6).all() and without_u[:-1].max() < 1e-12),
+        holds=flows and without_u.min() > 1e-6,
+        holds_if=flows and without_u[:-1].max() < 1e-12,
         measures={"‖∂h₅/∂x₁‖ with f = 0": with_u[0], "the same with U = 0": without_u[0]},
-        chart=Bars(
-            {f"x{t + 1}": {"U random": with_u[t], "U = 0": without_u[t]} for t in range(5)},
-            "‖∂h₅/∂x‖",
-        ),
+        chart=Bars(bars, "‖∂h₅/∂x‖"),
     )
 
 
@@ -146,20 +141,18 @@ def forget_zero_vanishes(trial: Trial) -> Evidence:
     Correction: Only the direct path through the cell vanishes; those through the gates remain.
     Refutation: a total gradient that vanishes together with the product of forget gates
     """
-    biases = torch.linspace(-8, 4, 13).tolist()
-    total = torch.stack([_input_gradients(trial, forget=b)[0] for b in biases])
-    direct = torch.sigmoid(torch.tensor(biases, dtype=torch.float64)) ** 4
+    biases = torch.linspace(-8, 4, 13)
+    total = torch.stack([_input_gradients(trial, forget=b)[0] for b in biases.tolist()])
+    direct = torch.sigmoid(biases.double()) ** 4
+    curves = {"all paths": total, "product of forget gates": direct}
     return Evidence(
         holds=total[0] < 1e-6,
         corrected=direct[0] < 1e-12 and total[0] > 1e-6,
-        measures={"‖∂h₅/∂x₁‖ at f = 0.0003": total[0], "product of the forget gates": direct[0]},
-        chart=Lines(
-            torch.sigmoid(torch.tensor(biases)),
-            {"all paths": total, "product of forget gates": direct},
-            "f",
-            "‖∂h₅/∂x₁‖",
-            log="xy",
-        ),
+        measures={
+            "‖∂h₅/∂x₁‖ at f = 0.0003": total[0],
+            "product of the forget gates": direct[0],
+        },
+        chart=Lines(torch.sigmoid(biases), curves, "f", "‖∂h₅/∂x₁‖", log="xy"),
     )
 
 
@@ -174,7 +167,7 @@ def gates_between_zero_and_one(trial: Trial) -> Evidence:
     values = torch.cat([g.flatten() for g in (gates.i, gates.f, gates.o)])
     counts = torch.histc(values, 20, 0, 1)
     return Evidence(
-        holds=bool((values > 0).all() and (values < 1).all()),
+        holds=values.min() > 0 and values.max() < 1,
         measures={"smallest": values.min(), "largest": values.max()},
         chart=Lines(torch.linspace(0.025, 0.975, 20), {"gates": counts}, "value", "count"),
     )
@@ -207,18 +200,15 @@ def gates_are_no_distribution(trial: Trial) -> Evidence:
     gates = _lstm_gates(trial, trial.normal(200, 20, DIM))
     sums = {name: getattr(gates, name).sum(-1).flatten() for name in "ifo"}
     far = torch.cat(list(sums.values())).sub(1).abs().gt(0.01).double().mean()
+    counts = {name: torch.histc(s, 30, 0, 6) for name, s in sums.items()}
+    bins = torch.linspace(0.1, 5.9, 30)
     return Evidence(
         holds=far > 0.9,
         measures={
             "share of gates whose sum differs from 1 by 0.01 or more": far,
             **{f"sum of {name} over {HIDDEN} units": s for name, s in sums.items()},
         },
-        chart=Lines(
-            torch.linspace(0.1, 5.9, 30),
-            {name: torch.histc(s, 30, 0, 6) for name, s in sums.items()},
-            "sum of a gate over the units",
-            "count",
-        ),
+        chart=Lines(bins, counts, "sum of a gate over the units", "count"),
     )
 
 
@@ -229,15 +219,14 @@ def weight_gradient_readings(trial: Trial) -> Evidence:
     Condition: ∂J/∂h_t is the direct partial derivative, ∂h_t/∂W the total one, through h and c.
     Refutation: a reading other than that one that agrees with autograd, or that one failing
     """
-    errors = {"direct · total": 0.0, "total · total": 0.0, "direct, c-path only": 0.0}
-    for _ in range(10):
-        for name, error in _gradient_readings(trial).items():
-            errors[name] = max(errors[name], error)
+    readings = [_gradient_readings(trial) for _ in range(10)]
+    errors = {name: max(x[name] for x in readings) for name in readings[0]}
+    right, *others = errors.values()
     return Evidence(
-        holds=all(error < 1e-10 for error in errors.values()),
-        holds_if=errors["direct · total"] < 1e-10 and min(list(errors.values())[1:]) > 1e-3,
-        measures={f"relative error, {name}": error for name, error in errors.items()},
-        chart=Bars({k: v + 1e-17 for k, v in errors.items()}, "relative error", log="y"),
+        holds=max(errors.values()) < 1e-10,
+        holds_if=right < 1e-10 and min(others) > 1e-3,
+        measures={"relative error": errors},
+        chart=Bars(errors, "relative error", log="y"),
     )
 
 
@@ -252,16 +241,19 @@ def cell_jacobian_is_forget_gate(trial: Trial) -> Evidence:
     c = trial.normal(HIDDEN)
     h = o * c.tanh()
     f = torch.diag(lstm_step(x, h, c, weights).f)
-    fixed = torch.func.jacrev(lambda c: lstm_step(x, h, c, weights).c)(c)
-    total = torch.func.jacrev(lambda c: lstm_step(x, o * c.tanh(), c, weights).c)(c)
+    maps = {
+        "h fixed": torch.func.jacrev(lambda c: lstm_step(x, h, c, weights).c)(c),
+        "total": torch.func.jacrev(lambda c: lstm_step(x, o * c.tanh(), c, weights).c)(c),
+    }
+    fixed, total = ((jacobian - f).abs().max() for jacobian in maps.values())
     return Evidence(
-        holds=(total - f).abs().max() < 1e-10,
-        holds_if=(fixed - f).abs().max() < 1e-12,
+        holds=total < 1e-10,
+        holds_if=fixed < 1e-12,
         measures={
-            "largest difference from diag(f), h fixed": (fixed - f).abs().max(),
-            "total derivative": (total - f).abs().max(),
+            "largest difference from diag(f), h fixed": fixed,
+            "total derivative": total,
         },
-        chart=Maps({"h fixed": fixed, "total": total}, "c before", "c after"),
+        chart=Maps(maps, "c before", "c after"),
     )
 
 
@@ -272,22 +264,15 @@ def forget_near_one_flows(trial: Trial) -> Evidence:
     Condition: 1 − f is at most about 1/T: over T steps the direct path is scaled by f^T.
     Refutation: a gradient that survives 100 steps at f = 0.9, or that decays at 1 − f = 1/T
     """
-    lengths = [1, 3, 10, 30, 100, 300]
-    curves = {f"f = {f}": [_cell_gradient(f, n) for n in lengths] for f in (0.9, 0.99, 0.999)}
-    within = [
-        curves[f"f = {f}"][i]
-        for f in (0.9, 0.99, 0.999)
-        for i, n in enumerate(lengths)
-        if n * (1 - f) <= 1
-    ]
+    lengths, gates = [1, 3, 10, 30, 100, 300], (0.9, 0.99, 0.999)
+    curves = {f: [_cell_gradient(f, n) for n in lengths] for f in gates}
+    within = [x for f in gates for n, x in zip(lengths, curves[f], strict=True) if n * (1 - f) <= 1]
+    named = {f"f = {f}": curve for f, curve in curves.items()}
     return Evidence(
         holds=min(min(c) for c in curves.values()) > 0.3,
         holds_if=min(within) > 0.3,
-        measures={
-            "∂c₁₀₀/∂c₀ at f = 0.9": curves["f = 0.9"][4],
-            "at f = 0.999": curves["f = 0.999"][4],
-        },
-        chart=Lines(lengths, curves, "steps T", "∂c_T/∂c₀", log="x"),
+        measures={"∂c₁₀₀/∂c₀ at f = 0.9": curves[0.9][4], "at f = 0.999": curves[0.999][4]},
+        chart=Lines(lengths, named, "steps T", "∂c_T/∂c₀", log="x"),
     )
 
 
@@ -298,14 +283,13 @@ def input_weight_matrices(trial: Trial) -> Evidence:
     Condition: It is a plain (Elman) RNN; a GRU has 3 input matrices and an LSTM 4, and as many U.
     Refutation: another number of blocks in the layers of the library and of torch
     """
-    counts, theirs = {}, {}
-    kinds: dict[Any, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-    for kind, layer in kinds.items():
-        counts[kind] = rg.nn.RecurrentCell(DIM, HIDDEN, kind).w.shape[0] // HIDDEN
-        theirs[kind] = layer(DIM, HIDDEN).weight_ih_l0.shape[0] // HIDDEN
+    kinds: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+    ours = {kind: rg.nn.RecurrentCell(DIM, HIDDEN, kind).w for kind in kinds}  # pyright: ignore[reportArgumentType]
+    theirs = {kind: layer(DIM, HIDDEN).weight_ih_l0 for kind, layer in kinds.items()}
+    counts, expected = ({k: len(w) // HIDDEN for k, w in x.items()} for x in (ours, theirs))
     return Evidence(
         holds=set(counts.values()) == {1},
-        holds_if=counts["rnn"] == 1 and counts == theirs == {"rnn": 1, "gru": 3, "lstm": 4},
+        holds_if=counts == expected == {"rnn": 1, "gru": 3, "lstm": 4},
         measures={f"input matrices of {kind}": n for kind, n in counts.items()},
         chart=Bars(counts, "matrices that the input meets"),
     )
@@ -330,10 +314,10 @@ def recurrent_without_attention(trial: Trial) -> Evidence:
             sites[name] = len(sight.sites)
         except LookError:  # there is nothing to record
             sites[name] = 0
-    plain, attentive = max(sites["RNN"], sites["LSTM"]), sites["RNN with attention"]
+    *plain, attentive = sites.values()
     return Evidence(
-        holds=plain == 0 and attentive == 0,
-        holds_if=plain == 0 and attentive > 0,
+        holds=max(plain) == 0 and attentive == 0,
+        holds_if=max(plain) == 0 and attentive > 0,
         measures={f"attention calls of {name}": n for name, n in sites.items()},
         chart=Bars(sites, "attention calls recorded"),
     )
@@ -365,9 +349,7 @@ def _set_gate(weights: GRUWeights, gate: str, bias: float) -> GRUWeights:
     place = weights.gates.index(gate)
     rows = slice(place * HIDDEN, (place + 1) * HIDDEN)
     w, u = weights.w.clone(), weights.u.clone()
-    biases = (
-        torch.zeros(len(w), dtype=w.dtype) if weights.w_bias is None else weights.w_bias.clone()
-    )
+    biases = w.new_zeros(len(w)) if weights.w_bias is None else weights.w_bias.clone()
     w[rows], u[rows], biases[rows] = 0, 0, bias
     return GRUWeights(w, u, biases)
 
@@ -388,12 +370,10 @@ def _dependence_on_state(trial: Trial) -> Tensor:
 def _input_gradients(trial: Trial, forget: float, u_gain: float = 1.0) -> Tensor:
     """Norms of ∂h₅/∂x_t, t = 1 … 5, of an LSTM whose forget gate is set by a bias."""
     trial.rng.manual_seed(trial.seed)
-    weights = _lstm(trial, u_gain)
+    forced = _lstm(trial, u_gain, forget)
     rows = slice(HIDDEN, 2 * HIDDEN)
-    w, u, bias = weights.w.clone(), weights.u.clone(), torch.zeros(4 * HIDDEN, dtype=torch.float64)
-    w[rows], u[rows], bias[rows] = 0, 0, forget
+    forced.w[rows], forced.u[rows] = 0, 0
     x = trial.normal(5, DIM)
-    forced = LSTMWeights(w, u, bias)
     jacobian = torch.func.jacrev(lambda x: recur(x, forced, backend="reference").out[-1])(x)
     return torch.linalg.matrix_norm(jacobian.movedim(1, 0), 2)
 

@@ -5,12 +5,13 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Trial, claim
 from regard.claims.families.masks import fit_position_heads
+from regard.claims.measurements import count_parameters
 from regard.claims.training import Batch, train_model
 from regard.costs import cost
 from regard.errors import RegardError
@@ -32,22 +33,15 @@ def parameters_by_heads(trial: Trial) -> Evidence:
     """
     heads, dims = [1, 2, 4, 8, 16], (64, 512)
     counts = {d: [_projection_weights(MultiHeadAttention(d, h)) for h in heads] for d in dims}
-    total = sum(p.numel() for p in MultiHeadAttention(64, 8).parameters())
+    curves = {f"d = {d}": x for d, x in counts.items()}
     return Evidence(
         holds=all(set(counts[d]) == {3 * d * d} for d in dims),
         measures={
-            "weights, d = 512, 1 head": counts[512][0],
-            "weights, d = 512, 16 heads": counts[512][-1],
+            "weights, d = 512": {"1 head": counts[512][0], "16 heads": counts[512][-1]},
             "3d² at d = 512": 3 * 512**2,
-            "all parameters, d = 64: 4d² + 4d": total,
+            "all parameters, d = 64: 4d² + 4d": count_parameters(MultiHeadAttention(64, 8)),
         },
-        chart=Lines(
-            heads,
-            {f"d = {d}": counts[d] for d in dims},
-            "heads",
-            "query, key and value weights",
-            log="y",
-        ),
+        chart=Lines(heads, curves, "heads", "query, key and value weights", log="y"),
     )
 
 
@@ -69,23 +63,16 @@ def compute_by_heads(trial: Trial) -> Evidence:
         products.append(counter.get_total_flops() // 2)
         stored.append(attention_weights(q, k).numel())
     expected = cost(MultiHeadAttention(d, 1), source=n).multiply_adds
+    counts = {"multiply-adds": products, "attention weights": stored}
+    curves = {name: [y / x[0] for y in x] for name, x in counts.items()}
     return Evidence(
         holds=set(products) == {expected},
         measures={
-            "multiply-adds counted, 1 head": products[0],
-            "multiply-adds counted, 8 heads": products[-1],
+            "multiply-adds counted": {"1 head": products[0], "8 heads": products[-1]},
             "4nd² + 2n²d": expected,
             "weights of the maps, 8 heads to 1": stored[-1] / stored[0],
         },
-        chart=Lines(
-            heads,
-            {
-                "multiply-adds": [p / products[0] for p in products],
-                "attention weights": [s / stored[0] for s in stored],
-            },
-            "heads",
-            "relative to one head",
-        ),
+        chart=Lines(heads, curves, "heads", "relative to one head"),
     )
 
 
@@ -97,30 +84,28 @@ def different_patterns(trial: Trial) -> Evidence:
         are added.
     Refutation: different patterns of equal heads, or equal patterns of different ones
     """
-    x, distances, merged = (
-        trial.normal(1, 8, 16),
-        {"different weights": [], "equal weights": []},
-        [],
-    )
-    for _ in range(20):
+    x = trial.normal(1, 8, 16)
+
+    def draw() -> dict[str, Tensor]:
         layer = trial.build(lambda: MultiHeadAttention(16, 4))
-        distances["different weights"].append(_pattern_distances(layer, x).min())
+        apart = _pattern_distances(layer, x).min()
         for part in (layer.to_q, layer.to_k, layer.to_v):
             part.weight.data = part.weight[:4].repeat(4, 1)
-        distances["equal weights"].append(_pattern_distances(layer, x).max())
-        merged.append((layer(x) - _merge_heads(trial, layer)(x)).abs().max())
-    apart, equal = torch.stack(distances["different weights"]), max(distances["equal weights"])
+        equal = _pattern_distances(layer, x).max()
+        merged = (layer(x) - _merge_heads(trial, layer)(x)).abs().max()
+        return {"apart": apart, "equal": equal, "merged": merged}
+
+    apart, equal, merged = trial.repeat(20, draw).values()
+    bars = {"different weights": apart.mean(), "equal weights": equal.max()}
     return Evidence(
-        holds=min(apart.min(), equal) > 1e-3,
-        holds_if=apart.min() > 1e-3 and equal < 1e-12 and max(merged) < 1e-10,
+        holds=min(apart.min(), equal.max()) > 1e-3,
+        holds_if=apart.min() > 1e-3 and equal.max() < 1e-12 and merged.max() < 1e-10,
         measures={
             "smallest distance of two patterns, different weights": apart,
-            "largest distance of two patterns, equal weights": equal,
-            "difference of equal heads from one head": max(merged),
+            "largest distance of two patterns, equal weights": equal.max(),
+            "difference of equal heads from one head": merged.max(),
         },
-        chart=Bars(
-            {"different weights": apart.mean(), "equal weights": equal}, "distance of patterns"
-        ),
+        chart=Bars(bars, "distance of patterns"),
     )
 
 
@@ -132,12 +117,9 @@ def concatenate_and_mix(trial: Trial) -> Evidence:
     Remark: That is the same as adding each head times its rows of W_O. It is not a sum of heads
         with one number each.
     """
-    errors = {
-        "concatenate, then W_O": [],
-        "Σ head · its rows of W_O": [],
-        "best Σ number · head": [],
-    }
-    for _ in range(20):
+    names = ("concatenate, then W_O", "Σ head · its rows of W_O", "best Σ number · head")
+
+    def draw() -> dict[str, Tensor]:
         layer, x = trial.build(lambda: MultiHeadAttention(16, 4)), trial.normal(1, 8, 16)
         with look(layer) as sight:
             y = layer(x)[0]
@@ -146,19 +128,14 @@ def concatenate_and_mix(trial: Trial) -> Evidence:
         joined = heads.transpose(0, 1).flatten(1) @ layer.to_out.weight.mT
         wide = F.pad(heads, (0, 12)).flatten(1).mT  # numbers in front of whole heads
         scalars = wide @ torch.linalg.lstsq(wide, y.flatten()[:, None]).solution
-        for name, found in zip(errors, (joined, (heads @ rows).sum(0), scalars), strict=True):
-            errors[name].append((found.reshape(8, 16) - y).norm() / y.norm())
-    worst = [max(x) for x in errors.values()]
+        sums = zip(names, (joined, (heads @ rows).sum(0), scalars), strict=True)
+        return {name: (out.reshape(8, 16) - y).norm() / y.norm() for name, out in sums}
+
+    errors = trial.repeat(20, draw)
+    worst = {name: x.max() for name, x in errors.items()}
     return Evidence(
-        holds=max(worst[:2]) < 1e-10 and min(errors["best Σ number · head"]) > 0.1,
-        measures={
-            f"largest relative difference, {name}": x for name, x in zip(errors, worst, strict=True)
-        },
-        chart=Bars(
-            {name: x + 1e-17 for name, x in zip(errors, worst, strict=True)},
-            "relative difference",
-            log="y",
-        ),
+        holds=max(worst[names[0]], worst[names[1]]) < 1e-10 and errors[names[2]].min() > 0.1,
+        measures={"largest relative difference": worst},
     )
 
 
@@ -170,15 +147,20 @@ def one_head_one_relation(trial: Trial) -> Evidence:
         head returns both neighbours of a token.
     Refutation: one head without tags that returns both neighbours, or one with tags that cannot
     """
-    x = trial.normal(120, 4)
-    neighbours = torch.cat([x.roll(1, 0), x.roll(-1, 0)], -1)
-    counts = [1, 2, 3]
-    untagged = [fit_position_heads(trial, x, neighbours, heads) for heads in counts]
+    x, counts = trial.normal(120, 4), {1: "1 head", 2: "2 heads", 3: "3 heads"}
     # the tag: a token's features are in the slot of its position modulo 4
     slots = F.one_hot(torch.arange(120) % 4, 4).double()
     tagged = (slots[:, :, None] * x[:, None]).flatten(1)
-    both = tagged.roll(1, 0) + tagged.roll(-1, 0)
-    with_tags = [fit_position_heads(trial, tagged, both, heads) for heads in counts]
+    targets = {
+        "no tag": (x, torch.cat([x.roll(1, 0), x.roll(-1, 0)], -1)),
+        "tagged values": (tagged, tagged.roll(1, 0) + tagged.roll(-1, 0)),
+    }
+    errors = {
+        name: [fit_position_heads(trial, *data, heads) for heads in counts]
+        for name, data in targets.items()
+    }
+    untagged, with_tags = errors.values()
+    bars = {head: {k: x[n] for k, x in errors.items()} for n, head in enumerate(counts.values())}
     return Evidence(
         holds=min(untagged[0], with_tags[0]) > 0.4,
         holds_if=untagged[0] > 0.4 and max(untagged[1:]) < 1e-4 and with_tags[0] < 1e-4,
@@ -187,13 +169,7 @@ def one_head_one_relation(trial: Trial) -> Evidence:
             "error, 2 heads": untagged[1],
             "error, 1 head, tagged values": with_tags[0],
         },
-        chart=Bars(
-            {
-                f"{heads} head{'s' * (heads > 1)}": {"no tag": a, "tagged values": b}
-                for heads, a, b in zip(counts, untagged, with_tags, strict=True)
-            },
-            "relative squared error, both neighbours",
-        ),
+        chart=Bars(bars, "relative squared error, both neighbours"),
     )
 
 
@@ -206,31 +182,23 @@ def score_rank(trial: Trial) -> Evidence:
         full rank again.
     """
     widths, n, d = [1, 2, 4, 8, 16, 32], 20, 32
-    ranks, after = [], []
+    ranks = {"scores": [], "weights": []}
     for width in widths:
         layer, x = trial.build(lambda w=width: MultiHeadAttention(d, d // w)), trial.normal(1, n, d)
         with look(layer) as sight:
             layer(x)
         site = sight.sites[0]
-        scores = site.q[0] @ site.k[0].mT
-        ranks.append(torch.linalg.matrix_rank(scores, rtol=1e-9).max().item())
-        after.append(torch.linalg.matrix_rank(site.window()[0], rtol=1e-9).max().item())
-    expected = [min(n, width) for width in widths]
+        maps = site.q[0] @ site.k[0].mT, site.window()[0]
+        for row, x in zip(ranks.values(), maps, strict=True):
+            row.append(torch.linalg.matrix_rank(x, rtol=1e-9).max().item())
+    scores, weights = ranks.values()
     return Evidence(
-        holds=all(rank <= width for rank, width in zip(ranks, widths, strict=True))
-        and ranks == expected,
+        holds=scores == [min(n, width) for width in widths],
         measures={
-            "rank of 20 × 20 scores, width 4": ranks[2],
-            "rank of 20 × 20 scores, width 32": ranks[-1],
-            "rank of the weights, width 4": after[2],
+            "rank of 20 × 20 scores": {"width 4": scores[2], "width 32": scores[-1]},
+            "rank of the weights, width 4": weights[2],
         },
-        chart=Lines(
-            widths,
-            {"scores": ranks, "weights": after},
-            "width of a head",
-            "largest rank, 20 tokens",
-            log="x",
-        ),
+        chart=Lines(widths, ranks, "width of a head", "largest rank, 20 tokens", log="x"),
     )
 
 
@@ -242,15 +210,10 @@ def projection_shapes(trial: Trial) -> Evidence:
     Refutation: a product WQ that exists for W of d × d/h and more than one head
     """
     sizes = [(4, 2, 3), (6, 2, 4), (6, 3, 5)]
-    cases = {
-        "columns, d × d/h": ("columns", True),
-        "columns, d/h × d": ("columns", False),
-        "rows, d × d/h": ("rows", True),
-        "rows, d/h × d": ("rows", False),
-    }
     fits = {
-        name: sum(_projects(trial, *size, *case) for size in sizes) / len(sizes)
-        for name, case in cases.items()
+        f"{convention}, {shape}": sum(_projects(trial, *x, convention, tall) for x in sizes) / 3
+        for convention in ("columns", "rows")
+        for shape, tall in (("d × d/h", True), ("d/h × d", False))
     }
     return Evidence(
         holds=fits["columns, d × d/h"] == 1,
@@ -270,19 +233,19 @@ def heads_specialise(trial: Trial) -> Evidence:
     Refutation: no trained head that prefers the referent by 0.2, or untrained heads that do
     """
     models = [m for m in pronoun_study(trial) if m.heads == 4]
-    best = torch.stack([m.preference.max() for m in models])
-    others = torch.stack([m.preference.min() for m in models])
-    untrained = torch.stack([m.untrained_preference.max() for m in models])
+    best, others = ([f(m.preference) for m in models] for f in (torch.max, torch.min))
+    untrained = [m.untrained_preference.max() for m in models]
+    maps = {f"seed {m.seed}": m.preference.view(2, 4) for m in models}
     return Evidence(
-        holds=others.min() > 0.2,
-        holds_if=best.min() > 0.2 and untrained.max() < 0.1 and others.max() < 0.1,
+        holds=min(others) > 0.2,
+        holds_if=min(best) > 0.2 and max(untrained) < 0.1 and max(others) < 0.1,
         measures={
             "weight on the referent less the rival, best head": best,
             "the same, last of the 8 heads": others,
             "the same, best head before training": untrained,
             "accuracy on new noun pairs": [m.accuracy for m in models],
         },
-        chart=Maps({f"seed {m.seed}": m.preference.view(2, 4) for m in models}, "head", "layer"),
+        chart=Maps(maps, "head", "layer"),
     )
 
 
@@ -302,22 +265,16 @@ def more_heads(trial: Trial) -> Evidence:
     gradients = {h: torch.tensor([m.gradient for m in models[h]]) for h in HEAD_COUNTS}
     growth = gradients[8] / gradients[1]
     redundant = drops[8].max() < drops[2].min() and drops[8].mean() < 0.5 * drops[1].mean()
+    curves = {"accuracy lost with a head": drops, "gradient before training": gradients}
+    means = {name: [x.mean() for x in by_heads.values()] for name, by_heads in curves.items()}
     return Evidence(
         holds=redundant and growth.min() > 1.5,
         holds_if=redundant and growth.min() > 0.5 and growth.max() < 1.5,
         measures={
-            **{f"accuracy lost with a head, {h} heads": drops[h] for h in HEAD_COUNTS},
+            "accuracy lost with a head": {f"{h} heads": x for h, x in drops.items()},
             "gradient before training, 8 heads to 1": growth,
         },
-        chart=Lines(
-            HEAD_COUNTS,
-            {
-                "accuracy lost with a head": [drops[h].mean() for h in HEAD_COUNTS],
-                "gradient before training": [gradients[h].mean() for h in HEAD_COUNTS],
-            },
-            "heads",
-            "mean over seeds",
-        ),
+        chart=Lines(HEAD_COUNTS, means, "heads", "mean over seeds"),
     )
 
 
@@ -371,17 +328,10 @@ def pronoun_study(trial: Trial) -> list[PronounModel]:
 @cache
 def _train_pronouns(seed: int, heads: int, steps: int, device: str) -> PronounModel:
     vocab = 5 + 2 * NOUNS + 2 * ADJECTIVES
-    config = ClassifierConfig(
-        vocab=vocab,
-        classes=vocab,
-        layers=2,
-        dim=32,
-        heads=heads,
-        pooling="none",
-        positions="learned",
-    )
+    sizes = {"vocab": vocab, "classes": vocab, "layers": 2, "dim": 32, "heads": heads}
+    config = ClassifierConfig(**sizes, pooling="none", positions="learned")
 
-    def loss(model, batch: Batch) -> Tensor:
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
         return F.cross_entropy(model(batch["tokens"])[:, IT_AT], batch["referent"])
 
     test = draw_pronouns(torch.Generator().manual_seed(seed), 500, new_pairs=True)
@@ -389,29 +339,16 @@ def _train_pronouns(seed: int, heads: int, steps: int, device: str) -> PronounMo
     untrained = Classifier(config).eval()
     loss(untrained, test).backward()
     gradient = torch.stack([p.grad.norm() for p in untrained.parameters() if p.grad is not None])
-    model = train_model(
-        lambda: Classifier(config),
-        draw_pronouns,
-        loss,
-        steps=steps,
-        lr=5e-3,
-        seed=seed,
-        device=device,
-    ).cpu()
-    accuracy, sites = _accuracy(model, test), [f"encoder.{n}.self" for n in range(2)]
-    drops = []
-    for site in sites:
+    options = {"steps": steps, "lr": 5e-3, "seed": seed, "device": device}
+    model = train_model(lambda: Classifier(config), draw_pronouns, loss, **options).cpu()
+    accuracy, drops = _accuracy(model, test), []
+    for site in ("encoder.0.self", "encoder.1.self"):
         for head in range(heads):
             with what_if(model, edit.drop_head(site, head)):
                 drops.append(accuracy - _accuracy(model, test))
+    weights = (*_weights_from_it(model, test), *_weights_from_it(untrained, test))
     return PronounModel(
-        seed,
-        heads,
-        accuracy,
-        *_weights_from_it(model, test),
-        *_weights_from_it(untrained, test),
-        torch.tensor(drops),
-        float(gradient.norm()),
+        seed, heads, accuracy, *weights, torch.tensor(drops), float(gradient.norm())
     )
 
 
@@ -431,10 +368,10 @@ def draw_pronouns(rng: torch.Generator, count: int = 32, *, new_pairs: bool = Fa
     return {"tokens": tokens, "referent": referent, "place": torch.where(a == referent, 1, 4)}
 
 
-def _accuracy(model, test: Batch) -> float:
+def _accuracy(model: nn.Module, test: Batch) -> float:
     with torch.no_grad():
-        found = model(test["tokens"])[:, IT_AT].argmax(-1)
-    return (found == test["referent"]).double().mean().item()
+        named = model(test["tokens"])[:, IT_AT].argmax(-1)
+    return (named == test["referent"]).double().mean().item()
 
 
 def _weights_from_it(model, test: Batch) -> tuple[Tensor, Tensor]:
@@ -461,12 +398,8 @@ def _pattern_distances(layer: MultiHeadAttention, x: Tensor) -> Tensor:
 def _merge_heads(trial: Trial, layer: MultiHeadAttention) -> MultiHeadAttention:
     """One head with the weights of the first, and the sum of all output projections."""
     merged = trial.build(lambda: MultiHeadAttention(16, 1, head_dim=4))
-    for part, whole in (
-        (merged.to_q, layer.to_q),
-        (merged.to_k, layer.to_k),
-        (merged.to_v, layer.to_v),
-    ):
-        part.weight.data = whole.weight[:4]
+    for name in ("to_q", "to_k", "to_v"):
+        getattr(merged, name).weight.data = getattr(layer, name).weight[:4]
     merged.to_out.weight.data = layer.to_out.weight.unflatten(1, (4, 4)).sum(1)
     return merged
 

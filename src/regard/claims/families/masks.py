@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Trial, claim
+from regard.claims.measurements import jacobian, to_tensor
 from regard.decode.cache import KVCache
 from regard.nn import Encoder, MultiHeadAttention
 from regard.ops import (
@@ -33,13 +34,18 @@ def identity_layer(trial: Trial) -> Evidence:
     Refutation: an output that differs from the input while every token attends to itself alone
     Remark: Unmasked softmax reaches it only in the limit of a large scale β.
     """
-    betas, errors, exact = [1.0, 3.0, 10.0, 30.0, 100.0], [], []
-    for _ in range(20):
+    betas = [1.0, 3.0, 10.0, 30.0, 100.0]
+
+    def draw() -> dict[str, Tensor]:
         x, layer = F.normalize(trial.normal(1, 6, 16), dim=-1), _inverting_layer(trial)
-        exact.append((layer(x, mask=Local(0)) - x).norm())
+        exact = (layer(x, mask=Local(0)) - x).norm()
         layer.to_q.weight.data = layer.to_k.weight.data = torch.eye(16, dtype=torch.float64)
-        errors.append(torch.stack([(_scaled(layer, beta)(x) - x).norm() for beta in betas]))
-    largest, typical = torch.stack(exact).max(), torch.stack(errors).mean(0)
+        errors = torch.stack([(_scaled(layer, beta)(x) - x).norm() for beta in betas])
+        return {"exact": exact, "unmasked": errors}
+
+    errors = trial.repeat(20, draw)
+    largest, typical = errors["exact"].max(), errors["unmasked"].mean(0)
+    curves = {"unmasked": typical, "A = I by a mask": largest.expand(5)}
     return Evidence(
         holds=largest < 1e-9,
         measures={
@@ -47,13 +53,7 @@ def identity_layer(trial: Trial) -> Evidence:
             "mean error of unmasked attention, β = 1": typical[0],
             "mean error of unmasked attention, β = 100": typical[-1],
         },
-        chart=Lines(
-            betas,
-            {"unmasked": typical + 1e-17, "A = I by a mask": [largest.item() + 1e-17] * 5},
-            "scale β",
-            "‖H − X‖",
-            log="xy",
-        ),
+        chart=Lines(betas, curves, "scale β", "‖H − X‖", log="xy"),
     )
 
 
@@ -72,9 +72,9 @@ def orthonormal_keys(trial: Trial) -> Evidence:
         keys = torch.linalg.qr(trial.normal(n, n)).Q
         maps = [attention_weights(keys, keys, scale=float(beta)) for beta in betas]
         diagonals[n] = torch.stack([m.diagonal().min() for m in maps])
-        formula = betas.exp() / (betas.exp() + n - 1)
-        errors.append((diagonals[n] - formula).abs().max())
+        errors.append((diagonals[n] - betas.exp() / (betas.exp() + n - 1)).abs().max())
     distance = 1 - torch.stack(list(diagonals.values()))
+    curves = {f"{n} tokens": y for n, y in diagonals.items()}
     return Evidence(
         holds=distance.max() < 1e-6,
         corrected=max(errors) < 1e-12 and (distance.diff() < 0).all(),
@@ -83,9 +83,7 @@ def orthonormal_keys(trial: Trial) -> Evidence:
             "weight on itself, n = 64, β = 1": diagonals[64][1],
             "largest difference from the formula": max(errors),
         },
-        chart=Lines(
-            betas, {f"{n} tokens": y for n, y in diagonals.items()}, "scale β", "weight on itself"
-        ),
+        chart=Lines(betas, curves, "scale β", "weight on itself"),
     )
 
 
@@ -98,8 +96,7 @@ def most_similar_to_itself(trial: Trial) -> Evidence:
         weight from its neighbours
     """
     ratios, beta = [1.0, 1.25, 1.5, 2.0, 3.0], 1e4
-    x = F.normalize(trial.normal(100, 8, 4), dim=-1)
-    shares = []
+    x, shares = F.normalize(trial.normal(100, 8, 4), dim=-1), []
     for ratio in ratios:
         tokens = x.clone()
         tokens[:, 0] *= ratio
@@ -107,6 +104,7 @@ def most_similar_to_itself(trial: Trial) -> Evidence:
         shares.append((top == torch.arange(8)).double().mean())
     twins = torch.cat([x[0, :1], x[0]])
     shared = attention_weights(twins, twins, scale=beta)[0, :2]
+    curves = {"tokens that attend to themselves": shares}
     return Evidence(
         holds=min(shares) == 1 and shared[0] > 0.99,
         holds_if=shares[0] == 1,
@@ -115,12 +113,7 @@ def most_similar_to_itself(trial: Trial) -> Evidence:
             "the same, one token of 8 three times as long": shares[-1],
             "weight of one of two equal tokens on itself": shared[0],
         },
-        chart=Lines(
-            ratios,
-            {"share": shares},
-            "norm of one token, others 1",
-            "tokens that attend to themselves",
-        ),
+        chart=Lines(ratios, curves, "norm of one token, others 1"),
     )
 
 
@@ -133,16 +126,14 @@ def one_key_per_query(trial: Trial) -> Evidence:
     Refutation: hard attention maps in which every key is used exactly once
     """
     sizes, draws = [2, 3, 4, 5, 6], 4000
-    shares, expected = [], []
+    shares, expected, errors = [], [], []
     for n in sizes:
-        weights = softargmax(trial.normal(draws, n, n), beta=math.inf)
+        weights, p = softargmax(trial.normal(draws, n, n), beta=math.inf), math.factorial(n) / n**n
         one_hot = (weights.amax(-1) == 1).all()
         shares.append((weights.sum(-2) == 1).all(-1).double().mean().item() if one_hot else 0.0)
-        expected.append(math.factorial(n) / n**n)
-    errors = [
-        abs(share - p) / math.sqrt(p * (1 - p) / draws)
-        for share, p in zip(shares, expected, strict=True)
-    ]
+        expected.append(p)
+        errors.append(abs(shares[-1] - p) / math.sqrt(p * (1 - p) / draws))
+    curves = {"drawn": shares, "n!/nⁿ": expected}
     return Evidence(
         holds=min(shares) == 1,
         corrected=max(errors) < 5,
@@ -151,9 +142,7 @@ def one_key_per_query(trial: Trial) -> Evidence:
             "n!/nⁿ, n = 3": expected[1],
             "largest difference, in standard errors": max(errors),
         },
-        chart=Lines(
-            sizes, {"drawn": shares, "n!/nⁿ": expected}, "tokens n", "share that are permutations"
-        ),
+        chart=Lines(sizes, curves, "tokens n", "share that are permutations"),
     )
 
 
@@ -170,7 +159,7 @@ def index_of_weight(trial: Trial) -> Evidence:
         given = {"Q": q.tolist(), "K": k.tolist(), "V": v.tolist()}
         problem = {"family": "attention", "convention": "columns", "scale": "inf", "given": given}
         solution = solve(problem)
-        a, h, v = (_numbers(solution[name]) for name in "AHV")
+        a, h, v = (to_tensor(solution[name]) for name in "AHV")
         for j, i in (a == 1).nonzero().tolist():
             right["output i is value j"].append(float(torch.allclose(h[:, i], v[:, j])))
             right["output j is value i"].append(float(torch.allclose(h[:, j], v[:, i])))
@@ -190,27 +179,32 @@ def diagonal_is_pointwise(trial: Trial) -> Evidence:
     Remark: One of width 1, that is, a linear layer per position. Unmasked softmax at a finite scale
         leaves some weight on every other token.
     """
-    pointwise, leaked, wider = [], [], []
-    for _ in range(20):
+
+    def draw() -> dict[str, Tensor]:
         x, layer = trial.normal(1, 7, 8), trial.build(lambda: MultiHeadAttention(8, 1))
-        kernel = (layer.to_out.weight @ layer.to_v.weight)[:, :, None]
-        y = layer(x, mask=Local(0)).mT
-        pointwise.append((y - F.conv1d(x.mT, kernel)).abs().max())
-        wider.append((layer(x).mT - F.conv1d(x.mT, kernel)).abs().max())
+        convolved = F.conv1d(x.mT, (layer.to_out.weight @ layer.to_v.weight)[:, :, None])
         w = attention_weights(layer.project_query(x), layer.project_kv(x)[0])
-        leaked.append(1 - w.diagonal(dim1=-2, dim2=-1).max())
+        return {
+            "diagonal weights": (layer(x, mask=Local(0)).mT - convolved).abs().max(),
+            "unmasked": (layer(x).mT - convolved).abs().max(),
+            "leaked": 1 - w.diagonal(dim1=-2, dim2=-1).max(),
+        }
+
+    drawn = trial.repeat(20, draw)
+    pointwise, wider, leaked = (
+        drawn["diagonal weights"].max(),
+        drawn["unmasked"].min(),
+        drawn["leaked"].min(),
+    )
+    bars = {"diagonal weights": pointwise, "unmasked": wider}
     return Evidence(
-        holds=max(pointwise) < 1e-10 and min(leaked) > 0,
+        holds=pointwise < 1e-10 and leaked > 0,
         measures={
-            "largest difference, diagonal weights": max(pointwise),
-            "smallest difference, unmasked": min(wider),
-            "least weight on other tokens, unmasked": min(leaked),
+            "largest difference, diagonal weights": pointwise,
+            "smallest difference, unmasked": wider,
+            "least weight on other tokens, unmasked": leaked,
         },
-        chart=Bars(
-            {"diagonal weights": max(pointwise) + 1e-17, "unmasked": min(wider)},
-            "|attention − convolution of width 1|",
-            log="y",
-        ),
+        chart=Bars(bars, "|attention − convolution of width 1|", log="y"),
     )
 
 
@@ -224,23 +218,26 @@ def quarter_half_quarter(trial: Trial) -> Evidence:
     """
     taps = torch.tensor([[0.25, 0.5, 0.25]], dtype=torch.float64)
     terms = {"bias": Toeplitz(taps.log()), "mask": Local(1)}
-    gaps = {"inside": [], "at the ends": [], "inside, scores from content": []}
-    for _ in range(20):
+
+    def draw() -> dict[str, Tensor]:
         q, k, v = trial.normal(3, 12, 4)
         target = F.conv1d(v.mT[:, None], taps[:, None], padding=1)[:, 0].mT
-        by_distance = (attend(0 * q, k, v, **terms)[0] - target).abs().amax(-1)
-        by_content = (attend(q, k, v, **terms)[0] - target).abs().amax(-1)
-        gaps["inside"].append(by_distance[1:-1].max())
-        gaps["at the ends"].append(by_distance[[0, -1]].max())
-        gaps["inside, scores from content"].append(by_content[1:-1].max())
-    largest = {name: torch.stack(x).max() for name, x in gaps.items()}
+        by_distance, by_content = (
+            (attend(x, k, v, **terms)[0] - target).abs().amax(-1) for x in (0 * q, q)
+        )
+        return {
+            "inside": by_distance[1:-1].max(),
+            "at the ends": by_distance[[0, -1]].max(),
+            "inside, scores from content": by_content[1:-1].max(),
+        }
+
+    gaps = trial.repeat(20, draw)
+    largest = {name: x.max() for name, x in gaps.items()}
     return Evidence(
         holds=max(largest.values()) < 1e-10,
-        holds_if=largest["inside"] < 1e-10 and min(gaps["at the ends"]) > 1e-3,
+        holds_if=largest["inside"] < 1e-10 and gaps["at the ends"].min() > 1e-3,
         measures={f"largest difference {name}": x for name, x in largest.items()},
-        chart=Bars(
-            {name: x + 1e-17 for name, x in largest.items()}, "|attention − convolution|", log="y"
-        ),
+        chart=Bars(largest, "|attention − convolution|", log="y"),
     )
 
 
@@ -253,28 +250,25 @@ def any_convolution(trial: Trial) -> Evidence:
     Refutation: one head that fits the kernel (1, 0, −1), or as many heads as taps that do not fit a
         kernel
     """
-    counts, d = [1, 2, 3], 3
+    counts, d = {1: "1 head", 2: "2 heads", 3: "3 heads"}, 3
     signed = torch.tensor([1.0, 0, -1], dtype=torch.float64)[:, None, None] * torch.eye(d)
     kernels = {"difference (1, 0, −1)": signed, "a matrix per tap": trial.normal(3, d, d)}
     residuals = {
         name: [_fit_convolution(trial, kernel, heads) for heads in counts]
         for name, kernel in kernels.items()
     }
-    difference, full = residuals.values()
+    one, _, three = zip(*residuals.values(), strict=True)
     return Evidence(
-        holds=max(difference[0], full[0]) < 1e-4,
-        holds_if=max(difference[2], full[2]) < 1e-4,
+        holds=max(one) < 1e-4,
+        holds_if=max(three) < 1e-4,
         measures={
-            f"residual of {name}, {heads} heads": residuals[name][heads - 1]
-            for name in kernels
-            for heads in (1, 2, 3)
+            f"residual of {name}": dict(zip(counts.values(), x, strict=True))
+            for name, x in residuals.items()
         },
         chart=Bars(
             {
-                f"{heads} head{'s' * (heads > 1)}": {
-                    name: x[heads - 1] + 1e-12 for name, x in residuals.items()
-                }
-                for heads in counts
+                heads: {name: x[n] + 1e-12 for name, x in residuals.items()}
+                for n, heads in enumerate(counts.values())
             },
             "relative residual of the best fit",
             log="y",
@@ -297,18 +291,16 @@ def band_of_thirds(trial: Trial) -> Evidence:
     softmax, values = attention_weights(zero, zero, mask=Local(1)), trial.normal(1, 4, n)
     pooled = F.avg_pool1d(values, 3, 1, padding=1, count_include_pad=False)
     pooling_error = (pooled.mT - softmax @ values.mT).abs().max()
-    inside = (band - softmax)[1:-1].abs().max()
+    inside, sums = (band - softmax)[1:-1].abs().max(), band.sum(-1)
     return Evidence(
-        holds=(band.sum(-1) - 1).abs().max() < 1e-12,
+        holds=(sums - 1).abs().max() < 1e-12,
         corrected=max(inside, pooling_error) < 1e-12 and (softmax[0, :2] - 0.5).abs().max() < 1e-12,
         measures={
-            "row sum of the band at the ends": band[0].sum(),
+            "row sum of the band at the ends": sums[0],
             "largest difference from softmax inside": inside,
             "largest difference of softmax from average pooling": pooling_error,
         },
-        chart=Bars(
-            {f"row {i + 1}": row.sum() for i, row in enumerate(band)}, "sum of the weights of ⅓"
-        ),
+        chart=Bars({f"row {i + 1}": x for i, x in enumerate(sums)}, "sum of the weights of ⅓"),
     )
 
 
@@ -323,10 +315,11 @@ def band_from_sinusoids(trial: Trial) -> Evidence:
     codes = sinusoidal(torch.arange(65), 64)
     betas = torch.linspace(0.1, 1.6, 61, dtype=torch.float64)
     rows = [attention_weights(codes, codes, scale=float(beta))[32] for beta in betas]
-    near = torch.stack([row[30:35] for row in rows])
+    near = torch.stack(rows)[:, 30:35]
     target = torch.tensor([0, 0.25, 0.5, 0.25, 0], dtype=torch.float64)
     errors, mass = (near - target).abs().amax(-1), near[:, 1:4].sum(-1)
     best = int(errors.argmin())
+    curves = {"itself": near[:, 2], "each neighbour": near[:, 1], "all three": mass}
     return Evidence(
         holds=errors.min() < 1e-3,
         holds_if=errors.min() < 0.07 and mass[best] > 0.8,
@@ -335,12 +328,7 @@ def band_from_sinusoids(trial: Trial) -> Evidence:
             "largest difference from ¼, ½, ¼ there": errors[best],
             "weight on the three positions there": mass[best],
         },
-        chart=Lines(
-            betas,
-            {"itself": near[:, 2], "each neighbour": near[:, 1], "all three": mass},
-            "scale β",
-            "weight",
-        ),
+        chart=Lines(betas, curves, "scale β", "weight"),
     )
 
 
@@ -352,12 +340,11 @@ def causal_triangle(trial: Trial) -> Evidence:
         as rows.
     Refutation: weights above the diagonal that are all 0 with tokens as columns
     """
-    x = trial.integers(5, 4, 2)
-    problem = {"family": "attention", "mask": "causal"}
-    columns = _numbers(
-        solve(problem | {"convention": "columns", "given": {"X": x.mT.tolist()}})["A"]
+    x, problem = trial.integers(5, 4, 2), {"family": "attention", "mask": "causal"}
+    columns, rows = (
+        to_tensor(solve(problem | {"convention": name, "given": {"X": tokens.tolist()}})["A"])
+        for name, tokens in (("columns", x.mT), ("rows", x))
     )
-    rows = _numbers(solve(problem | {"convention": "rows", "given": {"X": x.tolist()}})["A"])
     library = attention_weights(x.double(), x.double(), mask=Causal())
     return Evidence(
         holds=torch.equal(columns, columns.tril()),
@@ -385,8 +372,7 @@ def causal_ignores_future(trial: Trial) -> Evidence:
     return Evidence(
         holds=future == 0 and past[torch.ones_like(past).tril() > 0].min() > 0,
         measures={
-            "largest derivative by a later input, causal": future,
-            "largest derivative by a later input, no mask": maps["no mask"].triu(1).max(),
+            "largest derivative by a later input": {n: x.triu(1).max() for n, x in maps.items()}
         },
         chart=Maps(maps, "input position", "output position"),
     )
@@ -404,10 +390,8 @@ def streaming_equals_full(trial: Trial) -> Evidence:
         full = encoder(x, mask=Causal())
         streamed, _ = _stream(encoder, x, Causal(), KVCache())
         forgetful = torch.cat([encoder(frame, mask=Causal()) for frame in x.split(1, 1)], 1)
-    errors = {
-        "with a cache": (streamed - full).abs().amax((0, 2)) + 1e-17,
-        "without": (forgetful - full).abs().amax((0, 2)) + 1e-17,
-    }
+    outputs = {"with a cache": streamed, "without": forgetful}
+    errors = {name: (y - full).abs().amax((0, 2)) for name, y in outputs.items()}
     return Evidence(
         holds=errors["with a cache"].max() < 1e-10,
         measures={f"largest difference {name}": x.max() for name, x in errors.items()},
@@ -433,6 +417,7 @@ def live_speech(trial: Trial) -> Evidence:
     delays = {size: _delay(trial, *size) for size in sizes}
     enough, needed = unbounded[-1] < 48, delays[1, 1] >= 15  # 15: waits for the whole sequence
     delay_is_product = all(delays[size] == math.prod(size) for size in sizes)
+    curves = {"causal": unbounded, "causal, window of 16": bounded}
     return Evidence(
         holds=enough and needed,
         holds_if=bounded[-1] < width and error < 1e-10 and delay_is_product,
@@ -442,12 +427,7 @@ def live_speech(trial: Trial) -> Evidence:
             "difference of that stream from the whole sequence": error,
             "delay of 3 layers with a look-ahead of 2, in frames": delays[3, 2],
         },
-        chart=Lines(
-            range(1, 97),
-            {"causal": unbounded, "causal, window of 16": bounded},
-            "frames received",
-            "frames stored per layer",
-        ),
+        chart=Lines(range(1, 97), curves, "frames received", "frames stored per layer"),
     )
 
 
@@ -464,22 +444,16 @@ def local_mask_reach(trial: Trial) -> Evidence:
     formula = [math.ceil((n - 1) / radius) for radius in radii]
     # the same in a real stack: 17 positions, radius 4, from the last to the first
     reach = [_dependence(trial, depth, Local(4), n=17)[0, -1].item() for depth in (3, 4)]
+    curves = {"measured": layers, "⌈(n − 1)/r⌉": formula}
     return Evidence(
         holds=max(layers) == 1,
         corrected=layers == formula and reach[0] == 0 and reach[1] > 0,
         measures={
-            "layers needed for 64 positions, radius 1": layers[0],
-            "layers needed for 64 positions, radius 4": layers[2],
+            "layers needed for 64 positions": {"radius 1": layers[0], "radius 4": layers[2]},
             "derivative across 17 positions, radius 4, 3 layers": reach[0],
             "derivative across 17 positions, radius 4, 4 layers": reach[1],
         },
-        chart=Lines(
-            radii,
-            {"measured": layers, "⌈(n − 1)/r⌉": formula},
-            "radius",
-            "layers to connect 64 positions",
-            log="xy",
-        ),
+        chart=Lines(radii, curves, "radius", "layers to connect 64 positions", log="xy"),
     )
 
 
@@ -494,12 +468,6 @@ def _inverting_layer(trial: Trial, dim: int = 16) -> MultiHeadAttention:
 def _scaled(layer: MultiHeadAttention, scale: float) -> MultiHeadAttention:
     layer.scale = scale
     return layer
-
-
-def _numbers(matrix) -> Tensor:
-    """An exact matrix of a worked solution, in float64."""
-    rows = [[float(x) for x in matrix.row(i)] for i in range(matrix.rows)]
-    return torch.tensor(rows, dtype=torch.float64)
 
 
 def _fit_convolution(trial: Trial, kernel: Tensor, heads: int) -> float:
@@ -547,9 +515,7 @@ def _minimise(loss: Callable[[Tensor], Tensor], x: Tensor, steps: int = 30) -> f
 def _dependence(trial: Trial, layers: int, mask: Mask | None, n: int = 6) -> Tensor:
     """Largest derivative of each output position by each input position of an encoder."""
     encoder, x = trial.build(lambda: Encoder(layers, 4, 2)), trial.normal(n, 4)
-    jacobian = torch.autograd.functional.jacobian(lambda x: encoder(x[None], mask=mask)[0], x)
-    assert isinstance(jacobian, Tensor)
-    return jacobian.abs().amax((1, 3))
+    return jacobian(lambda x: encoder(x[None], mask=mask)[0], x).abs().amax((1, 3))
 
 
 def _stream(encoder: Encoder, x: Tensor, mask: Mask, cache: KVCache) -> tuple[Tensor, list[int]]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.claims.charts import Bars, Lines, Maps, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.families.temperature import log_slope
+from regard.claims.measurements import log_slope
 from regard.errors import ShapeError
 from regard.inspection import jitter_key_effect, jitter_query_effect, make_site, scale_key_effect
 from regard.nn import MultiHeadAttention
@@ -15,6 +15,7 @@ from regard.ops import attend, attention_weights, dot
 
 DRAWS, QUERIES, KEYS, DIM = 100, 5, 6, 4
 MOVED = 1e-12  # an output that changes by more has moved; rounding is below 1e-14
+COUNT = f"outputs that change, of {QUERIES}"
 
 
 @claim("C1", source="homework", verdict="true")
@@ -32,8 +33,8 @@ def query_noise_moves_one_output(trial: Trial) -> Evidence:
     moved = change > MOVED
     return Evidence(
         holds=moved[:, 2].all() and moved.sum() == DRAWS,
-        measures={f"outputs that change, of {QUERIES}": moved.double().sum(-1)},
-        chart=Bars(per_output(change), "mean |Δh|, noise in query 2"),
+        measures={COUNT: moved.double().sum(-1)},
+        chart=per_output(change, "query 2"),
     )
 
 
@@ -53,8 +54,8 @@ def token_noise_moves_all_outputs(trial: Trial) -> Evidence:
     return Evidence(
         holds=moved.sum() == DRAWS,
         corrected=moved.all(),
-        measures={f"outputs that change, of {QUERIES}": moved.double().sum(-1)},
-        chart=Bars(per_output(change), "mean |Δh|, noise in token 2"),
+        measures={COUNT: moved.double().sum(-1)},
+        chart=per_output(change, "token 2"),
     )
 
 
@@ -69,18 +70,19 @@ def key_noise_moves_all_outputs(trial: Trial) -> Evidence:
     noise = 0.1 * trial.normal(DRAWS, 1, DIM)
     noisy = k.clone()
     noisy[:, 3:4] += noise
-    change = (attend(q, noisy, v)[0] - attend(q, k, v)[0]).norm(dim=-1)
-    moved = change > MOVED
     along = noise / noise.norm(dim=-1, keepdim=True)
     orthogonal = q - dot(q, along) * along
-    still = (attend(orthogonal, noisy, v)[0] - attend(orthogonal, k, v)[0]).norm(dim=-1)
+    change, still = (
+        (attend(x, noisy, v)[0] - attend(x, k, v)[0]).norm(dim=-1) for x in (q, orthogonal)
+    )
+    moved = change > MOVED
     return Evidence(
         holds=moved.all(),
         measures={
-            f"outputs that change, of {QUERIES}": moved.double().sum(-1),
+            COUNT: moved.double().sum(-1),
             "largest |Δh| of queries orthogonal to the noise": still.max(),
         },
-        chart=Bars(per_output(change), "mean |Δh|, noise in key 3"),
+        chart=per_output(change, "key 3"),
     )
 
 
@@ -98,6 +100,7 @@ def key_noise_moves_one_row(trial: Trial) -> Evidence:
     scores = (dot(q, noisy) - dot(q, k)).abs()
     weights = (attention_weights(q, noisy) - attention_weights(q, k)).abs()
     touched = [(x > MOVED).any(-2).double().sum(-1) for x in (scores, weights)]
+    maps = [x[0] / x[0].amax(-1, keepdim=True) for x in (scores, weights)]
     return Evidence(
         holds=touched[1].max() == 1,
         corrected=(touched[0] == 1).all() and (weights > MOVED).all(),
@@ -105,12 +108,7 @@ def key_noise_moves_one_row(trial: Trial) -> Evidence:
             f"keys with changed scores, of {KEYS}": touched[0],
             f"keys with changed weights, of {KEYS}": touched[1],
         },
-        chart=Maps(
-            {
-                "|Δ score|, relative to its row": scores[0] / scores[0].amax(-1, keepdim=True),
-                "|Δ weight|, relative": weights[0] / weights[0].amax(-1, keepdim=True),
-            }
-        ),
+        chart=Maps({"|Δ score|, relative to its row": maps[0], "|Δ weight|, relative": maps[1]}),
     )
 
 
@@ -136,29 +134,24 @@ def small_noise_moves_outputs(trial: Trial) -> Evidence:
     q, k, v = draw_qkv(trial)
     sigmas, before = torch.logspace(-3, -1, 9).tolist(), attend(q, k, v)[0]
     noise = trial.normal(25, DRAWS, DIM)
-    sizes, means = [], []
+    sizes = {"single draws, mean |Δh|": [], "mean over draws, |mean Δh|": []}
     for sigma in sigmas:
         noisy = k.repeat(50, 1, 1, 1)
         noisy[:, :, 2] += sigma * torch.cat([noise, -noise])  # in pairs: the first order cancels
         change = attend(q.expand(50, *q.shape), noisy, v.expand(50, *v.shape))[0] - before
-        sizes.append(change.norm(dim=-1).mean())
-        means.append(change.mean(0).norm(dim=-1).mean())
-    slopes = [log_slope(sigmas, torch.stack(x)) for x in (sizes, means)]
+        for rows, x in zip(sizes.values(), (change, change.mean(0)), strict=True):
+            rows.append(x.norm(dim=-1).mean())
+    single, mean = sizes.values()
+    powers = [log_slope(sigmas, x) for x in (single, mean)]
     return Evidence(
-        holds=max(sizes) < 1e-12,
-        corrected=abs(slopes[0] - 1) < 0.05 and abs(slopes[1] - 2) < 0.1,
+        holds=max(single) < 1e-12,
+        corrected=abs(powers[0] - 1) < 0.05 and abs(powers[1] - 2) < 0.1,
         measures={
-            "mean |Δh| at σ = 0.1": sizes[-1],
-            "power of σ, single draws": slopes[0],
-            "power of σ, mean over draws": slopes[1],
+            "mean |Δh| at σ = 0.1": single[-1],
+            "power of σ, single draws": powers[0],
+            "power of σ, mean over draws": powers[1],
         },
-        chart=Lines(
-            sigmas,
-            {"single draws, mean |Δh|": sizes, "mean over draws, |mean Δh|": means},
-            "size of the noise σ",
-            "change of the output",
-            log="xy",
-        ),
+        chart=Lines(sigmas, sizes, "size of the noise σ", "change of the output", log="xy"),
     )
 
 
@@ -186,21 +179,19 @@ def effect_by_weight(trial: Trial) -> Evidence:
     a, _ = one_key_ahead(gaps, v)
     effect = (one_key_ahead(gaps + step, v)[1] - one_key_ahead(gaps - step, v)[1]).norm(dim=-1)
     effect = effect / (2 * step) / (v[0] - v[1:].mean(0)).norm()  # per distance of the values
-    small, law = a < 0.02, (effect - a * (1 - a)).abs().max()
+    ratio, law = effect / a, (effect - a * (1 - a)).abs().max()
+    off, small = (ratio - 1).abs(), a < 0.02
+    axes = "weight a of the key", "|∂h / ∂score|, relative"
+    curves = {"a": (a, a), "a (1 − a)": (a, a * (1 - a))}
     return Evidence(
-        holds=(effect / a - 1).abs().max() < 0.05,
-        holds_if=(effect / a - 1)[small].abs().max() < 0.05 and law < 1e-6,
+        holds=off.max() < 0.05,
+        holds_if=off[small].max() < 0.05 and law < 1e-6,
         measures={
-            "effect / a, weights below 0.02, smallest": (effect / a)[small].min(),
-            "effect / a, largest weight": (effect / a)[-1],
+            "effect / a, weights below 0.02, smallest": ratio[small].min(),
+            "effect / a, largest weight": ratio[-1],
             "largest |effect − a (1 − a)|": law,
         },
-        chart=Points(
-            {"measured": (a, effect)},
-            "weight a of the key",
-            "|∂h / ∂score|, relative",
-            curves={"a": (a, a), "a (1 − a)": (a, a * (1 - a))},
-        ),
+        chart=Points({"measured": (a, effect)}, *axes, curves=curves),
     )
 
 
@@ -212,14 +203,12 @@ def sensitivity_by_beta(trial: Trial) -> Evidence:
         For two keys with a lead δ the peak is at β = 1.54 / δ.
     Refutation: sensitivity that rises at every β, or that has no single peak
     """
-    betas, leads = torch.linspace(0.05, 8, 160).double(), [0.5, 1.0, 2.0]
-    curves, peaks, single = {}, [], []
-    for lead in leads:
+    betas, curves, peaks, single = torch.linspace(0.05, 8, 160).double(), {}, [], []
+    for lead in (0.5, 1.0, 2.0):
         score = torch.full_like(betas, lead).requires_grad_()
         _, h = one_key_ahead(betas * score, torch.tensor([[1.0], [0.0]]).double())
         curve = torch.autograd.grad(h.sum(), score)[0]
-        rising = curve.diff() > 0
-        peak = int(curve.argmax())
+        rising, peak = curve.diff() > 0, int(curve.argmax())
         single.append(bool(rising[:peak].all() and not rising[peak:].any()))
         peaks.append(float(betas[peak]) * lead)
         curves[f"lead {lead:g}"] = curve
@@ -245,29 +234,20 @@ def scaled_key_by_sign(trial: Trial) -> Evidence:
     """
     q, k = trial.normal(2000, QUERIES, DIM), trial.normal(2000, KEYS, DIM)
     score, before = dot(q, k)[..., 0], attention_weights(q, k)[..., 0]
-    alphas, broken = torch.logspace(0, 2, 21).tolist(), 0
-    curves, rises = [], torch.zeros(())
-    for alpha in alphas:
-        after = attention_weights(q, scale_first(k, alpha))[..., 0]
-        change = after - before
-        broken += int((change * score.sign() < -1e-12).sum())
-        rises = (change > 0).double().mean()
-        curves.append(after[0])
-    shown = torch.stack(curves).T
+    alphas = torch.logspace(0, 2, 21).tolist()
+    after = torch.stack([attention_weights(q, scale_first(k, a))[..., 0] for a in alphas])
+    change = after - before
+    broken, rises = (change * score.sign() < -1e-12).sum(), (change[-1] > 0).double().mean()
+    drawn = zip(score[0].tolist(), after[:, 0].T, strict=True)
+    curves = {f"k · q = {s:+.2f}": w for s, w in drawn}
     return Evidence(
         holds=rises == 1,
         corrected=broken == 0 and 0.3 < rises < 0.7,
         measures={
             "share of queries whose weight rises, α = 100": rises,
-            f"cases against the sign of k · q, of {score.numel() * len(alphas)}": broken,
+            f"cases against the sign of k · q, of {change.numel()}": broken,
         },
-        chart=Lines(
-            alphas,
-            {f"k · q = {s:+.2f}": w for s, w in zip(score[0].tolist(), shown, strict=True)},
-            "factor α of the key",
-            "weight of the key",
-            log="x",
-        ),
+        chart=Lines(alphas, curves, "factor α of the key", "weight of the key", log="x"),
     )
 
 
@@ -288,6 +268,9 @@ def scaled_key_limit(trial: Trial) -> Evidence:
         for x in (v[:, :1], rest)
     )
     last = torch.where(positive, to_value[-1], to_rest[-1])
+    groups = {"k · q > 0": positive, "k · q < 0": ~positive}
+    curves = {name: to_value[:17, group].median(-1).values for name, group in groups.items()}
+    axes = "factor α of the key", "median |h − v| to its value"
     return Evidence(
         holds=to_value[-1].max() < 1e-6,
         corrected=last.max() < 1e-6,
@@ -295,16 +278,7 @@ def scaled_key_limit(trial: Trial) -> Evidence:
             "share of outputs at its value, α = 10⁸": (to_value[-1] < 1e-6).double().mean(),
             "largest distance from the limit by sign": last.max(),
         },
-        chart=Lines(
-            alphas[:17],
-            {
-                "k · q > 0": to_value[:17, positive].median(-1).values,
-                "k · q < 0": to_value[:17, ~positive].median(-1).values,
-            },
-            "factor α of the key",
-            "median |h − v| to its value",
-            log="x",
-        ),
+        chart=Lines(alphas[:17], curves, *axes, log="x"),
     )
 
 
@@ -319,29 +293,25 @@ def scaled_key_moves_outputs(trial: Trial) -> Evidence:
     q, k, v = draw_qkv(trial)
     positive, value = dot(q, k)[..., 0] > 0, v[:, :1]
     rest = attend(q, k[:, 1:], v[:, 1:])[0]
-    distances, off = [], []
+    rows, off = [], []
     alphas = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
     for alpha in alphas:
         scaled = scale_first(k, alpha)
         h, a = attend(q, scaled, v)[0], attention_weights(q, scaled)[..., :1]
-        distances.append((h - value).norm(dim=-1))
+        rows.append((h - value).norm(dim=-1))
         off.append((h - a * value - (1 - a) * rest).abs().max())
-    nearer = torch.stack(distances).diff(dim=0) < 1e-12
-    share = torch.stack(distances) / distances[0]
+    distances, groups = torch.stack(rows), {"k · q > 0": positive, "k · q < 0": ~positive}
+    nearer = {name: distances[:, group].diff(dim=0) < 1e-12 for name, group in groups.items()}
+    curves = {name: (distances / distances[0])[:, group].mean(-1) for name, group in groups.items()}
+    axes = "factor α of the key", "mean |h − v| relative to α = 1"
     return Evidence(
-        holds=nearer.all(),
-        holds_if=nearer[:, positive].all() and max(off) < 1e-12,
+        holds=all(x.all() for x in nearer.values()),
+        holds_if=nearer["k · q > 0"].all() and max(off) < 1e-12,
         measures={
-            "share that moves nearer, k · q > 0": nearer[:, positive].double().mean(),
-            "share that moves nearer, k · q < 0": nearer[:, ~positive].double().mean(),
+            "share that moves nearer": {name: x.double().mean() for name, x in nearer.items()},
             "largest distance from a v + (1 − a) h'": max(off),
         },
-        chart=Lines(
-            alphas,
-            {"k · q > 0": share[:, positive].mean(-1), "k · q < 0": share[:, ~positive].mean(-1)},
-            "factor α of the key",
-            "mean |h − v| relative to α = 1",
-        ),
+        chart=Lines(alphas, curves, *axes),
     )
 
 
@@ -356,32 +326,24 @@ def scaled_key_first_order(trial: Trial) -> Evidence:
     q, k, v = draw_qkv(trial)
     score, a, h = dot(q, k)[..., :1], attention_weights(q, k)[..., :1], attend(q, k, v)[0]
     direction = DIM**-0.5 * score * a * (v[:, :1] - h)
-    excess = torch.logspace(-4, 0, 17).tolist()
-    errors = []
-    for x in excess:
-        change = attend(q, scale_first(k, 1 + x), v)[0] - h
-        errors.append((change - x * direction).norm(dim=-1).mean())
-    slope = log_slope(excess[:9], torch.stack(errors[:9]))
+    excess, size = torch.logspace(-4, 0, 17).tolist(), direction.norm(dim=-1).mean()
+    errors = [
+        (attend(q, scale_first(k, 1 + x), v)[0] - h - x * direction).norm(dim=-1).mean()
+        for x in excess
+    ]
+    power = log_slope(excess[:9], errors[:9])
     effect = scale_key_effect(make_site(q[:, None], k[:, None], v[:, None]), 0, 1.01)
     assert effect.first_order is not None
     same = (effect.first_order[:, 0] - 0.01 * direction).abs().max()
+    curves = {"change": [x * size for x in excess], "error of the first order": errors}
     return Evidence(
-        holds=abs(slope - 2) < 0.05 and same < 1e-12,
+        holds=abs(power - 2) < 0.05 and same < 1e-12,
         measures={
-            "power of α − 1 in the error": slope,
+            "power of α − 1 in the error": power,
             "error / (α − 1)² at α = 1.0001": errors[0] / excess[0] ** 2,
             "difference from rg.scale_key_effect": same,
         },
-        chart=Lines(
-            excess,
-            {
-                "change": [x * direction.norm(dim=-1).mean() for x in excess],
-                "error of the first order": errors,
-            },
-            "α − 1",
-            "mean norm",
-            log="xy",
-        ),
+        chart=Lines(excess, curves, "α − 1", "mean norm", log="xy"),
     )
 
 
@@ -394,7 +356,8 @@ def column_product(trial: Trial) -> Evidence:
     """
     from regard.work import SolutionBuilder
 
-    refused, suggested, right, sizes = 0, 0, 0, (trial.integers(5, 12, 3) + 1).tolist()
+    right = {"A V": 0, "V A": 0}
+    suggested, sizes = 0, (trial.integers(5, 12, 3) + 1).tolist()
     sizes = [(n, m, t) for n, m, t in sizes if n != t]
     for n, m, t in sizes:
         q, k, v = trial.normal(n, 2), trial.normal(m, 2), trial.normal(m, t)
@@ -402,33 +365,28 @@ def column_product(trial: Trial) -> Evidence:
         builder = SolutionBuilder("attention", {"A": a.T.tolist(), "V": v.T.tolist()})
         try:
             builder.add_step("H", "product", "A", "V", title="the output")
+            right["A V"] += 1
         except ShapeError as error:
-            refused += 1
             suggested += "try V A" in str(error)
         out = builder.values[builder.add_step("VA", "product", "V", "A", title="the output")]
         difference = torch.tensor(out.tolist(), dtype=torch.float64).T - attend(q, k, v)[0]
-        right += bool(difference.abs().max() < 1e-9)
+        right["V A"] += bool(difference.abs().max() < 1e-9)
+    shares = {name: count / len(sizes) for name, count in right.items()}
     return Evidence(
-        holds=refused == 0,
-        corrected=refused == suggested == right == len(sizes),
+        holds=right["A V"] == len(sizes),
+        corrected=right["A V"] == 0 and suggested == right["V A"] == len(sizes),
         measures={
-            "share of sizes where A V does not multiply": refused / len(sizes),
-            "share of sizes where V A is the output": right / len(sizes),
+            "share of sizes where A V does not multiply": 1 - shares["A V"],
+            "share of sizes where V A is the output": shares["V A"],
         },
-        chart=Bars(
-            {"A V": 1 - refused / len(sizes), "V A": right / len(sizes)},
-            "share of sizes (n ≠ t) that give the output",
-        ),
+        chart=Bars(shares, "share of sizes (n ≠ t) that give the output"),
     )
 
 
-def draw_qkv(trial: Trial) -> tuple[Tensor, Tensor, Tensor]:
-    """Random queries, keys and values, 100 of each."""
-    return (
-        trial.normal(DRAWS, QUERIES, DIM),
-        trial.normal(DRAWS, KEYS, DIM),
-        trial.normal(DRAWS, KEYS, 3),
-    )
+def draw_qkv(trial: Trial, draws: int = DRAWS, queries: int = QUERIES) -> tuple[Tensor, ...]:
+    """Random queries, keys and values."""
+    sizes = (queries, DIM), (KEYS, DIM), (KEYS, 3)
+    return tuple(trial.normal(draws, *size) for size in sizes)
 
 
 def scale_first(k: Tensor, alpha: float) -> Tensor:
@@ -436,9 +394,10 @@ def scale_first(k: Tensor, alpha: float) -> Tensor:
     return torch.cat([alpha * k[..., :1, :], k[..., 1:, :]], -2)
 
 
-def per_output(change: Tensor) -> dict[str, float]:
-    """Mean size of the change of each output, for a bar chart."""
-    return {f"output {i}": float(x) for i, x in enumerate(change.mean(0))}
+def per_output(change: Tensor, noisy: str) -> Bars:
+    """Mean size of the change of each output."""
+    means = {f"output {i}": x for i, x in enumerate(change.mean(0))}
+    return Bars(means, f"mean |Δh|, noise in {noisy}")
 
 
 def one_key_ahead(gaps: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -451,45 +410,31 @@ def one_key_ahead(gaps: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def mean_shift(trial: Trial, noisy: Literal["key", "query"]) -> Evidence:
     """Mean change of outputs under noise, by sampling, against the closed form of second order."""
     cases, sigma, draws = 20, 0.2, trial.size(2000, 40000)
-    q, k, v = (
-        trial.normal(cases, 1, DIM),
-        trial.normal(cases, KEYS, DIM),
-        trial.normal(cases, KEYS, 3),
-    )
-    site = make_site(q[:, None], k[:, None], v[:, None])
-    effect = (
-        jitter_key_effect(site, 0, sigma) if noisy == "key" else jitter_query_effect(site, 0, sigma)
-    )
-    predicted = effect.mean[:, 0, 0]
+    q, k, v = draw_qkv(trial, cases, 1)
+    predict = jitter_key_effect if noisy == "key" else jitter_query_effect
+    predicted = predict(make_site(q[:, None], k[:, None], v[:, None]), 0, sigma).mean[:, 0, 0]
     noise = sigma * trial.normal(draws, cases, 1, DIM)
     changes = []
     for signed in (noise, -noise):  # in pairs, so that the first order cancels
-        q_, k_ = q.expand(draws, -1, -1, -1), k.expand(draws, -1, -1, -1)
+        q_, k_, v_ = (x.expand(draws, -1, -1, -1) for x in (q, k, v))
         if noisy == "key":
             k_ = torch.cat([k_[..., :1, :] + signed, k_[..., 1:, :]], -2)
         else:
             q_ = q_ + signed
-        changes.append(
-            (attend(q_, k_, v.expand(draws, -1, -1, -1))[0] - attend(q, k, v)[0])[..., 0, :]
-        )
+        changes.append((attend(q_, k_, v_)[0] - attend(q, k, v)[0])[..., 0, :])
     change = (changes[0] + changes[1]) / 2
-    ratio = Measure.mean(
-        "mean change / prediction", (change * predicted).sum((-2, -1)) / predicted.square().sum()
-    )
+    shares = (change * predicted).sum((-2, -1)) / predicted.square().sum()
+    ratio = Measure.mean("mean change / prediction", shares)
     assert ratio.low is not None
-    single = changes[0].norm(dim=-1).mean()
+    points = {f"{cases} random cases, 3 features": (predicted.flatten(), change.mean(0).flatten())}
+    equal = {"equal": (predicted.aminmax(), predicted.aminmax())}
     return Evidence(
         holds=ratio.low <= 0,
         corrected=ratio.low > 0 and abs(ratio.value - 1) < 0.2,
-        measures=[
-            ratio,
-            Measure("|mean Δh| at σ = 0.2", change.mean(0).norm(dim=-1).mean()),
-            Measure("mean |Δh| of single draws", single),
-        ],
-        chart=Points(
-            {f"{cases} random cases, 3 features": (predicted.flatten(), change.mean(0).flatten())},
-            "predicted mean change",
-            "mean change over draws",
-            curves={"equal": (predicted.aminmax(), predicted.aminmax())},
-        ),
+        measures={
+            ratio.name: ratio,
+            "|mean Δh| at σ = 0.2": change.mean(0).norm(dim=-1).mean(),
+            "mean |Δh| of single draws": changes[0].norm(dim=-1).mean(),
+        },
+        chart=Points(points, "predicted mean change", "mean change over draws", curves=equal),
     )

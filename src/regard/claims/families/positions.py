@@ -1,6 +1,7 @@
 """Claims about position and order: permutations, sinusoids, relative positions, longer inputs."""
 
 import math
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.claims.charts import Bars, Lines, Maps
-from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.training import Batch, train_model
+from regard.claims.claim import Evidence, Trial, claim
+from regard.claims.training import Batch, accuracy, train_classifier, train_model
 from regard.errors import ShapeError
 from regard.models import Classifier, ClassifierConfig
 from regard.nn import (
@@ -43,20 +44,21 @@ def permutation_invariance(trial: Trial) -> Evidence:
     Refutation: outputs that stay in place when the inputs are permuted
     """
     names = ("f(Px) − f(x)", "f(Px) − P f(x)", "mean pool", "class token")
-    changes = {name: [] for name in names}
-    for _ in range(20):
+
+    def draw() -> dict[str, Tensor]:
         encoder, x = trial.build(lambda: Encoder(2, 16, 4)), trial.normal(1, 8, 16)
         order = torch.cat([torch.zeros(1).long(), 1 + _permutation(trial, 7)])  # token 0 stays
         y, moved = encoder(x)[0], encoder(x[:, order])[0]
         pairs = (y[1:], moved[1:]), (y[order], moved), (y.mean(0), moved.mean(0)), (y[0], moved[0])
-        for name, (a, b) in zip(names, pairs, strict=True):
-            changes[name].append((a - b).abs().max())
+        return {name: (a - b).abs().max() for name, (a, b) in zip(names, pairs, strict=True)}
+
+    changes = trial.repeat(20, draw)
+    largest = {name: x.max() for name, x in changes.items()}
     return Evidence(
-        holds=max(changes[names[0]]) < 1e-10,
-        corrected=min(changes[names[0]]) > 0.01
-        and all(max(changes[name]) < 1e-10 for name in names[1:]),
-        measures={f"largest change, {name}": max(changes[name]) for name in names},
-        chart=Bars({name: max(x) + 1e-17 for name, x in changes.items()}, "change", log="y"),
+        holds=largest[names[0]] < 1e-10,
+        corrected=changes[names[0]].min() > 0.01
+        and all(largest[name] < 1e-10 for name in names[1:]),
+        measures={"largest change": largest},
     )
 
 
@@ -78,19 +80,14 @@ def cat_and_dog(trial: Trial) -> Evidence:
         ("causal mask", embed, Causal()),
     ):
         a, b = (encoder(layer(words), mask=mask)[0] for words in (first, second))
-        cases[name] = {
-            "same word": (a - b.flip(0)).norm(dim=-1).max(),
-            "same slot": (a - b).norm(dim=-1).max(),
-        }
+        pairs = {"same word": (a, b.flip(0)), "same slot": (a, b)}
+        cases[name] = {k: (x - y).norm(dim=-1).max() for k, (x, y) in pairs.items()}
     same_word = {name: distances["same word"] for name, distances in cases.items()}
     slot = cases["no positions"]["same slot"]
     return Evidence(
         holds=max(slot, same_word["causal mask"]) < 1e-10,
         holds_if=same_word["no positions"] < 1e-10 and min(slot, same_word["sinusoidal"]) > 1e-3,
-        measures={
-            "distance by slot, no positions": slot,
-            **{f"distance by word, {name}": x for name, x in same_word.items()},
-        },
+        measures={"distance by slot, no positions": slot, "distance by word": same_word},
         chart=Bars(cases, "largest distance of vectors"),
     )
 
@@ -104,12 +101,11 @@ def order_without_positions(trial: Trial) -> Evidence:
     Remark: It holds for attention without a mask. A causal mask tells order too: two causal layers
         without positions solve the task.
     """
-    accuracy = _order_study(trial.seed, trial.full, trial.device)
+    accuracies = _order_study(trial.seed, trial.full, trial.device)
     return Evidence(
-        holds=max(accuracy["none"]) < 0.6
-        and all(min(accuracy[kind]) > 0.9 for kind in ("sinusoidal", "learned", "relative")),
-        measures={f"accuracy, positions: {k}": x for k, x in accuracy.items()},
-        chart=_accuracy_bars(accuracy, "accuracy, A before B"),
+        holds=max(accuracies["none"]) < 0.6
+        and all(min(accuracies[kind]) > 0.9 for kind in ("sinusoidal", "learned", "relative")),
+        measures={"accuracy, A before B, by positions": accuracies},
     )
 
 
@@ -121,16 +117,16 @@ def causal_order(trial: Trial) -> Evidence:
     Refutation: one layer whose last output changes when its prefix is shuffled, or two whose output
         does not
     """
-    depths, changes = [1, 2, 3, 4], []
-    for depth in depths:
-        draws = []
-        for _ in range(10):
-            encoder = trial.build(lambda depth=depth: Encoder(depth, 16, 4))
-            x = trial.normal(1, 8, 16)
-            shuffled = x[:, [6, 5, 4, 3, 2, 1, 0, 7]]
-            a, b = (encoder(tokens, mask=Causal())[0, -1] for tokens in (x, shuffled))
-            draws.append((a - b).norm())
-        changes.append(torch.stack(draws))
+
+    def change(depth: int) -> Tensor:
+        encoder = trial.build(lambda: Encoder(depth, 16, 4))
+        x = trial.normal(1, 8, 16)
+        shuffled = x[:, [6, 5, 4, 3, 2, 1, 0, 7]]
+        a, b = (encoder(tokens, mask=Causal())[0, -1] for tokens in (x, shuffled))
+        return (a - b).norm()
+
+    changes = [torch.stack([change(depth) for _ in range(10)]) for depth in (1, 2, 3, 4)]
+    names = ["1 layer", "2 layers", "3 layers", "4 layers"]
     return Evidence(
         holds=all(x.min() > 1e-3 for x in changes),
         holds_if=changes[0].max() < 1e-10 and all(x.min() > 1e-3 for x in changes[1:]),
@@ -140,7 +136,7 @@ def causal_order(trial: Trial) -> Evidence:
             "change of the last output, 4 layers": changes[3],
         },
         chart=Bars(
-            {f"{d} layer{'s' * (d > 1)}": x.mean() for d, x in zip(depths, changes, strict=True)},
+            {name: x.mean() for name, x in zip(names, changes, strict=True)},
             "change of the last output",
         ),
     )
@@ -154,20 +150,12 @@ def codes_differ(trial: Trial) -> Evidence:
     Remark: How far apart codes are depends on the width: 6e-5 at d = 2, above 1 at d = 64.
     """
     widths = [2, 4, 8, 16, 64]
-    smallest = [torch.pdist(sinusoidal(torch.arange(2000), d)).min() for d in widths]
+    smallest = {d: torch.pdist(sinusoidal(torch.arange(2000), d)).min() for d in widths}
+    curves = {"smallest distance of two codes": list(smallest.values())}
     return Evidence(
-        holds=min(smallest) > 1e-6,
-        measures={
-            f"smallest distance of 2,000 codes, d = {d}": x
-            for d, x in zip(widths, smallest, strict=True)
-        },
-        chart=Lines(
-            widths,
-            {"smallest distance": smallest},
-            "width d",
-            "smallest distance of two codes",
-            log="y",
-        ),
+        holds=min(smallest.values()) > 1e-6,
+        measures={f"smallest distance of 2,000 codes, d = {d}": x for d, x in smallest.items()},
+        chart=Lines(widths, curves, "width d", log="y"),
     )
 
 
@@ -178,25 +166,20 @@ def codes_bounded(trial: Trial) -> Evidence:
     Refutation: an entry beyond 1, or a norm other than √(d/2)
     """
     positions = trial.integers(100_000, 2000)
-    widths, spread, largest = [4, 16, 64, 256], [], []
-    for d in widths:
+    spread, largest = [], []
+    for d in (4, 16, 64, 256):
         codes = sinusoidal(positions, d)
         spread.append((codes.norm(dim=-1) - math.sqrt(d / 2)).abs().max())
         largest.append(codes.abs().max())
-    at = torch.arange(60)
-    code = sinusoidal(at, 64)
+    code = sinusoidal(torch.arange(60), 64)
+    curves = {"norm, d = 64": code.norm(dim=-1), "feature 0": code[:, 0], "feature 8": code[:, 8]}
     return Evidence(
         holds=max(largest) <= 1 and max(spread) < 1e-9,
         measures={
             "largest entry": max(largest),
             "largest difference of a norm from √(d/2)": max(spread),
         },
-        chart=Lines(
-            at,
-            {"norm, d = 64": code.norm(dim=-1), "feature 0": code[:, 0], "feature 8": code[:, 8]},
-            "position",
-            "value",
-        ),
+        chart=Lines(range(60), curves, "position", "value"),
     )
 
 
@@ -211,14 +194,13 @@ def shift_is_linear(trial: Trial) -> Evidence:
     table = trial.normal(264, 32)  # codes without structure, for comparison
     residuals = {"sinusoidal": [], "random codes, best matrix": []}
     for k in shifts:
-        codes, shifted = sinusoidal(at, 32), sinusoidal(at + k, 32)
-        rotated = codes @ sinusoidal_shift(k, 32).mT
-        residuals["sinusoidal"].append((rotated - shifted).abs().max() + 1e-17)
+        rotated = sinusoidal(at, 32) @ sinusoidal_shift(k, 32).mT
+        residuals["sinusoidal"].append((rotated - sinusoidal(at + k, 32)).abs().max())
         fit = torch.linalg.lstsq(table[at], table[at + k]).solution
         residuals["random codes, best matrix"].append((table[at] @ fit - table[at + k]).abs().max())
     return Evidence(
         holds=max(residuals["sinusoidal"]) < 1e-10,
-        measures={f"largest residual, {n}": max(x) for n, x in residuals.items()},
+        measures={"largest residual": {n: max(x) for n, x in residuals.items()}},
         chart=Lines(shifts, residuals, "shift k", "|R PE(p) − PE(p + k)|", log="xy"),
     )
 
@@ -239,7 +221,7 @@ def products_by_distance(trial: Trial) -> Evidence:
     return Evidence(
         holds=errors["PE(p) · PE(q)"] < 1e-9,
         measures={
-            **{f"largest spread at one distance, {n}": x for n, x in errors.items()},
+            "largest spread at one distance": errors,
             "steps of 63 at which the product rises": rises,
         },
         chart=Maps(grams, "position q", "position p"),
@@ -255,13 +237,13 @@ def sinusoids_extrapolate(trial: Trial) -> Evidence:
     Refutation: an accuracy beyond the trained length that stays above 0.9, or codes that are not
         defined there
     """
-    accuracy = _length_study(trial.seed, trial.full, trial.device)["sinusoidal"]
+    accuracies = _length_study(trial.seed, trial.full, trial.device)["sinusoidal"]
     defined = sinusoidal(torch.arange(10_000), 32).isfinite().all()
     return Evidence(
-        holds=accuracy[:, 1:].min() > 0.9,
-        holds_if=defined and accuracy[:, 0].min() > 0.9 and accuracy[:, 1:].max() < 0.8,
-        measures=_by_range(accuracy, "sinusoidal"),
-        chart=_range_chart({"sinusoidal": accuracy}),
+        holds=accuracies[:, 1:].min() > 0.9,
+        holds_if=defined and accuracies[:, 0].min() > 0.9 and accuracies[:, 1:].max() < 0.8,
+        measures=_by_range(accuracies, "sinusoidal"),
+        chart=_range_chart({"sinusoidal": accuracies}),
     )
 
 
@@ -272,16 +254,14 @@ def relative_extrapolates(trial: Trial) -> Evidence:
     Refutation: an accuracy of relative positions beyond the trained length that is not above that
         of sinusoidal and learned ones in every seed
     """
-    accuracy = _length_study(trial.seed, trial.full, trial.device)
-    relative, others = accuracy["relative"], (accuracy["sinusoidal"], accuracy["learned"])
-    margins = torch.stack([relative - other for other in others])[..., 1:]
+    accuracies = _length_study(trial.seed, trial.full, trial.device)
+    relative, others = accuracies["relative"], (accuracies["sinusoidal"], accuracies["learned"])
+    margin = min((relative - other)[:, 1:].min() for other in others)
     return Evidence(
-        holds=margins.min() > 0.1 and relative[:, 1].min() > 0.9,
-        measures=[
-            *_by_range(relative, "relative"),
-            Measure("smallest lead over absolute positions, 24 to 63", margins.min()),
-        ],
-        chart=_range_chart(accuracy),
+        holds=margin > 0.1 and relative[:, 1].min() > 0.9,
+        measures=_by_range(relative, "relative")
+        | {"smallest lead over absolute positions, 24 to 63": margin},
+        chart=_range_chart(accuracies),
     )
 
 
@@ -294,25 +274,26 @@ def learned_positions_range(trial: Trial) -> Evidence:
     Remark: Those rows get no gradient and keep their initial values; beyond the table there is no
         row at all.
     """
-    accuracy = _length_study(trial.seed, trial.full, trial.device)["learned"]
-    moved = _learned_rows(trial.seed, trial.full, trial.device)
+    accuracies = _length_study(trial.seed, trial.full, trial.device)["learned"]
+    change = _learned_rows(trial.seed, trial.full, trial.device)
+    trained, beyond = change[:TRAINED_LENGTH].min(), change[TRAINED_LENGTH:].max()
+    refused = False
     try:
         TokenEmbedding(4, 8, positions="learned", max_positions=64)(torch.zeros(1, 65).long())
-        refused = 0.0
     except ShapeError:
-        refused = 1.0
+        refused = True
     return Evidence(
-        holds=moved[TRAINED_LENGTH:].max() == 0
-        and moved[:TRAINED_LENGTH].min() > 0
-        and accuracy[:, 0].min() > 0.9
-        and accuracy[:, 1:].max() < 0.3
+        holds=beyond == 0
+        and trained > 0
+        and accuracies[:, 0].min() > 0.9
+        and accuracies[:, 1:].max() < 0.3
         and refused,
-        measures=[
-            Measure("largest change of a row beyond position 23", moved[TRAINED_LENGTH:].max()),
-            Measure("smallest change of a row up to it", moved[:TRAINED_LENGTH].min()),
-            *_by_range(accuracy, "learned"),
-        ],
-        chart=Lines(range(64), {"row": moved}, "position", "change of its row in training"),
+        measures={
+            "largest change of a row beyond position 23": beyond,
+            "smallest change of a row up to it": trained,
+            **_by_range(accuracies, "learned"),
+        },
+        chart=Lines(range(64), {"change of its row in training": change}, "position"),
     )
 
 
@@ -338,15 +319,9 @@ def relative_shift(trial: Trial) -> Evidence:
         encoder = trial.build(lambda bias=bias: Encoder(2, 8, 2, relative=bias))
         changes[name] = _shift_change(trial, encoder)
     changes["rotary"] = _shift_change(trial, trial.build(lambda: Encoder(2, 8, 2, rope_theta=1e4)))
+    largest = max(changes.values())
     changes["sinusoidal"] = _shift_change(trial, trial.build(lambda: Encoder(2, 8, 2)), codes=True)
-    relative = [x for name, x in changes.items() if name != "sinusoidal"]
-    return Evidence(
-        holds=max(relative) < 1e-10,
-        measures={f"largest change, {name}": x for name, x in changes.items()},
-        chart=Bars(
-            {name: x + 1e-17 for name, x in changes.items()}, "change after a shift by 5", log="y"
-        ),
-    )
+    return Evidence(holds=largest < 1e-10, measures={"largest change after a shift by 5": changes})
 
 
 @claim("F13", source="exercises", verdict="false")
@@ -358,17 +333,16 @@ def index_is_pair(trial: Trial) -> Evidence:
     """
     d, p = 32, trial.integers(1000, 50)
     feature = torch.arange(d)
-    readings = {"i = pair": feature // 2, "i = feature": feature}
-    speeds = {name: 10000.0 ** (-2 * i.double() / d) for name, i in readings.items()}
-    errors = {}
-    for name, speed in speeds.items():
-        angles = p[:, None] * speed
+    speeds, errors = {}, {}
+    for name, i in {"i = pair": feature // 2, "i = feature": feature}.items():
+        speeds[name] = 10000.0 ** (-2 * i.double() / d)
+        angles = p[:, None] * speeds[name]
         codes = torch.where(feature % 2 == 0, angles.sin(), angles.cos())
         errors[name] = (codes - sinusoidal(p, d)).abs().max()
     return Evidence(
         holds=errors["i = feature"] < 1e-9,
         corrected=errors["i = pair"] < 1e-9 and len(frequencies(d)) == d // 2,
-        measures={f"largest difference, {name}": x for name, x in errors.items()},
+        measures={"largest difference": errors},
         chart=Lines(feature, speeds, "feature", "frequency", log="y"),
     )
 
@@ -379,15 +353,14 @@ def bag_task(trial: Trial) -> Evidence:
 
     Refutation: an accuracy without positions that is below that with positions by 0.03
     """
-    accuracy = _bag_study(trial.seed, trial.full, trial.device)
-    lead = torch.tensor(accuracy["none"]) - torch.tensor(accuracy["sinusoidal"])
+    accuracies = _bag_study(trial.seed, trial.full, trial.device)
+    lead = torch.tensor(accuracies["none"]) - torch.tensor(accuracies["sinusoidal"])
     return Evidence(
-        holds=min(accuracy["none"]) > 0.95 and lead.min() > -0.03,
+        holds=min(accuracies["none"]) > 0.95 and lead.min() > -0.03,
         measures={
-            **{f"accuracy, positions: {k}": x for k, x in accuracy.items()},
+            "accuracy, more A than B, by positions": accuracies,
             "lead without positions": lead,
         },
-        chart=_accuracy_bars(accuracy, "accuracy, more A than B"),
     )
 
 
@@ -400,25 +373,18 @@ def absolute_or_relative(trial: Trial) -> Evidence:
     Refutation: relative positions that find the third token, or that fall behind at 'the token
         before' on longer inputs
     """
+    kinds = ("sinusoidal", "relative")
     lengths = _length_study(trial.seed, trial.full, trial.device)
     third = _third_study(trial.seed, trial.full, trial.device)
-    accuracy = {
-        "token before, longer inputs": {n: lengths[n][:, 1] for n in ("sinusoidal", "relative")},
-        "third token": {name: third[name][:, 0] for name in ("sinusoidal", "relative")},
+    accuracies = {
+        "token before, longer inputs": {kind: lengths[kind][:, 1] for kind in kinds},
+        "third token": {kind: third[kind][:, 0] for kind in kinds},
     }
-    leads = [x["relative"] - x["sinusoidal"] for x in accuracy.values()]
+    before, fixed = (x["relative"] - x["sinusoidal"] for x in accuracies.values())
     return Evidence(
-        holds=min(lead.min() for lead in leads) > 0,
-        holds_if=leads[0].min() > 0.1 and leads[1].max() < -0.1,
-        measures={
-            f"accuracy, {task}, {name}": x
-            for task, kinds in accuracy.items()
-            for name, x in kinds.items()
-        },
-        chart=Bars(
-            {task: {n: x.mean() for n, x in kinds.items()} for task, kinds in accuracy.items()},
-            "accuracy",
-        ),
+        holds=min(before.min(), fixed.min()) > 0,
+        holds_if=before.min() > 0.1 and fixed.max() < -0.1,
+        measures={"accuracy": accuracies},
     )
 
 
@@ -449,56 +415,47 @@ READERS: dict[str, dict[str, Any]] = {
 @cache
 def _order_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
     """Accuracy on 'does token 0 come before token 1' by kind of positions, per seed."""
-    trial = Trial(seed, full=full, device=device)
-    steps = trial.size(150, 1000)
-    return {
-        kind: [_train_reader(kind, _draw_order, steps, n, device) for n in trial.seeds(3, 5)]
-        for kind in READERS
-    }
+    return _train_readers(READERS, _draw_order, 150, Trial(seed, full=full, device=device))
 
 
 @cache
 def _bag_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
     """Accuracy on 'more of token 0 than of token 1', with and without positions, per seed."""
-    trial = Trial(seed, full=full, device=device)
-    steps = trial.size(80, 1000)
-    return {
-        kind: [_train_reader(kind, draw_bag, steps, n, device) for n in trial.seeds(3, 5)]
-        for kind in ("none", "sinusoidal")
-    }
+    kinds = ("none", "sinusoidal")
+    return _train_readers(kinds, draw_bag, 80, Trial(seed, full=full, device=device))
 
 
-def _train_reader(kind: str, draw, steps: int, seed: int, device: str) -> float:
-    """Accuracy of a trained reader on new sequences."""
-    model = train_model(
-        lambda: _Reader(**READERS[kind]),
-        draw,
-        lambda model, batch: F.cross_entropy(model(batch["tokens"]), batch["labels"]),
-        steps=steps,
-        lr=6e-3,
-        seed=seed,
-        device=device,
-    )
-    test = draw(torch.Generator().manual_seed(10_000 + seed), 2000)
-    with torch.no_grad():
-        found = model(test["tokens"].to(device)).argmax(-1).cpu()
-    return (found == test["labels"]).double().mean().item()
+def _train_readers(
+    kinds: Iterable[str], draw: Callable[..., Batch], steps: int, trial: Trial
+) -> dict[str, list[float]]:
+    """Accuracy of trained readers on new sequences, by kind of positions, per seed."""
+
+    def score(kind: str, seed: int) -> float:
+        options = {"steps": trial.size(steps, 1000), "lr": 6e-3, "seed": seed}
+        model = train_classifier(
+            lambda: _Reader(**READERS[kind]), draw, device=trial.device, **options
+        )
+        return accuracy(model, draw(torch.Generator().manual_seed(10_000 + seed), 2000))
+
+    return {kind: [score(kind, seed) for seed in trial.seeds(3, 5)] for kind in kinds}
 
 
 def _draw_order(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch:
     """Sequences with one 0 and one 1, each also with the two swapped; label: 0 comes first."""
     tokens = torch.randint(2, 10, (count // 2, length), generator=rng)
     places = torch.rand(count // 2, length, generator=rng).argsort(-1)[:, :2]
-    swapped = tokens.scatter(1, places, torch.tensor([[1, 0]]).expand(count // 2, 2))
-    tokens = tokens.scatter(1, places, torch.tensor([[0, 1]]).expand(count // 2, 2))
+    swapped, tokens = (
+        tokens.scatter(1, places, torch.tensor([pair]).expand(count // 2, 2))
+        for pair in ([1, 0], [0, 1])
+    )
     first = (places[:, 0] < places[:, 1]).long()
-    return {"tokens": torch.cat([tokens, swapped]), "labels": torch.cat([first, 1 - first])}
+    return {"inputs": torch.cat([tokens, swapped]), "labels": torch.cat([first, 1 - first])}
 
 
 def draw_bag(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch:
     """Sequences of four tokens; label: more of 0 than of 1."""
     tokens = torch.randint(4, (count, length), generator=rng)
-    return {"tokens": tokens, "labels": ((tokens == 0).sum(1) > (tokens == 1).sum(1)).long()}
+    return {"inputs": tokens, "labels": ((tokens == 0).sum(1) > (tokens == 1).sum(1)).long()}
 
 
 @cache
@@ -523,10 +480,10 @@ def _learned_rows(seed: int, full: bool, device: str) -> Tensor:
 
 def _copy_accuracy(trial: Trial, kind: str, task: str) -> tuple[Tensor, Tensor]:
     """Accuracy per seed and range of positions; change of each row of a learned table."""
-    steps = trial.size(400, 1500) if task == "previous" else trial.size(150, 1500)
+    steps = trial.size(400 if task == "previous" else 150, 1500)
     results = [_train_copy(kind, task, n, steps, trial.device) for n in trial.seeds(3, 5)]
-    accuracy, moved = zip(*results, strict=True)
-    return torch.tensor(accuracy, dtype=torch.float64), torch.stack(moved).amax(0)
+    accuracies, changes = zip(*results, strict=True)
+    return torch.tensor(accuracies, dtype=torch.float64), torch.stack(changes).amax(0)
 
 
 @cache
@@ -534,10 +491,8 @@ def _train_copy(
     kind: str, task: str, seed: int, steps: int, device: str
 ) -> tuple[list[float], Tensor]:
     """One attention layer trained on 6 to 24 tokens, tested on ranges up to 63."""
-    config = ClassifierConfig(
-        vocab=10, classes=10, layers=1, dim=32, heads=2, pooling="none", **POSITIONS[kind]
-    )
-    start = dict[str, Tensor]()
+    sizes = {"vocab": 10, "classes": 10, "layers": 1, "dim": 32, "heads": 2, "pooling": "none"}
+    config, start = ClassifierConfig(**sizes | POSITIONS[kind]), dict[str, Tensor]()
 
     def build() -> Classifier:
         model = Classifier(config)
@@ -553,49 +508,35 @@ def _train_copy(
         return F.cross_entropy(logits[:, 1:].flatten(0, 1), target[:, 1:].flatten())
 
     options = {"lr": 1e-2, "seed": seed, "device": device, "weight_decay": 0.0}
-    model = train_model(build, draw, loss, steps=steps, **options)
+    model = train_model(build, draw, loss, steps=steps, **options).cpu()
     tokens = torch.randint(10, (128, 64), generator=torch.Generator().manual_seed(seed))
-    accuracy = []
+    accuracies = []
     for first, last in RANGES.values():
-        part = tokens[:, :last].to(device)
+        part = tokens[:, :last]
         with torch.no_grad():
             right = model(part).argmax(-1) == _copy_target(part, task)
-        accuracy.append(right[:, first:].double().mean().item())
+        accuracies.append(right[:, first:].double().mean().item())
     name = "embedding.position_embeddings"
     if name not in start:
-        return accuracy, torch.zeros(64)
-    moved = model.state_dict()[name].cpu() - start[name]
-    return accuracy, moved.abs().amax(-1)
+        return accuracies, torch.zeros(64)
+    return accuracies, (model.state_dict()[name] - start[name].cpu()).abs().amax(-1)
 
 
 def _copy_target(tokens: Tensor, task: str) -> Tensor:
     return tokens.roll(1, -1) if task == "previous" else tokens[:, 2:3].expand_as(tokens)
 
 
-def _by_range(accuracy: Tensor, kind: str) -> list[Measure]:
-    return [
-        Measure.mean(f"accuracy, {kind}, positions {name}", x)
-        for name, x in zip(RANGES, accuracy.unbind(1), strict=True)
-    ]
+def _by_range(accuracies: Tensor, kind: str) -> dict[str, Tensor]:
+    columns = zip(RANGES, accuracies.unbind(1), strict=True)
+    return {f"accuracy, {kind}, positions {name}": x for name, x in columns}
 
 
-def _range_chart(accuracy: dict[str, Tensor]) -> Lines:
+def _range_chart(accuracies: dict[str, Tensor]) -> Lines:
     """Mean accuracy per range of positions, by kind of positions."""
-    return Lines(
-        [(first + last - 1) / 2 for first, last in RANGES.values()],
-        {kind: x.mean(0) for kind, x in accuracy.items()},
-        x_label="position, middle of its range (trained: 0 to 23)",
-        y_label="accuracy, token before",
-    )
-
-
-def _accuracy_bars(accuracy: dict[str, list[float]], label: str) -> Bars:
-    means = {kind: Measure.mean(kind, x) for kind, x in accuracy.items()}
-    return Bars(
-        {kind: m.value for kind, m in means.items()},
-        y_label=label,
-        intervals={kind: (m.low or 0.0, m.high or 0.0) for kind, m in means.items()},
-    )
+    middles = [(first + last - 1) / 2 for first, last in RANGES.values()]
+    means = {kind: x.mean(0) for kind, x in accuracies.items()}
+    axes = "position, middle of its range (trained: 0 to 23)", "accuracy, token before"
+    return Lines(middles, means, *axes)
 
 
 def _permutation(trial: Trial, n: int) -> Tensor:
@@ -605,8 +546,7 @@ def _permutation(trial: Trial, n: int) -> Tensor:
 
 def _toeplitz_error(matrix: Tensor) -> Tensor:
     """Largest spread of a diagonal."""
-    n = len(matrix)
-    diagonals = [matrix.diagonal(k) for k in range(1 - n, n)]
+    diagonals = (matrix.diagonal(k) for k in range(1 - len(matrix), len(matrix)))
     return torch.stack([x.max() - x.min() for x in diagonals]).max()
 
 

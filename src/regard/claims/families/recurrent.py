@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import regard as rg
-from regard.claims.charts import Bars, Lines
-from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.training import Batch, train_model
+from regard.claims.charts import Lines
+from regard.claims.claim import Evidence, Trial, claim
+from regard.claims.measurements import slope
+from regard.claims.training import Batch, accuracy, train_classifier
 from regard.ops import LSTMWeights, RNNWeights, recur
 
 HIDDEN = 32
@@ -28,10 +29,10 @@ def products_vanish_or_explode(trial: Trial) -> Evidence:
         f"ρ = {radius}": [_state_gradient(_rnn(trial, radius), n) for n in lengths]
         for radius in radii
     }
-    slopes = [_log_slope(lengths, curve) for curve in curves.values()]
+    slopes = [slope(lengths, torch.tensor(curve).log()) for curve in curves.values()]
     return Evidence(
         holds=all((slope > 0) == (r > 1) for slope, r in zip(slopes, radii, strict=True)),
-        measures={f"‖∂h₅₀/∂h₀‖, {name}": curve[-1] for name, curve in curves.items()},
+        measures={"‖∂h₅₀/∂h₀‖": {name: curve[-1] for name, curve in curves.items()}},
         chart=Lines(lengths, curves, "steps", "‖∂h_T/∂h₀‖", log="y"),
     )
 
@@ -44,19 +45,14 @@ def steep_activations_explode(trial: Trial) -> Evidence:
     Refutation: a slope above 1, or growth with a U of spectral norm below 1
     """
     x = torch.linspace(-6, 6, 401, dtype=torch.float64)
-    slopes = {
-        "sigmoid": torch.vmap(torch.func.grad(torch.sigmoid))(x),
-        "tanh": torch.vmap(torch.func.grad(torch.tanh))(x),
-    }
-    gains = [0.5, 0.9, 1.5, 3.0]
-    growth = {gain: _state_gradient(_rnn(trial, gain), 50) for gain in gains}
+    functions = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
+    slopes = {name: torch.vmap(torch.func.grad(f))(x) for name, f in functions.items()}
+    steepest = {f"largest slope of {name}": s.max() for name, s in slopes.items()}
+    growth = {gain: _state_gradient(_rnn(trial, gain), 50) for gain in (0.5, 0.9, 1.5, 3.0)}
     return Evidence(
-        holds=max(float(s.max()) for s in slopes.values()) > 1 or growth[0.9] > 1,
+        holds=max(steepest.values()) > 1 or growth[0.9] > 1,
         corrected=growth[0.5] < growth[0.9] < 1 < growth[1.5] < growth[3.0],
-        measures={
-            **{f"largest slope of {name}": s.max() for name, s in slopes.items()},
-            **{f"‖∂h₅₀/∂h₀‖ at ‖U‖ = {gain}": g for gain, g in growth.items()},
-        },
+        measures=steepest | {f"‖∂h₅₀/∂h₀‖ at ‖U‖ = {gain}": g for gain, g in growth.items()},
         chart=Lines(x, slopes, "input", "slope"),
     )
 
@@ -69,22 +65,14 @@ def recall_over_distance(trial: Trial) -> Evidence:
     Refutation: a recurrent network that recalls the first of 40 tokens after the same training
     """
     kinds = ("rnn", "gru", "lstm", "attention")
-    far, near = (recall_study(trial, length, kinds) for length in (40, 8))
-    recurrent = max(max(far[kind]) for kind in kinds[:3])
+    studies = {f"{n} tokens": recall_study(trial, n, kinds) for n in (8, 40)}
+    near, far = studies.values()
+    by_kind = {kind: {name: study[kind] for name, study in studies.items()} for kind in kinds}
     return Evidence(
-        holds=recurrent < 0.6 and min(far["attention"]) > 0.9 and min(near["lstm"]) > 0.9,
-        measures={
-            f"{kind}, {n} tokens": study[kind]
-            for n, study in ((8, near), (40, far))
-            for kind in kinds
-        },
-        chart=Bars(
-            {
-                kind: {"8 tokens": _mean(near[kind]), "40 tokens": _mean(far[kind])}
-                for kind in kinds
-            },
-            "accuracy, chance 0.25",
-        ),
+        holds=max(max(far[kind]) for kind in kinds[:3]) < 0.6
+        and min(far["attention"]) > 0.9
+        and min(near["lstm"]) > 0.9,
+        measures={"accuracy, chance 0.25": by_kind},
     )
 
 
@@ -95,25 +83,20 @@ def clipping_stops_explosion(trial: Trial) -> Evidence:
     Remark: Not vanishing. By norm it keeps the direction of the gradient, by value it does not.
     Refutation: an update that jumps although the gradient was clipped
     """
-    free, clipped = (_exploding_run(trial, max_norm) for max_norm in (None, 1.0))
+    free, clipped = (_exploding_run(trial, max_norm)["jump"] for max_norm in (None, 1.0))
     gradient = trial.normal(1000) * torch.logspace(-3, 3, 1000, dtype=torch.float64)
     by_norm, by_value = gradient / gradient.norm(), gradient.clamp(-1, 1)
     cosines = [F.cosine_similarity(x, gradient, 0) for x in (by_norm, by_value)]
+    curves = {"not clipped": free, "norm at most 1": clipped}
     return Evidence(
-        holds=max(clipped["jump"]) < 0.02 * max(free["jump"]) and cosines[0] > 0.999 > cosines[1],
+        holds=max(clipped) < 0.02 * max(free) and cosines[0] > 0.999 > cosines[1],
         measures={
-            "largest ‖ΔU‖ of an update, not clipped": max(free["jump"]),
-            "clipped to norm 1": max(clipped["jump"]),
+            "largest ‖ΔU‖ of an update, not clipped": max(free),
+            "clipped to norm 1": max(clipped),
             "cosine with the gradient, clipped by norm": cosines[0],
             "clipped by value": cosines[1],
         },
-        chart=Lines(
-            range(1, 31),
-            {"not clipped": free["jump"], "norm at most 1": clipped["jump"]},
-            "update",
-            "‖ΔU‖",
-            log="y",
-        ),
+        chart=Lines(range(1, 31), curves, "update", "‖ΔU‖", log="y"),
     )
 
 
@@ -127,6 +110,7 @@ def weights_grow_exponentially(trial: Trial) -> Evidence:
     run = _exploding_run(trial, None)
     jumps = sorted(run["jump"], reverse=True)
     share = sum(jumps[:2]) / sum(jumps)
+    curves = {"loss": run["loss"], "‖U‖": run["weight"]}
     return Evidence(
         holds=share < 0.5,
         corrected=share > 0.8 and run["loss"][-1] > run["loss"][0],
@@ -137,9 +121,7 @@ def weights_grow_exponentially(trial: Trial) -> Evidence:
             "smallest gradient norm": min(run["gradient"]),
             "largest gradient norm": max(run["gradient"]),
         },
-        chart=Lines(
-            range(1, 31), {"loss": run["loss"], "‖U‖": run["weight"]}, "update", "value", log="y"
-        ),
+        chart=Lines(range(1, 31), curves, "update", "value", log="y"),
     )
 
 
@@ -153,16 +135,11 @@ def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
     """
     kinds = ("rnn", "batch norm", "layer norm", "hybrid")
     study = recall_study(trial, 20, kinds, seeds=(5, 10))
-    means = {kind: Measure.mean(f"{kind}, 20 tokens", study[kind]) for kind in kinds}
+    means = {kind: sum(x) / len(x) for kind, x in study.items()}
     return Evidence(
-        holds=means["batch norm"].value > 0.9,
-        corrected=max(means[kind].value for kind in kinds[:3]) < 0.6 < means["hybrid"].value,
-        measures=list(means.values()),
-        chart=Bars(
-            {kind: mean.value for kind, mean in means.items()},
-            "accuracy over 20 tokens, chance 0.25",
-            intervals={kind: (m.low, m.high) for kind, m in means.items()},
-        ),
+        holds=means["batch norm"] > 0.9,
+        corrected=max(means[kind] for kind in kinds[:3]) < 0.6 < means["hybrid"],
+        measures={"accuracy over 20 tokens, chance 0.25": study},
     )
 
 
@@ -174,16 +151,17 @@ def lstm_solves_both(trial: Trial) -> Evidence:
     Refutation: bounded gradients at every size of U, or an LSTM that vanishes as fast as an RNN
     """
     gains = [0.5, 1.0, 2.0, 4.0, 8.0]
-    lstm = [_state_gradient(_lstm(trial, g), 100, driven=True) for g in gains]
-    rnn = [_state_gradient(_rnn(trial, g), 100, driven=True) for g in gains]
+    curves = {
+        name: [_state_gradient(make(trial, gain), 100, driven=True) for gain in gains]
+        for name, make in (("LSTM", _lstm), ("RNN", _rnn))
+    }
+    lstm, rnn = curves.values()
     return Evidence(
         holds=max(lstm) < 100 and min(lstm) > 0.01,
         holds_if=lstm[0] > 1e3 * rnn[0] and lstm[1] > 1e3 * rnn[1] and lstm[-1] > 100,
-        measures={
-            **{f"LSTM, gain {g}": x for g, x in zip(gains, lstm, strict=True)},
-            **{f"RNN, gain {g}": x for g, x in zip(gains[:2], rnn, strict=False)},
-        },
-        chart=Lines(gains, {"LSTM": lstm, "RNN": rnn}, "gain of U", "‖∂h₁₀₀/∂h₀‖", log="xy"),
+        measures={f"LSTM, gain {g}": x for g, x in zip(gains, lstm, strict=True)}
+        | {"RNN, gain 0.5": rnn[0], "RNN, gain 1.0": rnn[1]},
+        chart=Lines(gains, curves, "gain of U", "‖∂h₁₀₀/∂h₀‖", log="xy"),
     )
 
 
@@ -217,12 +195,6 @@ def _state_gradient(
     out = recur(x, weights, state, backend="reference").out[:, -1]
     (gradient,) = torch.autograd.grad((v * out).sum(), state[0])
     return float(gradient.norm(dim=-1).mean())
-
-
-def _log_slope(x: list[int], y: list[float]) -> float:
-    logs = torch.tensor(y, dtype=torch.float64).log()
-    steps = torch.tensor(x, dtype=torch.float64)
-    return float(torch.cov(torch.stack([steps, logs]))[0, 1] / steps.var())
 
 
 def _exploding_run(trial: Trial, max_norm: float | None) -> dict[str, list[float]]:
@@ -298,31 +270,28 @@ class NormalisedRNN(nn.Module):
 def draw_recall(rng: torch.Generator, length: int, count: int = 32) -> Batch:
     """Sequences of noise after one of four tokens, which is the class."""
     tokens = torch.randint(CLASSES, CLASSES + NOISE, (count, length), generator=rng)
-    labels = torch.randint(CLASSES, (count,), generator=rng)
-    tokens[:, 0] = labels
-    return {"tokens": tokens, "labels": labels}
+    tokens[:, 0] = labels = torch.randint(CLASSES, (count,), generator=rng)
+    return {"inputs": tokens, "labels": labels}
 
 
 def draw_parity(rng: torch.Generator, length: int, count: int = 32) -> Batch:
     """Bits, and whether an odd number of them is set."""
     tokens = torch.randint(2, (count, length), generator=rng)
-    return {"tokens": tokens, "labels": tokens.sum(-1) % 2}
+    return {"inputs": tokens, "labels": tokens.sum(-1) % 2}
 
 
-def recall_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy of the class."""
-    return F.cross_entropy(model(batch["tokens"]), batch["labels"])
+Study = dict[str, list[float]]  # accuracies by kind of network, one per seed
 
 
 def recall_study(
     trial: Trial, length: int, kinds: tuple[str, ...], seeds: tuple[int, int] = (3, 10)
-) -> dict[str, list[float]]:
-    """Accuracies of recalling the first token, by kind of network, one per seed."""
+) -> Study:
+    """Accuracies of recalling the first token."""
     return _study(trial, draw_recall, length, trial.size(200, 400), kinds, seeds)
 
 
-def parity_study(trial: Trial, length: int, kinds: tuple[str, ...]) -> dict[str, list[float]]:
-    """Accuracies of the parity of bits, by kind of network, one per seed."""
+def parity_study(trial: Trial, length: int, kinds: tuple[str, ...]) -> Study:
+    """Accuracies of the parity of bits."""
     return _study(trial, draw_parity, length, trial.size(900, 1500), kinds, (5, 10))
 
 
@@ -333,32 +302,15 @@ def _study(
     steps: int,
     kinds: tuple[str, ...],
     seeds: tuple[int, int],
-) -> dict[str, list[float]]:
-    return {
-        kind: [
-            _accuracy(kind, draw, length, seed, steps, trial.device) for seed in trial.seeds(*seeds)
-        ]
-        for kind in kinds
-    }
+) -> Study:
+    task = draw, length, steps, trial.device
+    return {kind: [_accuracy(kind, seed, *task) for seed in trial.seeds(*seeds)] for kind in kinds}
 
 
 @cache
 def _accuracy(
-    kind: str, draw: Callable[..., Batch], length: int, seed: int, steps: int, device: str
+    kind: str, seed: int, draw: Callable[..., Batch], length: int, steps: int, device: str
 ) -> float:
-    model = train_model(
-        lambda: Recall(kind),
-        lambda rng: draw(rng, length),
-        recall_loss,
-        steps=steps,
-        lr=3e-3,
-        seed=seed,
-        device=device,
-    ).cpu()
-    test = draw(torch.Generator().manual_seed(10_000 + seed), length, 500)
-    with torch.no_grad():
-        return float((model(test["tokens"]).argmax(-1) == test["labels"]).double().mean())
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+    options = {"steps": steps, "lr": 3e-3, "seed": seed, "device": device}
+    model = train_classifier(lambda: Recall(kind), lambda rng: draw(rng, length), **options)
+    return accuracy(model, draw(torch.Generator().manual_seed(10_000 + seed), length, 500))

@@ -1,6 +1,7 @@
 """Claims about the scale of scores: why attention divides by √d."""
 
 from functools import cache, partial
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -8,13 +9,16 @@ from torch import Tensor
 
 from regard.claims.charts import Bars, Lines, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.families.temperature import Lookup, draw_items, log_slope, lookup_loss, new_items
+from regard.claims.families.temperature import Lookup, draw_items, lookup_loss, new_items
+from regard.claims.measurements import log_slope
 from regard.claims.training import train_model
 from regard.inspection import jitter_query_effect, make_site
 from regard.ops import attend, score_moments, softargmax, survey
 
 WIDTHS = [4, 16, 64]
+SIGMAS = (0.5, 1.0, 2.0)
 KEYS = 32
+RAW, SCALED = "q · k", "q · k / √d"
 
 
 @claim("D1", source="exam", verdict="true")
@@ -24,29 +28,24 @@ def mean_of_scores(trial: Trial) -> Evidence:
     Refutation: a mean of many draws more than five standard errors from μᵀμ
     Remark: For independent q and k with the same mean μ.
     """
-    predicted, found, errors = [], [], []
-    for dim in WIDTHS:
-        for sigma in (0.5, 1.0, 2.0):
-            for size in (0.0, 0.5):
-                mean = size * trial.normal(dim)
-                scores = draw_scores(trial, mean, sigma)
-                predicted.append(score_moments(mean, sigma)[0])
-                found.append(scores.mean())
-                errors.append(scores.std() / len(scores) ** 0.5)
-    predicted, found = torch.stack(predicted), torch.stack(found)
-    z = ((found - predicted) / torch.stack(errors)).abs()
+    predicted, means, errors = [], [], []
+    for dim, sigma, size in product(WIDTHS, SIGMAS, (0.0, 0.5)):
+        mean = size * trial.normal(dim)
+        scores = draw_scores(trial, mean, sigma)
+        predicted.append(score_moments(mean, sigma)[0])
+        means.append(scores.mean())
+        errors.append(scores.std() / len(scores) ** 0.5)
+    predicted, means = torch.stack(predicted), torch.stack(means)
+    z = ((means - predicted) / torch.stack(errors)).abs()
+    ends = [0, predicted.max()]
+    points = {"18 settings of d, μ, σ": (predicted, means)}
     return Evidence(
         holds=z.max() < 5,
         measures={
             "largest difference, in standard errors": z.max(),
             "share of 95% intervals that contain μᵀμ": (z < 1.96).double().mean(),
         },
-        chart=Points(
-            {"18 settings of d, μ, σ": (predicted, found)},
-            "μᵀμ",
-            "mean of q · k",
-            curves={"equal": ([0, predicted.max()], [0, predicted.max()])},
-        ),
+        chart=Points(points, "μᵀμ", "mean of q · k", curves={"equal": (ends, ends)}),
     )
 
 
@@ -61,22 +60,19 @@ def variance_of_scores(trial: Trial) -> Evidence:
     variance = {"independent": [], "q = k": [], "independent, β = 1/√d": []}
     for dim in widths:
         q, k = trial.normal(4000, dim), trial.normal(4000, dim)
-        variance["independent"].append((q * k).sum(-1).var())
-        variance["q = k"].append((q * q).sum(-1).var())
-        variance["independent, β = 1/√d"].append(((q * k).sum(-1) / dim**0.5).var())
-    relative = {
-        name: torch.stack(variance[name]) / torch.tensor(widths)
-        for name in ("independent", "q = k")
-    }
-    as_stated = {name: (x - 1).abs().max() < 0.4 for name, x in relative.items()}
-    slope = log_slope(widths, torch.stack(variance["independent"]))
+        scores = (q * k).sum(-1), (q * q).sum(-1), (q * k).sum(-1) / dim**0.5
+        for row, x in zip(variance.values(), scores, strict=True):
+            row.append(x.var())
+    independent, itself, _ = (torch.stack(x) / torch.tensor(widths) for x in variance.values())
+    as_stated = [(x - 1).abs().max() < 0.4 for x in (independent, itself)]
+    power = log_slope(widths, variance["independent"])
     return Evidence(
-        holds=all(as_stated.values()),
-        holds_if=as_stated["independent"] and abs(slope - 1) < 0.1,
+        holds=all(as_stated),
+        holds_if=as_stated[0] and abs(power - 1) < 0.1,
         measures={
-            "power of d, independent": slope,
-            "variance / d, independent, d = 256": relative["independent"][-1],
-            "variance / d, q = k, d = 256": relative["q = k"][-1],
+            "power of d, independent": power,
+            "variance / d, independent, d = 256": independent[-1],
+            "variance / d, q = k, d = 256": itself[-1],
         },
         chart=Lines(widths, variance, "d", "variance of the score", log="xy"),
     )
@@ -89,29 +85,22 @@ def variance_with_means(trial: Trial) -> Evidence:
     Correction: It is 2 σ² μᵀμ + d σ⁴: the sum over features is already in μᵀμ.
     Refutation: variances of draws within 20% of the statement and not of the correction
     """
-    found, right, stated = [], [], []
-    for dim in WIDTHS:
-        for sigma in (0.5, 1.0, 2.0):
-            mean = 0.5 * trial.normal(dim)
-            found.append(draw_scores(trial, mean, sigma).var())
-            right.append(score_moments(mean, sigma)[1])
-            stated.append(2 * dim * sigma**2 * mean.square().sum() + dim * sigma**4)
-    found, right, stated = (torch.stack(x) for x in (found, right, stated))
-    errors = {name: (x / found - 1).abs() for name, x in (("right", right), ("stated", stated))}
+    drawn, formulas = [], {"as stated": [], "corrected": []}
+    for dim, sigma in product(WIDTHS, SIGMAS):
+        mean = 0.5 * trial.normal(dim)
+        drawn.append(draw_scores(trial, mean, sigma).var())
+        stated = 2 * dim * sigma**2 * mean.square().sum() + dim * sigma**4
+        formulas["as stated"].append(stated)
+        formulas["corrected"].append(score_moments(mean, sigma)[1])
+    variance, formulas = torch.stack(drawn), {k: torch.stack(x) for k, x in formulas.items()}
+    errors = {name: (x / variance - 1).abs().max() for name, x in formulas.items()}
+    points = {name: (variance, x) for name, x in formulas.items()}
+    equal = {"equal": (variance.aminmax(), variance.aminmax())}
     return Evidence(
-        holds=errors["stated"].max() < 0.2,
-        corrected=errors["right"].max() < 0.2 and errors["stated"].max() > 1,
-        measures={
-            "largest relative error, as stated": errors["stated"].max(),
-            "largest relative error, corrected": errors["right"].max(),
-        },
-        chart=Points(
-            {"as stated": (found, stated), "corrected": (found, right)},
-            "variance of 4000 draws",
-            "formula",
-            log="xy",
-            curves={"equal": (found.aminmax(), found.aminmax())},
-        ),
+        holds=errors["as stated"] < 0.2,
+        corrected=errors["corrected"] < 0.2 and errors["as stated"] > 1,
+        measures={"largest relative error": errors},
+        chart=Points(points, "variance of 4000 draws", "formula", log="xy", curves=equal),
     )
 
 
@@ -125,14 +114,11 @@ def mean_of_scaled_scores(trial: Trial) -> Evidence:
     """
     widths = [4, 16, 64, 256]
     raw = [draw_scores(trial, torch.full((dim,), 0.5).double(), 1.0).mean() for dim in widths]
-    means = {
-        "q · k": torch.stack(raw),
-        "q · k / √d": torch.stack(raw) / torch.tensor(widths).sqrt(),
-    }
+    means = {RAW: torch.stack(raw), SCALED: torch.stack(raw) / torch.tensor(widths).sqrt()}
     powers = {name: log_slope(widths, x) for name, x in means.items()}
     return Evidence(
-        holds=abs(powers["q · k / √d"] - 1) < 0.1,
-        corrected=abs(powers["q · k / √d"] - 0.5) < 0.1 and abs(powers["q · k"] - 1) < 0.1,
+        holds=abs(powers[SCALED] - 1) < 0.1,
+        corrected=abs(powers[SCALED] - 0.5) < 0.1 and abs(powers[RAW] - 1) < 0.1,
         measures={f"power of d, mean of {name}": x for name, x in powers.items()},
         chart=Lines(widths, means, "d", "mean of the score", log="xy"),
     )
@@ -147,23 +133,19 @@ def scaled_variance(trial: Trial) -> Evidence:
     Refutation: a variance other than 1 for standardised features, or 1 for the others
     """
     settings = {"μ = 0, σ = 1": (0.0, 1.0), "μ = 0, σ = ½": (0.0, 0.5), "μ = 2, σ = 1": (2.0, 1.0)}
-    variance = {
-        name: torch.stack(
-            [
-                (draw_scores(trial, torch.full((d,), mean).double(), sigma) / d**0.5).var()
-                for d in WIDTHS
-            ]
-        )
-        for name, (mean, sigma) in settings.items()
-    }
-    standard, half, shifted = variance.values()
-    one = [(x - 1).abs().max() < 0.25 for x in variance.values()]
+
+    def variance(d: int, mean: float, sigma: float) -> Tensor:
+        return (draw_scores(trial, torch.full((d,), mean).double(), sigma) / d**0.5).var()
+
+    drawn = {name: [variance(d, *x) for d in WIDTHS] for name, x in settings.items()}
+    standard, half, shifted = (torch.stack(x) for x in drawn.values())
+    one = [(x - 1).abs().max() < 0.25 for x in (standard, half, shifted)]
     return Evidence(
         holds=all(one),
         holds_if=one[0] and (half - 0.5**4).abs().max() < 0.02 and shifted.min() > 4,
-        measures={f"variance of q · k / √d, {n}, d = 64": x[-1] for n, x in variance.items()},
+        measures={f"variance of q · k / √d, {n}, d = 64": x[-1] for n, x in drawn.items()},
         chart=Bars(
-            {name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in variance.items()},
+            {name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in drawn.items()},
             "variance of q · k / √d",
         ),
     )
@@ -177,14 +159,14 @@ def softmax_saturates(trial: Trial) -> Evidence:
     Remark: For random queries and keys; trained ones can have any size.
     """
     widths = [4, 16, 64, 256, 1024]
-    share, entropy = {"q · k": [], "q · k / √d": []}, []
+    share, entropy = {RAW: [], SCALED: []}, []
     for dim in widths:
         q, k = trial.normal(400, dim), trial.normal(KEYS, dim)
-        for name, scale in (("q · k", 1.0), ("q · k / √d", dim**-0.5)):
+        for name, scale in ((RAW, 1.0), (SCALED, dim**-0.5)):
             lse = attend(q, k, k, scale=scale)[1]
-            found = survey(q, k, lse, scale=scale, statistics=["peak", "entropy"])
-            share[name].append((found.peak > 0.99).double().mean())
-        entropy.append(found.entropy.mean())
+            rows = survey(q, k, lse, scale=scale, statistics=["peak", "entropy"])
+            share[name].append((rows.peak > 0.99).double().mean())
+        entropy.append(rows.entropy.mean())
     raw, scaled = (torch.stack(x) for x in share.values())
     return Evidence(
         holds=raw[-1] > 0.5 and raw.diff().min() >= 0 and scaled.max() < 0.01,
@@ -207,22 +189,17 @@ def gradients_vanish(trial: Trial) -> Evidence:
     Refutation: a median that does not fall, or a mean that falls with it
     """
     raw, scaled = gradient_sizes(trial.seed, trial.full)
-    fall = raw.median[-1] / raw.median[0]
+    fall, mean, level = (x[-1] / x[0] for x in (raw.median, raw.mean, scaled.median))
+    curves = {"median": raw.median, "mean": raw.mean, "median with 1/√d": scaled.median}
     return Evidence(
-        holds=fall < 0.4 and raw.mean[-1] / raw.mean[0] < 0.5,
-        holds_if=fall < 0.4 and 0.7 < scaled.median[-1] / scaled.median[0] < 1.4,
+        holds=fall < 0.4 and mean < 0.5,
+        holds_if=fall < 0.4 and 0.7 < level < 1.4,
         measures={
             "median |∂h/∂q| at d = 512, relative to d = 8": fall,
-            "mean, relative to d = 8": raw.mean[-1] / raw.mean[0],
-            "median with division, relative to d = 8": scaled.median[-1] / scaled.median[0],
+            "mean, relative to d = 8": mean,
+            "median with division, relative to d = 8": level,
         },
-        chart=Lines(
-            raw.widths,
-            {"median": raw.median, "mean": raw.mean, "median with 1/√d": scaled.median},
-            "d",
-            "|∂h/∂q|",
-            log="xy",
-        ),
+        chart=Lines(raw.widths, curves, "d", "|∂h/∂q|", log="xy"),
     )
 
 
@@ -235,22 +212,13 @@ def gradients_explode(trial: Trial) -> Evidence:
     Refutation: a median or mean that grows with √d or faster
     """
     raw, _ = gradient_sizes(trial.seed, trial.full)
-    powers = {name: log_slope(raw.widths, getattr(raw, name)) for name in ("median", "mean", "top")}
+    curves = {"99th percentile": raw.top, "mean": raw.mean, "median": raw.median}
+    top, mean, median = (log_slope(raw.widths, x) for x in curves.values())
     return Evidence(
-        holds=min(powers["median"], powers["mean"]) > 0.4,
-        corrected=powers["median"] < 0 and powers["mean"] < 0.4 and 0.2 < powers["top"] < 0.7,
-        measures={
-            "power of d, median": powers["median"],
-            "power of d, mean": powers["mean"],
-            "power of d, largest 1%": powers["top"],
-        },
-        chart=Lines(
-            raw.widths,
-            {"99th percentile": raw.top, "mean": raw.mean, "median": raw.median},
-            "d",
-            "|∂h/∂q|, not divided by √d",
-            log="xy",
-        ),
+        holds=min(median, mean) > 0.4,
+        corrected=median < 0 and mean < 0.4 and 0.2 < top < 0.7,
+        measures={"power of d": {"median": median, "mean": mean, "largest 1%": top}},
+        chart=Lines(raw.widths, curves, "d", "|∂h/∂q|, not divided by √d", log="xy"),
     )
 
 
@@ -261,45 +229,28 @@ def scaling_helps_training(trial: Trial) -> Evidence:
     Refutation: losses without division as low as with it at a large d
     Remark: A toy lookup with projections of variance 1 per feature, trained by AdamW.
     """
-    widths, seeds, steps = [16, 128, 1024], trial.seeds(3, 8), trial.size(250, 500)
-    losses = {"q · k": [], "q · k / √d": []}
-    for dim in widths:
-        for name, scale in (("q · k", 1.0), ("q · k / √d", None)):
-            build = partial(Lookup, head_dim=dim, scale=scale)
-            found = []
-            for seed in seeds:
-                model = train_model(
-                    build,
-                    draw_items,
-                    lookup_loss,
-                    steps=steps,
-                    lr=1e-2,
-                    seed=seed,
-                    device=trial.device,
-                )
-                found.append(float(lookup_loss(model, new_items(seed, trial.device)).detach()))
-            losses[name].append(found)
-    raw, scaled = (torch.tensor(x) for x in losses.values())
-    gain = Measure.mean("log₁₀ of the ratio of losses, d = 1024", (raw / scaled)[-1].log10())
+    widths, steps = [16, 128, 1024], trial.size(250, 500)
+
+    def loss(dim: int, scale: float | None, seed: int) -> float:
+        build = partial(Lookup, head_dim=dim, scale=scale)
+        options = {"steps": steps, "lr": 1e-2, "seed": seed, "device": trial.device}
+        model = train_model(build, draw_items, lookup_loss, **options)
+        return float(lookup_loss(model, new_items(seed, trial.device)).detach())
+
+    losses = {
+        name: torch.tensor([[loss(dim, scale, n) for n in trial.seeds(3, 8)] for dim in widths])
+        for name, scale in ((RAW, 1.0), (SCALED, None))
+    }
+    ratio = (losses[RAW] / losses[SCALED])[-1].log10()
+    gain = Measure.mean("log₁₀ of the ratio of losses, d = 1024", ratio)
     assert gain.low is not None
     return Evidence(
         holds=gain.low > 0,
-        measures=[
-            Measure.mean("loss, q · k, d = 1024", raw[-1]),
-            Measure.mean("loss, q · k / √d, d = 1024", scaled[-1]),
-            gain,
-        ],
-        chart=Lines(
-            widths,
-            {name: torch.tensor(x).mean(-1) for name, x in losses.items()},
-            "d",
-            f"test loss after {steps} steps",
-            log="xy",
-            bands={
-                name: (torch.tensor(x).amin(-1), torch.tensor(x).amax(-1))
-                for name, x in losses.items()
-            },
-        ),
+        measures={
+            **{f"loss, {name}, d = 1024": x[-1] for name, x in losses.items()},
+            gain.name: gain,
+        },
+        chart=Lines(widths, losses, "d", f"test loss after {steps} steps", log="xy"),
     )
 
 
@@ -312,21 +263,21 @@ def scaling_for_stability(trial: Trial) -> Evidence:
     Refutation: a softmax with subtraction that fails without division, or one without subtraction
         that division makes safe
     """
-    sizes, dim = torch.logspace(0, 4, 17), 64
+    sizes, dim, errors = torch.logspace(0, 4, 17), 64, []
     finite = {"exp(s) / Σ": [], "exp(s / √d) / Σ": [], "exp(s − max s) / Σ": []}
-    errors = []
     for size in sizes:
         scores = (size * trial.normal(200, 16)).float()
         w = softargmax(scores)
         errors.append((w - softargmax(scores.double())).abs().max())
-        for name, exps in zip(finite, (scores.exp(), (scores / dim**0.5).exp()), strict=False):
-            share = exps / exps.sum(-1, keepdim=True)
-            finite[name].append(share.isfinite().all(-1).double().mean())
-        finite["exp(s − max s) / Σ"].append(w.isfinite().all(-1).double().mean())
-    plain, divided, shifted = (torch.stack(x) for x in finite.values())
+        plain, divided = (
+            x / x.sum(-1, keepdim=True) for x in (scores.exp(), (scores / dim**0.5).exp())
+        )
+        for row, x in zip(finite.values(), (plain, divided, w), strict=True):
+            row.append(x.isfinite().all(-1).double().mean())
+    plain, divided, shifted = finite.values()
     return Evidence(
-        holds=max(errors) > 1e-5 and divided.min() == 1,
-        corrected=shifted.min() == 1
+        holds=max(errors) > 1e-5 and min(divided) == 1,
+        corrected=min(shifted) == 1
         and max(errors) < 1e-5
         and divided[-1] < 0.5
         and plain[-1] < 0.5,

@@ -1,7 +1,7 @@
 """Claims about temperature: hard and soft attention, dropout of weights."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.claims.charts import Bars, Lines, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.measurements import log_slope
 from regard.claims.training import Batch, train_model
 from regard.decode import Sampling, sampling_distribution
 from regard.ops import attend, dot, softargmax, straight_through, survey
@@ -24,31 +25,19 @@ def large_beta_selects_one(trial: Trial) -> Evidence:
     """
     betas = torch.logspace(-3, 3, 25)
     order = trial.uniform(100, 6).argsort(-1)
-    rows = {
-        f"{n} best": torch.tensor([0, 1, 2, 3, 4, 5]).clamp(max=6 - n)[order].double()
-        for n in (1, 2, 3)
-    }
-    top = {
-        name: torch.stack([softargmax(x, b).amax(-1) for b in betas.tolist()])
-        for name, x in rows.items()
-    }
-    limits = {name: softargmax(x, torch.inf).amax(-1) for name, x in rows.items()}
-    one_hot = {name: (curve[-1] - 1).abs().max() < 1e-12 for name, curve in top.items()}
-    shared = all(
-        (curve[-1] - 1 / n).abs().max() < 1e-12 and (limits[name] - 1 / n).abs().max() < 1e-12
-        for n, (name, curve) in enumerate(top.items(), 1)
-    )
+    top, limits = {}, {}
+    for n in (1, 2, 3):  # keys that tie for the largest score
+        scores = torch.arange(6).clamp(max=6 - n)[order].double()
+        top[n] = torch.stack([softargmax(scores, b).amax(-1) for b in betas.tolist()])
+        limits[n] = softargmax(scores, torch.inf).amax(-1)
+    one_hot = {n: (curve[-1] - 1).abs().max() < 1e-12 for n, curve in top.items()}
+    gaps = [(x - 1 / n).abs().max() for n in top for x in (top[n][-1], limits[n])]
+    curves = {f"{n} best of 6 keys": curve.mean(-1) for n, curve in top.items()}
     return Evidence(
         holds=all(one_hot.values()),
-        holds_if=one_hot["1 best"] and shared,
-        measures={f"weight at β = 1000, {name}": x[-1].mean() for name, x in top.items()},
-        chart=Lines(
-            betas,
-            {f"{name} of 6 keys": curve.mean(-1) for name, curve in top.items()},
-            "β",
-            "largest weight",
-            log="x",
-        ),
+        holds_if=one_hot[1] and max(gaps) < 1e-12,
+        measures={"weight at β = 1000": {f"{n} best": x[-1].mean() for n, x in top.items()}},
+        chart=Lines(betas, curves, "β", "largest weight", log="x"),
     )
 
 
@@ -64,16 +53,16 @@ def zero_beta_averages(trial: Trial) -> Evidence:
     def distances(beta: float) -> Tensor:
         return (attend(q, k, v, scale=beta)[0] - v.mean(-2, keepdim=True)).norm(dim=-1)
 
-    curve = torch.stack([distances(beta).mean() for beta in betas])
-    slope = log_slope(betas[:8], curve[:8])
+    curve = [distances(beta).mean() for beta in betas]
+    power, largest = log_slope(betas[:8], curve[:8]), {b: distances(b).max() for b in (0.0, 1e-8)}
     return Evidence(
-        holds=distances(1e-8).max() < 1e-6 and distances(0.0).max() < 1e-12 and 0.9 < slope < 1.1,
+        holds=largest[1e-8] < 1e-6 and largest[0.0] < 1e-12 and 0.9 < power < 1.1,
         measures={
-            "largest |h − mean v| at β = 0": distances(0.0).max(),
-            "largest |h − mean v| at β = 1e-8": distances(1e-8).max(),
-            "power of β": slope,
+            "largest |h − mean v| at β = 0": largest[0.0],
+            "largest |h − mean v| at β = 1e-8": largest[1e-8],
+            "power of β": power,
         },
-        chart=Lines(betas, {"|h − mean v|": curve}, "β", "|h − mean v|", log="xy"),
+        chart=Lines(betas, {"|h − mean v|": curve}, "β", log="xy"),
     )
 
 
@@ -85,27 +74,21 @@ def entropy_falls(trial: Trial) -> Evidence:
     Remark: It falls from log m, m the number of keys, to the log of the number of best keys.
     """
     q, k = trial.normal(200, 8), trial.normal(16, 8)
-    betas = torch.linspace(0, 3, 31).tolist()
-    rows = []
+    betas, rows = torch.linspace(0, 3, 31).tolist(), []
     for beta in betas:
         lse = attend(q, k, k, scale=beta)[1]
         rows.append(survey(q, k, lse, scale=beta, statistics=["entropy"]).entropy)
     entropy = torch.stack(rows) / math.log(16)
     steps = entropy.diff(dim=0)[entropy[1:] > 1e-6]  # below that, only rounding is left
     low, middle, high = entropy.quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
+    name = "median of 200 queries"
     return Evidence(
         holds=steps.max() < 0,
         measures={
             "share of steps of β with lower entropy": (steps < 0).double().mean(),
             "entropy / log m at β = 1": entropy[10],
         },
-        chart=Lines(
-            betas,
-            {"median of 200 queries": middle},
-            "β",
-            "entropy / log m",
-            bands={"median of 200 queries": (low, high)},
-        ),
+        chart=Lines(betas, {name: middle}, "β", "entropy / log m", bands={name: (low, high)}),
     )
 
 
@@ -120,27 +103,21 @@ def dominant_value_survives(trial: Trial) -> Evidence:
     scores = 3 * trial.normal(1000, 10)
     best, second = scores.topk(2).values.unbind(-1)
     lead, ends = best - second, torch.tensor([2.2, 12])
-    lost = 1 - softargmax(scores).amax(-1)
-    bound = 9 * torch.exp(-lead)
+    lost, bound = 1 - softargmax(scores).amax(-1), 9 * torch.exp(-lead)
+    within = lost <= bound + 1e-12
     v, zero = trial.normal(1000, 10, 4), torch.zeros(1000, 1, 1, dtype=torch.float64)
-    q, k = zero + 1, scores[..., None]
-    out = attend(q, k, v, scale=1.0)[0][:, 0]
-    kept = v[torch.arange(1000), scores.argmax(-1)]
-    widest = torch.cdist(v, v).amax((-2, -1))
+    out = attend(zero + 1, scores[..., None], v, scale=1.0)[0][:, 0]
+    distance = (out - v[torch.arange(1000), scores.argmax(-1)]).norm(dim=-1)
+    points = {"300 of the draws": (lead[:300], lost[:300])}
+    curves = {"bound (m − 1) exp(−βδ)": (ends, 9 * torch.exp(-ends))}
+    axes = "lead of the best score, βδ", "lost weight 1 − a"
     return Evidence(
-        holds=(lost <= bound + 1e-12).all()
-        and ((out - kept).norm(dim=-1) <= bound * widest + 1e-12).all(),
+        holds=within.all() and (distance <= bound * torch.cdist(v, v).amax((-2, -1)) + 1e-12).all(),
         measures={
-            "share of draws within the bound": (lost <= bound + 1e-12).double().mean(),
+            "share of draws within the bound": within.double().mean(),
             "largest ratio of loss and bound": (lost / bound).max(),
         },
-        chart=Points(
-            {"300 of the draws": (lead[:300], lost[:300])},
-            "lead of the best score, βδ",
-            "lost weight 1 − a",
-            log="y",
-            curves={"bound (m − 1) exp(−βδ)": (ends, 9 * torch.exp(-ends))},
-        ),
+        chart=Points(points, *axes, log="y", curves=curves),
     )
 
 
@@ -152,14 +129,14 @@ def beta_is_temperature(trial: Trial) -> Evidence:
     Refutation: weights at β that equal the softmax at temperature β
     """
     scores, betas = trial.normal(100, 8), torch.logspace(-1, 1, 21).tolist()
-    entropy, errors = {"β": [], "temperature": []}, {"β": [], "1/β": []}
+    entropy, errors = {"as β": [], "as temperature": []}, {"β": [], "1/β": []}
     for beta in betas:
-        cold = softargmax(scores, beta)
-        at = {t: at_temperature(scores, t) for t in (beta, 1 / beta)}
-        errors["β"].append((cold - at[beta]).abs().amax(-1).mean())
-        errors["1/β"].append((cold - at[1 / beta]).abs().max())
-        entropy["β"].append(torch.special.entr(cold).sum(-1).mean())
-        entropy["temperature"].append(torch.special.entr(at[beta]).sum(-1).mean())
+        w = softargmax(scores, beta)
+        hot, cold = at_temperature(scores, beta), at_temperature(scores, 1 / beta)
+        errors["β"].append((w - hot).abs().amax(-1).mean())
+        errors["1/β"].append((w - cold).abs().max())
+        for name, x in zip(entropy, (w, hot), strict=True):
+            entropy[name].append(torch.special.entr(x).sum(-1).mean())
     far = [e for e, beta in zip(errors["β"], betas, strict=True) if not 0.8 < beta < 1.25]
     return Evidence(
         holds=max(errors["β"]) < 1e-9,
@@ -168,13 +145,7 @@ def beta_is_temperature(trial: Trial) -> Evidence:
             "largest difference of weights, temperature = 1/β": max(errors["1/β"]),
             "mean difference of weights, temperature = β = 10": errors["β"][-1],
         },
-        chart=Lines(
-            betas,
-            {f"as {name}": curve for name, curve in entropy.items()},
-            "β, or temperature",
-            "entropy (nats)",
-            log="x",
-        ),
+        chart=Lines(betas, entropy, "β, or temperature", "entropy (nats)", log="x"),
     )
 
 
@@ -200,18 +171,12 @@ def argmax_replaces_softmax(trial: Trial) -> Evidence:
             if name == "argmax":
                 model(new_items(seed, trial.device)).sum().backward()
                 gradients.append(model.to_q.weight.grad)
-    measures = [Measure.mean(f"accuracy, {name}", x) for name, x in scores.items()]
     soft, argmax, _, swapped = (min(x) for x in scores.values())
     untouched = all(gradient is None for gradient in gradients)
     return Evidence(
         holds=max(scores["softmax"]) - argmax < 0.1 and soft - swapped < 0.1,
         holds_if=soft > 0.95 and swapped > 0.95 and untouched,
-        measures=measures,
-        chart=Bars(
-            {m.name.removeprefix("accuracy, "): m.value for m in measures},
-            "accuracy",
-            intervals={m.name.removeprefix("accuracy, "): (m.low, m.high) for m in measures},
-        ),
+        measures={"accuracy": scores},
     )
 
 
@@ -226,31 +191,36 @@ def dropout_diffuses(trial: Trial) -> Evidence:
     Remark: Where one key alone holds the answer, the learned weights stay on it.
     """
     names = {1: "learned, one key has the answer", 3: "learned, three keys have it"}
-    steps, seeds = trial.size(200, 1000), trial.seeds(3, 8)
+    steps, seeds, rates = (
+        trial.size(200, 1000),
+        trial.seeds(3, 8),
+        {"no dropout": 0.0, "dropout 0.5": 0.5},
+    )
+
+    def entropy(seed: int, copies: int, rate: float) -> float:
+        model = train_lookup(seed, steps, trial.device, copies=copies, dropout=rate)
+        return lookup_entropy(model, copies, seed, trial.device)
+
     bars, rises = {}, {}
     for copies, name in names.items():
-        entropy = torch.zeros(2, len(seeds))
-        for i, rate in enumerate((0.0, 0.5)):
-            for j, seed in enumerate(seeds):
-                model = train_lookup(seed, steps, trial.device, copies=copies, dropout=rate)
-                entropy[i, j] = lookup_entropy(model, copies, seed, trial.device)
-        bars[name], rises[name] = entropy.mean(-1), entropy[1] - entropy[0]
+        learned = [torch.tensor([entropy(n, copies, r) for n in seeds]) for r in rates.values()]
+        bars[name], rises[name] = [x.mean() for x in learned], learned[1] - learned[0]
     q, k = trial.normal(500, 8), trial.normal(16, 8)
-    w = [attend(q, k, torch.eye(16).double(), dropout=rate)[0] for rate in (0.0, 0.5)]
+    w = [attend(q, k, torch.eye(16).double(), dropout=rate)[0] for rate in rates.values()]
     in_use = [torch.special.entr(x / x.sum(-1, keepdim=True)).sum(-1) for x in w]
-    bars["in use in one pass"] = torch.stack(in_use).mean(-1)
-    falls = Measure.mean("in use in one pass: change of entropy", in_use[1] - in_use[0])
+    bars["in use in one pass"] = [x.mean() for x in in_use]
+    falls = Measure.mean("change of entropy", in_use[1] - in_use[0])
     assert falls.high is not None
     return Evidence(
         holds=falls.value > 0 and all(rise.min() > 0.1 for rise in rises.values()),
         holds_if=rises[names[3]].min() > 0.1 and falls.high < 0,
-        measures=[
-            falls,
-            Measure("standard deviation of the sums of weights in use", w[1].sum(-1).std()),
-            *(Measure.mean(f"{name}: change of entropy", x) for name, x in rises.items()),
-        ],
+        measures={
+            "in use in one pass: change of entropy": falls,
+            "standard deviation of the sums of weights in use": w[1].sum(-1).std(),
+            **{f"{name}: change of entropy": x for name, x in rises.items()},
+        },
         chart=Bars(
-            {name: {"no dropout": x[0], "dropout 0.5": x[1]} for name, x in bars.items()},
+            {name: dict(zip(rates, x, strict=True)) for name, x in bars.items()},
             "entropy of the weights (nats)",
         ),
     )
@@ -267,16 +237,19 @@ def linear_layer_matches_limits(trial: Trial) -> Evidence:
     """
     keys = torch.linalg.qr(trial.normal(100, 6, 6)).Q  # orthonormal
     v, other = trial.normal(100, 6, 4), trial.normal(100, 6, 6)
-    layers = {"identity": torch.eye(6), "equal weights": torch.ones(6, 6).double() / 6}
-    outputs = {name: over_positions(w.double(), v) for name, w in layers.items()}
+    layers = {
+        "to identity": torch.eye(6).double(),
+        "to equal weights": torch.ones(6, 6).double() / 6,
+    }
     betas = torch.logspace(-4, 1.4, 28).tolist()
+    outputs = {name: over_positions(w, v) for name, w in layers.items()}
     curves = {
         name: [(attend(keys, keys, v, scale=b)[0] - out).abs().max() for b in betas]
         for name, out in outputs.items()
     }
     limits = [
-        (attend(keys, keys, v, scale=1e4)[0] - outputs["identity"]).abs().max(),
-        (attend(keys, keys, v, scale=0.0)[0] - outputs["equal weights"]).abs().max(),
+        (attend(keys, keys, v, scale=beta)[0] - out).abs().max()
+        for beta, out in zip((1e4, 0.0), outputs.values(), strict=True)
     ]
     follows = attend(other, other, v, scale=1.0)[0] - attend(keys, keys, v, scale=1.0)[0]
     return Evidence(
@@ -286,13 +259,7 @@ def linear_layer_matches_limits(trial: Trial) -> Evidence:
             "largest difference from equal weights, β = 0": limits[1],
             "change of attention's output with other keys": follows.abs().mean(),
         },
-        chart=Lines(
-            betas,
-            {f"to {name}": curve for name, curve in curves.items()},
-            "β",
-            "largest difference",
-            log="xy",
-        ),
+        chart=Lines(betas, curves, "β", "largest difference", log="xy"),
     )
 
 
@@ -403,10 +370,3 @@ def over_positions(weight: Tensor, v: Tensor) -> Tensor:
     with torch.no_grad():
         layer.weight.copy_(weight)
         return layer(v.mT).mT
-
-
-def log_slope(x: Sequence[float], y: Tensor) -> float:
-    """Slope of log y over log x, by least squares."""
-    a, b = torch.tensor(x).double().log(), y.double().log()
-    a, b = a - a.mean(), b - b.mean()
-    return float(a @ b / (a @ a))

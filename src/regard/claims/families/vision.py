@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from regard.claims.charts import Bars, Lines, Maps, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim, literature
-from regard.claims.training import Batch, train_model
+from regard.claims.measurements import jacobian
+from regard.claims.training import Batch, accuracy, label_loss, train_model
 from regard.models import (
     ResNet,
     ResNetConfig,
@@ -41,18 +42,14 @@ def patches_as_convolution(trial: Trial) -> Evidence:
         convolved = F.conv2d(images, weight, bias, stride=size)[0].flatten(1).mT
         errors[size] = max((x - linear).abs().max() for x in (convolved, layer(images)[0]))
         overlapping[size] = F.conv2d(images, weight, bias, stride=size // 2)[0, 0].numel()
+    points = {"feature of a token": (linear.flatten(), convolved.flatten())}
     return Evidence(
         holds=max(errors.values()) < 1e-12,
         measures={
             **{f"largest difference, patches of {n}": x for n, x in errors.items()},
-            "tokens, patches of 8, stride 8": len(convolved),
-            "tokens, patches of 8, stride 4": overlapping[8],
+            "tokens, patches of 8": {"stride 8": len(convolved), "stride 4": overlapping[8]},
         },
-        chart=Points(
-            {"feature of a token": (linear.flatten(), convolved.flatten())},
-            "W · flatten(patch) + b",
-            "convolution, stride 8",
-        ),
+        chart=Points(points, "W · flatten(patch) + b", "convolution, stride 8"),
     )
 
 
@@ -63,27 +60,27 @@ def token_count(trial: Trial) -> Evidence:
     Refutation: another count in the model that is built
     Remark: The count grows with the square of the side: 384 × 384 gives 576 + 1.
     """
-    counts = {}
-    for side, patch in ((224, 32), (224, 16), (384, 16), (224, 14)):
-        config = vision_base(classes=10, image_size=side, patch_size=patch, layers=1)
-        with torch.device("meta"):  # shapes only
-            model, image = VisionTransformer(config), torch.empty(1, 3, side, side)
-            patches, tokens = patchify(image, patch), model.encode(image)
-        counts[f"{side} / {patch}"] = (*patches.shape[1:], tokens.shape[1])
     expected = {
         "224 / 32": (49, 3072, 50),
         "224 / 16": (196, 768, 197),
         "384 / 16": (576, 768, 577),
         "224 / 14": (256, 588, 257),
     }
+    counts = {}
+    for name in expected:
+        side, patch = map(int, name.split(" / "))
+        config = vision_base(classes=10, image_size=side, patch_size=patch, layers=1)
+        with torch.device("meta"):  # shapes only
+            model, image = VisionTransformer(config), torch.empty(1, 3, side, side)
+            patches, tokens = patchify(image, patch), model.encode(image)
+        counts[name] = (*patches.shape[1:], tokens.shape[1])
     return Evidence(
         holds=counts == expected,
         measures={
             "patches, 224 / 16": counts["224 / 16"][0],
             "numbers per patch, 224 / 16": counts["224 / 16"][1],
-            **{f"tokens, {name}": n for name, (_, _, n) in counts.items()},
+            "tokens": {name: n for name, (_, _, n) in counts.items()},
         },
-        chart=Bars({name: n for name, (_, _, n) in counts.items()}, "tokens"),
     )
 
 
@@ -101,29 +98,28 @@ def spatial_bias(trial: Trial) -> Evidence:
     convolution = trial.build(lambda: nn.Conv2d(1, 8, 3, padding=1, padding_mode="circular"))
     dense = trial.build(lambda: nn.Linear(side * side, side * side // size**2))
     shifts = list(range(2 * size + 1))
-    errors = {
-        "patch embedding": _shift_errors(embedding.project, images, shifts, size),
-        "convolution": _shift_errors(convolution, images, shifts, 1),
-        "dense layer": _shift_errors(
-            lambda x: dense(x.flatten(1)).view(len(x), 1, 4, 4), images, shifts, size
-        ),
+    layers = {
+        "patch embedding": (embedding.project, size),
+        "convolution": (convolution, 1),
+        "dense layer": (lambda x: dense(x.flatten(1)).view(len(x), 1, 4, 4), size),
     }
-    reach = torch.autograd.functional.jacobian(lambda x: embedding(x)[0].sum(-1), images[:1])
-    assert isinstance(reach, Tensor)
+    errors = {name: _shift_errors(f, images, shifts, n) for name, (f, n) in layers.items()}
+    patches, convolved, densely = errors.values()
+    reach = jacobian(lambda x: embedding(x)[0].sum(-1), images[:1])
     pixels = (reach[:, 0, 0] != 0).flatten(1).sum(1)
-    whole = errors["patch embedding"][[size, 2 * size]].max()
-    part = errors["patch embedding"][[n for n in shifts if n % size]].min()
+    whole = patches[[size, 2 * size]].max()
+    part = patches[[n for n in shifts if n % size]].min()
     return Evidence(
         holds=whole > 1e-6 and pixels.min() == side * side,
         corrected=whole < 1e-12
         and part > 0.1
-        and errors["convolution"].max() < 1e-12
-        and errors["dense layer"][1:].min() > 0.1
+        and convolved.max() < 1e-12
+        and densely[1:].min() > 0.1
         and pixels.max() == size**2,
         measures={
             "error of a ViT's embedding, shift by a patch": whole,
             "smallest error, shift by part of a patch": part,
-            "largest error of a convolution, any shift": errors["convolution"].max(),
+            "largest error of a convolution, any shift": convolved.max(),
             "pixels that a token sees, of 256": pixels.max(),
         },
         chart=Lines(shifts, errors, "shift in pixels, patches of 4", "error"),
@@ -137,30 +133,29 @@ def patch_order(trial: Trial) -> Evidence:
     Refutation: logits that change when patches are shuffled and there are no positions
     Remark: At the class token. The outputs of the patches are shuffled along.
     """
-    changes: dict[str, list[Tensor]] = {"without positions": [], "with positions": []}
-    followed = []
-    for _ in range(10):
+
+    def draw() -> dict[str, Tensor]:
         model, images = _small_vit(trial), trial.normal(4, 1, 16, 16)
         order = torch.randperm(16, generator=trial.rng)
         shuffled = unpatchify(patchify(images, 4)[:, order], 4, (4, 4))
+        changes = {}
         for name, scale in (("without positions", 0), ("with positions", 1)):
             model.positions.data = scale * trial.normal(17, 16)
-            changes[name].append((model(shuffled) - model(images)).abs().max())
-            if not scale:
-                outputs = model.encode(images)[:, 1:]
-                followed.append((model.encode(shuffled)[:, 1:] - outputs[:, order]).abs().max())
-    without, within = (torch.stack(x) for x in changes.values())
+            changes[name] = (model(shuffled) - model(images)).abs().max()
+        model.positions.data.zero_()
+        outputs, moved = (model.encode(x)[:, 1:] for x in (images, shuffled))
+        return changes | {"followed": (moved - outputs[:, order]).abs().max()}
+
+    without, within, followed = trial.repeat(10, draw).values()
+    bars = {"without positions": without.max(), "with positions": within.mean()}
     return Evidence(
-        holds=max(without.max(), max(followed)) < 1e-12 and within.min() > 1e-3,
+        holds=max(without.max(), followed.max()) < 1e-12 and within.min() > 1e-3,
         measures={
             "largest change of a logit, without positions": without.max(),
             "largest change of a logit, with positions": within,
-            "outputs of the patches: difference from shuffled ones": max(followed),
+            "outputs of the patches: difference from shuffled ones": followed.max(),
         },
-        chart=Bars(
-            {"without positions": without.max(), "with positions": within.mean()},
-            "largest change of a logit, patches shuffled",
-        ),
+        chart=Bars(bars, "largest change of a logit, patches shuffled"),
     )
 
 
@@ -174,9 +169,8 @@ def two_dimensional_positions(trial: Trial) -> Evidence:
         output when patches and table are shuffled together
     """
     grid, shares, errors = 8, [], []
-    config = VisionConfig(
-        classes=4, image_size=16, patch_size=2, channels=1, layers=1, dim=32, heads=4
-    )
+    sizes = {"image_size": 16, "patch_size": 2, "channels": 1, "layers": 1, "dim": 32, "heads": 4}
+    config = VisionConfig(classes=4, **sizes)
     model = trial.build(lambda: VisionTransformer(config))
     for _ in range(10):
         model, images = trial.build(lambda: VisionTransformer(config)), trial.normal(2, 1, 16, 16)
@@ -188,27 +182,24 @@ def two_dimensional_positions(trial: Trial) -> Evidence:
         errors.append((other(shuffled) - before).abs().max())
     places = sinusoidal(torch.arange(grid), 16).double()
     built = torch.cat([places.repeat_interleave(grid, 0), places.repeat(grid, 1)], -1)
-    share, chance = Measure.mean("of a new ViT", shares), 2 * (grid - 1) / (grid**2 - 1)
-    name = "share of the table that rows and columns explain"
+    share, chance = Measure.mean("new ViT", shares), 2 * (grid - 1) / (grid**2 - 1)
+    planar = _row_column_share(built, grid)
+    tables = {"new ViT": model.positions[1:], "built from row and column": built}
+    maps = {name: _similarity(x)[27].view(grid, grid) for name, x in tables.items()}
     return Evidence(
         holds=share.value > 2 * chance or max(errors) > 1e-6,
         corrected=abs(share.value - chance) < 0.5 * chance
         and max(errors) < 1e-12
-        and _row_column_share(built, grid) > 0.99,
-        measures=[
-            replace(share, name=f"{name}, new ViT"),
-            Measure(f"{name}, by chance", chance),
-            Measure(f"{name}, sinusoids of row and column", _row_column_share(built, grid)),
-            Measure("change of a logit, patches and table shuffled together", max(errors)),
-        ],
-        chart=Maps(
-            {
-                "new ViT": _similarity(model.positions[1:])[27].view(grid, grid),
-                "built from row and column": _similarity(built)[27].view(grid, grid),
+        and planar > 0.99,
+        measures={
+            "share of the table that rows and columns explain": {
+                share.name: share,
+                "by chance": chance,
+                "sinusoids of row and column": planar,
             },
-            "column",
-            "row; cosine with patch (3, 3)",
-        ),
+            "change of a logit, patches and table shuffled together": max(errors),
+        },
+        chart=Maps(maps, "column", "row; cosine with patch (3, 3)"),
     )
 
 
@@ -227,26 +218,24 @@ def positions_learn_locality(trial: Trial) -> Evidence:
     groups = {"place": place_study(trial)} | {
         f"shape, {n} images": [m for m in shapes if m.images == n] for n in (few, many)
     }
-    curves = {
-        name: torch.tensor([[_locality(x) for x in m.tables.values()] for m in models])
+    curves = {  # step of training, seed
+        f"label by {name}": torch.tensor(
+            [[_locality(x) for x in m.tables.values()] for m in models]
+        ).mT
         for name, models in groups.items()
     }
-    start, end = curves["place"][:, 0], curves["place"][:, -1]
-    little = curves[f"shape, {few} images"][:, -1]
+    place, little, _ = curves.values()
+    start, end = place[0], place[-1]
+    percent = torch.linspace(0, 100, len(place))
+    axes = "% of the training steps", "cosine, neighbours − far patches"
     return Evidence(
-        holds=min(start.min(), little.min(), end.min()) > 0.2,
-        holds_if=end.min() > 0.2 and max(start.abs().max(), little.mean().abs()) < 0.2,
+        holds=min(start.min(), little[-1].min(), end.min()) > 0.2,
+        holds_if=end.min() > 0.2 and max(start.abs().max(), little[-1].mean().abs()) < 0.2,
         measures={
             "new table: cosine of neighbours less that of far patches": start,
-            **{f"trained, label by {n}": x[:, -1] for n, x in curves.items()},
+            "trained": {name: x[-1] for name, x in curves.items()},
         },
-        chart=Lines(
-            torch.linspace(0, 100, len(curves["place"][0])),
-            {f"label by {name}": x.mean(0) for name, x in curves.items()},
-            "% of the training steps",
-            "cosine, neighbours − far patches",
-            bands={f"label by {n}": (x.amin(0), x.amax(0)) for n, x in curves.items()},
-        ),
+        chart=Lines(percent, curves, *axes),
     )
 
 
@@ -258,34 +247,31 @@ def interpolation(trial: Trial) -> Evidence:
     Remark: At the training size interpolation is the identity. To resize the image is a way out.
     """
     models, sides = place_study(trial), [16, 20, 24, 32]
-    repeat = [_accuracies_by_side(trial, m.model, sides, _repeat_rows) for m in models]
-    zeros = [_accuracies_by_side(trial, m.model, sides, _add_zero_rows) for m in models]
-    resized = [_accuracies_by_side(trial, m.model, sides, None) for m in models]
-    curves = {
-        "interpolated": torch.tensor(resized),
-        "rows repeated in order": torch.tensor(repeat),
-        "zeros for new rows": torch.tensor(zeros),
+    tables = {
+        "interpolated": None,
+        "rows repeated in order": _repeat_rows,
+        "zeros for new rows": _add_zero_rows,
     }
-    lost = torch.stack([curves["interpolated"] - x for x in list(curves.values())[1:]])
+    curves = {
+        name: torch.tensor([_accuracies_by_side(trial, m.model, sides, make) for m in models])
+        for name, make in tables.items()
+    }
+    resized, *others = curves.values()
     table = models[0].tables[max(models[0].tables)]
     same = (interpolate_positions(table, (4, 4), (4, 4)) - table).abs().max()
     fits = [(side // 4) ** 2 + 1 == len(table) for side in sides]
+    means = {name: x.mean(0) for name, x in curves.items()}
     return Evidence(
-        holds=curves["interpolated"].mean(0).min() > 0.75
-        and lost.mean(1)[:, 1:].min() > 0.1
+        holds=resized.mean(0).min() > 0.75
+        and min((resized - x).mean(0)[1:].min() for x in others) > 0.1
         and same == 0
         and fits == [True, False, False, False],
         measures={
-            **{f"accuracy at 24 × 24, {name}": x[:, sides.index(24)] for name, x in curves.items()},
-            "accuracy at 16 × 16": curves["interpolated"][:, 0],
+            "accuracy at 24 × 24": {name: x[:, sides.index(24)] for name, x in curves.items()},
+            "accuracy at 16 × 16": resized[:, 0],
             "largest change of the table at the same size": same,
         },
-        chart=Lines(
-            sides,
-            {name: x.mean(0) for name, x in curves.items()},
-            "side of the image (trained at 16)",
-            "accuracy",
-        ),
+        chart=Lines(sides, means, "side of the image (trained at 16)", "accuracy"),
     )
 
 
@@ -296,29 +282,26 @@ def class_token_gathers(trial: Trial) -> Evidence:
     Refutation: a patch without effect on the logits, or a gradient at another output than the class
         token's
     """
-    effects, own, others = [], [], []
-    for _ in range(10):
+
+    def draw() -> dict[str, Tensor]:
         model, images = _small_vit(trial), trial.normal(1, 1, 16, 16).requires_grad_()
         outputs: list[Tensor] = []
-        with model.encoder.register_forward_hook(lambda *args, to=outputs: to.append(args[-1])):
+        with model.encoder.register_forward_hook(lambda *args: outputs.append(args[-1])):
             score = model(images)[0, 0]
         pixels, tokens = torch.autograd.grad(score, [images, outputs[0]])
-        effects.append(patchify(pixels[0], 4).norm(dim=-1))
-        own.append(tokens[0, 0].norm())
-        others.append(tokens[0, 1:].norm())
-    effect = torch.stack(effects)
+        effect = patchify(pixels[0], 4).norm(dim=-1)
+        return {"patch": effect, "class": tokens[0, 0].norm(), "others": tokens[0, 1:].norm()}
+
+    effect, itself, others = trial.repeat(10, draw).values()
+    maps = {"mean of 10 models": effect.mean(0).view(4, 4)}
     return Evidence(
-        holds=effect.min() > 1e-3 and min(own) > 1e-3 and max(others) == 0,
+        holds=effect.min() > 1e-3 and itself.min() > 1e-3 and others.max() == 0,
         measures={
             "smallest gradient of a logit by a patch": effect.min(),
-            "gradient by the encoder's class token, least": min(own),
-            "gradient by the encoder's other outputs, largest": max(others),
+            "gradient by the encoder's class token, least": itself.min(),
+            "gradient by the encoder's other outputs, largest": others.max(),
         },
-        chart=Maps(
-            {"mean of 10 models": effect.mean(0).view(4, 4)},
-            "column of patches",
-            "row; gradient of a logit",
-        ),
+        chart=Maps(maps, "column of patches", "row; gradient of a logit"),
     )
 
 
@@ -373,17 +356,16 @@ def cnn_against_vit(trial: Trial) -> Evidence:
     Remark: At toy size: shapes of 16 × 16, equal parameters and steps. The CNN solves them with 100
         images, so the ViT can only catch up here.
     """
-    sizes, accuracy = _by_size(shape_study(trial), "test")
-    gaps = accuracy["CNN"] - accuracy["ViT"]  # size, seed
+    sizes, accuracies = _by_size(shape_study(trial), "test")
+    gaps = accuracies["CNN"] - accuracies["ViT"]  # size, seed
     means = gaps.mean(1)
     return Evidence(
         holds=gaps[0].min() > 0.03 and means[-1] < 0.5 * means.max(),
         measures={
             **{f"CNN less ViT, {n} images": row for n, row in zip(sizes, gaps, strict=True)},
-            f"test accuracy of the CNN, {sizes[0]} images": accuracy["CNN"][0],
-            f"test accuracy of the ViT, {sizes[0]} images": accuracy["ViT"][0],
+            **{f"test accuracy of the {k}, {sizes[0]} images": x[0] for k, x in accuracies.items()},
         },
-        chart=_curves_by_size(sizes, accuracy, "test accuracy"),
+        chart=Lines(sizes, accuracies, "training images", "test accuracy", log="x"),
     )
 
 
@@ -396,18 +378,17 @@ def vit_overfits(trial: Trial) -> Evidence:
         away with more images.
     """
     models = shape_study(trial)
-    sizes, train = _by_size(models, "train")
-    test = _by_size(models, "test")[1]
+    (sizes, train), (_, test) = (_by_size(models, what) for what in ("train", "test"))
     lost = {kind: train[kind] - test[kind] for kind in train}
     more = lost["ViT"] - lost["CNN"]
+    by_size = {
+        kind: {f"{n} images": x for n, x in zip(sizes, rows, strict=True)}
+        for kind, rows in lost.items()
+    }
     return Evidence(
         holds=more[0].min() > 0.03 and more.mean(1).min() > -0.03,
-        measures={
-            f"train less test accuracy, {kind}, {n} images": x
-            for kind, rows in lost.items()
-            for n, x in zip(sizes, rows, strict=True)
-        },
-        chart=_curves_by_size(sizes, lost, "train − test accuracy"),
+        measures={"train less test accuracy": by_size},
+        chart=Lines(sizes, lost, "training images", "train − test accuracy", log="x"),
     )
 
 
@@ -434,15 +415,15 @@ def fine_tuned_on_the_large_set(trial: Trial) -> Evidence:
         other shapes in 100.
     """
     runs = [fine_tune(trial, seed) for seed in trial.seeds(2, 5)]
-    accuracy = {name: torch.tensor([run[name] for run in runs]) for name in runs[0]}
-    last, first = accuracy["large set last"], accuracy["large set first"]
-    gain = first - accuracy["target alone"]
-    means = {name: Measure.mean(f"target accuracy, {name}", x) for name, x in accuracy.items()}
+    accuracies = {name: torch.tensor([run[name] for run in runs]) for name in runs[0]}
+    last, first = accuracies["large set last"], accuracies["large set first"]
+    gain = first - accuracies["target alone"]
+    means = {name: x.mean() for name, x in accuracies.items()}
     return Evidence(
         holds=last.mean() > first.mean(),
         corrected=(first - last).min() > 0.05 and gain.mean() > 0,
-        measures=[*means.values(), Measure.mean("gain by pre-training", gain)],
-        chart=Bars({name: m.value for name, m in means.items()}, "accuracy on the target set"),
+        measures={"target accuracy": accuracies, "gain by pre-training": gain},
+        chart=Bars(means, "accuracy on the target set"),
     )
 
 
@@ -543,21 +524,20 @@ def _train(
 
     def draw(rng: torch.Generator) -> Batch:
         chosen = torch.randint(len(images), (32,), generator=rng)
-        return {"images": images[chosen], "labels": labels[chosen]}
+        return {"inputs": images[chosen], "labels": labels[chosen]}
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         nonlocal batches
         if batches % max(1, steps // 10) == 0 and isinstance(model, VisionTransformer):
             tables[batches] = model.positions.detach().double().cpu()
         batches += 1
-        return F.cross_entropy(model(batch["images"]), batch["labels"])
+        return label_loss(model, batch)
 
     model = train_model(build, draw, loss, steps=steps, lr=lr, seed=seed, device=device).cpu()
     if isinstance(model, VisionTransformer):
         tables[steps] = model.positions.detach().double()
-    known = (images[:1000], labels[:1000])
-    accuracies = _accuracy(model, known), _accuracy(model, test)
-    return VisionModel(kind, len(images), seed, model, *accuracies, tables)
+    scores = _accuracy(model, (images[:1000], labels[:1000])), _accuracy(model, test)
+    return VisionModel(kind, len(images), seed, model, *scores, tables)
 
 
 def draw_shapes(rng: torch.Generator, count: int, kinds: Sequence[int] = SHAPES) -> Labelled:
@@ -611,8 +591,7 @@ def _add_noise(rng: torch.Generator, images: Tensor) -> Tensor:
 
 
 def _accuracy(model: nn.Module, data: Labelled) -> float:
-    with torch.no_grad():
-        return (model(data[0]).argmax(-1) == data[1]).double().mean().item()
+    return accuracy(model, {"inputs": data[0], "labels": data[1]})
 
 
 def _by_size(models: list[VisionModel], what: str) -> tuple[list[int], dict[str, Tensor]]:
@@ -624,18 +603,6 @@ def _by_size(models: list[VisionModel], what: str) -> tuple[list[int], dict[str,
         )
         for kind in ("CNN", "ViT")
     }
-
-
-def _curves_by_size(sizes: list[int], values: dict[str, Tensor], y_label: str) -> Lines:
-    """Means over seeds; the bands are from the worst seed to the best."""
-    return Lines(
-        sizes,
-        {kind: x.mean(1) for kind, x in values.items()},
-        x_label="training images",
-        y_label=y_label,
-        log="x",
-        bands={kind: (x.amin(1), x.amax(1)) for kind, x in values.items()},
-    )
 
 
 # ---- helpers
@@ -687,8 +654,8 @@ def _accuracies_by_side(
     sides: list[int],
     make_table: Callable[[Tensor, int], Tensor] | None,
 ) -> list[float]:
-    """Accuracy by size of the image; without a new table the model interpolates its own."""
-    found = []
+    """Accuracy by size of the image; without a new table the model interpolates its table."""
+    accuracies = []
     for side in sides:
         data = draw_places(torch.Generator().manual_seed(trial.seed + side), 1000, side)
         other = model
@@ -697,8 +664,8 @@ def _accuracies_by_side(
             other.config = replace(model.config, image_size=side)
             patches = make_table(model.positions[1:], (side // 4) ** 2)
             other.positions = nn.Parameter(torch.cat([model.positions[:1], patches]))
-        found.append(_accuracy(other, data))
-    return found
+        accuracies.append(_accuracy(other, data))
+    return accuracies
 
 
 def _repeat_rows(rows: Tensor, count: int) -> Tensor:
@@ -717,8 +684,8 @@ def _after_encoder(model: VisionTransformer) -> Callable[[Tensor], Tensor]:
 
 def _last_attention_output(model: VisionTransformer, images: Tensor) -> Tensor:
     """Output of the last multi-head attention at the class token."""
-    kept: list[Tensor] = []
+    outputs: list[Tensor] = []
     attention = model.get_submodule(f"encoder.blocks.{model.config.layers - 1}.self_attention")
-    with attention.register_forward_hook(lambda *args: kept.append(args[-1])):
+    with attention.register_forward_hook(lambda *args: outputs.append(args[-1])):
         model.encode(images)
-    return kept[0][:, 0]
+    return outputs[0][:, 0]

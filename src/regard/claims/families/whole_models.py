@@ -1,5 +1,7 @@
 """Claims about whole models and about reading them."""
 
+from collections import Counter
+
 import torch
 from torch import Tensor
 
@@ -20,23 +22,18 @@ def it_points_at_referent(trial: Trial) -> Evidence:
     Refutation: a best head that prefers the referent by less than 0.3, or as much untrained
     """
     models = [m for m in pronoun_study(trial) if m.heads == 4]
-    best = Measure.mean("best head, trained", [m.preference.max() for m in models])
-    before = Measure.mean("best head, untrained", [m.untrained_preference.max() for m in models])
+    largest = {
+        "trained": [m.preference.max() for m in models],
+        "untrained": [m.untrained_preference.max() for m in models],
+    }
+    best, before = (Measure.mean(name, x) for name, x in largest.items())
     accuracy = Measure.mean("accuracy on new noun pairs", [m.accuracy for m in models])
+    bars = {f"seed {m.seed}": {k: x[n] for k, x in largest.items()} for n, m in enumerate(models)}
     return Evidence(
         holds=best.value > 0.3 and before.value < 0.1 and accuracy.value > 0.9,
-        measures=[best, before, accuracy],
+        measures={"best head": {m.name: m for m in (best, before)}, accuracy.name: accuracy},
         note="Preference: mean weight from 'it' on the referent less that on the other noun.",
-        chart=Bars(
-            {
-                f"seed {m.seed}": {
-                    "trained": m.preference.max(),
-                    "untrained": m.untrained_preference.max(),
-                }
-                for m in models
-            },
-            "weight on the referent − on the rival",
-        ),
+        chart=Bars(bars, "weight on the referent − on the rival"),
     )
 
 
@@ -53,15 +50,14 @@ def weights_explain(trial: Trial) -> Evidence:
     system = torch.cat([values.mT, torch.ones(1, 6, dtype=torch.float64)])
     direction = torch.linalg.svd(system).Vh[-1]
     limits = torch.where(direction < 0, -weights / direction, torch.inf)
-    other = weights + 0.99 * limits.min() * direction
-    distance = (weights - other).abs().sum() / 2
-    same = ((weights - other) @ values).abs().max()
+    change = 0.99 * limits.min() * direction
+    distance, same = change.abs().sum() / 2, (change @ values).abs().max()
     q, k, v = trial.normal(8, 4), trial.normal(12, 4), trial.normal(12, 4)
-    out, lse = rg.attend(q, k, v)
-    effect = rg.ops.influence_window(q, k, v, out, lse).flatten()
+    effect = rg.ops.influence_window(q, k, v, *rg.attend(q, k, v)).flatten()
     weight = rg.ops.attention_weights(q, k).flatten()
     top = weight > weight.median()
     correlation = torch.corrcoef(torch.stack([weight[top], effect[top]]))[0, 1]
+    axes = "attention weight", "change of the output without the key"
     return Evidence(
         holds=distance < 0.01 or correlation > 0.99,
         holds_if=distance > 0.05 and same < 1e-12 and correlation > 0.3,
@@ -70,11 +66,7 @@ def weights_explain(trial: Trial) -> Evidence:
             "largest difference of their outputs": same,
             "correlation of weight and effect of removing the key": correlation,
         },
-        chart=Points(
-            {"key of a query": (weight, effect)},
-            "attention weight",
-            "change of the output without the key",
-        ),
+        chart=Points({"key of a query": (weight, effect)}, *axes),
     )
 
 
@@ -87,29 +79,26 @@ def encoder_is_independent(trial: Trial) -> Evidence:
     """
     model, source, target = _translation(trial)
     before = _encodings(model, source, target)
-    by_target, by_source = [], []
-    for position in range(5):
-        by_target.append(_encodings(model, source, _other(target, position)) - before)
-        by_source.append(_encodings(model, _other(source, position), target) - before)
+
+    def change(source: Tensor, target: Tensor) -> Tensor:
+        return (_encodings(model, source, target) - before).abs().max()
+
     changes = {
-        name: torch.stack(change).abs().amax((1, 2, 3))
-        for name, change in {"a target token": by_target, "a source token": by_source}.items()
+        "a target token": [change(source, _other(target, n)) for n in range(5)],
+        "a source token": [change(_other(source, n), target) for n in range(5)],
     }
     loss = model(source, target).square().sum()
     gradient = torch.autograd.grad(loss, list(model.encoder.parameters()))
     norm = torch.stack([g.norm() for g in gradient]).norm()
+    by_target, by_source = changes.values()
+    bars = {f"position {n + 1}": {k: v[n] for k, v in changes.items()} for n in range(5)}
     return Evidence(
-        holds=changes["a target token"].max() == 0
-        and changes["a source token"].min() > 1e-6
-        and norm > 0,
+        holds=max(by_target) == 0 and min(by_source) > 1e-6 and norm > 0,
         measures={
-            **{f"largest change of the encoding by {k}": v.max() for k, v in changes.items()},
+            **{f"largest change of the encoding by {k}": max(v) for k, v in changes.items()},
             "norm of the encoder's gradient from the decoder's loss": norm,
         },
-        chart=Bars(
-            {f"position {n + 1}": {k: v[n] for k, v in changes.items()} for n in range(5)},
-            "change of the encoding",
-        ),
+        chart=Bars(bars, "change of the encoding"),
     )
 
 
@@ -120,11 +109,14 @@ def decoder_reads_all(trial: Trial) -> Evidence:
     Refutation: a source token whose change leaves some output as it was
     """
     model, source, target = _translation(trial)
-    before, changes = model(source, target), []
-    for position in range(source.shape[1]):
-        other = _other(source, position)
-        changes.append((model(other, target) - before).abs().amax(-1)[0])
-    change = torch.stack(changes, 1).detach()
+    before = model(source, target)
+    change = torch.stack(
+        [
+            (model(_other(source, n), target) - before).abs().amax(-1)[0]
+            for n in range(source.shape[1])
+        ],
+        1,
+    )
     return Evidence(
         holds=change.min() > 1e-6,
         measures={"smallest change of an output by a source token": change.min()},
@@ -139,26 +131,21 @@ def second_language(trial: Trial) -> Evidence:
     Condition: The encoding is shared, and projections, feed-forward and vocabulary are added.
     Refutation: attention maps that make up most of the decoder at ordinary lengths
     """
-    sizes, shares = [30, 512, 2048], []
     model = Translator(translator_tiny(vocab=1000, dim=256, heads=4, decoder_layers=2))
-    for n in sizes:
-        decoder = rg.costs.shared_encoding_cost(model, n, n, languages=2).decoder_multiply_adds
-        maps = 2 * (2 * n * n * 256 + 2 * n * n * 256)  # 2 layers: self and cross
-        shares.append(maps / decoder)
-    cost = rg.costs.shared_encoding_cost(model, 30, 30, languages=2)
+    costs = {n: rg.costs.shared_encoding_cost(model, n, n, languages=2) for n in (30, 512, 2048)}
+    # 2 layers: self- and cross-attention
+    shares = {n: 8 * n * n * 256 / cost.decoder_multiply_adds for n, cost in costs.items()}
+    cost, curves = costs[30], {"share of the decoder's cost": list(shares.values())}
     return Evidence(
-        holds=shares[0] > 0.5,
-        holds_if=shares[0] < 0.1 < shares[-1]
+        holds=shares[30] > 0.5,
+        holds_if=shares[30] < 0.1 < shares[2048]
         and cost.shared_total < cost.separate_total
         and cost.shared_total - cost.encoder_multiply_adds == 2 * cost.decoder_multiply_adds,
         measures={
-            **{
-                f"share of N² k + M N k in the decoder, M = N = {n}": share
-                for n, share in zip(sizes, shares, strict=True)
-            },
+            **{f"share of N² k + M N k in the decoder, M = N = {n}": x for n, x in shares.items()},
             "saved by one encoding for two languages, M = N = 30": cost.saving,
         },
-        chart=Lines(sizes, {"share": shares}, "M = N", "share of the decoder's cost", log="x"),
+        chart=Lines(list(shares), curves, "M = N", log="x"),
     )
 
 
@@ -173,8 +160,9 @@ def transformers_are_recurrent(trial: Trial) -> Evidence:
     shared = trial.build(lambda: rg.nn.RecurrentCell(8, 8, "rnn"))
     calls = _calls_per_block(model, trial.integers(VOCAB, 1, 12))
     state, steps = None, 0
-    for x in trial.normal(12, 8):  # what recurrence is: one cell, its own output as input
+    for x in trial.normal(12, 8):  # what recurrence is: one cell, its output as its next input
         state, steps = shared(x, state).state, steps + 1
+    bars = {f"block {n + 1}": c for n, c in enumerate(calls)} | {"RNN cell": steps}
     return Evidence(
         holds=max(calls) > 1,
         corrected=calls == [1] * 4 and steps == 12,
@@ -182,10 +170,7 @@ def transformers_are_recurrent(trial: Trial) -> Evidence:
             "largest number of calls of a block per pass": max(calls),
             "calls of an RNN cell over the same 12 tokens": steps,
         },
-        chart=Bars(
-            {f"block {n + 1}": c for n, c in enumerate(calls)} | {"RNN cell": steps},
-            "calls in one pass over 12 tokens",
-        ),
+        chart=Bars(bars, "calls in one pass over 12 tokens"),
     )
 
 
@@ -200,11 +185,9 @@ def state_is_own_value(trial: Trial) -> Evidence:
     x = trial.normal(1, 6, 16)
     attention = block.self_attention
     normed = block.self_residual.norm(x)
-    mixed = attention(normed)
-    own = attention.to_out(attention.to_v(normed))
+    mixed, itself = attention(normed), attention.to_out(attention.to_v(normed))
     state = _after_attention(block, x)
-    literal = (state - (own + mixed)).abs().max()
-    corrected = (state - (x + mixed)).abs().max()
+    literal, corrected = ((state - (y + mixed)).abs().max() for y in (itself, x))
     return Evidence(
         holds=literal < 1e-6,
         corrected=corrected < 1e-12,
@@ -213,7 +196,7 @@ def state_is_own_value(trial: Trial) -> Evidence:
             "difference from residual input + mixture of all values": corrected,
         },
         chart=Bars(
-            {"own value + context": literal, "residual + mixture": corrected + 1e-17},
+            {"own value + context": literal, "residual + mixture": corrected},
             "largest difference",
             log="y",
         ),
@@ -231,17 +214,15 @@ def only_mlps_stack(trial: Trial) -> Evidence:
     tokens = trial.integers(VOCAB, 1, 8)
     before = _block_outputs(model, tokens)
     noise = trial.normal(*before[0].shape)
-    edit = rg.edit.add_to_activation("decoder.0.residual_out", noise)
-    with rg.what_if(model, edit):
+    with rg.what_if(model, rg.edit.add_to_activation("decoder.0.residual_out", noise)):
         after = _block_outputs(model, tokens)
-    change = torch.stack([(b - a).norm() for a, b in zip(before, after, strict=True)])[1:]
+    changes = [(b - a).norm() for a, b in zip(before, after, strict=True)][1:]
+    bars = {f"block {n}": c for n, c in enumerate(changes, 2)}
     return Evidence(
-        holds=change.max() == 0,
-        corrected=change.min() > 0.1,
-        measures={"smallest change of a later block": change.min()},
-        chart=Bars(
-            {f"block {n + 2}": c for n, c in enumerate(change)}, "change after editing block 1"
-        ),
+        holds=max(changes) == 0,
+        corrected=min(changes) > 0.1,
+        measures={"smallest change of a later block": min(changes)},
+        chart=Bars(bars, "change after editing block 1"),
     )
 
 
@@ -253,19 +234,20 @@ def scores_are_weights(trial: Trial) -> Evidence:
     Refutation: rows of Q Kᵀ that are non-negative and sum to 1
     """
     q, k = trial.normal(5, 4), trial.normal(5, 4)
-    scores, weights = rg.ops.dot(q, k), rg.ops.attention_weights(q, k, scale=1.0)
-    is_weights = [
-        bool((x >= 0).all() and (x.sum(-1) - 1).abs().max() < 1e-9) for x in (scores, weights)
-    ]
+    maps = {"Q Kᵀ": rg.ops.dot(q, k), "weights": rg.ops.attention_weights(q, k, scale=1.0)}
+    scores, weights = maps.values()
+    sums, error = scores.sum(-1), (weights.sum(-1) - 1).abs().max()
     return Evidence(
-        holds=is_weights[0],
-        corrected=is_weights[1] and (scores.softmax(-1) - weights).abs().max() < 1e-12,
+        holds=(scores >= 0).all() and (sums - 1).abs().max() < 1e-9,
+        corrected=(weights >= 0).all()
+        and error < 1e-9
+        and (scores.softmax(-1) - weights).abs().max() < 1e-12,
         measures={
-            "smallest sum of a row of Q Kᵀ": scores.sum(-1).min(),
-            "largest": scores.sum(-1).max(),
-            "largest |sum − 1| of the weights": (weights.sum(-1) - 1).abs().max(),
+            "smallest sum of a row of Q Kᵀ": sums.min(),
+            "largest": sums.max(),
+            "largest |sum − 1| of the weights": error,
         },
-        chart=Maps({"Q Kᵀ": scores, "weights": weights}),
+        chart=Maps(maps),
     )
 
 
@@ -279,12 +261,11 @@ def kinds_of_attention(trial: Trial) -> Evidence:
     model, source, target = _translation(trial)
     with torch.no_grad(), rg.look(model) as sight:
         model(source, target)
-    kinds: dict[str, int] = {}
+    kinds = Counter()
     for site in sight.sites:
-        stack, _, kind = site.name.partition(".")[0], None, site.name.rpartition(".")[2]
-        masked = isinstance(site.terms.mask, rg.Causal)
-        name = f"{stack}, {'masked ' if masked else ''}{kind}"
-        kinds[name] = kinds.get(name, 0) + 1
+        stack, _, kind = site.name.split(".")
+        masked = "masked " if isinstance(site.terms.mask, rg.Causal) else ""
+        kinds[f"{stack}, {masked}{kind}"] += 1
     language = LanguageModel(language_tiny(vocab=VOCAB)).eval()
     with torch.no_grad(), rg.look(language) as other:
         language(source)
@@ -316,10 +297,10 @@ def _other(tokens: Tensor, position: int) -> Tensor:
 
 def _encodings(model: Translator, source: Tensor, target: Tensor) -> Tensor:
     """What the encoder returns while the whole model runs."""
-    kept = []
-    with model.encoder.register_forward_hook(lambda module, args, out: kept.append(out)):
+    outputs = []
+    with model.encoder.register_forward_hook(lambda module, args, out: outputs.append(out)):
         model(source, target)
-    return kept[0].detach()
+    return outputs[0].detach()
 
 
 def _calls_per_block(model: LanguageModel, tokens: Tensor) -> list[int]:
@@ -347,8 +328,7 @@ def _blocks(model: LanguageModel) -> list[torch.nn.Module]:
 
 def _after_attention(block: rg.nn.EncoderBlock, x: Tensor) -> Tensor:
     """The residual stream between attention and feed-forward."""
-    kept = []
-    residual = block.feed_forward_residual
-    with residual.register_forward_pre_hook(lambda _, args: kept.append(args[0])):
+    inputs, residual = [], block.feed_forward_residual
+    with residual.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
         block(x)
-    return kept[0]
+    return inputs[0]
