@@ -3,7 +3,7 @@
 import torch
 
 from regard.claims import CLAIMS, Trial
-from regard.claims.families import depth
+from regard.claims.families import depth, layers
 
 
 def found(claim: str) -> str:
@@ -18,7 +18,7 @@ def test_a_norm_without_scale_dependence_confirms_consistent_gradients(monkeypat
         def forward(self, x):
             return x - x.mean(-1, keepdim=True)
 
-    monkeypatch.setattr(depth, "Norm", Linear)
+    monkeypatch.setattr(layers, "Norm", Linear)
     assert found("H9") == "true"
 
 
@@ -31,11 +31,11 @@ def test_post_ln_that_keeps_the_input_confirms_the_identity(monkeypatch):
 
 
 def test_a_feed_forward_layer_that_mixes_positions_refutes_its_independence(monkeypatch):
-    class Mixing(depth.FeedForward):
+    class Mixing(layers.FeedForward):
         def forward(self, x):
             return super().forward(x + x.mean(-2, keepdim=True))
 
-    monkeypatch.setattr(depth, "FeedForward", Mixing)
+    monkeypatch.setattr(layers, "FeedForward", Mixing)
     assert found("H11") == "false"
 
 

@@ -5,19 +5,19 @@ from dataclasses import replace
 import torch
 
 from regard.claims import CLAIMS, Trial
-from regard.claims.families import heads
+from regard.claims.families import heads, pronouns
 
 
 def found(claim: str) -> str:
     return CLAIMS[claim].run(Trial()).verdict
 
 
-def model(count: int, *, drop: float, gradient: float = 1.0) -> heads.PronounModel:
+def model(count: int, *, drop: float, gradient: float = 1.0) -> pronouns.PronounModel:
     flat = torch.full((2 * count,), 0.1)
     referent = flat.clone()
     referent[-1] = 0.6
     drops = torch.full((2 * count,), drop)
-    return heads.PronounModel(0, count, 1.0, referent, flat, flat, flat, drops, gradient)
+    return pronouns.PronounModel(0, count, 1.0, referent, flat, flat, flat, drops, gradient)
 
 
 def test_wider_projections_per_head_refute_the_count(monkeypatch):
@@ -38,13 +38,13 @@ def test_products_that_always_fit_confirm_the_shapes(monkeypatch):
 
 def test_specialisation_follows_the_weights(monkeypatch):
     planted = [model(4, drop=0.1)] * 3
-    monkeypatch.setattr(heads, "pronoun_study", lambda trial: planted)
+    monkeypatch.setattr(pronouns, "pronoun_study", lambda trial: planted)
     assert found("E8") == "conditional"
     flat = [replace(m, referent=m.rival) for m in planted]
-    monkeypatch.setattr(heads, "pronoun_study", lambda trial: flat)
+    monkeypatch.setattr(pronouns, "pronoun_study", lambda trial: flat)
     assert found("E8") == "false"
     everywhere = [replace(m, referent=m.rival + 0.5) for m in planted]
-    monkeypatch.setattr(heads, "pronoun_study", lambda trial: everywhere)
+    monkeypatch.setattr(pronouns, "pronoun_study", lambda trial: everywhere)
     assert found("E8") == "true"
 
 
@@ -53,7 +53,7 @@ def test_robustness_and_gradients_decide_more_heads(monkeypatch):
         planted = [model(h, drop=0.5 / h) for h in (1, 2, 4)] + [
             model(8, drop=drop, gradient=gradient)
         ]
-        monkeypatch.setattr(heads, "pronoun_study", lambda trial: planted)
+        monkeypatch.setattr(pronouns, "pronoun_study", lambda trial: planted)
         return found("E9")
 
     assert (plant(0.05, 3.0), plant(0.05, 1.0), plant(0.5, 1.0)) == ("true", "conditional", "false")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.claims import CLAIMS, Trial
-from regard.claims.families import masks
+from regard.claims.families import convolution, masks
 
 
 def found(claim: str) -> str:
@@ -15,7 +15,7 @@ def test_identity_weights_make_orthonormal_keys_an_identity_layer(monkeypatch):
     def identity(q, k, **terms):
         return torch.eye(len(q), dtype=q.dtype)
 
-    monkeypatch.setattr(masks, "attention_weights", identity)
+    monkeypatch.setattr(convolution, "attention_weights", identity)
     assert found("G2") == "true"
 
 
@@ -34,7 +34,7 @@ def test_hard_maps_that_are_permutations_confirm_them(monkeypatch):
         order = torch.rand(scores.shape[:-1]).argsort(-1)
         return torch.nn.functional.one_hot(order, scores.shape[-1]).double()
 
-    monkeypatch.setattr(masks, "softargmax", permutations)
+    monkeypatch.setattr(convolution, "softargmax", permutations)
     assert found("G4") == "true"
 
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from regard.claims import CLAIMS
-from regard.claims.families import perturbation
+from regard.claims.families import perturbation, scaled_keys
 from regard.nn import MultiHeadAttention
 from regard.ops import Local
 
@@ -45,10 +45,10 @@ def test_weights_of_absolute_scores(monkeypatch):
     def positive(q, k):
         return (q @ k.mT).abs().softmax(-1)
 
-    monkeypatch.setattr(perturbation, "attention_weights", positive)
+    monkeypatch.setattr(scaled_keys, "attention_weights", positive)
     assert CLAIMS["C10"].run().verdict == "true"
 
 
 def test_a_first_order_that_is_wrong(monkeypatch):
-    monkeypatch.setattr(perturbation, "attend", partial(perturbation.attend, scale=0.25))
+    monkeypatch.setattr(scaled_keys, "attend", partial(scaled_keys.attend, scale=0.25))
     assert CLAIMS["C13"].run().verdict == "false"

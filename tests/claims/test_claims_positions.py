@@ -3,7 +3,7 @@
 import torch
 
 from regard.claims import CLAIMS, Trial
-from regard.claims.families import positions
+from regard.claims.families import positions, trained_positions
 
 
 def found(claim: str) -> str:
@@ -38,11 +38,11 @@ def test_outputs_that_stay_in_place_confirm_invariance(monkeypatch):
 def test_accuracy_beyond_the_trained_length_decides_extrapolation(monkeypatch):
     good, poor = torch.tensor([[1.0, 0.99, 0.95]] * 3), torch.tensor([[1.0, 0.4, 0.3]] * 3)
     planted = {"sinusoidal": good, "learned": poor, "relative": poor}
-    monkeypatch.setattr(positions, "_length_study", lambda *settings: planted)
+    monkeypatch.setattr(trained_positions, "_length_study", lambda *settings: planted)
     assert (found("F9"), found("F10")) == ("true", "false")
 
 
 def test_order_learned_without_positions_refutes_that_it_cannot_be(monkeypatch):
-    planted = {kind: [0.99, 0.98, 1.0] for kind in positions.READERS}
-    monkeypatch.setattr(positions, "_order_study", lambda *settings: planted)
+    planted = {kind: [0.99, 0.98, 1.0] for kind in trained_positions.READERS}
+    monkeypatch.setattr(trained_positions, "_order_study", lambda *settings: planted)
     assert found("F3") == "false"

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from regard.claims import CLAIMS
-from regard.claims.families import vision
+from regard.claims.families import trained_vision, vision
 from regard.ops import sinusoidal
 
 
@@ -81,25 +81,25 @@ def test_a_gap_that_stays_and_a_vit_ahead(monkeypatch):
 
 def test_a_large_set_that_helps_most_when_it_comes_last(monkeypatch):
     found = {"target alone": 0.6, "large set first": 0.7, "large set last": 0.8}
-    monkeypatch.setattr(vision, "fine_tune", lambda *_: found)
+    monkeypatch.setattr(trained_vision, "fine_tune", lambda *_: found)
     assert CLAIMS["L13"].run().verdict == "true"
 
 
 def plant_tables(monkeypatch, tables):
     models = [
-        vision.VisionModel("ViT", images, seed, None, 1.0, 1.0, dict(enumerate(tables)))
+        trained_vision.VisionModel("ViT", images, seed, None, 1.0, 1.0, dict(enumerate(tables)))
         for images in (100, 6400)
         for seed in range(2)
     ]
-    monkeypatch.setattr(vision, "place_study", lambda trial: models)
-    monkeypatch.setattr(vision, "shape_study", lambda trial: models)
+    monkeypatch.setattr(trained_vision, "place_study", lambda trial: models)
+    monkeypatch.setattr(trained_vision, "shape_study", lambda trial: models)
 
 
 def plant_accuracies(monkeypatch, **accuracies):
     models = [
-        vision.VisionModel(kind, images, seed, None, 1.0, accuracies[kind.lower()][n], {})
+        trained_vision.VisionModel(kind, images, seed, None, 1.0, accuracies[kind.lower()][n], {})
         for kind in ("CNN", "ViT")
         for n, images in enumerate((100, 800, 6400))
         for seed in range(2)
     ]
-    monkeypatch.setattr(vision, "shape_study", lambda trial: models)
+    monkeypatch.setattr(trained_vision, "shape_study", lambda trial: models)

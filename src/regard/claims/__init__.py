@@ -1,11 +1,12 @@
 """Claims about sequence models, run as experiments with verdicts.
 
     claim.py     statement, declared verdict, experiment, evidence; `@claim` registers one
-    families/    the experiments, one file per family of claims
-    training.py  small trainings that several experiments share
-    charts.py    the pictures
-    runner.py    runs them side by side; results.py stores them
-    gallery.py   pages, and a quiz for Moodle
+    families/        the experiments, by subject
+    measurements.py  derivatives, slopes and counts that several experiments measure
+    training.py      small trainings that several experiments share
+    charts.py        the pictures
+    runner.py        runs them side by side; results.py stores them
+    gallery.py       pages, and a quiz for Moodle
 
 >>> rg.claims.CLAIMS["A1"].run().verdict
 'true'

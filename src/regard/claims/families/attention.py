@@ -154,17 +154,10 @@ def conventions_agree(trial: Trial) -> Evidence:
     for _ in range(2):
         given = {name: trial.integers(3, 2, 2) - 1 for name in ("W_Q", "W_K", "W_V")}
         given["X"] = trial.integers(5, 3, 2) - 2
-        transposed = {name: x.T for name, x in given.items()}
-        solved = {
-            convention: solve(
-                {
-                    "given": {n: x.tolist() for n, x in g.items()},
-                    "convention": convention,
-                    "scale": 1,
-                }
-            )
-            for convention, g in {"rows": given, "columns": transposed}.items()
-        }
+        solved = {}
+        for convention in ("rows", "columns"):
+            turned = {n: (x if convention == "rows" else x.T).tolist() for n, x in given.items()}
+            solved[convention] = solve({"given": turned, "convention": convention, "scale": 1})
         equal += [solved["columns"][name] == solved["rows"][name].T for name in "SAH"]
         maps = {f"A, tokens as {c}": to_tensor(solution["A"]) for c, solution in solved.items()}
     return Evidence(

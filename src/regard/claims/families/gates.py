@@ -1,14 +1,10 @@
 """Claims about the gates of GRU and LSTM."""
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import regard as rg
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Trial, claim
-from regard.errors import LookError
 from regard.ops import GRUWeights, LSTMStep, LSTMWeights, gru_step, lstm_step, recur
 
 HIDDEN, DIM = 6, 4
@@ -273,53 +269,6 @@ def forget_near_one_flows(trial: Trial) -> Evidence:
         holds_if=min(within) > 0.3,
         measures={"∂c₁₀₀/∂c₀ at f = 0.9": curves[0.9][4], "at f = 0.999": curves[0.999][4]},
         chart=Lines(lengths, named, "steps T", "∂c_T/∂c₀", log="x"),
-    )
-
-
-@claim("I21", source="problem set", verdict="conditional")
-def input_weight_matrices(trial: Trial) -> Evidence:
-    """In a recurrent network the input meets one weight matrix.
-
-    Condition: It is a plain (Elman) RNN; a GRU has 3 input matrices and an LSTM 4, and as many U.
-    Refutation: another number of blocks in the layers of the library and of torch
-    """
-    kinds: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-    ours = {kind: rg.nn.RecurrentCell(DIM, HIDDEN, kind).w for kind in kinds}  # pyright: ignore[reportArgumentType]
-    theirs = {kind: layer(DIM, HIDDEN).weight_ih_l0 for kind, layer in kinds.items()}
-    counts, expected = ({k: len(w) // HIDDEN for k, w in x.items()} for x in (ours, theirs))
-    return Evidence(
-        holds=set(counts.values()) == {1},
-        holds_if=counts == expected == {"rnn": 1, "gru": 3, "lstm": 4},
-        measures={f"input matrices of {kind}": n for kind, n in counts.items()},
-        chart=Bars(counts, "matrices that the input meets"),
-    )
-
-
-@claim("I22", source="problem set", verdict="conditional")
-def recurrent_without_attention(trial: Trial) -> Evidence:
-    """Recurrent networks have no attention.
-
-    Condition: They are the plain ones: recurrent layers and decoders with attention exist.
-    Refutation: attention recorded in a plain layer, or none in one with attention
-    """
-    x, sites = trial.normal(1, 5, DIM).float(), {}
-    for name, layer in {
-        "RNN": rg.nn.Recurrent(DIM, HIDDEN, kind="rnn"),
-        "LSTM": rg.nn.Recurrent(DIM, HIDDEN, kind="lstm"),
-        "RNN with attention": rg.nn.AttentiveRecurrent(DIM, HIDDEN, kind="rnn"),
-    }.items():
-        try:
-            with rg.look(layer.eval()) as sight:
-                layer(x)
-            sites[name] = len(sight.sites)
-        except LookError:  # there is nothing to record
-            sites[name] = 0
-    *plain, attentive = sites.values()
-    return Evidence(
-        holds=max(plain) == 0 and attentive == 0,
-        holds_if=max(plain) == 0 and attentive > 0,
-        measures={f"attention calls of {name}": n for name, n in sites.items()},
-        chart=Bars(sites, "attention calls recorded"),
     )
 
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import regard as rg
-from regard.claims.charts import Lines
+from regard.claims.charts import Bars, Lines
 from regard.claims.claim import Evidence, Trial, claim
 from regard.claims.measurements import slope
 from regard.claims.training import Batch, accuracy, train_classifier
+from regard.errors import LookError
 from regard.ops import LSTMWeights, RNNWeights, recur
 
 HIDDEN = 32
@@ -162,6 +164,53 @@ def lstm_solves_both(trial: Trial) -> Evidence:
         measures={f"LSTM, gain {g}": x for g, x in zip(gains, lstm, strict=True)}
         | {"RNN, gain 0.5": rnn[0], "RNN, gain 1.0": rnn[1]},
         chart=Lines(gains, curves, "gain of U", "‖∂h₁₀₀/∂h₀‖", log="xy"),
+    )
+
+
+@claim("I21", source="problem set", verdict="conditional")
+def input_weight_matrices(trial: Trial) -> Evidence:
+    """In a recurrent network the input meets one weight matrix.
+
+    Condition: It is a plain (Elman) RNN; a GRU has 3 input matrices and an LSTM 4, and as many U.
+    Refutation: another number of blocks in the layers of the library and of torch
+    """
+    kinds: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+    ours = {kind: rg.nn.RecurrentCell(HIDDEN, HIDDEN, kind).w for kind in kinds}  # pyright: ignore[reportArgumentType]
+    theirs = {kind: layer(HIDDEN, HIDDEN).weight_ih_l0 for kind, layer in kinds.items()}
+    counts, expected = ({k: len(w) // HIDDEN for k, w in x.items()} for x in (ours, theirs))
+    return Evidence(
+        holds=set(counts.values()) == {1},
+        holds_if=counts == expected == {"rnn": 1, "gru": 3, "lstm": 4},
+        measures={f"input matrices of {kind}": n for kind, n in counts.items()},
+        chart=Bars(counts, "matrices that the input meets"),
+    )
+
+
+@claim("I22", source="problem set", verdict="conditional")
+def recurrent_without_attention(trial: Trial) -> Evidence:
+    """Recurrent networks have no attention.
+
+    Condition: They are the plain ones: recurrent layers and decoders with attention exist.
+    Refutation: attention recorded in a plain layer, or none in one with attention
+    """
+    x, sites = trial.normal(1, 5, HIDDEN).float(), {}
+    for name, layer in {
+        "RNN": rg.nn.Recurrent(HIDDEN, HIDDEN, kind="rnn"),
+        "LSTM": rg.nn.Recurrent(HIDDEN, HIDDEN, kind="lstm"),
+        "RNN with attention": rg.nn.AttentiveRecurrent(HIDDEN, HIDDEN, kind="rnn"),
+    }.items():
+        try:
+            with rg.look(layer.eval()) as sight:
+                layer(x)
+            sites[name] = len(sight.sites)
+        except LookError:  # there is nothing to record
+            sites[name] = 0
+    *plain, attentive = sites.values()
+    return Evidence(
+        holds=max(plain) == 0 and attentive == 0,
+        holds_if=max(plain) == 0 and attentive > 0,
+        measures={f"attention calls of {name}": n for name, n in sites.items()},
+        chart=Bars(sites, "attention calls recorded"),
     )
 
 

@@ -7,34 +7,10 @@ from torch import Tensor
 
 import regard as rg
 from regard.claims.charts import Bars, Lines, Maps, Points
-from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.families.heads import pronoun_study
+from regard.claims.claim import Evidence, Trial, claim
 from regard.models import LanguageModel, Translator, language_tiny, translator_tiny
 
 VOCAB = 20
-
-
-@claim("M1", source="exam", verdict="true", trained=True, study="pronouns")
-def it_points_at_referent(trial: Trial) -> Evidence:
-    """Trained attention from 'it' points at the noun that it refers to.
-
-    Remark: In one or two heads of a toy model that solves the task; not in every head.
-    Refutation: a best head that prefers the referent by less than 0.3, or as much untrained
-    """
-    models = [m for m in pronoun_study(trial) if m.heads == 4]
-    largest = {
-        "trained": [m.preference.max() for m in models],
-        "untrained": [m.untrained_preference.max() for m in models],
-    }
-    best, before = (Measure.mean(name, x) for name, x in largest.items())
-    accuracy = Measure.mean("accuracy on new noun pairs", [m.accuracy for m in models])
-    bars = {f"seed {m.seed}": {k: x[n] for k, x in largest.items()} for n, m in enumerate(models)}
-    return Evidence(
-        holds=best.value > 0.3 and before.value < 0.1 and accuracy.value > 0.9,
-        measures={"best head": {m.name: m for m in (best, before)}, accuracy.name: accuracy},
-        note="Preference: mean weight from 'it' on the referent less that on the other noun.",
-        chart=Bars(bars, "weight on the referent − on the rival"),
-    )
 
 
 @claim("M2", source="exam", verdict="conditional")

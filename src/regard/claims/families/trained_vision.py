@@ -1,0 +1,386 @@
+"""Claims about Vision Transformers that train models: learned positions, data size, fine-tuning."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.claims.charts import Bars, Lines
+from regard.claims.claim import Evidence, Trial, claim, literature
+from regard.claims.families.vision import VIT, similarity
+from regard.claims.training import Batch, accuracy, label_loss, train_model
+from regard.models import (
+    ResNet,
+    ResNetConfig,
+    VisionTransformer,
+    resnet_of_size,
+)
+from regard.ops import interpolate_positions
+
+
+@claim("L6", source="homework", verdict="conditional", trained=True, study="vision")
+def positions_learn_locality(trial: Trial) -> Evidence:
+    """The position embeddings of a ViT preserve locality: those of near patches are similar.
+
+    Condition: They were trained, and the labels depend on where things are. If labels depend on
+        shape alone it takes many images; 100 leave the table as random as it was.
+    Refutation: a new table that is local already, or one that is not after training on places
+    Remark: Was open; settled at toy size. On shapes alone the difference stays about 0 with 100
+        images, and comes to 0.1–0.3 after 2000 steps with 50,000.
+    """
+    shapes = [m for m in shape_study(trial) if m.kind == "ViT"]
+    few, *_, many = sorted({m.images for m in shapes})
+    groups = {"place": place_study(trial)} | {
+        f"shape, {n} images": [m for m in shapes if m.images == n] for n in (few, many)
+    }
+    curves = {  # step of training, seed
+        f"label by {name}": torch.tensor(
+            [[_locality(x) for x in m.tables.values()] for m in models]
+        ).mT
+        for name, models in groups.items()
+    }
+    place, little, _ = curves.values()
+    start, end = place[0], place[-1]
+    percent = torch.linspace(0, 100, len(place))
+    axes = "% of the training steps", "cosine, neighbours − far patches"
+    return Evidence(
+        holds=min(start.min(), little[-1].min(), end.min()) > 0.2,
+        holds_if=end.min() > 0.2 and max(start.abs().max(), little[-1].mean().abs()) < 0.2,
+        measures={
+            "new table: cosine of neighbours less that of far patches": start,
+            "trained": {name: x[-1] for name, x in curves.items()},
+        },
+        chart=Lines(percent, curves, *axes),
+    )
+
+
+@claim("L7", source="homework", verdict="true", trained=True, study="vision")
+def interpolation(trial: Trial) -> Evidence:
+    """For images of another size the position embeddings must be interpolated.
+
+    Refutation: a table that fits as it is, or an accuracy without interpolation that is as good
+    Remark: At the training size interpolation is the identity. To resize the image is a way out.
+    """
+    models, sides = place_study(trial), [16, 20, 24, 32]
+    tables = {
+        "interpolated": None,
+        "rows repeated in order": _repeat_rows,
+        "zeros for new rows": _add_zero_rows,
+    }
+    curves = {
+        name: torch.tensor([_accuracies_by_side(trial, m.model, sides, make) for m in models])
+        for name, make in tables.items()
+    }
+    resized, *others = curves.values()
+    table = models[0].tables[max(models[0].tables)]
+    same = (interpolate_positions(table, (4, 4), (4, 4)) - table).abs().max()
+    fits = [(side // 4) ** 2 + 1 == len(table) for side in sides]
+    means = {name: x.mean(0) for name, x in curves.items()}
+    return Evidence(
+        holds=resized.mean(0).min() > 0.75
+        and min((resized - x).mean(0)[1:].min() for x in others) > 0.1
+        and same == 0
+        and fits == [True, False, False, False],
+        measures={
+            "accuracy at 24 × 24": {name: x[:, sides.index(24)] for name, x in curves.items()},
+            "accuracy at 16 × 16": resized[:, 0],
+            "largest change of the table at the same size": same,
+        },
+        chart=Lines(sides, means, "side of the image (trained at 16)", "accuracy"),
+    )
+
+
+@claim("L10", source="homework", verdict="true", trained=True, study="vision")
+def cnn_against_vit(trial: Trial) -> Evidence:
+    """With little data a CNN is ahead of a ViT; with more data the gap closes.
+
+    Refutation: a ViT ahead at 100 images, or a last gap above half of the largest
+    Remark: At toy size: shapes of 16 × 16, equal parameters and steps. The CNN solves them with 100
+        images, so the ViT can only catch up here.
+    """
+    sizes, accuracies = _by_size(shape_study(trial), "test")
+    gaps = accuracies["CNN"] - accuracies["ViT"]  # size, seed
+    means = gaps.mean(1)
+    return Evidence(
+        holds=gaps[0].min() > 0.03 and means[-1] < 0.5 * means.max(),
+        measures={
+            **{f"CNN less ViT, {n} images": row for n, row in zip(sizes, gaps, strict=True)},
+            **{f"test accuracy of the {k}, {sizes[0]} images": x[0] for k, x in accuracies.items()},
+        },
+        chart=Lines(sizes, accuracies, "training images", "test accuracy", log="x"),
+    )
+
+
+@claim("L11", source="homework", verdict="true", trained=True, study="vision")
+def vit_overfits(trial: Trial) -> Evidence:
+    """A ViT overfits more than a CNN.
+
+    Refutation: a larger difference between training and test accuracy of the CNN
+    Remark: Shown at toy size and from scratch, with equal parameters and steps; the difference goes
+        away with more images.
+    """
+    models = shape_study(trial)
+    (sizes, train), (_, test) = (_by_size(models, what) for what in ("train", "test"))
+    lost = {kind: train[kind] - test[kind] for kind in train}
+    more = lost["ViT"] - lost["CNN"]
+    by_size = {
+        kind: {f"{n} images": x for n, x in zip(sizes, rows, strict=True)}
+        for kind, rows in lost.items()
+    }
+    return Evidence(
+        holds=more[0].min() > 0.03 and more.mean(1).min() > -0.03,
+        measures={"train less test accuracy": by_size},
+        chart=Lines(sizes, lost, "training images", "train − test accuracy", log="x"),
+    )
+
+
+literature(
+    "L12",
+    "ViT overtakes CNNs when it is pre-trained on 300 million images; on 1.3 million the large "
+    "ViT is below the base one, and on 9 million ViT-B/32 is below a ResNet50.",
+    source="homework",
+    remark="Dosovitskiy et al., An image is worth 16x16 words, ICLR 2021 (arXiv 2010.11929), "
+    "figures 3 and 4; the 9 million are a subset of JFT, not of ImageNet. Disputed since: Smith "
+    "et al., ConvNets match Vision Transformers at scale, 2023 (arXiv 2310.16764), at equal "
+    "compute. Neither can be repeated at toy size.",
+)
+
+
+@claim("L13", source="homework", verdict="false", trained=True, study="vision")
+def fine_tuned_on_the_large_set(trial: Trial) -> Evidence:
+    """The ViTs of the paper were fine-tuned on ImageNet-21k.
+
+    Correction: They were pre-trained on the large set and fine-tuned on the smaller ones that they
+        were tested on. The large set comes first: trained on last, it undoes the target task.
+    Refutation: a target accuracy that is best when the large set comes last
+    Remark: Dosovitskiy et al. 2020, sections 3.2 and 4.1. The toy: 4 shapes in many images and 4
+        other shapes in 100.
+    """
+    runs = [fine_tune(trial, seed) for seed in trial.seeds(2, 5)]
+    accuracies = {name: torch.tensor([run[name] for run in runs]) for name in runs[0]}
+    last, first = accuracies["large set last"], accuracies["large set first"]
+    gain = first - accuracies["target alone"]
+    means = {name: x.mean() for name, x in accuracies.items()}
+    return Evidence(
+        holds=last.mean() > first.mean(),
+        corrected=(first - last).min() > 0.05 and gain.mean() > 0,
+        measures={"target accuracy": accuracies, "gain by pre-training": gain},
+        chart=Bars(means, "accuracy on the target set"),
+    )
+
+
+Labelled = tuple[Tensor, Tensor]  # images and their classes
+
+
+SHAPES, OTHER_SHAPES = range(4), range(4, 8)
+
+
+@dataclass(frozen=True)
+class VisionModel:
+    """A trained model, its accuracies, and, of a ViT, its position table by step of training."""
+
+    kind: str
+    images: int
+    seed: int
+    model: Any  # a VisionTransformer or a ResNet
+    train: float
+    test: float
+    tables: dict[int, Tensor]  # every tenth of the training
+
+
+def shape_study(trial: Trial) -> list[VisionModel]:
+    """A ViT and a ResNet of as many parameters per number of images and seed."""
+    return [
+        _train_on_shapes(kind, count, seed, trial.size(250, 2000), trial.device)
+        for count in (100, 800, trial.size(6400, 50000))
+        for seed in trial.seeds(2, 5)
+        for kind in ("CNN", "ViT")
+    ]
+
+
+def place_study(trial: Trial) -> list[VisionModel]:
+    """ViTs that say in which quarter of the image a blob is."""
+    return [_train_on_places(n, trial.size(90, 400), trial.device) for n in trial.seeds(3, 5)]
+
+
+@cache
+def _train_on_shapes(kind: str, count: int, seed: int, steps: int, device: str) -> VisionModel:
+    rng = torch.Generator().manual_seed(seed)
+    data, test = draw_shapes(rng, count), draw_shapes(rng, 1000)
+    parameters = sum(p.numel() for p in VisionTransformer(VIT).parameters())
+    resnet = resnet_of_size(parameters, ResNetConfig(classes=4, blocks=1))
+    build = (lambda: ResNet(resnet)) if kind == "CNN" else (lambda: VisionTransformer(VIT))
+    lr = 1e-2 if kind == "CNN" else 3e-3  # the best of a few for each
+    return _train(kind, build, data, test, seed, steps, device, lr=lr)
+
+
+@cache
+def _train_on_places(seed: int, steps: int, device: str) -> VisionModel:
+    rng = torch.Generator().manual_seed(seed)
+    data, test = draw_places(rng, 6400), draw_places(rng, 1000)
+    return _train("ViT", lambda: VisionTransformer(VIT), data, test, seed, steps, device)
+
+
+def fine_tune(trial: Trial, seed: int) -> dict[str, float]:
+    """Accuracy on a target set of 100 images, by when the large set was trained on."""
+    rng, steps = torch.Generator().manual_seed(1000 + seed), trial.size(80, 400)
+    target, test = draw_shapes(rng, 100, OTHER_SHAPES), draw_shapes(rng, 1000, OTHER_SHAPES)
+    count, large_steps = trial.size(6400, 50000), trial.size(250, 2000)
+    large = draw_shapes(torch.Generator().manual_seed(seed), count)
+    pretrained = _train_on_shapes("ViT", count, seed, large_steps, trial.device).model
+
+    def train(start: nn.Module | None, data: Labelled) -> nn.Module:
+        def build() -> nn.Module:
+            model = VisionTransformer(VIT)
+            if start is not None:
+                body = {n: x for n, x in start.state_dict().items() if "head" not in n}
+                model.load_state_dict(body, strict=False)  # a new head
+            return model
+
+        return _train("ViT", build, data, test, seed, steps, trial.device).model
+
+    alone, tuned = train(None, target), train(pretrained, target)
+    last = train(alone, large)
+    last.load_state_dict(
+        {n: x for n, x in alone.state_dict().items() if "head" in n}, strict=False
+    )  # the head of the target task
+    order = {"target alone": alone, "large set first": tuned, "large set last": last}
+    return {name: _accuracy(model, test) for name, model in order.items()}
+
+
+def _train(
+    kind: str,
+    build: Callable[[], nn.Module],
+    data: Labelled,
+    test: Labelled,
+    seed: int,
+    steps: int,
+    device: str,
+    lr: float = 3e-3,
+) -> VisionModel:
+    images, labels = data
+    batches, tables = 0, dict[int, Tensor]()
+
+    def draw(rng: torch.Generator) -> Batch:
+        chosen = torch.randint(len(images), (32,), generator=rng)
+        return {"inputs": images[chosen], "labels": labels[chosen]}
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        nonlocal batches
+        if batches % max(1, steps // 10) == 0 and isinstance(model, VisionTransformer):
+            tables[batches] = model.positions.detach().double().cpu()
+        batches += 1
+        return label_loss(model, batch)
+
+    model = train_model(build, draw, loss, steps=steps, lr=lr, seed=seed, device=device).cpu()
+    if isinstance(model, VisionTransformer):
+        tables[steps] = model.positions.detach().double()
+    scores = _accuracy(model, (images[:1000], labels[:1000])), _accuracy(model, test)
+    return VisionModel(kind, len(images), seed, model, *scores, tables)
+
+
+def draw_shapes(rng: torch.Generator, count: int, kinds: Sequence[int] = SHAPES) -> Labelled:
+    """Noisy 16 × 16 images of a shape at a random place, and which of the kinds it is.
+
+    Disc, cross, ring, frame, square, diamond, X, bar.
+    """
+    label = torch.randint(len(kinds), (count,), generator=rng)
+    x, y, radius = _coordinates(rng, count, 16, reach=0.4, radii=(0.5, 0.65))
+    circle, box = (x * x + y * y).sqrt(), torch.maximum(x, y)
+    inside = [  # positive inside the shape
+        1 - circle,
+        torch.minimum(0.35 - torch.minimum(x, y), 1 - box),
+        torch.minimum(1 - circle, circle - 0.55),
+        torch.minimum(0.9 - box, box - 0.5),
+        0.85 - box,
+        1.1 - (x + y),
+        torch.minimum(0.4 - (x - y).abs(), 1 - box),
+        torch.minimum(0.35 - y, 1 - x),
+    ]
+    chosen = torch.stack([inside[kind] for kind in kinds], 1)[torch.arange(count), label]
+    return _add_noise(rng, (16 * radius * chosen).sigmoid()), label
+
+
+def draw_places(rng: torch.Generator, count: int, side: int = 16) -> Labelled:
+    """Noisy images of a blob, and the quarter of the image that it is in."""
+    x, y, _ = _coordinates(rng, count, side, reach=0.9, radii=(0.35, 0.35), signed=True)
+    right, low = x[:, 0, side // 2] < 0, y[:, side // 2, 0] < 0
+    return _add_noise(rng, (-(x * x + y * y) / 2).exp()), 2 * right + low.long()
+
+
+def _coordinates(
+    rng: torch.Generator,
+    count: int,
+    side: int,
+    reach: float,
+    radii: tuple[float, float],
+    signed: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates of all pixels around a random centre, in units of a random radius."""
+    centre = reach * (2 * torch.rand(2, count, 1, 1, generator=rng) - 1)
+    radius = radii[0] + (radii[1] - radii[0]) * torch.rand(count, 1, 1, generator=rng)
+    axis = (torch.arange(side) + 0.5) / side * 2 - 1
+    x = ((axis - centre[0]) / radius).expand(count, side, side)
+    y = ((axis[:, None] - centre[1]) / radius).expand(count, side, side)
+    return (x, y, radius) if signed else (x.abs(), y.abs(), radius)
+
+
+def _add_noise(rng: torch.Generator, images: Tensor) -> Tensor:
+    return (images + 0.1 * torch.randn(images.shape, generator=rng))[:, None]
+
+
+def _accuracy(model: nn.Module, data: Labelled) -> float:
+    return accuracy(model, {"inputs": data[0], "labels": data[1]})
+
+
+def _by_size(models: list[VisionModel], what: str) -> tuple[list[int], dict[str, Tensor]]:
+    """Accuracies by kind of model: (number of images, seed)."""
+    sizes = sorted({m.images for m in models})
+    return sizes, {
+        kind: torch.tensor(
+            [[getattr(m, what) for m in models if (m.kind, m.images) == (kind, n)] for n in sizes]
+        )
+        for kind in ("CNN", "ViT")
+    }
+
+
+def _locality(table: Tensor) -> float:
+    """Mean cosine of neighbouring patches, less that of patches two and more apart."""
+    grid = round((len(table) - 1) ** 0.5)
+    axis = torch.arange(grid).double()
+    places = torch.cartesian_prod(axis, axis)
+    distance = torch.cdist(places, places)
+    cosine = similarity(table[1:])
+    return float(cosine[distance == 1].mean() - cosine[distance >= 2].mean())
+
+
+def _accuracies_by_side(
+    trial: Trial,
+    model: VisionTransformer,
+    sides: list[int],
+    make_table: Callable[[Tensor, int], Tensor] | None,
+) -> list[float]:
+    """Accuracy by size of the image; without a new table the model interpolates its table."""
+    accuracies = []
+    for side in sides:
+        data = draw_places(torch.Generator().manual_seed(trial.seed + side), 1000, side)
+        other = model
+        if make_table:
+            other = deepcopy(model)
+            other.config = replace(model.config, image_size=side)
+            patches = make_table(model.positions[1:], (side // 4) ** 2)
+            other.positions = nn.Parameter(torch.cat([model.positions[:1], patches]))
+        accuracies.append(_accuracy(other, data))
+    return accuracies
+
+
+def _repeat_rows(rows: Tensor, count: int) -> Tensor:
+    return rows[torch.arange(count) % len(rows)]
+
+
+def _add_zero_rows(rows: Tensor, count: int) -> Tensor:
+    return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])])
