@@ -159,7 +159,7 @@ def unit(source: str, target: str, languages: tuple[str, str] = ("en", "de")) ->
 
 
 def texts(made: ParallelCorpus) -> list[tuple[str, str]]:
-    return [(pair.source, pair.target) for pair in made.examples("test", 0)]
+    return [(pair.source, pair.target) for pair in made.pairs("test")]
 
 
 @pytest.mark.parametrize(
@@ -264,6 +264,14 @@ def test_a_source_sentence_is_in_one_split_whatever_its_translations(tmp_path):
     found = {s: {p.source for p in made.pairs(s)} for s in ("train", "valid", "test")}
     assert sum(map(len, found.values())) == len(set.union(*found.values())) == 200
     assert all(found.values())
+
+
+def test_a_split_without_pairs_is_an_error(tmp_path):
+    file = tmp_path / "a.tsv"
+    file.write_text("one\t\n")
+    for split in ("train", "valid", "test"):
+        with pytest.raises(FileError, match=r"a.tsv: needs pairs, got none that can be used"):
+            next(source(file).examples(split, 0))
 
 
 def test_train_repeats_and_starts_at_any_example(tmp_path):

@@ -159,7 +159,7 @@ def test_what_was_filled_is_read_by_the_reader_of_pairs_as_fuzzy(catalog, tmp_pa
     (tmp_path / "new.po").write_text(str(one))
     rows = list(read_po(tmp_path / "new.po"))
     assert [row.error for row in rows].count("marked fuzzy") == 4
-    assert [row.target for row in rows if not row.error] == ["fertig"]
+    assert [row.values[1] for row in rows if not row.error] == ["fertig"]
 
 
 def test_a_filled_catalog_is_filled_again_to_the_same(catalog):

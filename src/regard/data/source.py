@@ -3,14 +3,16 @@
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from regard.data.split import Split
-from regard.errors import ConfigError, FileError
+from regard.errors import ConfigError, FileError, RegardError
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -73,6 +75,32 @@ class NumberedSource:
         return enumerate(self.source.examples(split, seed, start), start)
 
 
+def repeat_epochs(
+    one_pass: Callable[[int], Iterable[T]], split: Split, start: int, missing: RegardError
+) -> Iterator[T]:
+    """Examples from number `start` of a source that is read in passes: one, or for train endless.
+
+    `one_pass` gets the number of the epoch. All have the same size, so once it is known whole ones
+    are skipped unread. `missing` is raised where there is no example.
+
+    >>> from itertools import islice
+    >>> epochs = repeat_epochs(lambda epoch: [epoch, epoch], "train", 5, ConfigError("empty"))
+    >>> list(islice(epochs, 3))
+    [2, 3, 3]
+    """
+    epoch = 0
+    while True:
+        size = 0
+        for size, example in enumerate(one_pass(epoch), 1):
+            if size > start:
+                yield example
+        if not size:
+            raise missing
+        if split != "train":
+            return
+        epoch, start = (start // size, start % size) if start >= size else (epoch + 1, 0)
+
+
 def example_keys(split: Split, seed: int, start: int, eval_size: int) -> Iterator[str]:
     """Keys of generated examples from number `start`: endless for train, else `eval_size`.
 
@@ -102,9 +130,6 @@ def permute_index(index: int, size: int, key: str) -> int:
         index = left << half | right
         if index < size:
             return index
-
-
-T = TypeVar("T")
 
 
 class Reservoir(Generic[T]):

@@ -1,5 +1,6 @@
 """Splits of a data set, and the hash that assigns an example to one."""
 
+from collections.abc import Container
 from hashlib import blake2b
 from typing import Literal, get_args
 
@@ -15,3 +16,15 @@ def hash_split(key: bytes) -> Split:
     """
     percent = int.from_bytes(blake2b(key, digest_size=8).digest()) % 100
     return "test" if percent < 5 else "valid" if percent < 10 else "train"
+
+
+def assign_split(split: Split, key: bytes, given: Container[str | None]) -> Split:
+    """The split of an example that is in the data of `split`.
+
+    A hash of the key moves examples of train to the splits that no data is given for.
+
+    >>> [assign_split("train", key, given={"train", "test"}) for key in (b"63", b"64")]
+    ['train', 'valid']
+    """
+    hashed = hash_split(key) if split == "train" else split
+    return split if hashed in given else hashed

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from regard.data.audio.audio_file import AudioExample, AudioFile
 from regard.data.audio.peak_normalization import DITHER, PAD_SECONDS, normalize_recording
 from regard.data.source import LoadReport, OnError, permute_index
-from regard.data.split import SPLITS, Split, hash_split
+from regard.data.split import SPLITS, Split, assign_split
 from regard.data.table import detect_table, read_table
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
@@ -71,11 +71,12 @@ class SpeechManifest:
         self.audio_folder = audio_folder
         self.manifests = [Path(path) for path in (train, valid, test) if path is not None]
         self.entries: dict[str, list[ManifestEntry]] = {split: [] for split in SPLITS}
-        given = {"train": train, "valid": valid, "test": test}
+        given: dict[Split, str | Path | None] = {"train": train, "valid": valid, "test": test}
+        given = {split: manifest for split, manifest in given.items() if manifest is not None}
         for split, manifest in given.items():
-            for entry in self._load(Path(manifest)) if manifest is not None else ():
-                by_hash = hash_split(entry.path.name.encode()) if split == "train" else split
-                self.entries[split if given[by_hash] is not None else by_hash].append(entry)
+            for entry in self._load(Path(manifest or "")):
+                name = entry.path.name.encode()
+                self.entries[assign_split(split, name, given)].append(entry)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
         """Recordings from number `start`; train repeats forever, reshuffled every epoch."""

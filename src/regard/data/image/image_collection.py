@@ -1,6 +1,6 @@
 """Own labelled images: one folder per class, a table of labels, or IDX files."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.data.image.idx import find_idx, read_idx
 from regard.data.image.image_file import read_image
 from regard.data.source import LoadReport, OnError
-from regard.data.split import SPLITS, Split, hash_split
+from regard.data.split import SPLITS, Split, assign_split
 from regard.data.table import detect_table, read_table, table_kind
 from regard.errors import ConfigError, FileError
 from regard.files import list_tree
@@ -132,14 +132,14 @@ def load_images(
     classes = tuple(sorted({entry.label for entry in entries}))
     images: dict[Split, list[Tensor]] = {split: [] for split in SPLITS}
     labels: dict[Split, list[int]] = {split: [] for split in SPLITS}
-    own_splits = {entry.split for entry in entries}
+    given = {entry.split for entry in entries}
     for entry in entries:
         try:
             pixels = read_image(entry.path, size=size, channels=channels)
         except FileError as error:
             report.skip(entry.path, None, skip_reason(error))
             continue
-        split = assign_split(entry, own_splits)
+        split = assign_split(entry.split or "train", entry.path.read_bytes(), given)
         images[split].append((pixels * 255).round().to(torch.uint8))
         labels[split].append(classes.index(entry.label))
         report.loaded += 1
@@ -160,17 +160,6 @@ def skip_reason(error: FileError) -> str:
     """
     got = str(error).rpartition(", got ")[2]
     return f"not an image ({got})" if error.__cause__ else got
-
-
-def assign_split(entry: ImageEntry, own_splits: Collection[str | None]) -> Split:
-    """The split of an image: its own, or by a hash of the file one that has no folder.
-
-    >>> assign_split(ImageEntry(Path("test/cats/1.png"), "cats", "test"), {"train", "test"})
-    'test'
-    """
-    split = entry.split or "train"
-    hashed = hash_split(entry.path.read_bytes()) if split == "train" else split
-    return split if hashed in own_splits else hashed
 
 
 def has_idx_files(path: str | Path) -> bool:

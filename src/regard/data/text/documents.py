@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.data.source import LoadReport, OnError, permute_index
+from regard.data.source import LoadReport, OnError, permute_index, repeat_epochs
 from regard.data.split import SPLITS, Split, hash_split
 from regard.data.text.tokenizers import Tokenizer
 from regard.data.token_cache import TokenCache, TokenRow, write_token_cache
@@ -79,15 +79,12 @@ class TextFiles:
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Document]:
         """Documents from number `start`; train repeats forever, reshuffled every epoch."""
-        number = 0
-        for epoch in range(10**9 if split == "train" else 1):
-            before = number
-            for document in self.documents(split, f"{seed}/{epoch}" if split == "train" else None):
-                if number >= start:
-                    yield document
-                number += 1
-            if number == before:
-                raise ConfigError(f"split: needs one that has documents, got {split} of {self!r}")
+
+        def one_pass(epoch: int) -> Iterator[Document]:
+            return self.documents(split, f"{seed}/{epoch}" if split == "train" else None)
+
+        missing = ConfigError(f"split: needs one that has documents, got {split} of {self!r}")
+        return repeat_epochs(one_pass, split, start, missing)
 
     def documents(self, split: Split, shuffle_key: str | None = None) -> Iterator[Document]:
         """One pass over the documents of a split; `report` counts unreadable files."""
@@ -96,8 +93,10 @@ class TextFiles:
         for index in range(len(files)):
             number = index if shuffle_key is None else permute_index(index, len(files), shuffle_key)
             for document in self._read(files[number]):
-                text = document.text.encode(errors="surrogatepass") if is_hashed else b""
-                if not is_hashed or hash_split(text) == split:
+                if (
+                    not is_hashed
+                    or hash_split(document.text.encode(errors="surrogatepass")) == split
+                ):
                     self.report.loaded += 1
                     yield document
 

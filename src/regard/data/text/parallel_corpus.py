@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.batches import Encoded
-from regard.data.source import LoadReport, OnError
+from regard.data.source import LoadReport, OnError, repeat_epochs
 from regard.data.split import Split, hash_split
-from regard.data.table import table_kind
+from regard.data.table import TableRow, read_table, table_kind
 from regard.data.text.normalizers import normalize_text
 from regard.data.text.parallel_formats import (
-    CorpusRow,
     read_aligned,
     read_mo,
-    read_pairs,
     read_tmx,
 )
 from regard.data.text.po_catalog import read_po
@@ -120,29 +118,14 @@ class ParallelCorpus:
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
         """Pairs from number `start`; train repeats forever."""
-        if split != "train":
-            for number, pair in enumerate(self.pairs(split)):
-                if number >= start:
-                    yield pair
-            return
-        count = sum(1 for _ in self.pairs(split)) if start else None
-        if count == 0:
-            raise FileError(f"{self._name('train')}: needs pairs, got none that can be used")
-        start = start % count if count else 0  # epochs are equal: skip whole ones
-        while True:
-            number = -1
-            for number, pair in enumerate(self.pairs(split)):
-                if number >= start:
-                    yield pair
-            if number < 0:
-                raise FileError(f"{self._name('train')}: needs pairs, got none that can be used")
-            start = 0
+        missing = FileError(f"{self.files[0].name}: needs pairs, got none that can be used")
+        return repeat_epochs(lambda epoch: self.pairs(split), split, start, missing)
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         """One pass over the pairs of a split; resets the report."""
         self.report.clear()
-        for found, pair in self._read(split):
-            if found == split:
+        for assigned, pair in self._read(split):
+            if assigned == split:
                 self.report.loaded += 1
                 yield pair
 
@@ -150,9 +133,9 @@ class ParallelCorpus:
         """One pass over all pairs, each with its split; resets the report."""
         self.report.clear()
         for split in self.paths:
-            for found, pair in self._read(split):
+            for assigned, pair in self._read(split):
                 self.report.loaded += 1
-                yield found, pair
+                yield assigned, pair
 
     def _read(self, split: Split) -> Iterator[tuple[Split, Pair]]:
         """The usable pairs of the files of a split; with one file only, each with its own split."""
@@ -160,15 +143,15 @@ class ParallelCorpus:
         is_hashed = len(self.paths) == 1
         for part in self._parts(split):
             name = part[0].name if isinstance(part, tuple) else part.name
-            for line, source, target, error in self._rows(part):
-                source, target = source.strip(), target.strip()
+            for line, values, error in self._rows(part):
+                source, target = (text.strip() for text in values or ("", ""))
                 if reason := error or self._reject_reason(len(source), len(target)):
                     self.report.skip(name, line, reason)
                     continue
-                found = hash_split(source.encode(errors="replace")) if is_hashed else split
-                yield found, Pair(source, target, language)
+                key = source.encode(errors="replace")
+                yield hash_split(key) if is_hashed else split, Pair(source, target, language)
 
-    def _rows(self, path: Path | tuple[Path, Path]) -> Iterator[CorpusRow]:
+    def _rows(self, path: Path | tuple[Path, Path]) -> Iterator[TableRow]:
         if isinstance(path, tuple):
             return read_aligned(*path)
         match corpus_suffix(path):
@@ -181,7 +164,7 @@ class ParallelCorpus:
             case ".mo":
                 return read_mo(path)
             case _:
-                return read_pairs(path, self.columns, header=self.header)
+                return read_table(path, self.columns, header=self.header)
 
     def _reject_reason(self, source: int, target: int) -> str:
         shorter, longer = (source, target) if source < target else (target, source)
@@ -195,15 +178,8 @@ class ParallelCorpus:
         return ""
 
     def _parts(self, split: Split) -> Sequence[Path | tuple[Path, Path]]:
-        path = self._path(split)
+        path = self.paths["train" if len(self.paths) == 1 else split]
         return list_catalogs(path) if isinstance(path, Path) and path.is_dir() else [path]
-
-    def _path(self, split: Split) -> Path | tuple[Path, Path]:
-        return self.paths["train" if len(self.paths) == 1 else split]
-
-    def _name(self, split: Split) -> str:
-        path = self._path(split)
-        return path[0].name if isinstance(path, tuple) else path.name
 
 
 def _check_path(path: CorpusPath) -> Path | tuple[Path, Path]:

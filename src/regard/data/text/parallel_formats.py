@@ -4,14 +4,14 @@ import codecs
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 from xml.parsers import expat
 
-from regard.data.table import read_table
+from regard.data.table import TableRow
 from regard.errors import FileError
 from regard.files import (
     CHUNK_BYTES,
@@ -25,40 +25,24 @@ from regard.files import (
 MISSING_LINE = "no such line"  # one of two aligned files is shorter
 
 
-class CorpusRow(NamedTuple):
-    """A pair and its line number, or the error of that line."""
-
-    line: int
-    source: str = ""
-    target: str = ""
-    error: str = ""
-
-
-def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
+def read_aligned(source: Path, target: Path) -> Iterator[TableRow]:
     """Two line-aligned files."""
     for number, (a, b) in enumerate(zip_longest(iter_lines(source), iter_lines(target)), 1):
         if a is None or b is None:
             shorter = source if a is None else target
-            yield CorpusRow(number, error=f"{MISSING_LINE} in {shorter.name}")
+            yield TableRow(number, error=f"{MISSING_LINE} in {shorter.name}")
         else:
             yield _row(number, a, b)
 
 
-def read_pairs(path: Path, columns: Sequence[str], *, header: bool) -> Iterator[CorpusRow]:
-    """Two columns of a table; see `regard.data.table.read_table`."""
-    for line, values, error in read_table(path, columns, header=header):
-        source, target = values or ("", "")
-        yield CorpusRow(line, source, target, error)
-
-
-def _row(number: int, source: bytes, target: bytes) -> CorpusRow:
+def _row(number: int, source: bytes, target: bytes) -> TableRow:
     try:
-        return CorpusRow(number, source.decode(), target.decode())
+        return TableRow(number, (source.decode(), target.decode()))
     except UnicodeDecodeError as error:
-        return CorpusRow(number, error=f"not UTF-8 ({error.reason})")
+        return TableRow(number, error=f"not UTF-8 ({error.reason})")
 
 
-def read_mo(path: Path) -> Iterator[CorpusRow]:
+def read_mo(path: Path) -> Iterator[TableRow]:
     """Messages of a compiled catalog; the line is the number of the message."""
     with open_binary(path) as opened:
         head = opened.read(20)
@@ -72,7 +56,7 @@ def read_mo(path: Path) -> Iterator[CorpusRow]:
             try:
                 a, b = (_string(opened, table + 8 * number, order) for table in (ids, strings))
             except (struct.error, OSError):
-                yield CorpusRow(number + 1, error="cut short")
+                yield TableRow(number + 1, error="cut short")
                 return
             if a:  # the empty msgid is the header
                 source = a.rpartition(b"\x04")[2].split(b"\0")
@@ -96,7 +80,7 @@ MARKUP_ELEMENTS = {"bpt", "ept", "it", "ph", "ut"}  # inline elements whose cont
 _DECLARED = re.compile(r"""<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)""")
 
 
-def read_tmx(path: Path, source_language: str, target_language: str) -> Iterator[CorpusRow]:
+def read_tmx(path: Path, source_language: str, target_language: str) -> Iterator[TableRow]:
     """Units of a translation memory that have both languages, with the line they start on.
 
     An exact language match is preferred to a regional one: `de`, then `de-AT`. Text of inline
@@ -119,7 +103,7 @@ def read_tmx(path: Path, source_language: str, target_language: str) -> Iterator
             units.parser.Parse(b"", True)
         except (expat.ExpatError, UnicodeDecodeError, _Stop) as error:
             line, reason = units.parser.CurrentLineNumber, f"the rest is unread ({error})"
-            units.rows.append(CorpusRow(line, error=f"broken XML, {reason}"))
+            units.rows.append(TableRow(line, error=f"broken XML, {reason}"))
         yield from units.pop_rows()
 
 
@@ -153,7 +137,7 @@ class _Units:
     """Collects the texts of two languages between <tu> and </tu>; holds one unit at a time."""
 
     def __init__(self, file: Path, source: str, target: str):
-        self.file, self.rows = file, list[CorpusRow]()
+        self.file, self.rows = file, list[TableRow]()
         self.wanted = [_tag(source), _tag(target)]
         self.line, self.open, self.language, self.error = 0, list[str](), "", ""
         self.inside: dict[str, list[str]] = {}
@@ -167,7 +151,7 @@ class _Units:
         self.parser.StartDoctypeDeclHandler = self._doctype
         self.parser.SkippedEntityHandler = self._skipped
 
-    def pop_rows(self) -> list[CorpusRow]:
+    def pop_rows(self) -> list[TableRow]:
         rows, self.rows = self.rows, []
         return rows
 
@@ -221,12 +205,12 @@ class _Units:
             self.rows.append(self._row())
             self.inside = {}
 
-    def _row(self) -> CorpusRow:
+    def _row(self) -> TableRow:
         texts = [self._in(language) for language in self.wanted]
         missing = [w for w, text in zip(self.wanted, texts, strict=True) if text is None]
         if self.error or missing:
-            return CorpusRow(self.line, error=self.error or f"no text in {' and '.join(missing)}")
-        return CorpusRow(self.line, texts[0] or "", texts[1] or "")
+            return TableRow(self.line, error=self.error or f"no text in {' and '.join(missing)}")
+        return TableRow(self.line, tuple(text or "" for text in texts))
 
     def _in(self, language: str) -> str | None:
         """Text in a language, or else in one of its regional variants: de-AT for de."""

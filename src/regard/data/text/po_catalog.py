@@ -1,4 +1,8 @@
-"""gettext .po catalogs: read as pairs, or filled and otherwise preserved byte for byte."""
+"""gettext .po catalogs: read as pairs, or filled and otherwise preserved byte for byte.
+
+Babel's reader and writer change entries that nobody touched: they wrap lines, complete the header,
+move obsolete messages to the end, keep octal escapes as text and turn `#|` into a comment.
+"""
 
 import re
 from codecs import BOM_UTF8
@@ -9,7 +13,7 @@ from gettext import c2py
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.text.parallel_formats import CorpusRow
+from regard.data.table import TableRow
 from regard.errors import FileError
 from regard.files import iter_lines, open_binary, read_text
 
@@ -306,7 +310,7 @@ def unquote_po(line: str) -> str | None:
         return None
 
 
-def read_po(path: Path) -> Iterator[CorpusRow]:
+def read_po(path: Path) -> Iterator[TableRow]:
     """Messages of a catalog as pairs; singular and first plural form of one with plurals."""
     undecodable: dict[int, str] = {}
 
@@ -321,21 +325,21 @@ def read_po(path: Path) -> Iterator[CorpusRow]:
     for message in parse_messages(lines):
         numbers = range(message.start, message.start + len(message.lines))
         bad = {n: undecodable.pop(n) for n in list(undecodable) if n in numbers}
-        yield from (CorpusRow(number, error=reason) for number, reason in bad.items())
+        yield from (TableRow(number, error=reason) for number, reason in bad.items())
         for number, found in message.errors:
             reason = found if found == _UNPAIRED else "neither a keyword nor a quoted text"
-            yield CorpusRow(number, error=reason)
+            yield TableRow(number, error=reason)
         texts = message.texts
         if bad or not texts.get("msgid"):  # reported by its lines; a comment, or the header
             continue
         kinds = [kind for kind, _ in message.lines]
         line = message.start + kinds.index("msgid")
         if message.is_fuzzy:
-            yield CorpusRow(line, error="marked fuzzy")
+            yield TableRow(line, error="marked fuzzy")
             continue
-        yield CorpusRow(line, texts["msgid"], texts.get("msgstr", texts.get("msgstr[0]", "")))
+        yield TableRow(line, (texts["msgid"], texts.get("msgstr", texts.get("msgstr[0]", ""))))
         if "msgstr[1]" in texts and "msgid_plural" in texts:
-            yield CorpusRow(line, texts["msgid_plural"], texts["msgstr[1]"])
+            yield TableRow(line, (texts["msgid_plural"], texts["msgstr[1]"]))
 
 
 def _without_brackets(source: str, text: str) -> str:

@@ -21,11 +21,11 @@ from regard.data import (
 )
 from regard.data.image.image_collection import (
     ImageEntry,
-    assign_split,
     find_images,
     has_idx_files,
     skip_reason,
 )
+from regard.data.split import assign_split
 from regard.errors import ConfigError, FileError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
@@ -179,7 +179,7 @@ def _counts(images: ImageCollection) -> dict[Split, Counter[str]]:
 def _image_files(
     entries: Sequence[ImageEntry], report: LoadReport
 ) -> Iterator[tuple[Split, ImageFile]]:
-    own_splits = {entry.split for entry in entries}
+    given = {entry.split for entry in entries}
     for entry in entries:
         try:
             open_image(entry.path)  # in full: some are cut short
@@ -191,6 +191,6 @@ def _image_files(
         report.loaded += 1
         digest = blake2b(entry.path.read_bytes(), digest_size=8).digest()
         yield (
-            assign_split(entry, own_splits),
+            assign_split(entry.split or "train", entry.path.read_bytes(), given),
             ImageFile(digest, entry.label, size, mode, entry.path.name),
         )
