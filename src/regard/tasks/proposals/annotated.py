@@ -9,18 +9,19 @@ from typing import Any
 
 from regard.data import Split
 from regard.data.table import detect_table, read_table, table_kind
+from regard.data.text.parallel_corpus import corpus_suffix
 from regard.errors import ConfigError, FileError
 from regard.files import iter_lines
 from regard.models import ClassifierConfig
 from regard.tasks.proposals.proposal import (
     Proposal,
-    choose_steps,
+    choose_size,
     find_splits,
     inspect_or_raise,
     list_files,
-    train_config,
+    make_proposal,
+    one_path,
 )
-from regard.tasks.recipe import Recipe
 from regard.tasks.registry import find_task
 
 TEXT_COLUMNS = ("text", "sentence", "content", "review", "comment", "message", "body", "title")
@@ -49,7 +50,7 @@ def propose_labels(paths: Sequence[Path], name: str) -> Proposal:
 def propose_tags(paths: Sequence[Path], name: str) -> Proposal:
     """A tagger for a CoNLL-like file, JSON lines of tokens and tags, or a folder of splits."""
     comments: dict[str, str] = {}
-    files = _find(paths, lambda f: _suffix(f) in TAG_SUFFIXES, ", ".join(TAG_SUFFIXES))
+    files = _find(paths, lambda f: corpus_suffix(f) in TAG_SUFFIXES, ", ".join(TAG_SUFFIXES))
     columns = _tag_columns(Path(files["train"]), comments)
     kind: Any = find_task("tagging")
     task = kind(**files, **columns)
@@ -65,53 +66,42 @@ def _propose(
 ) -> Proposal:
     report = inspect_or_raise(task, what, [Path(task.train)])
     train = report.sizes["train"]
-    layers, dim = next(row[1:] for row in SIZES if train < row[0])
+    layers, dim = choose_size(SIZES, train)
     tokens = report.length(field).total / (3.5 if field == "text" else 0.7)
-    steps, reason = choose_steps(max(1.0, tokens / BATCH_TOKENS), EPOCHS, MIN_STEPS)
     rule = f"for {train:,} train examples"
     comments |= {
         "data.vocab_size": "at most: frequent words are one token each",
         "model.layers": f"{layers} layers of {dim} {rule}",
-        "train.steps": reason,
-        "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
     }
     if not (task.valid and task.test):
         missing = " and ".join(split for split in ("valid", "test") if not getattr(task, split))
         comments["data.train"] = f"5% each become {missing}, by a hash of the text"
-    recipe = Recipe(
-        name=name,
-        data=replace(task, vocab_size=VOCAB_SIZE),
-        model=ClassifierConfig(
-            vocab=1, classes=1, layers=layers, dim=dim, heads=dim // 32, ffn_dim=2 * dim,
-            dropout=0.2, pooling="mean" if field == "text" else "first",
-        ),
-        train=train_config(
-            steps, lr=2e-3, monitor=monitor, batch_tokens=BATCH_TOKENS, label_smoothing=0.1
-        ),
+    model = ClassifierConfig(
+        vocab=1, classes=1, layers=layers, dim=dim, heads=dim // 32, ffn_dim=2 * dim,
+        dropout=0.2, pooling="mean" if field == "text" else "first",
     )  # fmt: skip
-    return Proposal(recipe, comments, report)
+    return make_proposal(
+        name, replace(task, vocab_size=VOCAB_SIZE), model, report, comments,
+        epoch_steps=tokens / BATCH_TOKENS, epochs=EPOCHS, min_steps=MIN_STEPS, monitor=monitor,
+        batch_tokens=BATCH_TOKENS, label_smoothing=0.1,
+    )  # fmt: skip
 
 
 def _find(
     paths: Sequence[Path], accepts: Callable[[Path], bool], suffixes: str
 ) -> dict[Split, str]:
     """The file of each split."""
-    if len(paths) != 1:
-        raise FileError(f"data: needs one file, or a folder of splits, got {len(paths)}")
-    files = list_files(paths[0])
-    found: dict[Split, list[Path]] = {"train": files}
-    if paths[0].is_dir():
-        found = find_splits(files, accepts)
-    if paths[0].is_file() and not accepts(paths[0]):
-        raise FileError(f"{paths[0]}: needs to end in {suffixes}, got {paths[0].suffix!r}")
-    if len(found.get("train", ())) != 1:
+    path = one_path(paths, "one file, or a folder of splits")
+    if path.is_file() and not accepts(path):
+        raise FileError(f"{path}: needs to end in {suffixes}, got {path.suffix!r}")
+    files = list_files(path)
+    splits: dict[Split, list[Path]] = {"train": files}
+    if path.is_dir():
+        splits = find_splits(files, accepts)
+    if len(splits.get("train", ())) != 1:
         names = ", ".join(file.name for file in files[:6]) or "no files"
-        raise FileError(f"{paths[0]}: needs one file, or train, valid and test, got {names}")
-    return {split: str(found[split][0].resolve()) for split in found}
-
-
-def _suffix(file: Path) -> str:
-    return Path(file.name.lower().removesuffix(".gz")).suffix
+        raise FileError(f"{path}: needs one file, or train, valid and test, got {names}")
+    return {split: str(group[0].resolve()) for split, group in splits.items()}
 
 
 def _label_columns(file: Path, comments: dict[str, str]) -> dict[str, Any]:

@@ -16,13 +16,12 @@ from regard.files import iter_lines
 from regard.models import TranslatorConfig
 from regard.tasks.proposals.proposal import (
     Proposal,
-    choose_steps,
+    choose_size,
     find_splits,
     inspect_or_raise,
     list_files,
-    train_config,
+    make_proposal,
 )
-from regard.tasks.recipe import Recipe
 from regard.tasks.translation.parallel_text import PairsTask
 
 SIDES = ("source", "src", "target", "tgt", "trg", "translation")
@@ -67,17 +66,13 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
     )  # fmt: skip
     report = inspect_or_raise(task, "pairs", [file for group in files.values() for file in group])
     train = report.sizes["train"]
-    vocab, layers, dim, dropout = next(row[1:] for row in SIZES if train < row[0])
+    vocab, layers, dim, dropout = choose_size(SIZES, train)
     characters = max(report.length("source").total, report.length("target").total)
-    tokens = characters / CHARS_PER_TOKEN
-    steps, reason = choose_steps(max(1, tokens / BATCH_TOKENS), EPOCHS, max_steps=MAX_STEPS)
     comments |= {
         "data.folder": "the files are relative to it, and it to this file",
         "data.vocab_size": f"byte pairs of both sides, for {train:,} pairs",
         "model.layers": f"{layers}+{layers} layers of {dim} for {train:,} train pairs",
         "model.dropout": "less for more data, which is seen fewer times",
-        "train.steps": reason,
-        "train.monitor": "the best weights by it are kept; early stopping, once `patience` is set",
     }
     held_out, eval_pairs = max(report.sizes["valid"], report.sizes["test"]), None
     if held_out > MAX_EVAL_PAIRS:
@@ -87,18 +82,15 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
         comments["data.vocab_size"] += f", trained on a sample of {task.tokenizer_pairs:,}"
     if "valid" not in names:
         comments["data.train"] = "5% each become valid and test, by a hash of the source"
-    recipe = Recipe(
-        name=name,
-        data=replace(task, vocab_size=vocab, eval_pairs=eval_pairs),
-        model=TranslatorConfig(
-            source_vocab=1, target_vocab=1, layers=layers, decoder_layers=layers, dim=dim,
-            heads=dim // 32, ffn_dim=2 * dim, dropout=dropout,
-        ),
-        train=train_config(
-            steps, lr=2e-3, monitor="bleu", batch_tokens=BATCH_TOKENS, label_smoothing=0.1
-        ),
+    model = TranslatorConfig(
+        source_vocab=1, target_vocab=1, layers=layers, decoder_layers=layers, dim=dim,
+        heads=dim // 32, ffn_dim=2 * dim, dropout=dropout,
     )  # fmt: skip
-    return Proposal(recipe, comments, report)
+    return make_proposal(
+        name, replace(task, vocab_size=vocab, eval_pairs=eval_pairs), model, report, comments,
+        epoch_steps=characters / CHARS_PER_TOKEN / BATCH_TOKENS, epochs=EPOCHS,
+        max_steps=MAX_STEPS, monitor="bleu", batch_tokens=BATCH_TOKENS, label_smoothing=0.1,
+    )  # fmt: skip
 
 
 def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[Path]]:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,13 +118,46 @@ def choose_steps(
     return steps, f"{passes}: at least {min_steps} steps"
 
 
-def train_config(steps: int, *, lr: float, monitor: str, **settings: Any) -> TrainConfig:
-    """Training settings that all proposals share: a tenth of warmup, five evaluations."""
-    every = max(1, steps // 5)
-    return TrainConfig(
-        steps=steps, lr=lr, warmup=steps // 10, monitor=monitor, weight_decay=0.05,
-        log_every=min(50, every), evaluate_every=every, save_every=every, **settings,
+def make_proposal(
+    name: str,
+    data: Task,
+    model: Any,
+    report: DataReport,
+    comments: dict[str, str],
+    *,
+    epoch_steps: float,
+    epochs: int,
+    min_steps: int = MIN_STEPS,
+    max_steps: int = MAX_STEPS,
+    monitor: str = "loss",
+    **settings: Any,
+) -> Proposal:
+    """A proposal whose training all kinds share: a tenth of warmup, five evaluations."""
+    steps, reason = choose_steps(max(1.0, epoch_steps), epochs, min_steps, max_steps)
+    every, comments = max(1, steps // 5), comments | {"train.steps": reason}
+    if monitor != "loss":
+        comments["train.monitor"] = (
+            "the best weights by it are kept; early stopping, once `patience` is set"
+        )
+    options = {"lr": 2e-3, "warmup": steps // 10, "weight_decay": 0.05} | settings
+    train = TrainConfig(
+        steps=steps, monitor=monitor, log_every=min(50, every), evaluate_every=every,
+        save_every=every, **options,
     )  # fmt: skip
+    return Proposal(Recipe(name=name, data=data, model=model, train=train), comments, report)
+
+
+def choose_size(sizes: Iterable[tuple[Any, ...]], amount: float) -> tuple[Any, ...]:
+    """The rest of the first row whose bound is above the amount of data."""
+    return next(row[1:] for row in sizes if amount < row[0])
+
+
+def one_path(paths: Sequence[Path], what: str) -> Path:
+    """The only path of the data, which can be read."""
+    if len(paths) != 1:
+        raise FileError(f"data: needs {what}, got {len(paths)}")
+    check_readable(paths[0])
+    return paths[0]
 
 
 ALIASES: dict[Split, tuple[str, ...]] = {

@@ -20,14 +20,13 @@ from regard.errors import FileError
 from regard.models import RecogniserConfig
 from regard.tasks.proposals.proposal import (
     Proposal,
-    check_readable,
-    choose_steps,
+    choose_size,
     find_splits,
     inspect_or_raise,
     list_files,
-    train_config,
+    make_proposal,
+    one_path,
 )
-from regard.tasks.recipe import Recipe
 from regard.tasks.recognition.speech import SpeechTask
 
 AUDIO_FOLDERS = ("clips", "wavs", "wav", "audio", "recordings")
@@ -41,20 +40,16 @@ SIZES = [(1, 3, 128), (10, 6, 144), (float("inf"), 8, 192)]
 
 def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
     """A streaming recogniser for a folder with a manifest, or for a manifest."""
-    if len(paths) != 1:
-        raise FileError(f"data: needs one folder with a manifest, or a manifest, got {len(paths)}")
-    check_readable(paths[0])
     comments: dict[str, str] = {}
-    task = _find(paths[0], comments)
+    task = _find(one_path(paths, "one folder with a manifest, or a manifest"), comments)
     report = inspect_or_raise(task, "recordings", paths)
     rates, seconds = report.values("rate"), report.length("seconds")
     rate = min(16000, rates.most_common(1)[0][0])
-    found = ", ".join(f"{hertz:,} Hz ({count:,})" for hertz, count in rates.most_common(4))
-    comments["data.sample_rate"] = f"the most frequent of {found}, at most 16,000; resampled to it"
+    known = ", ".join(f"{hertz:,} Hz ({count:,})" for hertz, count in rates.most_common(4))
+    comments["data.sample_rate"] = f"the most frequent of {known}, at most 16,000; resampled to it"
     hours, train = seconds.total / 3600, report.sizes["train"]
-    layers, dim = next(row[1:] for row in SIZES if hours < row[0])
+    layers, dim = choose_size(SIZES, hours)
     batch = min(max(MIN_BATCH, round(BATCH_SECONDS * train / seconds.total)), MAX_BATCH)
-    steps, reason = choose_steps(max(1.0, train / batch), EPOCHS, MIN_STEPS)
     mels = 40 if rate < 16000 else 80
     comments |= {
         "data.n_mels": "40 below 16,000 Hz, else 80",
@@ -62,7 +57,6 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
         "model.layers": f"{layers} layers of {dim} for {hours:,.2f} hours",
         "model.vocab": "replaced by the number of units in the data",
         "model.chunk": "outputs of 40 ms that are computed together: a latency of 0.64 s",
-        "train.steps": reason,
         "train.batch_size": f"recordings of {seconds.total / train:.1f} s on average",
     }
     words = Counter(w for entry in task.source().entries["train"] for w in entry.text.split())
@@ -81,16 +75,15 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
         missing = [x for x, given in has_names.items() if not given] if count > 1 else has_names
         names = " and ".join(missing)
         comments["data.folder"] = f"5% of train each become {names}, by a hash of the file name"
-    recipe = Recipe(
-        name=name,
-        data=replace(task, sample_rate=rate, n_mels=mels, augmentation=augmentation),
-        model=RecogniserConfig(
-            vocab=2, layers=layers, dim=dim, heads=4, dropout=0.1, chunk=16, left_chunks=8,
-            cmvn_depth=12.0,
-        ),
-        train=train_config(steps, lr=2e-3, monitor="loss", batch_size=batch),
+    data = replace(task, sample_rate=rate, n_mels=mels, augmentation=augmentation)
+    model = RecogniserConfig(
+        vocab=2, layers=layers, dim=dim, heads=4, dropout=0.1, chunk=16, left_chunks=8,
+        cmvn_depth=12.0,
     )  # fmt: skip
-    return Proposal(recipe, comments, report)
+    return make_proposal(
+        name, data, model, report, comments, epoch_steps=train / batch, epochs=EPOCHS,
+        min_steps=MIN_STEPS, batch_size=batch,
+    )  # fmt: skip
 
 
 def _find(path: Path, comments: dict[str, str]) -> SpeechTask:

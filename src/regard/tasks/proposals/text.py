@@ -9,12 +9,11 @@ from regard.models import LanguageConfig
 from regard.tasks.language.text import TextTask
 from regard.tasks.proposals.proposal import (
     Proposal,
-    check_readable,
-    choose_steps,
+    choose_size,
     inspect_or_raise,
-    train_config,
+    make_proposal,
+    one_path,
 )
-from regard.tasks.recipe import Recipe
 
 BATCH_TOKENS = 1024
 EPOCHS = 20
@@ -32,11 +31,8 @@ SIZES = [
 
 def propose_text(paths: Sequence[Path], name: str) -> Proposal:
     """A language model of a text file or a folder of them."""
-    if len(paths) != 1:
-        raise FileError(f"data: needs one file or folder of text, got {len(paths)}")
-    check_readable(paths[0])
-    comments: dict[str, str] = {}
-    task = TextTask(folder=str(paths[0].resolve()))
+    path, comments = one_path(paths, "one file or folder of text"), dict[str, str]()
+    task = TextTask(folder=str(path.resolve()))
     by_files = inspect_or_raise(task, "text", paths, split=None)
     files, characters = by_files.total, sum(x.total for x in by_files.lengths["text"].values())
     enough = files >= MIN_FILES and by_files.sizes["valid"] > 1 and by_files.sizes["test"] > 1
@@ -48,20 +44,18 @@ def propose_text(paths: Sequence[Path], name: str) -> Proposal:
         if enough
         else f"the last tenth of the text is valid and test: {files:,} file{'s' * (files > 1)}"
     )
-    _, units, vocab, layers, dim, per_token = next(row for row in SIZES if characters < row[0])
+    units, vocab, layers, dim, per_token = choose_size(SIZES, characters)
     tokens = 0.9 * characters / per_token
     # the train split needs two windows, the held-out tenth one token
     length = next((n for n in (256, 128, 64, 32, 16) if tokens / 20 > n), 8)
     if tokens < 2 * length + 1:
-        raise FileError(f"{paths[0]}: needs 20 characters or more, got {characters:,.0f}")
-    steps, reason = choose_steps(max(1.0, tokens / BATCH_TOKENS), EPOCHS)
+        raise FileError(f"{path}: needs 20 characters or more, got {characters:,.0f}")
     rule = f"for {characters:,.0f} characters in all"
     comments |= {
         "data.tokenizer_type": rule,
         "data.length": "tokens of a window, at most a twentieth of the text",
         "data.valid_windows": "of the valid split, to evaluate quickly",
         "model.layers": f"{layers} layers of {dim} {rule}",
-        "train.steps": reason,
     }
     if units == "bpe":
         comments["data.vocab_size"] = rule
@@ -70,17 +64,16 @@ def propose_text(paths: Sequence[Path], name: str) -> Proposal:
     held_out = max(report.lengths["text"][split].total for split in ("valid", "test"))
     if held_out > MAX_EVAL_CHARS:
         comments["data.eval_chars"] = f"of up to {held_out:,.0f} held-out characters, to be quick"
-    recipe = Recipe(
-        name=name,
-        data=replace(
-            task, tokenizer_type=units, vocab_size=vocab if units == "bpe" else task.vocab_size,
-            eval_chars=MAX_EVAL_CHARS if held_out > MAX_EVAL_CHARS else None,
-            length=length, valid_windows=64, overlap=length // 4,
-        ),
-        model=LanguageConfig(
-            vocab=1, layers=layers, dim=dim, heads=dim // 32, positions="none",
-            rope_theta=10000.0, norm="rms", bias=False, scale_embedding=False, dropout=0.1,
-        ),
-        train=train_config(steps, lr=3e-3, monitor="loss", batch_tokens=BATCH_TOKENS),
+    data = replace(
+        task, tokenizer_type=units, vocab_size=vocab if units == "bpe" else task.vocab_size,
+        eval_chars=MAX_EVAL_CHARS if held_out > MAX_EVAL_CHARS else None,
+        length=length, valid_windows=64, overlap=length // 4,
     )  # fmt: skip
-    return Proposal(recipe, comments, report)
+    model = LanguageConfig(
+        vocab=1, layers=layers, dim=dim, heads=dim // 32, positions="none",
+        rope_theta=10000.0, norm="rms", bias=False, scale_embedding=False, dropout=0.1,
+    )  # fmt: skip
+    return make_proposal(
+        name, data, model, report, comments, epoch_steps=tokens / BATCH_TOKENS, epochs=EPOCHS,
+        lr=3e-3, batch_tokens=BATCH_TOKENS,
+    )  # fmt: skip
