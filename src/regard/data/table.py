@@ -25,11 +25,7 @@ MAX_CELL = f"more than {csv.field_size_limit():,}"
 
 
 class TableRow(NamedTuple):
-    """The values of one row and its line number, or the error of that line.
-
-    >>> TableRow(3, ("one", "eins")).error
-    ''
-    """
+    """The values of one row and its line number, or the error of that line."""
 
     line: int
     values: tuple[str, ...] = ()

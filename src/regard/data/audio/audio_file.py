@@ -241,11 +241,7 @@ def _declared_samples(path: Path, file: Any) -> int:
 
 
 class AudioExample(NamedTuple):
-    """A waveform from -1 to 1, its transcript, and the sample at which each character ends.
-
-    >>> AudioExample(torch.zeros(8000), "", 8000).rate
-    8000
-    """
+    """A waveform from -1 to 1, its transcript, and the sample at which each character ends."""
 
     wave: Float[Tensor, " sample"]
     text: str

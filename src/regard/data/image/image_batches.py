@@ -13,11 +13,7 @@ from regard.errors import ConfigError, ShapeError
 
 
 class ImageExample(NamedTuple):
-    """An image with values from 0 (black) to 1 (white), and its class index.
-
-    >>> ImageExample(torch.zeros(1, 2, 2), 3).label
-    3
-    """
+    """An image with values from 0 (black) to 1 (white), and its class index."""
 
     image: Float[Tensor, "channel height width"]
     label: int
@@ -62,11 +58,7 @@ def augment(
 
 
 class CutMixResult(NamedTuple):
-    """Mixed images, the index of each partner, and the remaining fraction of the image itself.
-
-    >>> CutMixResult(torch.zeros(1, 1, 2, 2), torch.tensor([0]), torch.ones(1)).own_fraction
-    tensor([1.])
-    """
+    """Mixed images, the index of each partner, and the remaining fraction of the image itself."""
 
     images: Tensor
     partners: Tensor

@@ -24,11 +24,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 
 
 class ImageEntry(NamedTuple):
-    """An image file, the name of its class and the split it is assigned to; None is by hash.
-
-    >>> ImageEntry(Path("cats/1.png"), "cats").split is None
-    True
-    """
+    """An image file, the name of its class and the split it is assigned to; None is by hash."""
 
     path: Path
     label: str

@@ -15,22 +15,14 @@ DOCUMENT_START = "-DOCSTART-"  # CoNLL 2003 separates documents by such a line
 
 
 class LabeledText(NamedTuple):
-    """A text and its class.
-
-    >>> LabeledText("what a film", "positive").label
-    'positive'
-    """
+    """A text and its class."""
 
     text: str
     label: str
 
 
 class TaggedTokens(NamedTuple):
-    """The tokens of a sentence, and one tag per token.
-
-    >>> TaggedTokens(("Ada", "sleeps"), ("B-PER", "O")).tags[0]
-    'B-PER'
-    """
+    """The tokens of a sentence, and one tag per token."""
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]

@@ -23,11 +23,7 @@ EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}
 
 
 class Document(NamedTuple):
-    """A text and the name of its file.
-
-    >>> Document("import this", "a.py").name
-    'a.py'
-    """
+    """A text and the name of its file."""
 
     text: str
     name: str
@@ -150,11 +146,7 @@ def _paths(given: Iterable[str | Path] | None) -> list[Path]:
 
 
 class TokenWindow(NamedTuple):
-    """Consecutive tokens, and the document index of each, counted from 0 in the window.
-
-    >>> TokenWindow(torch.tensor([7, 2, 8]), torch.tensor([0, 0, 1])).tokens.shape
-    torch.Size([3])
-    """
+    """Consecutive tokens, and the document index of each, counted from 0 in the window."""
 
     tokens: Int[Tensor, " time"]
     documents: Int[Tensor, " time"]

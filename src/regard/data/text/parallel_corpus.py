@@ -25,11 +25,7 @@ SUFFIXES = (".tsv", ".csv", ".jsonl", ".po", ".mo", ".tmx")
 
 
 class Pair(NamedTuple):
-    """A source text and its translation; `language` is that of the target, None for a single one.
-
-    >>> Pair("two days", "zwei Tage", "de").language
-    'de'
-    """
+    """A source text and its translation; `language` is the target's, None for a single one."""
 
     source: str
     target: str

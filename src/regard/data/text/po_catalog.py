@@ -150,11 +150,7 @@ class PoMessage:
 
 
 class FillResult(NamedTuple):
-    """Result of filling a catalog: filled and unchanged messages, and the skipped with reasons.
-
-    >>> FillResult(2, 5, []).filled
-    2
-    """
+    """Result of filling a catalog: filled and unchanged messages, and the skipped with reasons."""
 
     filled: int
     unchanged: int

@@ -65,11 +65,7 @@ EXPORTERS: dict[type[nn.Module], Exporter] = {
 
 
 class OnnxFile(NamedTuple):
-    """One exported file and its largest difference from torch's output.
-
-    >>> OnnxFile(Path("encoder.onnx"), 2e-6).file.name
-    'encoder.onnx'
-    """
+    """One exported file and its largest difference from torch's output."""
 
     file: Path
     difference: float
