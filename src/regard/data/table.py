@@ -49,8 +49,8 @@ class TableFormat:
 
     def find_columns(self, *names: Sequence[str]) -> list[str] | None:
         """For each set of known names the first column of that name; None if one is missing."""
-        found = [[x for x in self.columns if x.lower() in known] for known in names]
-        return [columns[0] for columns in found] if all(found) else None
+        matches = [[x for x in self.columns if x.lower() in known] for known in names]
+        return [columns[0] for columns in matches] if all(matches) else None
 
 
 def table_kind(path: str | Path) -> TableKind | None:

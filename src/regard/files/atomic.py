@@ -93,7 +93,7 @@ def _scratch_folder(
 ) -> Iterator[tuple[Path, bool]]:
     """A folder to write in, and whether a file can be moved from there onto the target.
 
-    A folder, not a file: other libraries put their own temporary files beside what they write.
+    A folder, not a file: other libraries put temporary files beside what they write.
     """
     folder, lock = None, None
     if old is None or not is_stream(file):

@@ -86,9 +86,9 @@ class PartialFile:
 
     def _restore(self, out: TextIOWrapper) -> None:
         try:
-            found = parse_json(self._state_file.read_text())
-            job, size, self.state = dict(found["job"]), int(found["bytes"]), dict(found["state"])
-            checksum = int(found["checksum"])
+            record = parse_json(self._state_file.read_text())
+            job, size, self.state = dict(record["job"]), int(record["bytes"]), dict(record["state"])
+            checksum = int(record["checksum"])
             if not 0 <= size < 1 << 60:
                 raise ValueError(f"{size} bytes")
         except (ValueError, KeyError, TypeError, OSError, OverflowError) as error:
@@ -145,8 +145,8 @@ class PartialFile:
 
     def _save(self) -> None:
         checksum = self._checksum_of(self._size)
-        found = {"job": self.job, "bytes": self._size, "checksum": checksum, "state": self.state}
-        write_text(self._state_file, json.dumps(found))
+        record = {"job": self.job, "bytes": self._size, "checksum": checksum, "state": self.state}
+        write_text(self._state_file, json.dumps(record))
         self._saved = time.monotonic()
 
     def complete(self, text: str | None = None) -> None:

@@ -218,7 +218,7 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 def fill_page(template: Path, title: str, parts: Mapping[str, str]) -> str:
-    """A page from a template, which has a style of its own and then the body.
+    """A page from a template, which has its style and then the body.
 
     `parts` are HTML by name: [[NAME]] in the template is replaced; so is [[TITLE]].
 

@@ -20,7 +20,7 @@ ZERO_CROSSINGS = 16  # of the sinc, on each side
 ROLLOFF = 0.94  # cutoff, as a fraction of the lower Nyquist frequency
 BLOCK_OUTPUTS = 8192  # outputs per block, fewer with a long filter
 MAX_PHASES = 1024  # filters per pair of rates
-MAX_STRIDED = 256  # phases up to which each is computed on its own
+MAX_STRIDED = 256  # phases up to which each is computed separately
 MAX_PRODUCTS = 1 << 22  # products per block: 16 MiB
 
 
@@ -115,7 +115,7 @@ def _filters(phases: int, ratio: float) -> Tensor:
 
 
 CHUNK_SECONDS = 0.1  # at most this much is lost before a damaged part
-READ_SECONDS = 10.0  # read at once where the whole recording is wanted
+READ_SECONDS = 10.0  # read at once for a whole recording
 SILENCE_PEAK = 1e-3  # of full scale; a recording below is silence
 
 

@@ -1,4 +1,4 @@
-"""Augmented training batches of your own recordings, from log-mel frames computed once."""
+"""Augmented training batches of the user's recordings, from log-mel frames computed once."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

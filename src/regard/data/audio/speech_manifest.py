@@ -1,4 +1,4 @@
-"""Your own recordings: WAV or FLAC files and a manifest of their transcripts."""
+"""The user's recordings: WAV or FLAC files and a manifest of their transcripts."""
 
 from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
@@ -25,7 +25,7 @@ FRAMES_PER_SECOND = 25  # outputs of a recogniser, after subsampling
 
 
 class ManifestEntry(NamedTuple):
-    """A recording, its transcript, its duration in seconds and its own sample rate."""
+    """A recording, its transcript, its duration in seconds and its sample rate."""
 
     path: Path
     text: str
@@ -106,19 +106,19 @@ class SpeechManifest:
             tokenizer: of the labels.
             speed: highest speed factor of training recordings.
         """
-        kept = copy(self)
-        kept.report, kept.entries = deepcopy(self.report), {split: [] for split in SPLITS}
+        usable = copy(self)
+        usable.report, usable.entries = deepcopy(self.report), {split: [] for split in SPLITS}
         for split, entries in self.entries.items():
             for entry in entries:
                 labels = tokenizer.encode_input(entry.text)
                 needed = len(labels) + sum(a == b for a, b in pairwise(labels))
                 seconds = entry.seconds / (speed if split == "train" else 1) + PAD_SECONDS
                 if needed < int(seconds * FRAMES_PER_SECOND):
-                    kept.entries[split].append(entry)
+                    usable.entries[split].append(entry)
                 else:
-                    kept.report.loaded -= 1
-                    kept.report.skip(entry.path, None, "too short for its text")
-        return kept
+                    usable.report.loaded -= 1
+                    usable.report.skip(entry.path, None, "too short for its text")
+        return usable
 
     def read(self, entry: ManifestEntry) -> AudioExample:
         """Read a recording as mono, at the rate of the source."""

@@ -33,7 +33,7 @@ class ImageEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageCollection:
-    """Labelled images of own files, all in memory as bytes.
+    """Labelled images of the user, all in memory as bytes.
 
     >>> load_images("nowhere", size=8)
     Traceback (most recent call last):
@@ -102,7 +102,7 @@ def load_images(
 ) -> ImageCollection:
     """All images of a folder or table, resized to `size` × `size`; see `find_images`.
 
-    Without splits of their own, a hash of the file assigns each image to one, so that copies of an
+    Without folders of splits, a hash of the file assigns each image to one, so that copies of an
     image are in the same split; with folders train and test alone, valid is taken from train in
     the same way. Files that are no images are counted in `report`.
 

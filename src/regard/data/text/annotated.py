@@ -1,4 +1,4 @@
-"""Annotated text from own files: labelled texts and tagged tokens."""
+"""Annotated text from files of the user: labelled texts and tagged tokens."""
 
 import re
 from collections.abc import Iterator

@@ -108,9 +108,9 @@ class BPETokenizer(EngineTokenizer):
                 words.clear()
             ids: list[int] = []
             for word in _spaced_words(text):
-                if (found := words.get(word)) is None:
-                    found = words[word] = self.encode(word)
-                ids += found
+                if (word_ids := words.get(word)) is None:
+                    word_ids = words[word] = self.encode(word)
+                ids += word_ids
             rows.append(ids)
         return rows
 

@@ -1,4 +1,4 @@
-"""Parallel corpora from your own files, streamed; bad lines are counted in a report."""
+"""Parallel corpora from the user's files, streamed; bad lines are counted in a report."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -134,7 +134,7 @@ class ParallelCorpus:
                 yield assigned, pair
 
     def _read(self, split: Split) -> Iterator[tuple[Split, Pair]]:
-        """The usable pairs of the files of a split; with one file only, each with its own split."""
+        """The usable pairs of the files of a split; with one file only, each with its split."""
         language = self.languages[1] if self.languages else None
         is_hashed = len(self.paths) == 1
         for part in self._parts(split):

@@ -138,7 +138,7 @@ class _Units:
 
     def __init__(self, file: Path, source: str, target: str):
         self.file, self.rows = file, list[TableRow]()
-        self.wanted = [_tag(source), _tag(target)]
+        self.languages = [_tag(source), _tag(target)]
         self.line, self.open, self.language, self.error = 0, list[str](), "", ""
         self.inside: dict[str, list[str]] = {}
         self.segment: list[str] | None = None
@@ -158,8 +158,8 @@ class _Units:
     def stop(self, reason: str) -> NoReturn:
         raise _Stop(f"{reason}: line {self.parser.CurrentLineNumber}")
 
-    def _doctype(self, name: str, system: str | None, public: str | None, own: int) -> None:
-        if own:
+    def _doctype(self, name: str, system: str | None, public: str | None, inline: int) -> None:
+        if inline:
             raise FileError(
                 f"{self.file}: needs a DOCTYPE without inline declarations, got one for "
                 f"{name!r} in line {self.parser.CurrentLineNumber}, which may define entities that "
@@ -180,7 +180,7 @@ class _Units:
             self.inside, self.error = {}, ""
         elif name == "tuv":
             self.language = _tag(attributes.get("xml:lang") or attributes.get("lang") or "")
-        elif name == "seg" and any(f"{self.language}-".startswith(f"{x}-") for x in self.wanted):
+        elif name == "seg" and any(f"{self.language}-".startswith(f"{x}-") for x in self.languages):
             if self.language in self.inside:
                 self.error = self.error or f"two texts in {self.language}"
             self.segment = self.inside.setdefault(self.language, [])
@@ -206,8 +206,8 @@ class _Units:
             self.inside = {}
 
     def _row(self) -> TableRow:
-        texts = [self._in(language) for language in self.wanted]
-        missing = [w for w, text in zip(self.wanted, texts, strict=True) if text is None]
+        texts = [self._in(language) for language in self.languages]
+        missing = [w for w, text in zip(self.languages, texts, strict=True) if text is None]
         if self.error or missing:
             return TableRow(self.line, error=self.error or f"no text in {' and '.join(missing)}")
         return TableRow(self.line, tuple(text or "" for text in texts))

@@ -188,10 +188,10 @@ class PoCatalog:
             if message.texts and ("msgid" not in message.texts or not message.translation_keys):
                 end = message.start + len(message.lines)
                 message.errors.append((end, "a message without msgid or msgstr before it"))
-            for number, found in message.errors:
+            for number, content in message.errors:
                 raise FileError(
-                    f"{self.path}: needs keywords and quoted texts, got {found} in line {number}; "
-                    "try msgfmt --check"
+                    f"{self.path}: needs keywords and quoted texts, got {content} in line {number}"
+                    "; try msgfmt --check"
                 )
 
     def fill(
@@ -259,7 +259,7 @@ def parse_messages(lines: Iterable[str]) -> Iterator[PoMessage]:
     """
     message, name = PoMessage(), ""
     for number, line in enumerate(lines, 1):
-        text, found = line.strip(), repr(line.strip()[:40])
+        text, content = line.strip(), repr(line.strip()[:40])
         new = text.startswith(("#", "msgid ", "msgctxt ")) and not text.startswith("#~")
         if new and message.translation_keys:
             yield message
@@ -269,7 +269,7 @@ def parse_messages(lines: Iterable[str]) -> Iterator[PoMessage]:
             name, _, text = text.partition(" ")
             text = text.strip()
             if not _KEYWORD.fullmatch(name) or name in message.texts:
-                twice = f"{name} twice" if name in message.texts else found
+                twice = f"{name} twice" if name in message.texts else content
                 message.errors.append((number, twice))
             if name.startswith("msgstr") and ("[" in name) != ("msgid_plural" in message.texts):
                 message.errors.append((number, _UNPAIRED))
@@ -277,7 +277,7 @@ def parse_messages(lines: Iterable[str]) -> Iterator[PoMessage]:
         if text and not kind:
             part = unquote_po(text) if name else None
             if part is None:
-                message.errors.append((number, found))
+                message.errors.append((number, content))
             else:
                 message.texts[name] += part
                 kind = name
@@ -322,8 +322,8 @@ def read_po(path: Path) -> Iterator[TableRow]:
         numbers = range(message.start, message.start + len(message.lines))
         bad = {n: undecodable.pop(n) for n in list(undecodable) if n in numbers}
         yield from (TableRow(number, error=reason) for number, reason in bad.items())
-        for number, found in message.errors:
-            reason = found if found == _UNPAIRED else "neither a keyword nor a quoted text"
+        for number, content in message.errors:
+            reason = content if content == _UNPAIRED else "neither a keyword nor a quoted text"
             yield TableRow(number, error=reason)
         texts = message.texts
         if bad or not texts.get("msgid"):  # reported by its lines; a comment, or the header

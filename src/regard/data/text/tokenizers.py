@@ -61,15 +61,15 @@ class Tokenizer(ABC):
         if len(set(self.languages)) < len(self.languages):
             raise ConfigError(f"languages: need to differ, got {' '.join(self.languages)}")
         ids, names = dict(roles or {}), [f"<{name}>" for name in self.languages]
-        own = [role for role in SPECIAL_TOKENS if role not in ids]
-        names = [*(SPECIAL_TOKENS[role] for role in own), *names]
+        missing = [role for role in SPECIAL_TOKENS if role not in ids]
+        names = [*(SPECIAL_TOKENS[role] for role in missing), *names]
         self.first_text_id, first = (len(names), 0) if special_tokens is None else (0, text_vocab)
         self.vocab = text_vocab + len(names)
         numbers = range(first, first + len(names))
         self.special_tokens = {**(special_tokens or {}), **dict(zip(numbers, names, strict=True))}
-        ids |= zip(own, numbers, strict=False)
+        ids |= zip(missing, numbers, strict=False)
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = (ids[role] for role in SPECIAL_TOKENS)
-        self._language_ids = dict(zip(self.languages, numbers[len(own) :], strict=True))
+        self._language_ids = dict(zip(self.languages, numbers[len(missing) :], strict=True))
 
     def __init_subclass__(cls) -> None:
         Tokenizer.registry[cls.__name__] = cls

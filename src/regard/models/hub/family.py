@@ -99,7 +99,7 @@ class HubFamily:
     def _read_tensors(self, shapes: nn.Module, config: Any, state: NamedTensors) -> NamedTensors:
         """The tensors of a checkpoint under our names, in the shapes of the model."""
         computed, taken, named = self.extra_tensors(config), set[str](), NamedTensors()
-        for name, own in shapes.state_dict().items():
+        for name, ours in shapes.state_dict().items():
             hub, chunk = self.hub_name(name, config)
             taken.add(hub)
             if hub in state:
@@ -109,13 +109,13 @@ class HubFamily:
             elif name in computed:
                 named[name] = computed[name]
             elif name.removesuffix(".bias") != name and self._is_in(name, self.zero_bias):
-                named[name] = torch.zeros(own.shape, dtype=own.dtype)
+                named[name] = torch.zeros(ours.shape, dtype=ours.dtype)
             else:
                 hint = suggestion(hub, state).replace("try", "nearest is")
                 raise ConfigError(f"state: needs {hub!r}, got no such tensor{hint}")
-            if (got := named[name].shape) != own.shape:
+            if (got := named[name].shape) != ours.shape:
                 raise ConfigError(
-                    f"state: needs tensors that fit the config, {hub!r} as {tuple(own.shape)}, "
+                    f"state: needs tensors that fit the config, {hub!r} as {tuple(ours.shape)}, "
                     f"got {tuple(got)}"
                 )
         _check_all_taken(set(state) - taken)
@@ -126,22 +126,22 @@ class HubFamily:
         state = {}
         for name, x in tensors.items():
             name = name.removeprefix(self.prefix)
-            for other, own in self.renamed.items():
-                name = name.replace(other, own)
+            for other, current in self.renamed.items():
+                name = name.replace(other, current)
             if not name.endswith(self.copies or ("\0",)):
                 state[name] = x
         return state
 
     def _read_config(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
         options = {}
-        for own, field in self.fields.items():
+        for ours, field in self.fields.items():
             if isinstance(field, HubField):
                 value = config.get(field.name, field.default)
             elif field in config:
                 value = config[field]
             else:
                 raise ConfigError(f"config: needs {field!r} for {config['model_type']}, got none")
-            options[own] = read_activation(value) if own == "activation" else value
+            options[ours] = read_activation(value) if ours == "activation" else value
         options |= {**self.fixed, **self.read_options(config, state)}
         if self.shared_table:
             options["tied"] = not _is_untied(state, self.shared_table)
@@ -174,9 +174,9 @@ class HubFamily:
         hub |= self.write_options(config)
         if self.shared_table:
             hub["tie_word_embeddings"] = config.tied
-        for own, field in self.fields.items():
-            value = _resolved(config, own)
-            if own == "activation":
+        for ours, field in self.fields.items():
+            value = _resolved(config, ours)
+            if ours == "activation":
                 value = write_activation(value)
             hub.setdefault(field.name if isinstance(field, HubField) else field, value)
         # what a reader makes of it: an option that does not survive would be lost silently
@@ -215,7 +215,7 @@ class HubFamily:
 
 
 def _is_untied(state: NamedTensors, table: str) -> bool:
-    """Whether an output layer has weights of its own; a copy of the embedding is dropped."""
+    """Whether an output layer has separate weights; a copy of the embedding is dropped."""
     weight = state.get("lm_head.weight")
     if weight is not None and table in state and torch.equal(weight, state[table]):
         del state["lm_head.weight"]

@@ -20,10 +20,10 @@ DECODER_ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder
 def bart_names(side: str, attentions: dict[str, str], prefix: str = "") -> dict[str, str]:
     """Names of the blocks of one side, as BART and its descendants have them."""
     names = {}
-    for own, hub in attentions.items():
+    for ours, hub in attentions.items():
         block, layer = f"{side}.blocks.{{i}}", f"{prefix}layers.{{i}}"
-        names |= {f"{block}.{own}.{a}": f"{layer}.{hub}.{b}" for a, b in _ATTENTION.items()}
-        residual = own.replace("attention", "residual")
+        names |= {f"{block}.{ours}.{a}": f"{layer}.{hub}.{b}" for a, b in _ATTENTION.items()}
+        residual = ours.replace("attention", "residual")
         names[f"{block}.{residual}.norm"] = f"{layer}.{hub}_layer_norm"
         names[f"{block}.feed_forward.to_hidden"] = f"{layer}.fc1"
         names[f"{block}.feed_forward.to_out"] = f"{layer}.fc2"

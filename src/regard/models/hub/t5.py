@@ -27,12 +27,12 @@ def _stack(side: str, *sublayers: str) -> dict[str, str]:
         ".weight",
         f"{side}.norm": f"{side}.final_layer_norm",
     }
-    for n, own in enumerate(sublayers):
+    for n, ours in enumerate(sublayers):
         block, layer = f"{side}.blocks.{{i}}", f"{side}.block.{{i}}.layer.{n}"
-        residual = own.replace("attention", "residual").replace("forward", "forward_residual")
+        residual = ours.replace("attention", "residual").replace("forward", "forward_residual")
         names[f"{block}.{residual}.norm"] = f"{layer}.layer_norm"
-        hub, maps = _SUBLAYERS[own]
-        names |= {f"{block}.{own}.{a}": f"{layer}.{hub}.{b}" for a, b in maps.items()}
+        hub, maps = _SUBLAYERS[ours]
+        names |= {f"{block}.{ours}.{a}": f"{layer}.{hub}.{b}" for a, b in maps.items()}
     return names
 
 

@@ -201,7 +201,7 @@ def padding_mask(g: Graph, lengths: str, time: str) -> str:
 
 
 def chunk_mask(g: Graph, before: str, end: str, chunk: int, left: int | None) -> str:
-    """Mask of new tokens over their own chunk and `left` chunks before, (time, key); 1: causal."""
+    """Mask of new tokens over their chunk and `left` chunks before, (time, key); 1: causal."""
     query, key = g.Unsqueeze(g.Range(before, end, 1), [1]), g.Unsqueeze(g.Range(0, end, 1), [0])
     if chunk > 1:
         query, key = g.Div(query, chunk), g.Div(key, chunk)

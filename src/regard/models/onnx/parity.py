@@ -139,12 +139,12 @@ def _run_steps(
     step: OnnxSession, state: Mapping[str, Tensor], name: str, pieces: Sequence[Tensor]
 ) -> list[Tensor]:
     """The result for each piece of an input; outputs NAME.next become the inputs NAME."""
-    found = []
+    results = []
     for piece in pieces:
         outputs = step(state, **{name: piece})
         state = {**state, **{key.removesuffix(".next"): x for key, x in outputs.items()}}
-        found += [x for key, x in outputs.items() if not key.endswith(".next")]
-    return found
+        results += [x for key, x in outputs.items() if not key.endswith(".next")]
+    return results
 
 
 def _tokens(vocab: int, time: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""ONNX graphs of the RecurrentTranslator, by ONNX's own recurrent layers."""
+"""ONNX graphs of the RecurrentTranslator, by the recurrent layers of ONNX."""
 
 from typing import cast
 
@@ -48,16 +48,16 @@ def _step(model: RecurrentTranslator) -> Graph:
     keys = g.input("keys", ["batch", "source", config.hidden])
     lengths = g.input("lengths", ["batch"], integer=True)
     state = g.input("state", _state_axes(model))
-    seen = g.Squeeze(emit.padding_mask(g, lengths, emit.size(g, values, 1)), [1])
+    padding = g.Squeeze(emit.padding_mask(g, lengths, emit.size(g, values, 1)), [1])
     x = emit.embedding(g, g.Unsqueeze(tokens, [1]), model.target_embedding)
     core = cast(Recurrent, decoder.core)
     if isinstance(decoder, BahdanauDecoder):
         top = g.Unsqueeze(g.Gather(g.Gather(state, 0), config.layers - 1, axis=1), [1])
-        c = _attend(g, top, keys, values, seen, decoder.cross_attention)
+        c = _attend(g, top, keys, values, padding, decoder.cross_attention)
         x = g.Concat(x, c, axis=-1)
     h, after = _unroll(g, x, core, state=state)
     if isinstance(decoder, LuongDecoder):
-        c = _attend(g, h, keys, values, seen, decoder.cross_attention)
+        c = _attend(g, h, keys, values, padding, decoder.cross_attention)
         h = g.Tanh(emit.layer(g, g.Concat(c, h, axis=-1), decoder.mix))
     x = emit.layer(g, h, model.to_readout)
     logits = emit.readout(g, x, model.readout, model.target_embedding.token_embeddings)

@@ -53,14 +53,14 @@ def classifier_graphs(model: Classifier) -> list[Graph]:
     lengths = g.input("lengths", ["batch"], integer=True)
     segments = g.input("segments", ["batch", "time"], integer=True) if config.segments else None
     time = emit.size(g, tokens, 1)
-    seen = emit.padding_mask(g, lengths, time)
-    context = emit.context(g, model.encoder, 0, time, seen)
+    padding = emit.padding_mask(g, lengths, time)
+    context = emit.context(g, model.encoder, 0, time, padding)
     x = emit.embedding(g, tokens, model.embedding, context.positions, segments)
     x, _ = emit.stack(g, x, model.encoder, context)
     if config.pooling == "first":
         x = g.Gather(x, 0, axis=1)
     elif config.pooling == "mean":
-        each = g.Cast(g.Squeeze(g.Transpose(seen, perm=[0, 3, 1, 2]), [3]), to=1)
+        each = g.Cast(g.Squeeze(g.Transpose(padding, perm=[0, 3, 1, 2]), [3]), to=1)
         x = g.Div(g.ReduceSum(g.Mul(x, each), [1], keepdims=0), g.ReduceSum(each, [1], keepdims=0))
     x = x if model.pooler is None else g.Tanh(emit.layer(g, x, model.pooler))
     shape = ["batch", *["time"] * (config.pooling == "none"), config.classes or config.dim]
@@ -152,8 +152,8 @@ def _online_cmvn(g: Graph, x: str, mels: int, depth: float) -> str:
     fallen = g.Where(ahead, -torch.inf, g.Mul(g.Cast(since, to=1), -LEVEL_DECAY))
     highest = g.ReduceMax(g.Add(g.Unsqueeze(loud, [1]), fallen), [2])
     first = g.Add(g.Unsqueeze(g.Slice(state, [0], [1], [1]), [1]), MIN_LEVEL)
-    kept = g.Sub(first, g.Mul(g.Unsqueeze(g.Cast(g.Add(place, 1), to=1), [1]), LEVEL_DECAY))
-    level = g.Max(highest, kept, MIN_LEVEL)
+    decayed = g.Sub(first, g.Mul(g.Unsqueeze(g.Cast(g.Add(place, 1), to=1), [1]), LEVEL_DECAY))
+    level = g.Max(highest, decayed, MIN_LEVEL)
     sound = g.Cast(g.Greater(g.Unsqueeze(loud, [2]), g.Sub(level, ACTIVE_MARGIN)), to=1)
     count = g.CumSum(sound, 1)
     row = g.Transpose(count, perm=[0, 2, 1])
@@ -190,9 +190,9 @@ def translator_graphs(model: Translator) -> list[Graph]:
     tokens = g.input("tokens", ["batch", "time"], integer=True)
     memory = g.input("memory", memory_axes)
     lengths = g.input("lengths", ["batch"], integer=True)
-    seen = emit.padding_mask(g, lengths, emit.size(g, memory, 4))
+    padding = emit.padding_mask(g, lengths, emit.size(g, memory, 4))
     parts = model.decoder, model.target_embedding, model.readout
-    _step(g, tokens, *parts, memory=memory, memory_mask=seen)
+    _step(g, tokens, *parts, memory=memory, memory_mask=padding)
     return [encoder, step]
 
 

@@ -1,1 +1,1 @@
-"""Recipes proposed for own data: one file per kind of data, each with its stated rules."""
+"""Recipes proposed for the user's data: one file per kind of data, each with its stated rules."""

@@ -1,4 +1,4 @@
-"""Recipes proposed for the kinds of own data, and written as TOML files."""
+"""Recipes proposed for the kinds of the user's data, and written as TOML files."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ COMMON_NAMES = {"data", "manifest", "metadata", *(x for names in ALIASES.values(
 
 
 def propose(kind: str, paths: Sequence[str | Path], *, name: str = "") -> Proposal:
-    """A recipe for own data that trains in minutes on two CPU cores, with its reasons.
+    """A recipe for the user's data that trains in minutes on two CPU cores, with its reasons.
 
     Args:
         kind: pairs, text, images, speech, tags or labels.

@@ -110,21 +110,21 @@ def _find(paths: Sequence[Path], comments: dict[str, str]) -> dict[Split, list[P
     catalogs = list_catalogs(paths[0])
     if len(catalogs) > 1 and all(corpus_suffix(file) in (".po", ".pot") for file in files):
         return {"train": [_one_language(paths[0], catalogs)]}
-    found = find_splits(files, lambda file: corpus_suffix(file) in SUFFIXES)
-    if len(found.get("train", ())) != 1:
-        found = find_splits(files, _has_language_suffix)
-    _check_languages(paths[0], found.get("train", ()))
-    for split in list(found):
-        found[split] = _one_pair(found[split]) if len(found[split]) > 1 else found[split]
-    if len(found.get("train", ())) not in (1, 2):
+    splits = find_splits(files, lambda file: corpus_suffix(file) in SUFFIXES)
+    if len(splits.get("train", ())) != 1:
+        splits = find_splits(files, _has_language_suffix)
+    _check_languages(paths[0], splits.get("train", ()))
+    for split in list(splits):
+        splits[split] = _one_pair(splits[split]) if len(splits[split]) > 1 else splits[split]
+    if len(splits.get("train", ())) not in (1, 2):
         raise FileError(
             f"{paths[0]}: needs train.tsv (or {', '.join(SUFFIXES[1:])}), or train.de and "
             f"train.en, got {', '.join(file.name for file in files[:6]) or 'no files'}; try both "
             "aligned files: regard new pairs SOURCE TARGET"
         )
-    if len(found["train"]) == 2:
+    if len(splits["train"]) == 2:
         comments["data.source_language"] = "swap the files and languages for the other direction"
-    return _complete(found, comments)
+    return _complete(splits, comments)
 
 
 def _one_language(folder: Path, catalogs: Sequence[Path]) -> Path:
@@ -242,10 +242,10 @@ def _tmx_languages(file: Path, comments: dict[str, str]) -> tuple[str, str]:
             break
     if len(counts) < 2:
         raise FileError(f"{file}: needs units in two languages, got {', '.join(counts) or 'none'}")
-    found = [language for language, _ in counts.most_common()]
-    source = source if source in found else found[0]
-    target = next(language for language in found if language != source)
-    comments["data.source_language"] = f"of {', '.join(found)} in the file"
+    languages = [language for language, _ in counts.most_common()]
+    source = source if source in languages else languages[0]
+    target = next(language for language in languages if language != source)
+    comments["data.source_language"] = f"of {', '.join(languages)} in the file"
     return source, target
 
 

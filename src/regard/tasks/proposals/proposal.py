@@ -23,7 +23,7 @@ MEASURED_STEPS = 3  # after one that warms up
 
 @dataclass(frozen=True)
 class Proposal:
-    """A recipe for own data, what the data holds, and the reason for each decision.
+    """A recipe for the user's data, what the data holds, and the reason for each decision.
 
     `comments` are by dotted name, such as "data.vocab_size".
 
@@ -76,7 +76,7 @@ def inspect_or_raise(
     """The report of a task's data; raises with the reasons if a split has none of it.
 
     Args:
-        task: with data files of its own.
+        task: with files of data.
         what: its examples, for the message.
         paths: of the data, for the message.
         split: that the message is about if it is empty; None needs any example at all.
@@ -107,9 +107,9 @@ def choose_steps(
     >>> choose_steps(10, 20, 1000, 2000)
     (1000, '100.0 epochs: at least 1000 steps')
     """
-    wanted = max(1, round(epoch_steps * epochs / 100)) * 100
-    steps = min(max(wanted, min_steps), max_steps)
-    if steps == wanted:
+    planned = max(1, round(epoch_steps * epochs / 100)) * 100
+    steps = min(max(planned, min_steps), max_steps)
+    if steps == planned:
         return steps, f"{epochs} epochs"
     epochs_done = steps / epoch_steps
     passes = f"{epochs_done:,.1f} epochs" if epochs_done >= 0.1 else f"{epochs_done:.1g} epochs"
@@ -213,8 +213,8 @@ def find_splits(files: Sequence[Path], accepts: Callable[[Path], bool]) -> dict[
     {'train': [PosixPath('train.csv')], 'valid': [PosixPath('dev.csv')]}
     """  # noqa: E501
     usable = [file for file in files if accepts(file)]
-    found: dict[Split, list[Path]] = {}
+    splits: dict[Split, list[Path]] = {}
     for file in usable:
         if (split := split_of(file)) is not None:
-            found.setdefault(split, []).append(file)
-    return found if "train" in found else {"train": usable} if usable else {}
+            splits.setdefault(split, []).append(file)
+    return splits if "train" in splits else {"train": usable} if usable else {}

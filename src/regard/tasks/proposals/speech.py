@@ -109,9 +109,9 @@ def _manifests(folder: Path) -> dict[str, Any]:
     files = list_files(folder)
     if any(file.name in (*KALDI_FILES, LJSPEECH_FILE) for file in files):
         return {}
-    found = find_splits(files, lambda file: table_kind(file) is not None)
-    one = {split: group[0].name for split, group in found.items() if len(group) == 1}
-    if "train" in one and set(one) == set(found):
+    splits = find_splits(files, lambda file: table_kind(file) is not None)
+    one = {split: group[0].name for split, group in splits.items() if len(group) == 1}
+    if "train" in one and set(one) == set(splits):
         return one
     try:
         find_manifests(folder)

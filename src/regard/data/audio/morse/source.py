@@ -139,7 +139,7 @@ def _draw_timing(rng: Random, dot: float) -> SenderTiming:
 
 
 def _draw_channel(channel: Channel, rng: Random) -> Channel:
-    """Each effect with its own probability."""
+    """Each effect with its probability."""
 
     def maybe(probability: float, low: float, high: float, otherwise: float = 0.0) -> float:
         return rng.uniform(low, high) if rng.random() < probability else otherwise

@@ -29,7 +29,7 @@ MISSING_CHARACTER = "\U0010fffe"  # no font has it: renders as the missing-glyph
 
 @lru_cache(32)
 def find_fonts(split: Split, *, characters: str, folder: str | None = None) -> tuple[str, ...]:
-    """Fonts of a split that have all characters: paths, or the name of Pillow's own.
+    """Fonts of a split that have all characters: paths, or the name of Pillow's built-in one.
 
     The fonts of `folder` are added to train, except held-out ones.
 

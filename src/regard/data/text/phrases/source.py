@@ -186,8 +186,8 @@ def _pattern(language: str, style: str) -> tuple[str, tuple[str, ...]]:
     if style in ("full", "long"):
         pattern: Any = locale.date_formats[style]
     else:
-        wanted, skeletons = {"month": "yMMMM", "day": "MMMMd"}[style], locale.datetime_skeletons
-        pattern = skeletons[match_skeleton(wanted, skeletons) or wanted]
+        skeleton, skeletons = {"month": "yMMMM", "day": "MMMMd"}[style], locale.datetime_skeletons
+        pattern = skeletons[match_skeleton(skeleton, skeletons) or skeleton]
     text = str(pattern.format)
     return text, tuple(part.partition(")")[0] for part in text.split("%(")[1:])
 
