@@ -15,7 +15,6 @@ from regard.cli import app
 from regard.errors import FileError, WorkError
 from regard.work.families.registry import exercise_families
 from regard.work.making import MAX_DENOMINATOR, MAX_NUMERATOR, blank_answers
-from regard.work.show.mathml import tex_to_mathml
 
 run = CliRunner()
 
@@ -80,7 +79,7 @@ def test_a_sheet_asks_and_its_solutions_answer(form):
         assert asked.isascii()
         assert answered.isascii()
         for line in re.findall(r"^\\\[ (.*) \\\]$", asked + answered, re.MULTILINE):
-            tex_to_mathml(line)
+            assert line.count("{") == line.count("}")
     if form == "html":
         assert re.findall(r'id="([^"]+)"', answered).count("1-at-H") == 1
         assert all(f'id="{at}"' in answered for at in re.findall(r'href="#([^"]+)"', answered))

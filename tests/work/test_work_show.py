@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from regard import work
 from regard.cli import app
-from regard.errors import FileError, WorkError
+from regard.errors import FileError, RegardError, WorkError
 from regard.files import write_text
+from regard.formulas import LATEX_SIGNS, parse_formula, parse_value
 from regard.work.exact.numbers import format_decimal
 from regard.work.rules import RULES
 from regard.work.show.formats import FORMATS
 from regard.work.show.html import as_html
 from regard.work.show.latex import as_latex
-from regard.work.show.mathml import tex_to_mathml
 from regard.work.show.text import as_rich, as_text
 from regard.work.solution import SolutionBuilder
 
@@ -71,19 +71,58 @@ class Strict(HTMLParser):
         self.words.append(data)
 
 
+LATEX_COMMANDS = {"frac", "sqrt", "begin", "end", "left", "right", "operatorname", "text", "mathrm"}
+LATEX_COMMANDS |= {"lVert", "rVert", "tfrac", "exp", "log", "tanh", "sin", "cos", "max", "min"}
+LATEX_COMMANDS |= {"lim", *re.findall(r"\\([A-Za-z]+)", "".join(LATEX_SIGNS.values()))}
+
+
+def assert_is_latex(tex):
+    """Braces, brackets and environments closed, and every command known."""
+    assert set(re.findall(r"\\([A-Za-z]+)", tex)) <= LATEX_COMMANDS
+    depth = 0
+    for sign in tex:
+        depth += (sign == "{") - (sign == "}")
+        assert depth >= 0
+    assert depth == 0
+    assert tex.count(r"\left") == tex.count(r"\right")
+    assert tex.count(r"\begin{pmatrix}") == tex.count(r"\end{pmatrix}")
+
+
 # ---- worked numbers
 
 
-def test_a_formula_is_what_mathml_has_for_it():
-    assert tex_to_mathml(r"\frac12 K^\top") == (
-        "<math><mfrac><mn>1</mn><mn>2</mn></mfrac><msup><mi>K</mi><mi>⊤</mi></msup></math>"
+def test_a_formula_prints_as_text_latex_and_mathml():
+    formula = parse_formula("½ {0}ᵀ ∘ (1 - {1}²)").fill("K", "h_10")
+    assert formula.text == "½ Kᵀ ∘ (1 - h_10²)"
+    assert formula.tex == r"\tfrac12\, K^{\top} \circ (1 - h_{10}^{2})"
+    assert parse_formula("{0}/{1}ᵀ", fractions=True).fill("a", "K").mathml() == (
+        "<math><mfrac><mi>a</mi><msup><mi>K</mi><mo>⊤</mo></msup></mfrac></math>"
     )
-    assert tex_to_mathml(r"\begin{pmatrix} 1 & -\infty \end{pmatrix}") == (
-        '<math><mrow><mo fence="true">(</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mo>−</mo>'
-        '<mi>∞</mi></mtd></mtr></mtable><mo fence="true">)</mo></mrow></math>'
+    assert parse_formula("[1, -inf; x, 2]").mathml() == (
+        '<math><mrow><mo fence="true">(</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mrow><mo>−</mo>'
+        "<mi>∞</mi></mrow></mtd></mtr><mtr><mtd><mi>x</mi></mtd><mtd><mn>2</mn></mtd></mtr>"
+        '</mtable><mo fence="true">)</mo></mrow></math>'
     )
-    assert "<munderover><mo>∑</mo>" in tex_to_mathml(r"\sum_{j=1}^n x_j")
-    assert "<mtext>where it is &lt;</mtext>" in tex_to_mathml(r"\text{where it is <}")
+    assert "<munderover><mo>∑</mo>" in parse_formula("Σ_(j=1)^n x_j").mathml()
+    assert "<mo>&lt;</mo>" in parse_formula("a < b").mathml()
+
+
+@pytest.mark.parametrize(
+    ("number", "tex"),
+    {
+        "-sqrt(2)/2": r"-\frac{\sqrt{2}}{2}",
+        "2*a**2 + 1": "2 a^{2} + 1",
+        "E*x/(1 + exp(-x))": r"\frac{e x}{1 + e^{-x}}",
+        "exp(a)/(b + c)*exp(b)/d": r"\frac{e^{a}}{b + c} \frac{e^{b}}{d}",
+        "(a/b)*(1 - a/b)": r"\frac{a}{b} \left( 1 - \frac{a}{b} \right)",
+        "tanh(x)**2 - 3*2": r"\tanh^{2}(x) - 3\cdot2",
+        "Max(0, x_1)": r"\max(0, x_{1})",
+        "-oo": r"-\infty",
+        "1.5e-10": r"1.5\cdot10^{-10}",
+    }.items(),
+)
+def test_numbers_as_sympy_prints_them_become_fractions_roots_and_powers(number, tex):
+    assert parse_value(number).tex == tex
 
 
 def test_the_page_shows_the_matrices_of_the_solution():
@@ -119,15 +158,21 @@ def test_the_latex_of_every_problem_is_well_formed(name):
     formulas = re.findall(r"^\\\[ (.*) \\\]$|^\$(.*)\$$", tex, re.MULTILINE)
     assert len(formulas) >= len(solved(name).steps)
     for one in formulas:
-        tex_to_mathml("".join(one))  # which refuses what it does not know or is not closed
+        assert_is_latex("".join(one))
     begun, ended = (re.findall(rf"\\{word}\{{(\w+)\}}", tex) for word in ("begin", "end"))
     assert sorted(begun) == sorted(ended)
 
 
 @pytest.mark.parametrize("rule", [pytest.param(r, id=n) for n, r in RULES.items()])
-def test_the_formula_of_every_rule_is_latex_that_is_known(rule):
-    names = [f"W_{{{n}}}" for n in range(16)]
-    assert "<math>" in tex_to_mathml(rule.tex.format(*names))
+def test_the_formula_of_every_rule_prints_in_each_format(rule):
+    names = [f"W_{n}" for n in range(16)]
+    formula = rule.formula.fill(*names)
+    assert parse_formula(formula.text, fractions=True).text == formula.text
+    assert_is_latex(formula.tex)
+    assert formula.tex.isascii()
+    Strict(formula.mathml(display=True))
+    assert not re.search(r"\{\d+\}", formula.text)
+    assert set(re.findall(r"W_\d+", formula.text)) <= set(names)
 
 
 @pytest.mark.slow
@@ -178,7 +223,7 @@ def test_small_and_infinite_numbers_are_powers_and_signs_in_formulas():
     working = SolutionBuilder("small", {"a": [[-30, "-inf"]]})
     working.add_step("b", "exp", "a", title="small")
     tex = as_latex(working.build())
-    assert "9.35762\\cdot 10^{-14}" in tex
+    assert "9.35762\\cdot10^{-14}" in tex
     assert "-\\infty" in tex
 
 
@@ -206,11 +251,9 @@ def test_what_cannot_be_shown_is_reported(tmp_path):
         as_text(solved("self-attention"), only=["h"])
     with pytest.raises(WorkError, match="fmt: needs one of text"):
         work.format_solution(solved("self-attention"), "pdf")
-    with pytest.raises(WorkError, match=r"tex: needs a supported LaTeX command, got \\foo"):
-        tex_to_mathml(r"\foo")
-    for broken in (r"\frac{1", r"a}", r"\begin{pmatrix} 1", r"\left( 1", r"\begin{x}\end{x}"):
-        with pytest.raises(WorkError, match="tex: needs"):
-            tex_to_mathml(broken)
+    for broken in ("(a", "√", "a + [b", "x^", "‖a"):
+        with pytest.raises(RegardError, match="formula: needs"):
+            parse_formula(broken)
     with pytest.raises(FileError, match="cannot be written"):
         write_text(tmp_path / "no" / "it.html", "")
 

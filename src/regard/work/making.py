@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from regard.errors import RegardError, WorkError, suggestion
 from regard.files import is_stream, make_folder, write_text
+from regard.formulas import parse_name
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.families.registry import FAMILIES, ExerciseTemplate, exercise_families
 from regard.work.problem import solve
 from regard.work.show.html import given_html, html_body, render_page
-from regard.work.show.latex import LATEX, MARKDOWN, Markup, latex_document, mark_up, tex_equation
-from regard.work.show.mathml import tex_to_mathml
-from regard.work.show.selection import matches_any
+from regard.work.show.latex import LATEX, MARKDOWN, Markup, latex_document, mark_up
+from regard.work.show.selection import matches_any, value_equation
 from regard.work.show.text import as_text, detect_convention
-from regard.work.solution import Solution, tex_name
+from regard.work.solution import Solution
 
 ENTRY_CHOICES = ((-1, 0, 1, 2), (-2, -1, 0, 1, 2), (-2, -1, "-1/2", 0, "1/2", 1, 2))  # by level
 SPARSE_ENTRY_CHOICES = ((-1, 0, 1), (-1, 0, 0, 1), (-1, 0, 0, "1/2", 1))  # for sums of many terms
@@ -210,9 +210,11 @@ def _mark_up(markup: Markup, exercises: Sequence[Exercise], solutions: bool) -> 
         if solutions:
             parts += mark_up(markup, one.solution, level=3)
             continue
-        parts += [markup.equation.format(tex_equation(*x)) for x in one.solution.given.items()]
+        parts += [
+            markup.equation.format(value_equation(*x).tex) for x in one.solution.given.items()
+        ]
         parts.append(markup.paragraph.format(markup.escape(_chosen(one))))
-        parts.append(_asked([f"${tex_name(name)}$" for name in one.questions]))
+        parts.append(_asked([f"${parse_name(name).tex}$" for name in one.questions]))
     return parts
 
 
@@ -223,7 +225,7 @@ def _html(exercises: Sequence[Exercise], solutions: bool) -> str:
             body = html_body(one.solution, id_prefix=f"{n}-", level=3)
             parts.append(f'<div id="exercise-{n}" class="new"><h2>{n}</h2>\n{body}</div>')
             continue
-        asked = _asked([tex_to_mathml(tex_name(name)) for name in one.questions])
+        asked = _asked([parse_name(name).mathml() for name in one.questions])
         parts.append(
             f'<section id="exercise-{n}"><h2>{n}</h2>{given_html(one.solution.given)}'
             f'<p class="soft">{escape(_chosen(one))}</p>'

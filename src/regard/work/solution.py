@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import RegardError, ShapeError, WorkError
+from regard.formulas import FormulaTree, equation, parse_name
 from regard.work.exact.evaluate import check_arguments, evaluate_digits, to_float
 from regard.work.exact.numbers import parse_matrix
 from regard.work.exact.parse import has_too_many_digits
@@ -20,9 +21,6 @@ from regard.work.shapes import shape_error
 MAX_OPERATIONS = 100
 DIGITS = 50
 ROUNDING_NOTE = f"rounded to {DIGITS} digits from here on: the exact numbers are too long"
-LATEX_GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "μ": "mu"}
-LATEX_GREEK |= {"ρ": "rho", "σ": "sigma", "ω": "omega", "Δ": "Delta", "Θ": "Theta"}
-
 
 _check: ContextVar[Callable[[], None]] = ContextVar("check", default=lambda: None)
 
@@ -64,24 +62,10 @@ class Step:
         return f"{self.name} = {get_rule(self.rule).text.format(*self.inputs)}"
 
     @property
-    def tex(self) -> str:
-        """The step as an equation, in LaTeX."""
-        inputs = [tex_name(name) for name in self.inputs]
-        return f"{tex_name(self.name)} = {get_rule(self.rule).tex.format(*inputs)}"
-
-
-def tex_name(name: str) -> str:
-    r"""LaTeX of a name: what follows an underscore becomes a subscript.
-
-    >>> print(tex_name("W_Q"), tex_name("h_10"), tex_name("mask"))
-    W_{Q} h_{10} \mathrm{mask}
-    """
-    first, _, rest = name.partition("_")
-    if first in LATEX_GREEK:
-        first = f"\\{LATEX_GREEK[first]}"
-    elif len(first) > 1:
-        first = f"\\mathrm{{{first}}}"
-    return f"{first}_{{{rest}}}" if rest else first
+    def equation(self) -> FormulaTree:
+        """The step as an equation, which prints as LaTeX and MathML."""
+        formula = get_rule(self.rule).formula.fill(*self.inputs)
+        return equation(parse_name(self.name), "=", formula)
 
 
 class KnownMistake(NamedTuple):

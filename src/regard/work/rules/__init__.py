@@ -2,21 +2,19 @@
 
 from regard.errors import WorkError
 from regard.work.rules.basic import BASIC_RULES
-from regard.work.rules.blocks import BLOCK_RULES
 from regard.work.rules.constructions import CONSTRUCTION_RULES
 from regard.work.rules.cost import COST_RULES
 from regard.work.rules.moments import MOMENT_RULES
 from regard.work.rules.perturb import PERTURB_RULES
 from regard.work.rules.positions import POSITION_RULES
 from regard.work.rules.proofs import PROOF_RULES
-from regard.work.rules.recurrent.gradients import GRADIENT_RULES
-from regard.work.rules.recurrent.jacobians import JACOBIAN_RULES
+from regard.work.rules.recurrent import RECURRENT_RULES
 from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule
 from regard.work.rules.scores import SCORE_RULES
 from regard.work.rules.shapes import rule_from_pattern
 
-RULES: dict[str, Rule] = BASIC_RULES | BLOCK_RULES | POSITION_RULES | SCORE_RULES | GRADIENT_RULES
-RULES |= JACOBIAN_RULES | MOMENT_RULES | PERTURB_RULES | CONSTRUCTION_RULES | COST_RULES
+RULES: dict[str, Rule] = BASIC_RULES | POSITION_RULES | SCORE_RULES | RECURRENT_RULES
+RULES |= MOMENT_RULES | PERTURB_RULES | CONSTRUCTION_RULES | COST_RULES
 RULES |= PROOF_RULES
 
 __all__ = ["RULES", "M", "Matrix", "MatrixFunction", "Rule", "get_rule"]

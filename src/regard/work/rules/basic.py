@@ -1,52 +1,27 @@
-"""Rules of products, sums, softmax and gates."""
+"""Rules of products, sums, softmax, gates, norms and activations."""
 
 from typing import Any
 
 import sympy
 
-from regard.errors import ShapeError
+from regard.errors import ShapeError, WorkError
 from regard.work.rules.rule import (
     M,
     Matrix,
     MatrixFunction,
     Rule,
+    broadcast,
     elementwise,
     format_operand,
+    format_power,
     format_sum,
+    matrix_product,
+    maximum,
+    product_entry,
+    rule,
 )
 
-
-def matrix_product(a: Matrix, b: Matrix) -> Matrix:
-    """a b; raises a ShapeError where the shapes do not match.
-
-    >>> matrix_product(M([[1, 2]]), M([[3], [4]]))
-    Matrix([[11]])
-    """
-    if a.cols != b.rows:
-        raise ShapeError(
-            f"product: needs as many columns on the left as rows on the right, got "
-            f"{a.rows}×{a.cols} times {b.rows}×{b.cols}"
-        )
-    return M(a * b)
-
-
-def product_entry(a: Matrix, b: Matrix) -> str:
-    """Arithmetic of the first entry of a product.
-
-    >>> product_entry(M([[1, 2]]), M([[3], [4]]))
-    '1·3 + 2·4'
-    """
-    terms = zip(a.row(0), b.col(0), strict=True)
-    return " + ".join(f"{format_operand(x)}·{format_operand(y)}" for x, y in terms)
-
-
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x), exact.
-
-    >>> sigmoid(sympy.Integer(0))
-    1/2
-    """
-    return 1 / (1 + sympy.exp(-x))
+LEFT_OUT = {"it was left out": "{0}"}
 
 
 def on_transposes(run: MatrixFunction) -> MatrixFunction:
@@ -79,114 +54,248 @@ def _scale(a: Matrix, by: Matrix) -> Matrix:
     return M(a.applyfunc(lambda x: x if x.is_infinite else x * by[0, 0]))
 
 
+def _add_to_rows(a: Matrix, row: Matrix, sign: int = 1) -> Matrix:
+    """Add a vector, given as row or column, to every row."""
+    entries = list(row)
+    if 1 not in row.shape or len(entries) != a.cols:
+        raise ShapeError(f"bias: needs {a.cols} numbers, got {row.rows}×{row.cols}")
+    return M(a.rows, a.cols, lambda i, j: a[i, j] + sign * entries[j])
+
+
+def _affine(x: Matrix, w: Matrix, b: Matrix, sign: int = 1) -> Matrix:
+    return _add_to_rows(matrix_product(x, w), b, sign)
+
+
+def _affine_entry(x: Matrix, w: Matrix, b: Matrix) -> str:
+    return f"{product_entry(x, w)} + {format_operand(b[0, 0])}"
+
+
+def _row_means(a: Matrix) -> Matrix:
+    return M([sum(a.row(i)) / a.cols for i in range(a.rows)])
+
+
+def _variance(c: Matrix, less: int = 0) -> Matrix:
+    return M([sum(x**2 for x in c.row(i)) / (c.cols - less) for i in range(c.rows)])
+
+
+def _inverse_std(v: Matrix, eps: Matrix) -> Matrix:
+    if any(x + eps[0, 0] == 0 for x in v):
+        raise WorkError("eps: needs more than 0 where all features of a token are equal, got 0")
+    return broadcast(lambda x, e: 1 / sympy.sqrt(x + e))(v, eps)
+
+
+def _gain_and_shift(n: Matrix, gain: Matrix, shift: Matrix) -> Matrix:
+    g = list(gain)
+    if len(g) != n.cols:
+        raise ShapeError(f"gain: needs {n.cols} numbers, got {gain.rows}×{gain.cols}")
+    return _add_to_rows(M(n.rows, n.cols, lambda i, j: n[i, j] * g[j]), shift)
+
+
+def _gain(n: Matrix, gain: Matrix) -> Matrix:
+    return _gain_and_shift(n, gain, M.zeros(1, n.cols))
+
+
+def relu(x: Any) -> Any:
+    """max(0, x), exact; left unevaluated for symbols.
+
+    >>> relu(sympy.sqrt(2) - 2), relu(sympy.Integer(3)), relu(sympy.Symbol("a"))
+    (0, 3, Max(0, a))
+    """
+    return maximum(sympy.Integer(0), x)
+
+
+def _quotient(a: Matrix, b: Matrix) -> Matrix:
+    if b[0, 0] == 0:
+        raise WorkError("quotient: needs a divisor other than 0, got 0")
+    return M([[a[0, 0] / b[0, 0]]])
+
+
 _column_sums, _divide_columns = on_transposes(row_sums), on_transposes(_divide_rows)
-_add = elementwise(lambda x, y: x + y)
-_hadamard = elementwise(lambda x, y: x * y)
 _mask = elementwise(lambda score, allowed: score if allowed else -sympy.oo)
-_gated_mix = elementwise(lambda z, x, y: (1 - z) * x + z * y)
+_relu = "max(0, {0})"
 
 BASIC_RULES: dict[str, Rule] = {
-    "product": Rule(
-        matrix_product,
+    "product": rule(
         "{0} {1}",
         {
-            "the second matrix was transposed": lambda a, b: matrix_product(a, M(b.T)),
-            "the first matrix was transposed": lambda a, b: matrix_product(M(a.T), b),
-            "the factors were swapped": lambda a, b: matrix_product(b, a),
+            "the second matrix was transposed": "{0} {1}ᵀ",
+            "the first matrix was transposed": "{0}ᵀ {1}",
+            "the factors were swapped": "{1} {0}",
         },
-        product_entry,
     ),
-    "product with transpose": Rule(
-        lambda a, b: matrix_product(a, M(b.T)),
+    "product with transpose": rule(
         "{0} {1}ᵀ",
-        {
-            "the transpose was left out": matrix_product,
-            "the result was transposed": lambda a, b: matrix_product(b, M(a.T)),
-        },
-        lambda a, b: product_entry(a, b.T),
+        {"the transpose was left out": "{0} {1}", "the result was transposed": "{1} {0}ᵀ"},
     ),
-    "transpose times": Rule(
-        lambda a, b: matrix_product(M(a.T), b),
+    "transpose times": rule(
         "{0}ᵀ {1}",
-        {
-            "the transpose was left out": matrix_product,
-            "the result was transposed": lambda a, b: matrix_product(M(b.T), a),
-        },
-        lambda a, b: product_entry(a.T, b),
+        {"the transpose was left out": "{0} {1}", "the result was transposed": "{1}ᵀ {0}"},
     ),
-    "scale": Rule(
-        _scale,
+    "scale": rule(
         "{1} {0}",
         {
-            "the scale was left out": lambda a, by: a,
+            "the scale was left out": "{0}",
             "it was divided instead of multiplied": lambda a, by: M(a / by[0, 0]),
             "the scale was applied twice": lambda a, by: M(a * by[0, 0] ** 2),
         },
-        "{1}·{0}",
-        "{1}\\, {0}",
+        run=_scale,
+        entry="{1} · {0}",
     ),
-    "mask": Rule(
-        _mask,
-        "{0} where {1} allows, else -inf",
+    "mask": rule(
+        "{0} + log {1}",
         {
             "the other triangle was masked": lambda s, m: _mask(s, M(m.T)),
-            "no mask was used": lambda s, m: s,
-            "hidden scores were set to 0 instead of -inf": _hadamard,
+            "no mask was used": "{0}",
+            "hidden scores were set to 0 instead of -inf": "{0} ∘ {1}",
         },
-        latex="{0} + \\log {1}",
+        run=_mask,
+        words="{0} where {1} allows, else -inf",
     ),
-    "exp": Rule(elementwise(sympy.exp), "exp({0})", {}, "exp({0:bare})", "\\exp {0}"),
-    "sum over rows": Rule(
-        row_sums,
-        "row sums of {0}",
+    "exp": rule("exp({0})"),
+    "sum over rows": rule(
+        "{0} 𝟏",
         {"columns were added up instead of rows": lambda a: M(_column_sums(a).T)},
-        lambda a: format_sum(a.row(0)),
-        "{0} \\mathbf 1",
+        run=row_sums,
+        entry=lambda a: format_sum(a.row(0)),
+        words="row sums of {0}",
     ),
-    "sum over columns": Rule(
-        _column_sums,
-        "column sums of {0}",
+    "sum over columns": rule(
+        "𝟏ᵀ {0}",
         {"rows were added up instead of columns": lambda a: M(row_sums(a).T)},
-        lambda a: format_sum(a.col(0)),
-        "\\mathbf 1^\\top {0}",
+        run=_column_sums,
+        entry=lambda a: format_sum(a.col(0)),
+        words="column sums of {0}",
     ),
-    "divide rows": Rule(
-        _divide_rows,
-        "{0} / {1}, row by row",
+    "divide rows": rule(
+        "diag({1})⁻¹ {0}",
         {"it was divided by the column sums": lambda a, by: _divide_columns(a, _column_sums(a))},
-        "{0:/} / {1:/}",
-        "\\operatorname{{diag}}({1})^{{-1}} {0}",
+        run=_divide_rows,
+        entry="{0} / {1}",
+        words="{0} / {1}, row by row",
     ),
-    "divide columns": Rule(
-        _divide_columns,
-        "{0} / {1}, column by column",
+    "divide columns": rule(
+        "{0} diag({1})⁻¹",
         {"it was divided by the row sums": lambda a, by: _divide_rows(a, row_sums(a))},
-        "{0:/} / {1:/}",
-        "{0} \\operatorname{{diag}}({1})^{{-1}}",
+        run=_divide_columns,
+        entry="{0} / {1}",
+        words="{0} / {1}, column by column",
     ),
-    "add": Rule(_add, "{0} + {1}", {"they were subtracted": lambda a, b: M(a - b)}, "{0} + {1}"),
-    "elementwise product": Rule(
-        _hadamard, "{0} ∘ {1}", {"they were added instead": _add}, "{0}·{1}"
-    ),
-    "sigmoid": Rule(
-        elementwise(sigmoid),
+    "add": rule("{0} + {1}", {"they were subtracted": "{0} - {1}"}),
+    "elementwise product": rule("{0} ∘ {1}", {"they were added instead": "{0} + {1}"}),
+    "sigmoid": rule(
         "σ({0})",
-        {
-            "the sign of the exponent": elementwise(lambda x: sigmoid(-x)),
-            "tanh was used": elementwise(sympy.tanh),
-        },
-        "1 / (1 + exp(-{0}))",
+        {"the sign of the exponent": "σ(-{0})", "tanh was used": "tanh({0})"},
+        entry="1 / (1 + exp(-{0}))",
     ),
-    "tanh": Rule(
-        elementwise(sympy.tanh),
-        "tanh({0})",
-        {"σ was used": elementwise(sigmoid), "it was left out": lambda a: a},
-        "tanh({0:bare})",
-    ),
-    "gated mix": Rule(
-        _gated_mix,
+    "tanh": rule("tanh({0})", {"σ was used": "σ({0})"} | LEFT_OUT),
+    "gated mix": rule(
         "(1 - {0}) ∘ {1} + {0} ∘ {2}",
-        {"the gate was inverted (the other GRU convention)": lambda z, u, v: _gated_mix(z, v, u)},
-        "(1 - {0})·{1} + {0}·{2}",
+        {"the gate was inverted (the other GRU convention)": "(1 - {0}) ∘ {2} + {0} ∘ {1}"},
     ),
+    "affine": rule(
+        "{0} {1} + {2}",
+        {
+            "the bias was left out": "{0} {1}",
+            "the bias was subtracted": lambda x, w, b: _affine(x, w, b, -1),
+            "the matrix was transposed": lambda x, w, b: _affine(x, M(w.T), b),
+        },
+        run=_affine,
+        entry=_affine_entry,
+    ),
+    "affine, columns": rule(
+        "{0} {1} + {2}",
+        {"the bias was left out": "{0} {1}"},
+        run=lambda w, x, b: M(_affine(M(x.T), M(w.T), b).T),
+        entry=lambda w, x, b: _affine_entry(x.T, w.T, b),
+    ),
+    "mean of rows": rule(
+        "mean({0})",
+        {
+            "the sum was not divided": row_sums,
+            "the mean was taken over tokens, not features": lambda a: _row_means(M(a.T)),
+        },
+        run=_row_means,
+        entry=lambda a: f"({format_sum(a.row(0))}) / {a.cols}",
+        words="the mean of each row of {0}",
+    ),
+    "centre rows": rule(
+        "{0} - {1} 𝟏ᵀ",
+        {
+            "the mean was added": broadcast(lambda x, mean: x + mean),
+            "the mean of each column was subtracted": lambda a, m: _add_to_rows(
+                a, _row_means(M(a.T)), -1
+            ),
+        },
+        run=broadcast(lambda x, mean: x - mean),
+        entry="{0} - {1}",
+        words="{0} - {1}, row by row",
+    ),
+    "variance of rows": rule(
+        "mean({0}^(∘2))",
+        {
+            "divided by n - 1 instead of n": lambda c: _variance(c, 1),
+            "the sum was not divided": lambda c: M(c.cols * _variance(c)),
+            "the square root was already taken": lambda c: M(_variance(c).applyfunc(sympy.sqrt)),
+        },
+        run=_variance,
+        entry=lambda c: f"({format_sum(c.row(0), format_power)}) / {c.cols}",
+        words="the mean of the squares in each row of {0}",
+    ),
+    "inverse std": rule(
+        "1 / √({0} + {1})",
+        {
+            "the square root was left out": broadcast(lambda v, e: 1 / (v + e)),
+            "ε was added outside the square root": broadcast(lambda v, e: 1 / (sympy.sqrt(v) + e)),
+            "it was not inverted": broadcast(lambda v, e: sympy.sqrt(v + e)),
+        },
+        run=_inverse_std,
+        entry="1 / √({0} + {1})",
+    ),
+    "scale rows": rule(
+        "diag({1}) {0}",
+        {"it was divided": broadcast(lambda x, r: x * (1 / r))},
+        run=broadcast(lambda x, r: x * r),
+        entry="{0} · {1}",
+        words="{0} · {1}, row by row",
+    ),
+    "gain and shift": rule(
+        "{0} diag({1}) + 𝟏 {2}",
+        {
+            "the gain was left out": lambda n, g, s: _add_to_rows(n, s),
+            "the shift was left out": lambda n, g, s: _gain(n, g),
+            "the shift was scaled too": lambda n, g, s: _gain(_add_to_rows(n, s), g),
+        },
+        run=_gain_and_shift,
+        entry="{1} · {0} + {2}",
+        words="{1} ∘ {0} + {2}, row by row",
+    ),
+    "gain": rule(
+        "{0} diag({1})", LEFT_OUT, run=_gain, entry="{1} · {0}", words="{1} ∘ {0}, row by row"
+    ),
+    "add to rows": rule(
+        "{0} + 𝟏 {1}", LEFT_OUT, run=_add_to_rows, entry="{0} + {1}", words="{0} + {1}, row by row"
+    ),
+    "relu": rule(
+        _relu,
+        LEFT_OUT
+        | {
+            "the absolute value was taken": elementwise(sympy.Abs),
+            "the negative part was kept": f"{{0}} - {_relu}",
+        },
+    ),
+    "gelu": rule(
+        "{0} ∘ Φ({0})",
+        LEFT_OUT | {"relu was used": _relu},
+        run=elementwise(lambda x: x * (1 + sympy.erf(x / sympy.sqrt(2))) / 2),
+        entry="{0} ∘ Φ({0})",
+    ),
+    "silu": rule(
+        "{0} ∘ σ({0})",
+        {"only σ was taken": "σ({0})", "relu was used": _relu},
+        entry="{0} / (1 + exp(-{0}))",
+    ),
+    "quotient": rule(
+        "{0} / {1}", {"they were multiplied": "{0} ∘ {1}"}, run=_quotient, entry="{0} / {1}"
+    ),
+    "square": rule("{0}²", {"it was doubled": "2 {0}", "it was not squared": "{0}"}),
 }

@@ -4,7 +4,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
-from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_operand
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_operand, rule
 
 
 def _diagonal_weight(beta: Matrix, n: Matrix) -> Matrix:
@@ -57,64 +57,61 @@ _log = elementwise(lambda x: -sympy.oo if x == 0 else sympy.log(x))
 
 
 CONSTRUCTION_RULES: dict[str, Rule] = {
-    "diagonal softmax weight": Rule(
-        _diagonal_weight,
-        "e^{0} / (e^{0} + {1} - 1)",
+    "diagonal softmax weight": rule(
+        "e^{0}/(e^{0} + {1} - 1)",
         {
             "softmax of the identity was taken to be the identity": lambda b, n: M([[1]]),
             "the sum has one term too many": lambda b, n: _diagonal_weight(b, M([[n[0] + 1]])),
         },
-        "exp({0}) / (exp({0}) + {1} - 1)",
-        "\\frac{{e^{{{0}}}}}{{e^{{{0}}} + {1} - 1}}",
+        run=_diagonal_weight,
+        entry="exp({0}) / (exp({0}) + {1} - 1)",
     ),
-    "diagonal margin": Rule(
-        _diagonal_margin,
-        "the smallest margin of a diagonal entry of {0} over the rest of its row",
+    "diagonal margin": rule(
+        "min_(i≠j) (({0})_ii - ({0})_ij)",
         {"columns were compared instead of rows": lambda s: _diagonal_margin(M(s.T))},
-        latex="\\min_{{i \\neq j}} \\bigl(({0})_{{ii}} - ({0})_{{ij}}\\bigr)",
+        run=_diagonal_margin,
+        words="the smallest margin of a diagonal entry of {0} over the rest of its row",
     ),
-    "scale for weight": Rule(
-        _scale_for_weight,
-        "log({0} / (1 - {0}) · ({1} - 1)) / {2}",
+    "scale for weight": rule(
+        "log({0}/(1 - {0}) · ({1} - 1)) / {2}",
         {"the factor n - 1 was left out": lambda p, n, d: _scale_for_weight(p, M([[2]]), d)},
-        lambda p, n, d: (
+        run=_scale_for_weight,
+        entry=lambda p, n, d: (
             f"log({format_operand(p[0] / (1 - p[0]))}·{format_operand(n[0] - 1)}) / "
             f"{format_operand(d[0])}"
         ),
-        "\\log\\Bigl(\\frac{{{0}}}{{1 - {0}}} ({1} - 1)\\Bigr) / {2}",
     ),
-    "inverse": Rule(
-        _inverse,
+    "inverse": rule(
         "{0}⁻¹",
         {
-            "it was transposed instead": lambda a: M(a.T),
+            "it was transposed instead": "{0}ᵀ",
             "each entry was inverted": elementwise(lambda x: 1 / x if x else x),
         },
-        latex="{0}^{{-1}}",
+        run=_inverse,
     ),
-    "log taps": Rule(
-        lambda kernel, x: _log(convolution_matrix(kernel, x)),
-        "log of the tap of {0} for each distance j - i, for each pair of {1}",
+    "log taps": rule(
+        "[log {0}_(j-i)]_ij",
         {
             "the logarithm was left out": convolution_matrix,
             "the distance was taken as i - j": lambda kernel, x: _log(
                 M(convolution_matrix(kernel, x).T)
             ),
         },
-        lambda kernel, x: f"log({format_operand(convolution_matrix(kernel, x)[0, 0])})",
-        "\\bigl[\\log {0}_{{j-i}}\\bigr]_{{ij}}",
+        run=lambda kernel, x: _log(convolution_matrix(kernel, x)),
+        entry=lambda kernel, x: f"log({format_operand(convolution_matrix(kernel, x)[0, 0])})",
+        words="log of the tap of {0} for each distance j - i, for each pair of {1}",
     ),
-    "taps": Rule(
-        convolution_matrix,
-        "the tap of {0} for each distance j - i, for each pair of {1}",
+    "taps": rule(
+        "[{0}_(j-i)]_ij",
         {"the distance was taken as i - j": lambda kernel, x: M(convolution_matrix(kernel, x).T)},
-        lambda kernel, x: format_operand(convolution_matrix(kernel, x)[0, 0]),
-        "\\bigl[{0}_{{j-i}}\\bigr]_{{ij}}",
+        run=convolution_matrix,
+        entry=lambda kernel, x: format_operand(convolution_matrix(kernel, x)[0, 0]),
+        words="the tap of {0} for each distance j - i, for each pair of {1}",
     ),
-    "shift": Rule(
-        _shift_matrix,
-        "1 where j - i = {0}, for each pair of {1}",
+    "shift": rule(
+        "[j - i = {0}]_ij",
         {"it was shifted the other way": lambda o, x: M(_shift_matrix(o, x).T)},
-        latex="\\bigl[ j - i = {0} \\bigr]_{{ij}}",
+        run=_shift_matrix,
+        words="1 where j - i = {0}, for each pair of {1}",
     ),
 }

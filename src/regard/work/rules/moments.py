@@ -8,11 +8,10 @@ from regard.errors import WorkError
 from regard.work.rules.rule import (
     M,
     Matrix,
-    MatrixFunction,
     Rule,
-    broadcast,
     format_power,
     format_sum,
+    rule,
 )
 
 MAX_SAMPLED_NUMBERS = 20_000_000  # per simulation
@@ -53,83 +52,40 @@ def _statistics(s: Any) -> Matrix:
 
 
 def _simulation(what: str, q_is_k: bool) -> Rule:
-    run: MatrixFunction = lambda *inputs: _statistics(_sample(*inputs, q_is_k=q_is_k))  # noqa: E731
     source = f"of {{3}} {what}, from {{0}}, {{1}}, {{2}} and the {{4}}"
-    latex = "\\operatorname{{simulate}}({0}, {1}, {2}; {3}, {4})"
-    return Rule(run, f"mean ± error, variance ± error {source}", latex=latex, is_random=True)
+    return rule(
+        "simulate({0}, {1}, {2}; {3}, {4})",
+        run=lambda *inputs: _statistics(_sample(*inputs, q_is_k=q_is_k)),
+        words=f"mean ± error, variance ± error {source}",
+    )._replace(is_random=True)
 
 
 MOMENT_RULES: dict[str, Rule] = {
-    "inner product": Rule(
-        lambda a: M([[sum(x * x for x in a)]]),
+    "inner product": rule(
         "{0}ᵀ{0}",
         {"the entries were added, not their squares": lambda a: M([[sum(a)]])},
-        lambda a: format_sum(a, format_power),
-        "{0}^\\top {0}",
+        run=lambda a: M([[sum(x * x for x in a)]]),
+        entry=lambda a: format_sum(a, format_power),
     ),
-    "d squares": Rule(
-        broadcast(lambda d, mu: d * mu**2),
-        "{0} {1}²",
-        {"the d was left out": broadcast(lambda d, mu: mu**2)},
-        "{0}·{1:²}",
-        "{0}\\, {1}^2",
-    ),
-    "variance from the mean": Rule(
-        broadcast(lambda s, m, d: 2 * s**2 * m),
+    "d squares": rule("{0} {1}²", {"the d was left out": "{1}²"}),
+    "variance from the mean": rule(
         "2 {0}² {1}",
         {
-            "an extra factor d, which belongs to d μ² only": broadcast(
-                lambda s, m, d: 2 * d * s**2 * m
-            ),
-            "the 2 was left out: q and k both vary": broadcast(lambda s, m, d: s**2 * m),
-            "σ was not squared": broadcast(lambda s, m, d: 2 * s * m),
+            "an extra factor d, which belongs to d μ² only": "2 {2} {0}² {1}",
+            "the 2 was left out: q and k both vary": "{0}² {1}",
+            "σ was not squared": "2 {0} {1}",
         },
-        "2·{0:²}·{1}",
-        "2\\, {0}^2\\, {1}",
     ),
-    "variance from the noise": Rule(
-        broadcast(lambda s, d: d * s**4),
-        "{1} {0}⁴",
-        {
-            "σ² was taken for σ⁴": broadcast(lambda s, d: d * s**2),
-            "the d was left out": broadcast(lambda s, d: s**4),
-        },
-        "{1}·{0:⁴}",
-        "{1}\\, {0}^4",
+    "variance from the noise": rule(
+        "{1} {0}⁴", {"σ² was taken for σ⁴": "{1} {0}²", "the d was left out": "{0}⁴"}
     ),
-    "mean of q·q": Rule(
-        broadcast(lambda s, m, d: m + d * s**2),
-        "{1} + {2} {0}²",
-        {"they were taken as independent": lambda s, m, d: m},
-        "{1} + {2}·{0:²}",
-        "{1} + {2}\\, {0}^2",
+    "mean of q·q": rule("{1} + {2} {0}²", {"they were taken as independent": "{1}"}),
+    "variance of q·q": rule(
+        "4 {0}² {1} + 2 {2} {0}⁴", {"they were taken as independent": "2 {0}² {1} + {2} {0}⁴"}
     ),
-    "variance of q·q": Rule(
-        broadcast(lambda s, m, d: 4 * s**2 * m + 2 * d * s**4),
-        "4 {0}² {1} + 2 {2} {0}⁴",
-        {"they were taken as independent": broadcast(lambda s, m, d: 2 * s**2 * m + d * s**4)},
-        "4·{0:²}·{1} + 2·{2}·{0:⁴}",
-        "4\\, {0}^2\\, {1} + 2\\, {2}\\, {0}^4",
-    ),
-    "root": Rule(
-        broadcast(sympy.sqrt),
-        "√{0}",
-        {"the root was left out": lambda a: a},
-        "√({0:bare})",
-        "\\sqrt{{{0}}}",
-    ),
-    "divided by": Rule(
-        broadcast(lambda a, b: a / b),
-        "{0} / {1}",
-        {"it was multiplied": broadcast(lambda a, b: a * b)},
-        "{0:/} / {1:/}",
-    ),
-    "divided by the square": Rule(
-        broadcast(lambda a, b: a / b**2),
-        "{0} / {1}²",
-        {"the square was left out": broadcast(lambda a, b: a / b)},
-        "{0:/} / {1:²}",
-    ),
+    "root": rule("√{0}", {"the root was left out": "{0}"}),
+    "divided by": rule("{0} / {1}", {"it was multiplied": "{0} ∘ {1}"}),
+    "divided by the square": rule("{0} / {1}²", {"the square was left out": "{0} / {1}"}),
     "simulate": _simulation("dot products", q_is_k=False),
     "simulate q·q": _simulation("squares", q_is_k=True),
 }

@@ -5,7 +5,7 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_operand
+from regard.work.rules.rule import M, Matrix, Rule, format_operand, rule
 
 
 def _row_index(a: Matrix, i: Matrix) -> int:
@@ -79,55 +79,50 @@ def _query_noise(
     return M(h.rows, h.cols, entry)
 
 
-def _no_change(*inputs: Matrix) -> Matrix:
-    return M.zeros(*inputs[3].shape)
-
+_NO_MEAN_CHANGE = {"the mean change was taken as 0": lambda *inputs: M.zeros(*inputs[3].shape)}
 
 PERTURB_RULES: dict[str, Rule] = {
-    "move one row": Rule(
-        _move_row,
-        "{0} with {1} added to row {2}",
+    "move one row": rule(
+        "{0} + e_{2} {1}",
         {"it was subtracted": lambda a, by, i: _move_row(a, M(-by), i)},
-        latex="{0} + e_{{{2}}}\\, {1}",
+        run=_move_row,
+        words="{0} with {1} added to row {2}",
     ),
-    "scale one row": Rule(
-        _scale_row,
-        "{0} with row {2} times {1}",
+    "scale one row": rule(
+        "{0} + ({1} - 1) e_{2} e_{2}ᵀ {0}",
         {"every row was scaled": lambda a, by, i: M(a * by[0])},
-        latex="{0} + ({1} - 1)\\, e_{{{2}}} e_{{{2}}}^\\top {0}",
+        run=_scale_row,
+        words="{0} with row {2} times {1}",
     ),
-    "softmax, first order": Rule(
-        _first_order,
-        "{0} ∘ ({1} - the mean of {1} by the weights {0}, row by row)",
-        {
-            "the mean was not subtracted": elementwise(lambda a, d: a * d),
-            "the weights were left out": lambda a, d: d,
-        },
-        _first_order_entry,
-        "{0} \\circ \\bigl({1} - ({0} \\circ {1})\\mathbf 1 \\mathbf 1^\\top\\bigr)",
+    "softmax, first order": rule(
+        "{0} ∘ ({1} - ({0} ∘ {1}) 𝟏 𝟏ᵀ)",
+        {"the mean was not subtracted": "{0} ∘ {1}", "the weights were left out": "{1}"},
+        run=_first_order,
+        entry=_first_order_entry,
+        words="{0} ∘ ({1} - the mean of {1} by the weights {0}, row by row)",
     ),
-    "softmax, second order": Rule(
-        _second_order,
-        "½ {0} ∘ (({1} - its mean)² - its variance), by the weights {0}, row by row",
+    "softmax, second order": rule(
+        "½ {0} ∘ (({1} - mean({1}))² - Var {1})",
         {
             "the half was left out": lambda a, d: M(2 * _second_order(a, d)),
             "the variance was left out": lambda a, d: M(
                 a.rows, a.cols, lambda i, j: a[i, j] * (d[i, j] - _weighted_means(a, d)[i]) ** 2 / 2
             ),
         },
-        latex="\\tfrac12\\, {0} \\circ \\bigl(({1} - \\overline{{{1}}})^2 - "
-        "\\operatorname{{Var}} {1}\\bigr)",
+        run=_second_order,
+        words="½ {0} ∘ (({1} - its mean)² - its variance), by the weights {0}, row by row",
     ),
-    "mean change, key noise": Rule(
-        _key_noise,
-        "½ {5}² {4}² ‖q‖² a (1 - 2a) ({2}_i - {3}), for each query; a = its weight in {1}, i = {6}",
-        {"the mean change was taken as 0": _no_change},
-        latex="\\tfrac12\\, {5}^2 {4}^2 \\lVert q \\rVert^2 a (1 - 2a) (v_i - h)",
+    "mean change, key noise": rule(
+        "½ {5}² {4}² ‖q‖² a (1 - 2a) (v_i - h)",
+        _NO_MEAN_CHANGE,
+        run=_key_noise,
+        words="½ {5}² {4}² ‖q‖² a (1 - 2a) ({2}_i - {3}), for each query; a = its weight in {1}, "
+        "i = {6}",
     ),
-    "mean change, query noise": Rule(
-        _query_noise,
-        "½ {5}² {4}² Σ a_j ‖k_j - k̄‖² (v_j - h) in row {6}, from {0}, {1}, {2} and {3}",
-        {"the mean change was taken as 0": _no_change},
-        latex="\\tfrac12\\, {5}^2 {4}^2 \\sum_j a_j \\lVert k_j - \\bar k \\rVert^2 (v_j - h)",
+    "mean change, query noise": rule(
+        "½ {5}² {4}² Σ_j a_j ‖k_j - k̄‖² (v_j - h)",
+        _NO_MEAN_CHANGE,
+        run=_query_noise,
+        words="½ {5}² {4}² Σ a_j ‖k_j - k̄‖² (v_j - h) in row {6}, from {0}, {1}, {2} and {3}",
     ),
 }

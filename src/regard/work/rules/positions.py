@@ -7,7 +7,7 @@ from sympy.simplify.fu import TR8
 
 from regard.errors import ShapeError, WorkError
 from regard.work.exact.numbers import format_plain
-from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_bare, format_operand
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_bare, format_operand, rule
 
 
 def _frequencies(d: Matrix, base: Matrix, step: int = 2) -> Matrix:
@@ -76,9 +76,8 @@ def combine_trig(x: Any) -> Any:
 
 
 POSITION_RULES: dict[str, Rule] = {
-    "frequencies": Rule(
-        _frequencies,
-        "{1}^(-2i / {0}), with i = 0, 1 … the index of the pair",
+    "frequencies": rule(
+        "{1}^(-2i / {0}),  i = 0, 1, …",
         {
             "i was taken as the index of the feature, not of the pair": lambda d, b: _frequencies(
                 d, b, 4
@@ -86,12 +85,12 @@ POSITION_RULES: dict[str, Rule] = {
             "the 2 before i was left out": lambda d, b: _frequencies(d, b, 1),
             "the sign of the exponent": lambda d, b: _frequencies(d, b, -2),
         },
-        "{1}^(-0/{0})",
-        "{1}^{{-2i/{0}}},\\quad i = 0, 1, \\ldots",
+        run=_frequencies,
+        entry=lambda d, b: f"{format_operand(b[0])}^(-0/{format_operand(d[0])})",
+        words="{1}^(-2i / {0}), with i = 0, 1 … the index of the pair",
     ),
-    "sines and cosines": Rule(
-        _sin_cos,
-        "sin and cos of {0}, side by side for each pair",
+    "sines and cosines": rule(
+        "(sin {0}, cos {0})",
         {
             "sine and cosine were swapped": lambda a: _sin_cos(a, sympy.cos, sympy.sin),
             "all sines come first, then all cosines": lambda a: M(
@@ -101,31 +100,30 @@ POSITION_RULES: dict[str, Rule] = {
                 M(a.applyfunc(lambda x: x * sympy.pi / 180))
             ),
         },
-        "sin({0:bare})",
-        "(\\sin {0},\\ \\cos {0})",
+        run=_sin_cos,
+        entry=lambda a: f"sin({format_bare(a[0, 0])})",
+        words="sin and cos of {0}, side by side for each pair",
     ),
-    "rotation": Rule(
-        _rotation,
-        "a rotation by {0} per pair: [cos sin; -sin cos]",
+    "rotation": rule(
+        "diag [cos {0}, sin {0}; -sin {0}, cos {0}]",
         {"it rotates the other way: the sign of the sines": lambda a: M(_rotation(a).T)},
-        latex="\\operatorname{{diag}}\\begin{{pmatrix}} \\cos {0} & \\sin {0} \\\\ "
-        "-\\sin {0} & \\cos {0} \\end{{pmatrix}}",
+        run=_rotation,
+        words="a rotation by {0} per pair: [cos sin; -sin cos]",
     ),
-    "rotate pairs": Rule(
-        _rotate_pairs,
-        "each pair of {0} rotated by {1}",
+    "rotate pairs": rule(
+        "rotate({0}, {1})",
         {
             "it was rotated the other way": lambda x, a: _rotate_pairs(x, a, -1),
             "pairs were taken from the two halves": _rotate_halves,
         },
-        _rotate_entry,
-        "\\operatorname{{rotate}}({0}, {1})",
+        run=_rotate_pairs,
+        entry=_rotate_entry,
+        words="each pair of {0} rotated by {1}",
     ),
-    "addition theorem": Rule(
-        elementwise(combine_trig),
-        "{0}, by the addition theorems of sin and cos",
-        {},
-        lambda a: format_plain(combine_trig(a[0, 0])),
-        "{0} \\quad (\\sin(a + b) = \\sin a \\cos b + \\cos a \\sin b)",
+    "addition theorem": rule(
+        "{0}  (sin(a + b) = sin a cos b + cos a sin b)",
+        run=elementwise(combine_trig),
+        entry=lambda a: format_plain(combine_trig(a[0, 0])),
+        words="{0}, by the addition theorems of sin and cos",
     ),
 }

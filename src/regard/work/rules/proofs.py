@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule
+from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule, rule
 
 _X, _a, _b, _c, _s = sympy.symbols("x a b c s", real=True)
 
@@ -40,7 +40,7 @@ class Proof(NamedTuple):
     """
 
     statement: str
-    left_side: tuple[str, str]  # plain text, LaTeX
+    left_side: str
     lines: tuple[ProofLine, ...]
 
     @property
@@ -67,7 +67,7 @@ def _shifted(term: Any) -> Any:
 PROOFS: dict[str, Proof] = {
     "sigmoid-negation": Proof(
         "σ(-x) = 1 - σ(x)",
-        ("σ(-x)", "\\sigma(-x)"),
+        "σ(-x)",
         (
             ProofLine("the definition of σ at -x", [_over(1, _add(1, _E))],
                  {"the sign was left out": [_SIGMOID]}),
@@ -80,7 +80,7 @@ PROOFS: dict[str, Proof] = {
     ),
     "tanh": Proof(
         "tanh x = 2 σ(2x) - 1",
-        ("tanh x", "\\tanh x"),
+        "tanh x",
         (
             ProofLine("the definition of tanh", [_over(_DIFFERENCE, _SUM)],
                  {"sum and difference were exchanged": [_SUM / _DIFFERENCE]}),
@@ -93,7 +93,7 @@ PROOFS: dict[str, Proof] = {
     ),
     "sigmoid-derivative": Proof(
         "σ'(x) = σ(x) (1 - σ(x))",
-        ("σ'(x)", "\\sigma'(x)"),
+        "σ'(x)",
         (
             ProofLine("the derivative of (1 + exp(-x)) to the power -1",
                  [_multiply(-1, _power(1 + _E_NEG, -2), -_E_NEG)],
@@ -106,7 +106,7 @@ PROOFS: dict[str, Proof] = {
     ),
     "tanh-derivative": Proof(
         "tanh'(x) = 1 - tanh²(x)",
-        ("tanh'(x)", "\\tanh'(x)"),
+        "tanh'(x)",
         (
             ProofLine("the quotient rule",
                  [_over(_add(_SUM**2, -(_DIFFERENCE**2)), _power(_SUM, 2))],
@@ -118,7 +118,7 @@ PROOFS: dict[str, Proof] = {
     ),
     "softmax-shift": Proof(
         "softmax(x + s) = softmax(x): one number added to all scores changes no weight",
-        ("softmax(a + s, b + s, c + s)", "\\mathrm{{softmax}}(a + s, b + s, c + s)"),
+        "softmax(a + s, b + s, c + s)",
         (
             ProofLine("the definition of softmax",
                  [sympy.exp(term + _s) / sum(sympy.exp(y + _s) for y in (_a, _b, _c))
@@ -134,7 +134,7 @@ PROOFS: dict[str, Proof] = {
     ),
     "softmax-derivative": Proof(
         "∂p_i/∂x_j = p_i (δ_ij - p_j), here of p_1 with respect to its own score and another",
-        ("(∂p_1/∂a, ∂p_1/∂b)", "(\\partial p_1 / \\partial a,\\ \\partial p_1 / \\partial b)"),
+        "(∂p_1 / ∂a, ∂p_1 / ∂b)",
         (
             ProofLine("the quotient rule, p_1 being exp(a) / Z",
                  [_over(_add(_A * _Z, -_multiply(_A, _A)), _Z**2),
@@ -150,7 +150,7 @@ PROOFS: dict[str, Proof] = {
     ),
     "softmax-of-two": Proof(
         "softmax(a, b) = (σ(a - b), σ(b - a)): two scores make a gate",
-        ("softmax(a, b)", "\\mathrm{{softmax}}(a, b)"),
+        "softmax(a, b)",
         (
             ProofLine("the definition of softmax", [_A / (_A + _B), _B / (_A + _B)]),
             ProofLine("divided by the numerator: σ(a - b) and σ(b - a)",
@@ -182,9 +182,8 @@ def _line_rule(proof: Proof, n: int) -> Rule:
     line = proof.lines[n]
     mistakes = {description: _constant(wrong) for description, wrong in line.mistakes.items()}
     if n == 0:
-        text, tex = proof.left_side
-        return Rule(_constant(line.cells), text, mistakes, latex=tex)
-    return Rule(lambda previous: _check_equal(previous, M(line.cells)), "{0}", mistakes)
+        return rule(proof.left_side, mistakes, run=_constant(line.cells))
+    return rule("{0}", mistakes, run=lambda previous: _check_equal(previous, M(line.cells)))
 
 
 def _constant(cells: Any) -> MatrixFunction:

@@ -6,7 +6,7 @@ import sympy
 
 from regard.errors import ShapeError, WorkError
 from regard.work.rules.basic import on_transposes
-from regard.work.rules.rule import M, Matrix, Rule, broadcast, format_operand, format_sum
+from regard.work.rules.rule import M, Matrix, Rule, broadcast, format_operand, format_sum, rule
 
 TIE_TOLERANCE = sympy.Float("1e-30", 30)  # scores closer than this are tied
 
@@ -93,22 +93,24 @@ def _weight(score: Matrix, lse: Matrix) -> Matrix:
     return M([[0 if score[0].is_infinite else sympy.exp(score[0] - lse[0])]])
 
 
+_ADDITIVE = "[tanh(({0})_i + ({1})_j) · {2}]_ij"
+_SOFTMAX_LIMIT = "lim_(β→∞) softmax(β {0})"
+
 SCORE_RULES: dict[str, Rule] = {
-    "entropy of rows": Rule(
-        _entropy,
-        "-Σ a log a over each row of {0}",
+    "entropy of rows": rule(
+        "-Σ_j ({0})_ij log ({0})_ij",
         {
             "the sign was left out": lambda a: M(-_entropy(a)),
             "the logarithm was to base 2": lambda a: _entropy(a, lambda x: sympy.log(x, 2)),
             "the logarithm was to base 10": lambda a: _entropy(a, lambda x: sympy.log(x, 10)),
         },
-        _entropy_entry,
-        "-\\sum\\nolimits_j ({0})_{{ij}} \\log ({0})_{{ij}}",
+        run=_entropy,
+        entry=_entropy_entry,
+        words="-Σ a log a over each row of {0}",
     ),
-    "transpose": Rule(lambda a: M(a.T), "{0}ᵀ", {"it was not transposed": lambda a: a}),
-    "additive scores": Rule(
-        _additive_scores,
-        "tanh({0}_i + {1}_j) · {2}, for each query i and key j",
+    "transpose": rule("{0}ᵀ", {"it was not transposed": "{0}"}),
+    "additive scores": rule(
+        _ADDITIVE,
         {
             "tanh was left out": lambda p, g, v: _additive_scores(p, g, v, lambda x: x),
             "queries and keys were swapped": lambda p, g, v: M(_additive_scores(p, g, v).T),
@@ -116,62 +118,62 @@ SCORE_RULES: dict[str, Rule] = {
                 p, g, M.ones(*v.shape)
             ),
         },
-        _additive_entry,
-        "\\bigl[\\tanh\\bigl(({0})_i + ({1})_j\\bigr) \\cdot {2}\\bigr]_{{ij}}",
+        run=_additive_scores,
+        entry=_additive_entry,
+        words="tanh({0}_i + {1}_j) · {2}, for each query i and key j",
     ),
-    "additive scores, columns": Rule(
-        on_transposes(_additive_scores),
-        "tanh({0}_j + {1}_i) · {2}, for each key i and query j",
+    "additive scores, columns": rule(
+        _ADDITIVE.replace("_i ", "_j ").replace("_j)", "_i)"),
         {
             "tanh was left out": on_transposes(
                 lambda p, g, v: _additive_scores(p, g, v, lambda x: x)
             ),
             "queries and keys were swapped": lambda p, g, v: _additive_scores(M(p.T), M(g.T), v),
         },
-        lambda p, g, v: _additive_entry(p.T, g.T, v),
-        "\\bigl[\\tanh\\bigl(({0})_j + ({1})_i\\bigr) \\cdot {2}\\bigr]_{{ij}}",
+        run=on_transposes(_additive_scores),
+        entry=lambda p, g, v: _additive_entry(p.T, g.T, v),
+        words="tanh({0}_j + {1}_i) · {2}, for each key i and query j",
     ),
-    "largest of rows": Rule(
-        _row_max,
-        "the largest in each row of {0}",
+    "largest of rows": rule(
+        "max_j {0}",
         {"the largest of each column was taken": lambda a: _row_max(M(a.T))},
-        lambda a: _max_entry(a.row(0)),
-        "\\max\\nolimits_j {0}",
+        run=_row_max,
+        entry=lambda a: _max_entry(a.row(0)),
+        words="the largest in each row of {0}",
     ),
-    "largest of columns": Rule(
-        on_transposes(_row_max),
-        "the largest in each column of {0}",
+    "largest of columns": rule(
+        "max_i {0}",
         {"the largest of each row was taken": lambda a: M(_row_max(a).T)},
-        lambda a: _max_entry(a.col(0)),
-        "\\max\\nolimits_i {0}",
+        run=on_transposes(_row_max),
+        entry=lambda a: _max_entry(a.col(0)),
+        words="the largest in each column of {0}",
     ),
     **{
-        f"hardmax {axis}": Rule(
-            adapt(_hardmax),
-            "1 where {0} is {1}, divided among ties, else 0",
+        f"hardmax {axis}": rule(
+            _SOFTMAX_LIMIT,
             {"the first of the tied keys took all the weight": adapt(_argmax_one_hot)},
-            latex="\\lim_{{\\beta \\to \\infty}} \\operatorname{{softmax}}(\\beta\\, {0})",
+            run=adapt(_hardmax),
+            words="1 where {0} is {1}, divided among ties, else 0",
         )
         for axis, adapt in {"rows": lambda run: run, "columns": on_transposes}.items()
     },
-    "sum with remainder": Rule(
-        lambda terms, rest: M([[sum(terms) + rest[0, 0]]]),
-        "sum of {0} + {1}",
+    "sum with remainder": rule(
+        "{0} 𝟏 + {1}",
         {"the rest was left out": lambda terms, rest: M([[sum(terms)]])},
-        lambda terms, rest: format_sum((*terms, rest[0])),
-        "{0} \\mathbf 1 + {1}",
+        run=lambda terms, rest: M([[sum(terms) + rest[0, 0]]]),
+        entry=lambda terms, rest: format_sum((*terms, rest[0])),
+        words="sum of {0} + {1}",
     ),
-    "softcap": Rule(
-        broadcast(lambda x, cap: cap * sympy.tanh(x / cap)),
+    "softcap": rule(
         "{1} tanh({0} / {1})",
-        {"the cap was left out": lambda a, cap: a},
-        "{1}·tanh({0} / {1})",
+        {"the cap was left out": "{0}"},
+        run=broadcast(lambda x, cap: cap * sympy.tanh(x / cap)),
+        entry="{1} · tanh({0} / {1})",
     ),
-    "weight": Rule(
-        _weight,
+    "weight": rule(
         "exp({0} - {1})",
-        {"it was not divided by the sum": lambda score, lse: M(score.applyfunc(sympy.exp))},
-        "exp({0} - {1})",
-        "e^{{{0} - {1}}}",
+        {"it was not divided by the sum": "exp({0})"},
+        run=_weight,
+        entry="exp({0} - {1})",
     ),
 }

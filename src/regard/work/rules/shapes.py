@@ -6,7 +6,7 @@ from collections.abc import Callable
 import sympy
 
 from regard.errors import ShapeError
-from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_operand
+from regard.work.rules.rule import M, Matrix, Rule, format_operand, rule
 
 
 def _slice(a: Matrix, axis: str, first: int, last: int) -> Matrix:
@@ -19,17 +19,13 @@ def _slice(a: Matrix, axis: str, first: int, last: int) -> Matrix:
 def _slice_rule(axis: str, first: str, last: str) -> Rule:
     a, b = int(first), int(last)
     other = "columns" if axis == "rows" else "rows"
-    indices = f"{a} \\ldots {b}"
-    indices = f"{indices},\\,\\cdot" if axis == "rows" else f"\\,\\cdot\\,,\\,{indices}"
-    return Rule(
-        lambda x: _slice(x, axis, a, b),
-        f"{axis} {a} to {b} of {{0}}",
+    indices = f"{a} … {b}, ·" if axis == "rows" else f"·, {a} … {b}"
+    return rule(
+        f"({{0}})_({indices})",
         {f"{other} were taken instead of {axis}": lambda x: _slice(x, other, a, b)},
-        latex=f"({{0}})_{{{{{indices}}}}}",
+        run=lambda x: _slice(x, axis, a, b),
+        words=f"{axis} {a} to {b} of {{0}}",
     )
-
-
-_JOINED, _STACKED = " \\mid ", " \\\\ "  # separators in LaTeX
 
 
 def _concatenation(verb: str, count: str) -> Rule:
@@ -43,14 +39,9 @@ def _concatenation(verb: str, count: str) -> Rule:
             raise ShapeError(f"{verb}: needs as many {side} in each, got {got}")
         return M((M.hstack if joins else M.vstack)(*parts))
 
-    slots = [f"{{{n}}}" for n in range(int(count))]
-    if joins:
-        text, latex = " | ".join(slots), f"[\\, {_JOINED.join(slots)} \\,]"
-    else:
-        text = "; ".join(slots)
-        latex = f"\\begin{{{{pmatrix}}}} {_STACKED.join(slots)} \\end{{{{pmatrix}}}}"
+    slots = (" | " if joins else "; ").join(f"{{{n}}}" for n in range(int(count)))
     mistake = f"they were {verb}ed in another order"
-    return Rule(run, f"[{text}]", {mistake: lambda *parts: run(*reversed(parts))}, latex=latex)
+    return rule(f"[{slots}]", {mistake: lambda *parts: run(*reversed(parts))}, run=run)
 
 
 def _relative(queries: str, keys: str) -> Rule:
@@ -65,12 +56,12 @@ def _relative(queries: str, keys: str) -> Rule:
         radius = row.cols // 2
         return M(n, m, lambda i, j: row[0, max(-radius, min(radius, sign * (j - i))) + radius])
 
-    return Rule(
-        expand,
-        "{0} by distance j - i",
+    return rule(
+        "[({0})_(j-i)]_ij",
         {"the distance was taken as i - j": lambda row: expand(row, -1)},
-        lambda row: format_operand(expand(row)[0, 0]),
-        "\\bigl[({0})_{{j-i}}\\bigr]_{{ij}}",
+        run=expand,
+        entry=lambda row: format_operand(expand(row)[0, 0]),
+        words="{0} by distance j - i",
     )
 
 
@@ -104,26 +95,23 @@ def _patches(side: str) -> Rule:
         rows = patch_rows(image, p).tolist()
         return M([[row[y * p + x] for x in range(p) for y in range(p)] for row in rows])
 
-    return Rule(
-        lambda image: patch_rows(image, p),
-        f"{{0}} cut into patches of {p}×{p}, one per row",
+    return rule(
+        f"patches_({p}×{p})({{0}})",
         {
             "each patch was read column by column": read_columns,
             "patches were counted down the columns first": lambda image: read_columns(M(image.T)),
         },
-        latex=f"\\operatorname{{{{patches}}}}_{{{{{p} \\times {p}}}}}({{0}})",
+        run=lambda image: patch_rows(image, p),
+        words=f"{{0}} cut into patches of {p}×{p}, one per row",
     )
 
 
 def _times(number: str) -> Rule:
-    run = elementwise(lambda x: int(number) * x)
-    left_out = {f"the {number} was left out": lambda a: a}
-    return Rule(run, f"{number} · {{0}}", left_out, f"{number}·{{0}}")
+    return rule(f"{number} · {{0}}", {f"the {number} was left out": "{0}"})
 
 
 def _plus(number: str) -> Rule:
-    run, text = elementwise(lambda x: x + int(number)), f"{{0}} + {number}"
-    return Rule(run, text, {f"the {number} was left out": lambda a: a}, text)
+    return rule(f"{{0}} + {number}", {f"the {number} was left out": "{0}"})
 
 
 def _substitution(names: str) -> Rule:
@@ -137,7 +125,7 @@ def _substitution(names: str) -> Rule:
         return M(a.subs(numbers, simultaneous=True))
 
     slots = ", ".join(f"{{{n}}}" for n in range(1, len(symbols) + 1))
-    return Rule(run, f"{{0}} with the values of {slots}", latex=f"{{0}}\\,|_{{{{{slots}}}}}")
+    return rule(f"{{0}}|_({slots})", run=run, words=f"{{0}} with the values of {slots}")
 
 
 RULE_MAKERS: dict[str, Callable[..., Rule]] = {

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from regard.files import fill_page
 from regard.work.rules import Matrix
-from regard.work.show.latex import results_tex, tex_equation
-from regard.work.show.mathml import tex_to_mathml
-from regard.work.show.selection import DisplayStep, matches_any, select
+from regard.work.show.selection import DisplayStep, matches_any, select, value_equation
 from regard.work.show.text import entry_text
 from regard.work.solution import Solution
 
@@ -60,7 +58,7 @@ def html_body(
 
 def given_html(given: Mapping[str, Matrix], digits: int = 6) -> str:
     """A row of given matrices."""
-    matrices = [tex_to_mathml(tex_equation(*item, digits)) for item in given.items()]
+    matrices = [value_equation(*item, digits).mathml() for item in given.items()]
     cells = "".join(f'<div class="wide">{matrix}</div>' for matrix in matrices)
     return f'<div class="row">{cells}</div>'
 
@@ -71,11 +69,11 @@ def _section(solution: Solution, one: DisplayStep, digits: int, before: str, tag
     parts = [
         f'<section id="{at}" aria-labelledby="{at}-h">',
         f'<{tag} id="{at}-h"><span class="n">{one.number}</span>{escape(one.heading)}</{tag}>',
-        f'<div class="wide">{tex_to_mathml(one.step.tex, display=True)}</div>',
+        f'<div class="wide">{one.step.equation.mathml(display=True)}</div>',
     ]
     if one.entry is not None:
         parts.append(f'<p class="entry">{escape(entry_text(solution, one.step, digits))}</p>')
-    results = [tex_to_mathml(line, display=True) for line in results_tex(one, digits)]
+    results = [tree.mathml(display=True) for tree in one.equations(digits)]
     if results:
         size = "" if rows == columns == 1 else f'<span class="soft">{rows} × {columns}</span>'
         equations = "".join(f"<div>{result}</div>" for result in results)

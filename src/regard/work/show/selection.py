@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+import sympy
+
 from regard.errors import WorkError, suggestion
+from regard.formulas import FormulaTree, equation, matrix, parse_name, parse_value
 from regard.work.exact.numbers import format_decimal, format_plain, is_exact_in, is_short_form
 from regard.work.rules import Matrix, get_rule
 from regard.work.solution import Solution, Step
@@ -19,6 +22,11 @@ class DisplayStep(NamedTuple):
     step: Step
     entry: tuple[str, str] | None  # arithmetic of the first entry, and its result
     results: tuple[bool, ...]  # per equation of the matrix: whether it is rounded
+
+    def equations(self, digits: int = 6) -> list[FormulaTree]:
+        """The results to show: exact, rounded, or both."""
+        step = self.step
+        return [value_equation(step.name, step.value, digits, x) for x in self.results]
 
     @property
     def heading(self) -> str:
@@ -109,3 +117,20 @@ def first_entry(solution: Solution, step: Step, digits: int = 6) -> tuple[str, s
     if not arithmetic or len(arithmetic) > MAX_ENTRY_CHARS or arithmetic == text:
         return None
     return arithmetic, text
+
+
+def value_equation(
+    name: str, value: Matrix, digits: int = 6, is_rounded: bool = False
+) -> FormulaTree:
+    """Equation of a name and its matrix; floats are always rounded.
+
+    >>> value_equation("W_Q", sympy.Matrix([[1, 2]])).tex
+    'W_{Q} = \\\\begin{pmatrix} 1 & 2 \\\\end{pmatrix}'
+    """
+    is_rounded = is_rounded or value.has(sympy.Float)
+    cells = [
+        [parse_value(format_decimal(x, digits) if is_rounded else str(x)) for x in value.row(i)]
+        for i in range(value.rows)
+    ]
+    body = cells[0][0] if value.shape == (1, 1) else matrix(cells)
+    return equation(parse_name(name), "≈" if is_rounded else "=", body)

@@ -19,10 +19,8 @@ from regard.work.exact.numbers import format_decimal, format_plain, is_short_for
 from regard.work.families import FAMILIES, exercise_families
 from regard.work.making import Exercise, format_sheet, make_exercise
 from regard.work.problem import COMMON_KEYS, parse_option
-from regard.work.show.latex import results_tex, tex_equation
 from regard.work.show.marks import marks_from_findings
-from regard.work.show.mathml import tex_to_mathml
-from regard.work.show.selection import DisplayStep, select
+from regard.work.show.selection import DisplayStep, select, value_equation
 from regard.work.solution import checking
 
 DEFAULT = "three-tokens"
@@ -259,9 +257,9 @@ def _step(one: DisplayStep, count: int, job: Job) -> dict[str, Any]:
         "number": one.number,
         "heading": one.heading,
         "formula": step.formula,
-        "formula_mathml": tex_to_mathml(step.tex, display=True),
+        "formula_mathml": step.equation.mathml(display=True),
         "entry": None if one.entry is None else " = ".join(one.entry),
-        "results": [tex_to_mathml(x, display=True) for x in results_tex(one, DIGITS)],
+        "results": [tree.mathml(display=True) for tree in one.equations(DIGITS)],
         "rows": value.rows,
         "columns": value.cols,
         "exact": [[format_plain(x) if is_short_form(x) else "" for x in row] for row in rows],
@@ -270,7 +268,7 @@ def _step(one: DisplayStep, count: int, job: Job) -> dict[str, Any]:
 
 
 def _equation(name: str, value: Any) -> dict[str, str]:
-    return {"name": name, "mathml": tex_to_mathml(tex_equation(name, value, DIGITS))}
+    return {"name": name, "mathml": value_equation(name, value, DIGITS).mathml()}
 
 
 def _rows(table: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from regard.work.families.recurrent.jacobians import (
 )
 from regard.work.families.registry import ExerciseTemplate, check_choice, check_given, family
 from regard.work.rules import M
-from regard.work.rules.recurrent.gradients import MAX_SUM_TERMS
+from regard.work.rules.recurrent import MAX_SUM_TERMS
 from regard.work.solution import Solution, SolutionBuilder
 
 

@@ -22,9 +22,7 @@ from regard.web.explorer.views.text.inputs import (
 )
 from regard.web.jobs import Job
 from regard.work import explain
-from regard.work.show.latex import results_tex, tex_equation
-from regard.work.show.mathml import tex_to_mathml
-from regard.work.show.selection import select
+from regard.work.show.selection import select, value_equation
 from regard.work.show.text import entry_text
 from regard.work.solution import Solution
 
@@ -92,15 +90,15 @@ def _written(solution: Solution) -> dict[str, Any]:
     shown = select(solution, digits, ())
     return {
         "given": [
-            tex_to_mathml(tex_equation(name, value, digits), display=True)
+            value_equation(name, value, digits).mathml(display=True)
             for name, value in shown.given.items()
         ],
         "steps": [
             {
                 "title": one.heading,
-                "formula": tex_to_mathml(one.step.tex, display=True),
+                "formula": one.step.equation.mathml(display=True),
                 "entry": None if one.entry is None else entry_text(solution, one.step, digits),
-                "results": [tex_to_mathml(x, display=True) for x in results_tex(one, digits)],
+                "results": [tree.mathml(display=True) for tree in one.equations(digits)],
             }
             for one in shown.steps
         ],

@@ -1,1 +1,0 @@
-"""Rules of recurrent cells: gates, chain rule, Jacobians, attention over past states."""
