@@ -1,7 +1,7 @@
 """Tables as plain text and as HTML."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -27,6 +27,30 @@ def format_table(table: Any, width: int = 120) -> str:
     with console.capture() as capture:
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def text_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    right: Collection[str] = (),
+    fold: str | None = None,
+) -> str:
+    """A table as plain text; `right` names columns of numbers, `fold` one that wraps.
+
+    >>> print(text_table(["head", "score"], [[3, "0.5"]], right=["score"]))
+    head  score
+    3       0.5
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        side, overflow = ("right" if name in right else "left"), ("fold" if name == fold else None)
+        table.add_column(name, justify=side, overflow=overflow or "ellipsis")
+    for row in rows:
+        table.add_row(*(Text(str(x)) for x in row))  # Text: a token may look like rich's markup
+    return format_table(table)
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -17,11 +17,12 @@ the block:
 import fnmatch
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from regard.errors import LookError
 from regard.inspection.adapters.block_layout import (
@@ -59,10 +60,11 @@ class ActivationPoint(NamedTuple):
     block: nn.Module | None = None  # set where the module may get (batch · time, dim), as OPT's
     streams_first: bool = False  # Gemma 3n: (stream, batch, time, dim), read with streams third
 
-    def hook(self, function: Read, *, first: bool = False) -> list[RemovableHandle]:
+    def hook(self, function: Read, *, first: bool = False) -> ExitStack:
         """Call a function with the activation on every run; what it returns replaces it.
 
-        With `first` it is called before the functions of earlier hooks.
+        The hooks are removed when the stack closes. With `first` the function is called before
+        those of earlier hooks.
         """
         here = threading.local()  # .batch: (batch, time) of the block that runs
         heads = self.heads
@@ -88,31 +90,36 @@ class ActivationPoint(NamedTuple):
             x = first_tensor(args or kwargs)
             here.batch = () if x is None or x.ndim != 3 else tuple(x.shape[:2])
 
-        handles = []
-        if self.block is not None:
-            handles.append(
-                self.block.register_forward_pre_hook(ModelHook(enter_block), with_kwargs=True)
-            )
-        if self.side == "out":
-            handles.append(
-                self.module.register_forward_hook(
-                    ModelHook(lambda module, args, out: change(out)), prepend=first
-                )
-            )
-            return handles
-
         def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> Any:
             # a hook that is just being registered is called without kwargs
-            if args:
-                new = change(args)
-                return None if new is None else (new, kwargs or {})
-            new = change(kwargs)
-            return None if new is None else (args, new)
+            if (new := change(args or kwargs)) is None:
+                return None
+            return (new, kwargs or {}) if args else (args, new)
 
-        handles.append(
-            self.module.register_forward_pre_hook(ModelHook(enter), with_kwargs=True, prepend=first)
-        )
-        return handles
+        hooks = ExitStack()
+        if self.block is not None:
+            add = self.block.register_forward_pre_hook
+            hooks.enter_context(add(ModelHook(enter_block), with_kwargs=True))
+        if self.side == "in":
+            add = self.module.register_forward_pre_hook
+            hooks.enter_context(add(ModelHook(enter), with_kwargs=True, prepend=first))
+        else:
+            leave = ModelHook(lambda module, args, out: change(out))
+            hooks.enter_context(self.module.register_forward_hook(leave, prepend=first))
+        return hooks
+
+
+def hook_activations(
+    points: Iterable[ActivationPoint],
+    function: Callable[[str, Tensor], Tensor | None],
+    *,
+    first: bool = False,
+) -> ExitStack:
+    """`ActivationPoint.hook` for several activations; the function gets the name of each too."""
+    hooks = ExitStack()
+    for point in points:
+        hooks.enter_context(point.hook(partial(function, point.name), first=first))
+    return hooks
 
 
 def find_activations(
@@ -219,25 +226,24 @@ def _modules_inside(
     stack: BlockStack, modules: Mapping[str, nn.Module]
 ) -> list[dict[str, nn.Module]]:
     """The modules of each block by their paths in it, from those of the model."""
-    found: list[dict[str, nn.Module]] = [{"": block} for block in stack.blocks]
+    by_block: list[dict[str, nn.Module]] = [{"": block} for block in stack.blocks]
     prefix = f"{stack.path}." if stack.path else ""
     for path, module in modules.items():
         if path.startswith(prefix):
             index, _, inside = path[len(prefix) :].partition(".")
             if inside and index.isdigit():
-                found[int(index)][inside] = module
-    return found
+                by_block[int(index)][inside] = module
+    return by_block
 
 
 def _layout(modules: Mapping[str, nn.Module]) -> tuple:
     """What `_block_points` reads of a block: classes, shapes and head counts."""
-
-    found = []
+    parts = []
     for name, module in modules.items():
-        weight, own = module._parameters.get("weight"), vars(module)
+        weight = module._parameters.get("weight")
         shape = None if weight is None else weight.shape
-        found.append((name, type(module), shape, *map(own.get, HEAD_COUNTS)))
-    return tuple(found)
+        parts.append((name, type(module), shape, *map(vars(module).get, HEAD_COUNTS)))
+    return tuple(parts)
 
 
 def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
@@ -335,13 +341,13 @@ def _final_norm(stack: BlockStack, modules: Mapping[str, nn.Module]) -> str | No
 
 def _token_embeddings(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[str]:
     """Paths of the modules that look up tokens; those that share the weight are listed too."""
-    own = ("embedding", "source_embedding", "target_embedding")
-    named = [path for path in own if path in modules]
+    names = ("embedding", "source_embedding", "target_embedding")  # in models of regard
+    named = [path for path in names if path in modules]
     try:
-        found = getattr(model, "get_input_embeddings", lambda: None)()
+        inputs = getattr(model, "get_input_embeddings", lambda: None)()
     except NotImplementedError:  # models of images or sounds
         return named
-    weight = getattr(found, "weight", None)
+    weight = getattr(inputs, "weight", None)
     lookups = {path: m for path, m in modules.items() if isinstance(m, nn.Embedding)}
     return named + [path for path, m in lookups.items() if m.weight is weight]
 

@@ -37,9 +37,9 @@ from regard.inspection.adapters.mask_parser import (
     trim_unused_keys,
 )
 from regard.inspection.adapters.module_tracker import ModuleTracker
-from regard.inspection.adapters.own_output import dispatch_own
 from regard.inspection.adapters.snapshot import is_unchanged, mark
 from regard.inspection.adapters.sparse_attention import PATTERNS
+from regard.ops.attend.op import dispatch_output
 from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.biases import Bias, DenseBias
 from regard.ops.intercept import AttentionCall
@@ -156,8 +156,8 @@ class EagerTracer:
             if not _fits(right, v_axes) or not _fits(result, order):
                 self._note_use(torch.einsum, a)
                 return out
-            own = _permute(out, result, order)
-            y = self._attend(weights, _permute(b, right, v_axes), own, a.shape[:-2])
+            model_out = _permute(out, result, order)
+            y = self._attend(weights, _permute(b, right, v_axes), model_out, a.shape[:-2])
             return _permute(y, order, result)
         self._note_use(torch.einsum, a, b)
         if result[-2] in right:
@@ -168,14 +168,16 @@ class EagerTracer:
             self._begin(out, _permute(a, left, q_axes), _permute(b, right, k_axes))
         return out
 
-    def _attend(self, weights: Weights, v: Tensor, own: Tensor, lead: Sequence[int]) -> Tensor:
-        """The attention call of weights and values; `own` is the model's product of them."""
+    def _attend(
+        self, weights: Weights, v: Tensor, model_out: Tensor, lead: Sequence[int]
+    ) -> Tensor:
+        """The attention call of weights and values; `model_out` is the model's product of them."""
         caller, scores, lead = self.tracker.caller, weights.scores, tuple(lead)
         front = self._batch_and_heads(scores, lead, caller.module)
         allowed, added = _masks_and_biases(scores, front) if front else (None, [])
         if front is None or not _is_attention(caller.module, scores, front, allowed):
             weights.other_uses.append("a product")
-            return own
+            return model_out
         q, k, value = (part.regroup(front) for part in (scores.q, scores.k, Part(v, lead)))
         q, same = q.expand(*front, -1, -1), caller.kind == "self"
         kv_heads = front[1] if {k.shape[1], value.shape[1]} != {1} else 1
@@ -200,14 +202,14 @@ class EagerTracer:
         )
         value = value.to(q.dtype)
         call = AttentionCall(q, k, value, terms, weights.dropout, other_uses=weights.other_uses)
-        out, lse = (part.regroup(front) for part in (Part(own, lead), weights.lse))
+        out, lse = (part.regroup(front) for part in (Part(model_out, lead), weights.lse))
         lse = lse[..., 0]
         if allowed is not None:
             # a padded query has no weights here, as in `attend`; models average all values for it
             lse = lse.masked_fill(~allowed.any(-1).expand_as(lse), -torch.inf)
         with torch.autocast(q.device.type, enabled=False) if is_autocast(q) else nullcontext():
-            result = dispatch_own(call, out, lse)
-        return result.to(own.dtype).reshape(own.shape)
+            result = dispatch_output(call, out, lse)
+        return result.to(model_out.dtype).reshape(model_out.shape)
 
     @staticmethod
     def _batch_and_heads(scores: Scores, lead: Lead, module: nn.Module | None) -> Lead | None:

@@ -55,8 +55,8 @@ def _names_of(kind: type) -> frozenset[str] | None:
         done.add(function)
         # the eager function is what the interface calls if it is not redirected
         used -= {name for name in used if INTERFACE in used and "eager" in name}
-        found = (getattr(kind, name, function.__globals__.get(name)) for name in used)
-        todo += [f for f in found if _is_library_function(f) and inspect.unwrap(f) not in done]
+        functions = (getattr(kind, name, function.__globals__.get(name)) for name in used)
+        todo += [f for f in functions if _is_library_function(f) and inspect.unwrap(f) not in done]
     return frozenset(names)
 
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.inspection.adapters.module_tracker import ModuleTracker
-from regard.inspection.adapters.own_output import dispatch_own
-from regard.ops.attend.op import compute_attention
+from regard.ops.attend.op import compute_attention, dispatch_output
 from regard.ops.intercept import AttentionCall
 from regard.ops.masks import DenseMask, Local
 from regard.ops.terms import make_terms
@@ -41,10 +40,10 @@ def _attend(terms_of: TermsOf, module: Any, args: tuple, kwargs: dict[str, Any],
         heads = getattr(module, "num_heads", None) or module.num_attention_heads
         layers = (module.query, module.key, module.value)
         q, k, v = (_split_heads(layer(given["hidden_states"]), heads) for layer in layers)
-        own = _split_heads(out[0], heads)
+        model_out = _split_heads(out[0], heads)
         call = AttentionCall(q, k, v, make_terms(q, k, **terms_of(module, given, out)))
-        # rows without weights: padding, or tokens whose global attention has projections of its own
-        result = dispatch_own(call, own, compute_attention(call)[1]).to(own.dtype)
+        # rows without weights: padding, or tokens whose global attention has other projections
+        result = dispatch_output(call, model_out, compute_attention(call)[1]).to(model_out.dtype)
         merged = result.transpose(1, 2).flatten(2)
         _intercepted[merged] = True
         return (merged, *out[1:])

@@ -15,9 +15,9 @@ from regard.inspection.adapters.eager_attention import EagerTracer
 from regard.inspection.adapters.forward_code import FUSED, INTERFACE, PRODUCTS, called_names
 from regard.inspection.adapters.mask_parser import parse_attention_mask, trim_unused_keys
 from regard.inspection.adapters.module_tracker import ModuleTracker
-from regard.inspection.adapters.own_output import attend_as
 from regard.inspection.adapters.transformers_attention import is_redirected
 from regard.ops import attend
+from regard.ops.attend.op import attend_as
 from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.masks import Causal
@@ -97,7 +97,7 @@ class _AttentionMode(TorchFunctionMode):
     ) -> Tensor:
         """As F.scaled_dot_product_attention."""
         given = (query, key, value, attn_mask, dropout_p, is_causal)
-        own = _math_output(*given, scale=scale, enable_gqa=enable_gqa)
+        model_out = _math_output(*given, scale=scale, enable_gqa=enable_gqa)
         front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
         q, k, v = (_fold_batch(x, front) for x in (query, key, value))
         terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
@@ -109,10 +109,10 @@ class _AttentionMode(TorchFunctionMode):
             parsed = parse_attention_mask(attn_mask, q, k, same_sequence=same_sequence)
             k, v = (trim_unused_keys(x, parsed.used_keys) for x in (k, v))
             terms |= {"mask": parsed.mask, "bias": parsed.bias, "offset": parsed.offset}
-        if own is None:
+        if model_out is None:
             out, _ = attend(q, k, v, **terms)
         else:
-            out = attend_as(_fold_batch(own, front), q, k, v, **terms)
+            out = attend_as(_fold_batch(model_out, front), q, k, v, **terms)
         return out.reshape(*front, *out.shape[-3:])
 
     def _multi_head_attention(self, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -20,8 +20,8 @@ from regard.inspection.adapters.mask_parser import (
     trim_unused_keys,
 )
 from regard.inspection.adapters.module_tracker import ModuleTracker
-from regard.inspection.adapters.own_output import attend_as
 from regard.ops import attend, attention_weights, biases
+from regard.ops.attend.op import attend_as
 from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.intercept import is_intercepted
 from regard.ops.masks import Causal
@@ -122,14 +122,14 @@ def _configs(modules: Iterable[nn.Module]) -> list[tuple[Any, bool]]:
     configs: dict[int, tuple[Any, bool]] = {}
     for part in modules:
         if isinstance(part, PreTrainedModel) and part._can_set_attn_implementation():
-            own = [*_own_modules(part, PreTrainedModel)]
-            eager = any(_has_own_softmax(kind) for kind in {type(module) for module in own}) or (
+            inside = [*_modules_of(part, PreTrainedModel)]
+            eager = any(_writes_softmax(kind) for kind in {type(module) for module in inside}) or (
                 not getattr(part, "_supports_sdpa", True)
-                and any(vars(module).get("is_causal") is False for module in own)
+                and any(vars(module).get("is_causal") is False for module in inside)
             )
             # most modules share one; reading an attribute of a config or a Module is slow
-            found = {id(x): x for m in own if (x := vars(m).get("config")) is not None}
-            for config in found.values():
+            shared = {id(x): x for m in inside if (x := vars(m).get("config")) is not None}
+            for config in shared.values():
                 if hasattr(config, "_attn_implementation_internal"):
                     known = configs.get(id(config), (config, False))
                     is_eager = config._attn_implementation_internal == "eager"
@@ -138,7 +138,7 @@ def _configs(modules: Iterable[nn.Module]) -> list[tuple[Any, bool]]:
 
 
 @cache
-def _has_own_softmax(kind: type) -> bool:
+def _writes_softmax(kind: type) -> bool:
     """Whether the source of an attention class has a softmax, and does not use the interface."""
     if "ttention" not in kind.__name__ or not kind.__module__.startswith("transformers."):
         return False
@@ -146,7 +146,7 @@ def _has_own_softmax(kind: type) -> bool:
     return "softmax" in source and "ALL_ATTENTION_FUNCTIONS" not in source
 
 
-def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
+def _modules_of(part: nn.Module, kind: type) -> Iterator[nn.Module]:
     """A model and its modules, without those of nested models."""
     todo = [part]
     while todo:
@@ -163,15 +163,14 @@ def regard_attention_forward(
         if is_intercepted():
             ignored = _ignored_terms(module)
             kwargs = {name: x for name, x in kwargs.items() if name not in ignored}
-            own = _own_output(module, *args, **kwargs)
-            return _attention_forward(module, *args, own=own, **kwargs)
-        compute = (
-            None if kwargs.get("output_attentions") else _own_function(module)
-        )  # SDPA has none
+            model_out = _model_output(module, *args, **kwargs)
+            return _attention_forward(module, *args, model_out=model_out, **kwargs)
+        # SDPA returns no maps
+        compute = None if kwargs.get("output_attentions") else _model_function(module)
         return (compute or _attention_forward)(module, *args, **kwargs)
 
 
-def _own_function(module: nn.Module) -> Callable[..., Any] | None:
+def _model_function(module: nn.Module) -> Callable[..., Any] | None:
     """What the setting of the model stands for, if the mask has its format: SDPA or eager."""
     from transformers import AttentionInterface
 
@@ -204,7 +203,7 @@ def _eager_function(kind: type) -> Callable[..., Any] | None:
     return forward.__globals__.get(names[0]) if names else None
 
 
-def _own_output(
+def _model_output(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -217,7 +216,7 @@ def _own_output(
 
     That is where SDPA runs, unless a row of a mask that is added to the scores hides all keys.
     """
-    compute = _own_function(module)
+    compute = _model_function(module)
     if compute is None:
         return None
     if compute is not _eager_function(type(module)) and (
@@ -242,7 +241,7 @@ def _attention_forward(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
-    own: Tensor | None = None,
+    model_out: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     for name, x in others.items():
@@ -257,7 +256,7 @@ def _attention_forward(
     queries, keys = query.shape[2], key.shape[2]
     if attention_mask is not None:
         parsed = _parse_cached(attention_mask, query, key, is_causal, sliding_window)
-    elif is_causal and queries > 1 and own is None:  # eager attention has no mask of its own
+    elif is_causal and queries > 1 and model_out is None:  # eager attention makes no mask itself
         # a static cache has more capacity than content; nothing lies behind the queries
         parsed = ParsedMask(Causal(), used_keys=queries)
     else:
@@ -271,10 +270,10 @@ def _attention_forward(
     terms |= {"scale": scaling, "softcap": softcap, "sinks": s_aux}
     if is_autocast(query):
         query, key, value = cast_to_autocast(query, key, value)
-    if own is None:
+    if model_out is None:
         out, _ = attend(query, key, value, dropout=dropout, **terms)
     else:
-        out = attend_as(own, query, key, value, dropout=dropout, **terms)
+        out = attend_as(model_out, query, key, value, dropout=dropout, **terms)
     # requested maps are returned, also where transformers with sdpa silently returns none
     maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None
     return out.transpose(1, 2).contiguous(), maps

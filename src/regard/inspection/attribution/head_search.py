@@ -14,7 +14,7 @@ from regard.inspection.heads.patterns import PATTERNS, PatternScores, pattern_sc
 from regard.inspection.record.look import look
 from regard.inspection.sites.site import Site
 from regard.ops import Survey
-from regard.tables import format_table
+from regard.tables import text_table
 
 QUERY_STATISTICS = [
     f.name for f in fields(Survey)
@@ -80,22 +80,16 @@ class HeadSearch:
         return [asdict(x) | {"mean": self.means[x.site, x.head]} for x in self.examples]
 
     def __repr__(self) -> str:
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table("site", box=None, pad_edge=False)
-        table.add_column("head", justify="right")
-        for name in ("mean", self.by if self.by in QUERY_STATISTICS else "weight", "text"):
-            table.add_column(name, justify="right")
-        table.add_column("key in «», query in []", overflow="fold")
+        rows, context = [], "key in «», query in []"
         for site, head, mean in self.top(MAX_SHOWN):
             first = [site, str(head), f"{mean:.3f}"]
             for x in self.of(site, head):
-                row = [*first, f"{x.value:.3f}", str(x.text), x.context]
-                table.add_row(*map(Text, row))
+                rows.append([*first, f"{x.value:.3f}", x.text, x.context])
                 first = ["", "", ""]
+        numbers = ("head", "mean", self.by if self.by in QUERY_STATISTICS else "weight", "text")
+        table = text_table(("site", *numbers, context), rows, right=numbers, fold=context)
         title = f"{len(self.means)} heads on {self.tokens} tokens, largest mean {self.by} first"
-        return f"{title}\n{format_table(table)}"
+        return f"{title}\n{table}"
 
 
 @torch.no_grad()

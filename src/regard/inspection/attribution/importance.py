@@ -2,27 +2,26 @@
 
 import glob
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
+from regard.inspection.adapters.activation_points import (
+    ActivationPoint,
+    find_activations,
+    hook_activations,
+)
 from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.attribution.propagation import Scalar, run_with_gradient
 from regard.inspection.edits.weights import drop_head
 from regard.inspection.edits.what_if import what_if
 from regard.ops.intercept import AttentionCall, AttentionResult
-from regard.tables import format_table
-
-if TYPE_CHECKING:
-    from rich.console import Group
+from regard.tables import text_table
 
 MAX_SHOWN_HEADS = 16
 
@@ -59,24 +58,16 @@ class HeadImportance:
         heads = [(name, head) for name, x in scores.items() for head in range(len(x))]
         return sorted(heads, key=lambda pair: -float(scores[pair[0]][pair[1]]))
 
-    def __rich__(self) -> "Group":
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table("site", box=None, pad_edge=False)
-        for name in ("head", "Σ|∂loss/∂gate|", "first-order Δloss", "exact Δloss"):
-            table.add_column(name, justify="right")
-        ranking = self.ranking()
+    def __repr__(self) -> str:
+        ranking, rows = self.ranking(), []
         for name, head in ranking[:MAX_SHOWN_HEADS]:
             exact = "" if self.ablation is None else f"{self.ablation[name][head]:+.5f}"
             sizes = f"{self.sensitivity[name][head]:.5f}", f"{self.first_order[name][head]:+.5f}"
-            table.add_row(Text(name), str(head), *sizes, exact)
+            rows.append((name, head, *sizes, exact))
         more = f", the first {MAX_SHOWN_HEADS}" if len(ranking) > MAX_SHOWN_HEADS else ""
-        return Group(Text(f"{len(ranking)} heads, loss {self.loss:.5f}{more}"), table)
-
-    def __repr__(self) -> str:
-        return format_table(self.__rich__())
+        numbers = ("head", "Σ|∂loss/∂gate|", "first-order Δloss", "exact Δloss")
+        table = text_table(("site", *numbers), rows, right=numbers)
+        return f"{len(ranking)} heads, loss {self.loss:.5f}{more}\n{table}"
 
 
 def head_importance(
@@ -156,7 +147,10 @@ class _Writers:
     def watching(self) -> Iterator[None]:
         """Compare what each projection reads with the output of the attention before it."""
 
-        def compare(point: ActivationPoint, x: Tensor) -> None:
+        points = find_activations(self.model)
+
+        def compare(name: str, x: Tensor) -> None:
+            point = points[name]
             if self.latest is None:  # it reads something beside the attention too
                 self._others |= {name for name, p in self.points.items() if p is point}
                 return
@@ -166,11 +160,8 @@ class _Writers:
             else:
                 self._others.add(caller.name)
 
-        with ExitStack() as hooks:
-            for name, point in find_activations(self.model).items():
-                if name.endswith(".heads"):
-                    for hook in point.hook(partial(compare, point)):
-                        hooks.callback(hook.remove)
+        heads = (point for name, point in points.items() if name.endswith(".heads"))
+        with hook_activations(heads, compare):
             yield
         for name in self._others:
             self.points.pop(name, None)
@@ -188,12 +179,8 @@ class _Writers:
             x[:, :, head] = 0
             return x
 
-        hooks = self.points[name].hook(drop)
-        try:
+        with self.points[name].hook(drop):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
 def _ablate(

@@ -20,7 +20,7 @@ from regard.inspection.attribution.unembedding import find_unembedding
 from regard.inspection.edits.activations import ActivationEdit, set_activation
 from regard.inspection.edits.what_if import what_if
 from regard.ops.indices import resolve_index
-from regard.tables import format_table
+from regard.tables import text_table
 
 IdToToken = Callable[[int], str]
 MAX_SHOWN_PARTS = 16
@@ -68,17 +68,11 @@ class LogitLens:
         ]
 
     def __repr__(self) -> str:
-        from rich.table import Table
-
-        table = Table("after", box=None, pad_edge=False)
-        for heading in ("most likely at the last position", "KL to the final prediction"):
-            table.add_column(heading)
-        for depth, (row, kl) in enumerate(
-            zip(self.top(3), self.kl()[:, 0, -1].tolist(), strict=True)
-        ):
-            name = f"block {depth - 1}" if depth else "embedding"
-            table.add_row(name, "  ".join(f"{t!r} {p:.3f}" for t, p in row), f"{kl:.3f}")
-        return format_table(table)
+        names = ["embedding", *(f"block {i}" for i in range(len(self.logits) - 1))]
+        tops = ("  ".join(f"{t!r} {p:.3f}" for t, p in row) for row in self.top(3))
+        kls = (f"{kl:.3f}" for kl in self.kl()[:, 0, -1].tolist())
+        columns = ("after", "most likely at the last position", "KL to the final prediction")
+        return text_table(columns, zip(names, tops, kls, strict=True))
 
 
 def logit_lens(
@@ -160,19 +154,13 @@ class LogitAttribution:
         return sorted(self.parts.items(), key=lambda pair: -abs(pair[1]))[:count]
 
     def __repr__(self) -> str:
-        from rich.table import Table
-
-        table = Table("part", box=None, pad_edge=False)
-        table.add_column("logit", justify="right")
-        for name, value in self.top(MAX_SHOWN_PARTS):
-            table.add_row(name, f"{value:+.4f}")
-        more = len(self.parts) - MAX_SHOWN_PARTS
+        shown, more = self.top(MAX_SHOWN_PARTS), len(self.parts) - MAX_SHOWN_PARTS
         if more > 0:
-            rest = sum(self.parts.values()) - sum(v for _, v in self.top(MAX_SHOWN_PARTS))
-            table.add_row(f"{more} others", f"{rest:+.4f}")
-        table.add_row("constant", f"{self.constant:+.4f}")
-        table.add_row("logit", f"{self.logit:+.4f}")
-        return format_table(table)
+            rest = sum(self.parts.values()) - sum(value for _, value in shown)
+            shown.append((f"{more} others", rest))
+        shown += [("constant", self.constant), ("logit", self.logit)]
+        rows = ((name, f"{value:+.4f}") for name, value in shown)
+        return text_table(("part", "logit"), rows, right=["logit"])
 
 
 @torch.no_grad()

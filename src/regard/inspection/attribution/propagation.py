@@ -15,12 +15,12 @@ from regard.inspection.edits.base import Indices
 from regard.inspection.record.look import patched
 from regard.inspection.record.sight import Sight, nearest_name
 from regard.inspection.sites.site import Site
-from regard.ops.attend.tiled import row_bands
 from regard.ops.grid import slice_axis
 from regard.ops.indices import as_ints, resolve_index
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import weights_from_scores
+from regard.ops.tiling import row_bands
 
 TILE_NUMBERS = 1 << 22  # weights per tile: 16 MB of float32
 MAX_RESULT_NUMBERS = 1 << 26  # of a result for every token

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from regard.errors import LookError
 from regard.inspection.adapters.activation_points import (
     ActivationPoint,
     find_activations,
+    hook_activations,
     match_activations,
 )
 from regard.inspection.adapters.block_layout import is_norm, linear_matrix
@@ -240,13 +241,10 @@ def record_stream(
         if at:
             sight = contexts.enter_context(look(model, at, max_bytes=1 << 40))
 
-        latest: list[Any] = [
-            None,
-            None,
-            None,
-        ]  # the input of a block is the output of the one before
+        # the input of a block is the output of the one before, which need not be copied again
+        latest: list[Any] = [None, None, None]
 
-        def keep(name: str, x: Tensor) -> None:
+        def record(name: str, x: Tensor) -> None:
             if only is not None and x.ndim > 2:
                 if x is not latest[0] or not is_unchanged(x, latest[2]):
                     i = resolve_index("batch", only[0], x.shape[0])
@@ -257,13 +255,13 @@ def record_stream(
                 x = snapshot(x)
             sight.activations.append(name, x)
 
-        for point in match_activations(points, globs, "stack"):
+        def is_read(point: ActivationPoint) -> bool:
             before, _, last = point.name.rpartition(".")
             inside = only and last == "in" and any(f"{before}.{x}" in points for x in INNER)
-            if last in skip or inside:
-                continue  # nobody reads it
-            for hook in point.hook(partial(keep, point.name)):
-                contexts.callback(hook.remove)
+            return not (last in skip or inside)
+
+        matched = filter(is_read, match_activations(points, globs, "stack"))
+        contexts.enter_context(hook_activations(matched, record))
         run_model(model, inputs)
     return ResidualStream(model, chosen, points, sight)
 

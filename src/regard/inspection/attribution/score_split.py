@@ -18,7 +18,7 @@ from regard.inspection.attribution.residual_parts import By, ResidualStream, rec
 from regard.inspection.record.look import patched
 from regard.ops.indices import resolve_index
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
-from regard.tables import format_table
+from regard.tables import text_table
 
 MAX_SHOWN = 12
 PARTS_AT_ONCE = 16  # sequences per run of the attention
@@ -66,14 +66,9 @@ class ScoreSplit:
         return [(self.names[i // n], self.names[i % n], float(flat[i])) for i in order]
 
     def __repr__(self) -> str:
-        from rich.table import Table
-
-        table = Table("query part", "key part", box=None, pad_edge=False)
-        table.add_column("score", justify="right")
-        for query, key, value in self.top(MAX_SHOWN):
-            table.add_row(query, key, f"{value:+.4f}")
-        table.add_row("all pairs", "", f"{self.score:+.4f}")
-        return format_table(table)
+        pairs = [*self.top(MAX_SHOWN), ("all pairs", "", self.score)]
+        rows = ((query, key, f"{value:+.4f}") for query, key, value in pairs)
+        return text_table(("query part", "key part", "score"), rows, right=["score"])
 
 
 @torch.no_grad()

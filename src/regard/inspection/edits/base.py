@@ -9,7 +9,6 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.inspection.adapters.module_tracker import Caller, check_glob
-from regard.ops.attend.tiled import row_bands
 from regard.ops.biases import Bias
 from regard.ops.grid import Grid, slice_axis
 from regard.ops.indices import as_ints, resolve_index
@@ -17,7 +16,7 @@ from regard.ops.influence.leave_one_out import attend_without
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.masks import Mask
 from regard.ops.terms import Terms, repeat_kv, upcast
-from regard.ops.tiling import split_rows
+from regard.ops.tiling import row_bands, split_rows
 
 Indices = int | Sequence[int]
 EditFunction = Callable[[AttentionCall, Proceed, Caller], AttentionResult]

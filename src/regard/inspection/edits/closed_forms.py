@@ -22,7 +22,6 @@ from regard.inspection.edits.base import (
 from regard.inspection.sites.labels import check_site
 from regard.inspection.sites.site import Site
 from regard.ops.attend.reference import softmax_with_lse
-from regard.ops.attend.tiled import row_bands
 from regard.ops.grid import slice_axis
 from regard.ops.indices import as_int, resolve_index, resolve_slice
 from regard.ops.influence.effect import DOMINANT_WEIGHT
@@ -30,6 +29,7 @@ from regard.ops.influence.leave_one_out import log_weight_and_complement, weight
 from regard.ops.intercept import AttentionCall
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import Terms, repeat_kv, upcast
+from regard.ops.tiling import row_bands
 
 QUADRATURE_NODES = 64  # Gauss-Hermite, over the noise of a score
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, LookError, ShapeError
-from regard.inspection.adapters.activation_points import find_activations, match_activations
+from regard.inspection.adapters.activation_points import (
+    find_activations,
+    hook_activations,
+    match_activations,
+)
 from regard.inspection.adapters.block_stacks import tracked_position
 from regard.inspection.adapters.model_calls import get_logits, run_model
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_model
@@ -31,7 +35,7 @@ from regard.ops.intercept import (
 )
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import upcast
-from regard.tables import format_table
+from regard.tables import text_table
 
 MAX_SHOWN_POSITIONS = 12  # in the table: the most changed
 
@@ -109,45 +113,32 @@ class Comparison:
         counted = self.labels >= 0
         return F.cross_entropy(upcast(logits)[counted], self.labels[counted], reduction="none")
 
-    def __rich__(self) -> "Group":
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
+    def __repr__(self) -> str:
         kl, deltas = self.kl, self.delta.abs().amax(-1).flatten()
         tops = [x.reshape(-1, x.shape[-1]).tolist() for x in self.top(3)]
         shown = kl.flatten().topk(min(MAX_SHOWN_POSITIONS, kl.numel())).indices.sort().values
-        table = Table(box=None, pad_edge=False)
-        for name in ("position", "KL", "before", "after", "max |Δlogit|"):
-            table.add_column(name, justify="right" if name in ("KL", "max |Δlogit|") else "left")
+        columns, rows = ["position", "KL", "before", "after", "max |Δlogit|"], []
         text = f"KL {kl.mean():.4f} on average, {kl.max():.4f} at most; "
         text += f"argmax changed at {int(self.argmax_changed.sum())} of {kl.numel()}"
         losses = None
         if self.loss is not None and self.labels is not None:
-            table.add_column("Δloss", justify="right")
+            columns.append("Δloss")
             numbers = iter(self.loss.tolist())
             losses = [f"{next(numbers):+.4f}" if x >= 0 else "" for x in self.labels.flatten()]
             text += f"; loss {self.loss.mean():+.4f}" if len(self.loss) else ""
         for i in shown.tolist():
             position = torch.unravel_index(torch.tensor(i), kl.shape)
-            row = [
-                " ".join(str(int(x)) for x in position),
-                f"{kl.flatten()[i]:.4f}",
-                self._format_tokens(tops[0][i], tops[1][i]),
-                self._format_tokens(tops[2][i], tops[3][i]),
-                f"{deltas[i]:.3f}",
-                *([] if losses is None else [losses[i]]),
-            ]
-            table.add_row(*map(Text, row))  # Text: a token may look like rich markup
+            before, after = (self._format_tokens(x[i], p[i]) for x, p in (tops[:2], tops[2:]))
+            row = [" ".join(str(int(x)) for x in position), f"{kl.flatten()[i]:.4f}"]
+            row += [before, after, f"{deltas[i]:.3f}", *([] if losses is None else [losses[i]])]
+            rows.append(row)
         edits = ", ".join(map(str, self.edits)) or "no edit"
-        return Group(Text(edits), Text(text), table)
+        table = text_table(columns, rows, right=("KL", "max |Δlogit|", "Δloss"))
+        return f"{edits}\n{text}\n{table}"
 
     def _format_tokens(self, ids: list[int], p: list[float]) -> str:
         to_token = self.id_to_token or str
         return "  ".join(f"{to_token(i)} {x:.2f}" for i, x in zip(ids, p, strict=True))
-
-    def __repr__(self) -> str:
-        return format_table(self.__rich__())
 
 
 class EditLog:
@@ -258,9 +249,8 @@ def _edited_activations(model: nn.Module, log: EditLog, editor: "_Editor") -> It
 
         # each goes before the hooks that exist, recording ones included: the last edit first
         for i, edit in reversed(edits):
-            for point in match_activations(points, edit.name, "name"):
-                for hook in point.hook(partial(apply, i, edit, point.name), first=True):
-                    hooks.callback(hook.remove)
+            matched = match_activations(points, edit.name, "name")
+            hooks.enter_context(hook_activations(matched, partial(apply, i, edit), first=True))
         yield
 
 
@@ -327,7 +317,3 @@ class _Editor:
 
 def _prepend(edit: Edit, proceed: Proceed, caller: Caller) -> Proceed:
     return lambda call: edit.apply(call, proceed, caller)
-
-
-if TYPE_CHECKING:
-    from rich.console import Group

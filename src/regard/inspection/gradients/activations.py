@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import LookError
-from regard.inspection.adapters.activation_points import find_activations, match_activations
+from regard.inspection.adapters.activation_points import (
+    find_activations,
+    hook_activations,
+    match_activations,
+)
 from regard.inspection.adapters.model_calls import Scalar, check_scalar
 from regard.inspection.adapters.module_tracker import check_model
 from regard.inspection.adapters.snapshot import snapshot
@@ -52,32 +55,26 @@ def activation_gradients(
     check_model(model)
     points = match_activations(find_activations(model), activations, "activations")
     values: list[tuple[str, Tensor]] = []
-    found = Activations()
+    inputs, gradients = Activations(), Activations()
 
-    def keep(name: str, x: Tensor) -> Tensor | None:
+    def record(name: str, x: Tensor) -> Tensor | None:
         if not x.is_floating_point():
             return None
         # a leaf where nothing below is trainable; else another node, so that a tensor that has two
         # names gets a gradient for each
         y = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
         values.append((name, y))
-        found.append(name, snapshot(x))
+        inputs.append(name, snapshot(x))
         return y
 
-    hooks = [h for point in points for h in point.hook(partial(keep, point.name))]
-    try:
-        with torch.enable_grad():
-            value = score(model)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hook_activations(points, record), torch.enable_grad():
+        value = score(model)
     check_scalar("score", value)
     if not values:
         raise LookError("score: needs to run the model it gets, got no activation")
     grads = torch.autograd.grad(
         value, [x for _, x in values], allow_unused=True, materialize_grads=True
     )
-    gradients = Activations()
     for (name, _), grad in zip(values, grads, strict=True):
         gradients.append(name, grad)
-    return ActivationGradients(score=float(value.detach()), activations=found, gradients=gradients)
+    return ActivationGradients(score=float(value.detach()), activations=inputs, gradients=gradients)

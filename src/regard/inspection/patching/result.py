@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.tables import format_table
+from regard.tables import text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,12 +93,8 @@ class PatchingResult:
         return draw_effects(effect, labels[0], labels[1], x, y, title, path=path)
 
     def __repr__(self) -> str:
-        from rich.table import Table
-
-        table = Table(*self.axes, box=None, pad_edge=False)
-        table.add_column("effect", justify="right")
-        for *names, effect in self.top(MAX_SHOWN):
-            table.add_row(*names, f"{effect:+.4f}")
+        rows = ((*names, f"{effect:+.4f}") for *names, effect in self.top(MAX_SHOWN))
+        table = text_table((*self.axes, "effect"), rows, right=["effect"])
         size = " × ".join(str(n) for n in self.values.shape)
         title = f"{size} places, metric {self.corrupt:.4g} corrupt, {self.clean:.4g} clean"
-        return f"{title} ({self.method})\n{format_table(table)}"
+        return f"{title} ({self.method})\n{table}"

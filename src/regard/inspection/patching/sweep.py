@@ -213,21 +213,17 @@ class _Runs:
             parts = x.unflatten(0, (copies, batch))
             return torch.where(mask, clean.to(x), parts).flatten(0, 1)
 
-        hooks = point.hook(patch, first=True)
         skipping = nullcontext()
         if self.replay is not None:
             skipping = self.replay.skipping(point.path, copies, batch)
         try:
-            with skipping:
+            with point.hook(patch, first=True), skipping:
                 inputs = _repeat(self.corrupt, batch, copies)
                 logits = get_output(run_model(self.model, inputs)).split(batch)
         except Exception:  # such as a block that reads what a skipped one left behind
             if self.replay is None:
                 raise
             logits = None
-        finally:
-            for hook in hooks:
-                hook.remove()
         if logits is None or checks and not is_close(logits[-1], self.logits):
             self.replay = None
             return self.run_chunk(point, clean, chunk)

@@ -1,7 +1,16 @@
-"""`look`: records every attention of a model inside a `with` block."""
+"""`look`: records every attention of a model inside a `with` block.
+
+    with rg.look(model, tokens=tokenizer) as sight:
+        model(ids)
+    site = sight["decoder.3.self"]  # or sight.heads(), sight.join_all(), sight.save(path)
+    site.survey().entropy, site.window(head=2, rows=slice(0, 8)), site.influence()
+
+`patched` makes every attention of the model an `AttentionCall` (`adapters/`), which passes
+`ops.intercept` to the `Recorder`; that appends a `Site` to the `Sight`.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -60,27 +69,16 @@ def look(
     sight = Sight()
     if survey is not None and not isinstance(survey, Mapping):
         survey = {"statistics": survey}
-    options = RecordOptions(
-        at=at,
-        max_bytes=max_bytes,
-        device=device,
-        grad=grad,
-        survey=survey,
-        activations=activations,
-    )
+    options = RecordOptions(at, max_bytes, device, grad, survey, activations)
+
     # activations alone need no interception, so the model runs as it is
     alone = at == "" and activations is not None
     tracking = nullcontext(ModuleTracker(model)) if alone else patched(model)
     with tracking as tracker:
         recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
-        hooks = recorder.hook_activations()
-        try:
-            with intercepting(recorder, tracker, when=recorder.wants_call):
-                yield sight
-        finally:
-            recorder.close()
-            for hook in hooks:
-                hook.remove()
+        intercepted = intercepting(recorder, tracker, when=recorder.wants_call)
+        with recorder.hook_activations(), closing(recorder), intercepted:
+            yield sight
     recorder.finish()
 
 

@@ -5,8 +5,9 @@ import itertools
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from threading import RLock, get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,11 +15,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch._C import _current_graph_task_id
-from torch.utils.hooks import RemovableHandle
 
 from regard.errors import LookError
 from regard.inspection.adapters.activation_points import (
     find_activations,
+    hook_activations,
     match_activations,
     paths_of_activations,
 )
@@ -36,7 +37,7 @@ from regard.ops.survey.statistics import DEFAULT_STATISTICS, make_survey_options
 from regard.ops.survey.weight_tile import SurveyOptions
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RecordOptions:
     """The options of `look`, checked."""
 
@@ -171,11 +172,11 @@ class Recorder:
             self._meta[key] = x.to("meta")
         return self._meta[key]
 
-    def hook_activations(self) -> list[RemovableHandle]:
+    def hook_activations(self) -> AbstractContextManager[object]:
         """Record the activations that match `options.activations` in this thread."""
         globs = self.options.activations
         if globs is None:
-            return []
+            return nullcontext()
         points, thread = find_activations(self.tracker.model, self.tracker.modules), get_ident()
 
         def record(name: str, x: Tensor) -> None:
@@ -193,11 +194,7 @@ class Recorder:
                 self.sight.activations.append(name, self._store(name, x))
 
         self.sight.activations.aliases.update(paths_of_activations(points))
-        return [
-            handle
-            for point in match_activations(points, globs, "activations")
-            for handle in point.hook(partial(record, point.name))
-        ]
+        return hook_activations(match_activations(points, globs, "activations"), record)
 
     def _store(self, name: str, x: Tensor) -> Tensor:
         """The tensor to keep, which nothing that the model does later changes.

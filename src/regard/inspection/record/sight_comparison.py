@@ -14,7 +14,7 @@ from regard.errors import LookError, ShapeError
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.inspection.sites.site import Site
-from regard.tables import format_table
+from regard.tables import text_table
 
 MAX_SHOWN = 16
 BAND = 256  # rows of a map at a time
@@ -119,19 +119,15 @@ class SightComparison:
         return torch.stack([drawn[0], drawn[1], drawn[3] - drawn[2]])
 
     def __repr__(self) -> str:
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table("site", box=None, pad_edge=False)
-        for name in ("head", "distance", "Δ entropy", "Δ first", "Δ previous"):
-            table.add_column(name, justify="right")
-        table.add_column("largest change: query → key")
+        rows = []
         for row in self.top(MAX_SHOWN):
             deltas = (f"{getattr(row, name):+.3f}" for name in STATISTICS[:3])
             cell = f"{row.query} → {row.key}: {row.before:.2f} → {row.after:.2f}"
-            cells = [row.site, str(row.head), f"{row.distance:.3f}", *deltas, cell]
-            table.add_row(*map(Text, cells))
-        lines = [f"{len(self.rows)} heads, the most different first", format_table(table)]
+            rows.append([row.site, row.head, f"{row.distance:.3f}", *deltas, cell])
+        numbers = ("head", "distance", "Δ entropy", "Δ first", "Δ previous")
+        columns = ("site", *numbers, "largest change: query → key")
+        table = text_table(columns, rows, right=numbers)
+        lines = [f"{len(self.rows)} heads, the most different first", table]
         lines += [f"in one only: {', '.join(self.unmatched)}"] if self.unmatched else []
         lines += [self.missing] if self.missing else []
         return "\n".join(lines)

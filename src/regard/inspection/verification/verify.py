@@ -11,7 +11,7 @@ from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
 from regard.inspection.record.look import look
 from regard.inspection.verification.checks import CHECKS, Subject
-from regard.tables import format_table
+from regard.tables import text_table
 
 # largest error that counts as rounding, by the dtype of the weights
 BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -61,17 +61,13 @@ class Verification:
         return [vars(result) | {"status": result.status} for result in self.results]
 
     def __repr__(self) -> str:
-        from rich.table import Table
-
-        table = Table("check", box=None, pad_edge=False)
-        for name in ("largest error", "bound"):
-            table.add_column(name, justify="right")
-        table.add_column("")
+        rows = []
         for r in self.results:
             error = "" if r.error is None else f"{r.error:.1e}"
             note = r.meaning if r.status == "ok" else r.reason or f"{r.status}: {r.meaning}"
-            table.add_row(r.name, error, f"{r.bound:.0e}", note)
-        return format_table(table)
+            rows.append((r.name, error, f"{r.bound:.0e}", note))
+        numbers = ("largest error", "bound")
+        return text_table(("check", *numbers, ""), rows, right=numbers)
 
 
 def verify(model: nn.Module, inputs: Any) -> Verification:

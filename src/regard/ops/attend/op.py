@@ -1,17 +1,26 @@
-"""The public attention function: one signature, several backends."""
+"""The public attention function: one signature, several backends.
 
-from typing import Literal, Unpack, overload
+    out, lse = rg.attend(q, k, v, mask=rg.Causal())  # (…, head, query, value), (…, head, query)
+    w = rg.window(q, k, lse, rows=slice(0, 8), mask=rg.Causal())  # any weights, when needed
+
+Every call passes `ops.intercept`, where recorders and edits register.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Literal, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import BackendError, ShapeError
-from regard.ops.attend import flex, fused, reference, tiled
+from regard.ops.attend import flex, fused, reference
 from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.intercept import AttentionCall, AttentionResult, dispatch, is_intercepted
 from regard.ops.kernels import cannot_run
 from regard.ops.masks import Mask
+from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import TermOptions, make_terms
 
 AttendBackend = Literal["auto", "reference", "tiled", "fused", "flex"]
@@ -19,28 +28,6 @@ AttendBackend = Literal["auto", "reference", "tiled", "fused", "flex"]
 MAX_REFERENCE_SCORES = 1 << 22  # up to this many scores the whole map is cheaper than streaming it
 
 
-@overload
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    need_lse: Literal[True] = True,
-    dropout: float = 0.0,
-    backend: AttendBackend = "auto",
-    **terms: Unpack[TermOptions],
-) -> tuple[Tensor, Tensor]: ...
-@overload
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    need_lse: Literal[False],
-    dropout: float = 0.0,
-    backend: AttendBackend = "auto",
-    **terms: Unpack[TermOptions],
-) -> tuple[Tensor, None]: ...
 def attend(
     q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
@@ -50,7 +37,7 @@ def attend(
     dropout: float = 0.0,
     backend: AttendBackend = "auto",
     **terms: Unpack[TermOptions],
-) -> tuple[Float[Tensor, "*batch query value"], Float[Tensor, "*batch query"] | None]:
+) -> tuple[Float[Tensor, "*batch query value"], Float[Tensor, "*batch query"] | MaybeNone]:
     """Scaled dot-product attention: the output, and the log-sum-exp of each query's scores.
 
     out_i = Σ_j exp(s_ij - lse_i) v_j,   lse_i = log Σ_j exp(s_ij),   s_ij = scale · q_i · k_j + …
@@ -71,12 +58,8 @@ def attend(
     >>> attend(q, k, v)
     (tensor([[3.]]), tensor([1.3863]))
     """
-    if (
-        not need_lse
-        and backend == "auto"
-        and fused.can_use_sdpa(q, k, terms)
-        and not is_intercepted()
-    ):
+    output_only = not need_lse and backend == "auto"
+    if output_only and fused.can_use_sdpa(q, k, terms) and not is_intercepted():
         mask = terms.get("mask")
         assert mask is None or isinstance(mask, Mask)
         return fused.attend_by_sdpa(q, k, v, mask, terms.get("scale"), dropout), None
@@ -101,6 +84,32 @@ def compute_attention(call: AttentionCall) -> AttentionResult:
     return torch.where(lse[..., None] == -torch.inf, call.empty_out.to(out.dtype), out), lse
 
 
+def dispatch_output(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
+    """The output that a model computed itself, to the last bit; recomputed if an edit changes it.
+
+    Queries without visible keys (lse = -inf) have no weights; models return something for them too,
+    such as the mean of all values. It stays under edits of the call.
+    """
+    visible = (lse > -torch.inf)[..., None]
+    if not visible.all():
+        call = replace(call, empty_out=out.masked_fill(visible, 0))
+
+    def compute(edited: AttentionCall) -> AttentionResult:
+        return (out, lse) if edited is call else compute_attention(edited)
+
+    return dispatch(call, compute)[0]
+
+
+def attend_as(
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, **terms: Any
+) -> Tensor:
+    """As `attend` with these terms, whose output a model computed itself."""
+    call = AttentionCall(q, k, v, make_terms(q, k, **terms), dropout)
+    with torch.autocast(q.device.type, enabled=False) if is_autocast(q) else nullcontext():
+        _, lse = compute_attention(replace(call, dropout=0.0))
+        return dispatch_output(call, out, lse).to(out.dtype)
+
+
 def _run_backend(call: AttentionCall) -> AttentionResult:
     match call.backend:
         case "auto":
@@ -108,7 +117,7 @@ def _run_backend(call: AttentionCall) -> AttentionResult:
         case "reference":
             return reference.attend(call)
         case "tiled":
-            return tiled.attend(call)
+            return reference.attend_in_bands(call)
         case "fused" | "flex":
             module = fused if call.backend == "fused" else flex
             if reason := module.refusal(call):
@@ -128,7 +137,7 @@ def _choose(call: AttentionCall) -> AttentionResult:
         return reference.attend(call)
     if call.q.is_cuda and flex.refusal(call) is None:
         return flex.attend(call)
-    return tiled.attend(call)
+    return reference.attend_in_bands(call)
 
 
 def _check_values(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> None:

@@ -1,16 +1,19 @@
-"""Attention by its equation, with the whole map in memory: the reference for other backends."""
+"""Attention by its equation: with the whole map in memory, and in bands of rows."""
 
+from functools import partial
 from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from regard.ops.autocast import without_autocast
 from regard.ops.grid import slice_axis
 from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.terms import TermOptions, Terms, make_terms, repeat_kv, weights_from_scores
+from regard.ops.tiling import row_bands
 
 
 def attend(call: AttentionCall) -> AttentionResult:
@@ -24,6 +27,17 @@ def attend_rows(call: AttentionCall, rows: range, keys: range) -> AttentionResul
     w = F.dropout(w, call.dropout)
     v = repeat_kv(slice_axis(call.v, -2, keys), call.q)
     return (w @ v.to(w.dtype)).to(call.v.dtype), lse
+
+
+def attend_in_bands(call: AttentionCall) -> AttentionResult:
+    """`attend` in memory linear in the sequence length; the backward pass recomputes each band."""
+    keys, needs_grad = call.k.shape[-2], torch.is_grad_enabled()
+    results = []
+    for rows in row_bands(call.q.shape[-2], call.q.shape[:-2].numel() * keys):
+        compute = partial(attend_rows, call, rows, call.terms.key_span(rows, keys))
+        results.append(checkpoint(compute, use_reentrant=False) if needs_grad else compute())
+    outs, lses = zip(*results, strict=True)
+    return torch.cat(outs, -2), torch.cat(lses, -1)
 
 
 def softmax_with_lse(scores: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
