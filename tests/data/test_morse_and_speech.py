@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import Batches, CharTokenizer, Morse, SpeechManifest, speech_preprocessor
-from regard.data.audio.morse.channel import MORSE_CODE, key_text, keyed_tone
 from regard.data.audio.speech_manifest import find_manifests
+from regard.data.content.morse.channel import MORSE_CODE, key_text, keyed_tone
 from regard.errors import ConfigError, FileError
 
 words = st.lists(st.text("".join(MORSE_CODE), min_size=1, max_size=5), min_size=1, max_size=3)

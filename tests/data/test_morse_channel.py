@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from regard.data import Morse, seeded_generator
-from regard.data.audio.morse.channel import Channel, Keying, SenderTiming, key_edges, render_keyings
+from regard.data.content.morse.channel import (
+    Channel,
+    Keying,
+    SenderTiming,
+    key_edges,
+    render_keyings,
+)
 
 RATE = 8000
 

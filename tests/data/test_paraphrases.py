@@ -18,16 +18,16 @@ from regard.data import (
     format_fact,
     normalize_text,
 )
-from regard.data.text.phrases.facts import CURRENCIES, DURATION_UNITS, FACT_KINDS, UNITS
-from regard.data.text.phrases.ood_text import ood_text
-from regard.data.text.phrases.paraphrases import (
+from regard.data.content.phrases.facts import CURRENCIES, DURATION_UNITS, FACT_KINDS, UNITS
+from regard.data.content.phrases.ood_text import ood_text
+from regard.data.content.phrases.paraphrases import (
     CURRENCY_NAMES,
     paraphrase,
     spell_number,
     typical_fact,
 )
-from regard.data.text.phrases.paraphrases import DURATION_NAMES as SPAN_NAMES
-from regard.data.text.phrases.paraphrases import UNIT_NAMES as UNIT_NAMES
+from regard.data.content.phrases.paraphrases import DURATION_NAMES as SPAN_NAMES
+from regard.data.content.phrases.paraphrases import UNIT_NAMES as UNIT_NAMES
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import ConfigError, FileError
 from regard.tasks.translation.phrases import NORMALIZE

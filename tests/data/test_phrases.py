@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import Fact, Pair, Phrases, count_facts, draw_fact, fact_split, format_fact
-from regard.data.text.phrases.facts import LIST_ITEM_KINDS
-from regard.data.text.phrases.source import LANGUAGES
+from regard.data.content.phrases.facts import LIST_ITEM_KINDS
+from regard.data.content.phrases.source import LANGUAGES
 from regard.errors import ConfigError
 
 numbers = st.integers(0, 9999)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.data import RenderedGlyphs
-from regard.data.image.glyphs.fonts import FONTS, PILLOW_FONT, find_fonts
+from regard.data.content.glyphs.fonts import FONTS, PILLOW_FONT, find_fonts
 from regard.errors import ConfigError, FileError
 from regard.tasks.classification.glyphs import GlyphsTask, render_glyphs
 

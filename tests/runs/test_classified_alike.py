@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import regard as rg
 from regard.cli import app
-from regard.data.image.glyphs.fonts import find_fonts, load_font
+from regard.data.content.glyphs.fonts import find_fonts, load_font
 from regard.runs.apply.classify import read_run_image
 from regard.runs.load import PRETRAINED_FOLDER
 from regard.tasks.classification.evaluator import top_log_odds

@@ -28,8 +28,8 @@ from regard.data import (
 )
 from regard.data.audio import speech_batches as speech_module
 from regard.data.audio.augmentation import add_white_noise
-from regard.data.audio.morse.channel import render_keyings
 from regard.data.audio.speech_batches import SORT_WINDOW, label_batch, speech_batches
+from regard.data.content.morse.channel import render_keyings
 from regard.data.split import SPLITS, hash_split
 from regard.errors import ConfigError, FileError, ShapeError
 from regard.ops import log_mel

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from regard.data.audio.audio_file import AudioExample, AudioFile, Resampler
 from regard.data.audio.augmentation import SpeechAugmentation, augment_log_mel
-from regard.data.audio.morse.channel import key_text, keyed_tone
-from regard.data.audio.morse.source import Morse, morse_batches
 from regard.data.audio.peak_normalization import PeakNormalizer, normalize_recording
 from regard.data.audio.speech_batches import AudioBatches
 from regard.data.audio.speech_manifest import SpeechManifest, speech_preprocessor
 from regard.data.batches import Batches, GeneratedBatches, collate, seeded_generator
+from regard.data.content.morse.channel import key_text, keyed_tone
+from regard.data.content.morse.source import Morse, morse_batches
+from regard.data.content.phrases.facts import Fact, count_facts, draw_fact, fact_split
 from regard.data.image.idx import read_idx
 from regard.data.image.image_batches import (
     CutMixResult,
@@ -50,7 +51,6 @@ from regard.data.text.engine_tokenizers import (
 )
 from regard.data.text.normalizers import normalize_text
 from regard.data.text.parallel_corpus import Pair, ParallelCorpus, pair_preprocessor
-from regard.data.text.phrases.facts import Fact, count_facts, draw_fact, fact_split
 from regard.data.text.po_catalog import FillResult, PoCatalog, PoMessage, placeholders
 from regard.data.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from regard.data.text.tokenizers import (
@@ -64,21 +64,16 @@ from regard.data.text.word_split import split_words
 from regard.data.token_cache import TokenCache, write_token_cache
 
 if TYPE_CHECKING:
-    from regard.data.image.glyphs.rendered import Glyphs, RenderedGlyphs
+    from regard.data.content.glyphs.rendered import Glyphs, RenderedGlyphs
+    from regard.data.content.phrases.source import Phrases, format_fact
     from regard.data.image.image_collection import ImageCollection, load_images
     from regard.data.image.image_file import crop_to_ink, open_image, read_image
-    from regard.data.text.phrases.source import Phrases, format_fact
 
 _LAZY = {
-    "Glyphs": "image.glyphs.rendered",
-    "ImageCollection": "image.image_collection",
-    "Phrases": "text.phrases.source",
-    "RenderedGlyphs": "image.glyphs.rendered",
-    "crop_to_ink": "image.image_file",
-    "format_fact": "text.phrases.source",
-    "load_images": "image.image_collection",
-    "open_image": "image.image_file",
-    "read_image": "image.image_file",
+    "content.glyphs.rendered": ("Glyphs", "RenderedGlyphs"),
+    "content.phrases.source": ("Phrases", "format_fact"),
+    "image.image_collection": ("ImageCollection", "load_images"),
+    "image.image_file": ("crop_to_ink", "open_image", "read_image"),
 }
 
 __all__ = [
@@ -164,6 +159,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"regard.data.{_LAZY[name]}"), name)
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(f"regard.data.{module}"), name)
     raise AttributeError(f"module 'regard.data' has no attribute {name!r}")

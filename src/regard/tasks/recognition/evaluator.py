@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.data import AudioExample, Tokenizer
 from regard.data.audio.augmentation import add_white_noise
-from regard.data.audio.ood_audio import make_ood_audio
+from regard.data.content.morse.ood_audio import make_ood_audio
 from regard.errors import ShapeError
 from regard.tasks.recognition.transcripts import (
     feature_batches,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from regard.data import AudioBatches, CharTokenizer, Morse, Tokenizer, morse_batches
-from regard.data.audio.morse.channel import MORSE_CODE
+from regard.data.content.morse.channel import MORSE_CODE
 from regard.models import RecogniserConfig
 from regard.models.config import check_positive
 from regard.tasks.recipe import EvalSplit, Shard

@@ -18,7 +18,7 @@ from regard.data import (
     normalize_text,
     pair_preprocessor,
 )
-from regard.data.text.phrases.paraphrases import add_typo
+from regard.data.content.phrases.paraphrases import add_typo
 from regard.models.config import check_positive
 from regard.tasks.recipe import EvalSplit, Shard
 from regard.tasks.registry import task

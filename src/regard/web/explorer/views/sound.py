@@ -16,8 +16,8 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.data import AudioExample, AudioFile
-from regard.data.audio.morse.channel import Channel, Keying, key_edges, render_keyings
 from regard.data.batches import seeded_generator
+from regard.data.content.morse.channel import Channel, Keying, key_edges, render_keyings
 from regard.decode import BestPath
 from regard.inspection import Sight, Site, look
 from regard.ops.audio import HOP_SECONDS

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont
 
-from regard.data.image.glyphs.fonts import find_fonts, load_font
-from regard.data.image.glyphs.ood_images import draw_ood_image
+from regard.data.content.glyphs.fonts import find_fonts, load_font
+from regard.data.content.glyphs.ood_images import draw_ood_image
 from regard.data.image.image_batches import ImageExample
 from regard.data.image.image_file import crop_to_ink
 from regard.data.source import example_keys

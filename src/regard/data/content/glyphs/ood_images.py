@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from regard.data.image.glyphs.fonts import has_glyphs, load_font
+from regard.data.content.glyphs.fonts import has_glyphs, load_font
 
 # none that looks like a capital or digit in some font: no l, o, s, y, no | or -
 OTHER_CHARACTERS = "adefhmnrt" + "#%&@?*+=<>~{}:" + "€§ΔΞΠΣΦΨΩДЖИЛЦШЩЫЭЮЯ"

@@ -9,7 +9,10 @@ from typing import Unpack
 import torch
 
 from regard.data.audio.audio_file import AudioExample
-from regard.data.audio.morse.channel import (
+from regard.data.audio.peak_normalization import normalize_recordings
+from regard.data.audio.speech_batches import AudioBatches, ctc_batch
+from regard.data.batches import Batch, Shard, seeded_generator
+from regard.data.content.morse.channel import (
     MORSE_CODE,
     Channel,
     Keying,
@@ -17,9 +20,6 @@ from regard.data.audio.morse.channel import (
     key_edges,
     render_keyings,
 )
-from regard.data.audio.peak_normalization import normalize_recordings
-from regard.data.audio.speech_batches import AudioBatches, ctc_batch
-from regard.data.batches import Batch, Shard, seeded_generator
 from regard.data.source import example_keys
 from regard.data.split import Split
 from regard.data.text.tokenizers import Tokenizer

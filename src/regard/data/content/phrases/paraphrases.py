@@ -8,7 +8,7 @@ import re
 from datetime import date
 from typing import Any
 
-from regard.data.text.phrases.facts import COMPOSITE_KINDS, Fact, HashRng, fact_split
+from regard.data.content.phrases.facts import COMPOSITE_KINDS, Fact, HashRng, fact_split
 
 MONTH_NAMES = (
     "January Jan Jan.|February Feb Feb.|March Mar Mar.|April Apr Apr.|May May May|June Jun June|"

@@ -8,10 +8,8 @@ import re
 from calendar import monthrange
 from functools import lru_cache
 
-from regard.data.split import Split
-from regard.data.text.documents import TextFiles
-from regard.data.text.phrases.facts import CURRENCIES, DURATION_UNITS, UNITS, HashRng, draw_fact
-from regard.data.text.phrases.paraphrases import (
+from regard.data.content.phrases.facts import CURRENCIES, DURATION_UNITS, UNITS, HashRng, draw_fact
+from regard.data.content.phrases.paraphrases import (
     CURRENCY_NAMES,
     DURATION_NAMES,
     MONTH_NAMES,
@@ -21,6 +19,8 @@ from regard.data.text.phrases.paraphrases import (
     paraphrase,
     spell_number,
 )
+from regard.data.split import Split
+from regard.data.text.documents import TextFiles
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 KEYBOARD_ROWS = ("qwertyuiop", "asdfghjkl;", "zxcvbnm,./", "1234567890", "!@#$%^&*()")

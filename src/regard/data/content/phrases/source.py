@@ -13,11 +13,11 @@ from babel.lists import format_list
 from babel.numbers import format_currency, format_decimal, get_decimal_symbol
 from babel.units import format_unit
 
+from regard.data.content.phrases.facts import FACT_KINDS, Fact, HashRng, check_kinds, draw_fact
+from regard.data.content.phrases.ood_text import ood_text
+from regard.data.content.phrases.paraphrases import paraphrase, typical_fact
 from regard.data.split import Split
 from regard.data.text.parallel_corpus import Pair
-from regard.data.text.phrases.facts import FACT_KINDS, Fact, HashRng, check_kinds, draw_fact
-from regard.data.text.phrases.ood_text import ood_text
-from regard.data.text.phrases.paraphrases import paraphrase, typical_fact
 from regard.errors import ConfigError
 
 LANGUAGES = (

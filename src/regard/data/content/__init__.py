@@ -1,0 +1,1 @@
+"""Content: generators of the data of the pretrained models, which only tasks and pages import."""
