@@ -1,6 +1,7 @@
 """Constructed heads get the right type, with exact statistics."""
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -11,15 +12,18 @@ from regard.errors import LookError, ShapeError
 from regard.inspection import HeadRow, HeadTable, Thresholds, look, make_site, score_heads
 from regard.inspection.heads.head_table import classify_heads
 from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, classify_head
+from regard.inspection.heads.measures import merge_layers
 from regard.inspection.heads.offsets import (
     informative_queries,
     offset_exists,
     offset_weights,
     visible_key_counts,
 )
+from regard.inspection.heads.patterns import pattern_scores
 from regard.models import LanguageModel, language_tiny
 from regard.nn import MultiHeadAttention
 from regard.ops import ALiBi, Causal, Local, Padding, Toeplitz, attend, biases
+from regard.ops.masks import DenseMask, Documents
 from regard.ops.survey.statistics import QUERY_STATISTICS
 
 N = 24
@@ -247,6 +251,59 @@ def test_padding_on_the_left_changes_no_number_either():
             "monotone",
         ):
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
+
+
+@pytest.mark.parametrize("kind", ["documents", "dense"])
+def test_packing_changes_no_number(kind):
+    ids = torch.tensor([[0] * 20 + [1] * 20 + [2] * 20])
+    q, k = torch.randn(2, 1, 2, 60, 8) * 2
+    tokens = [".", "a", "b", "."] * 15
+    same = (
+        Documents(ids)
+        if kind == "documents"
+        else DenseMask((ids[:, :, None] == ids[:, None])[:, None])
+    )
+    packed = make_site(q, k, mask=Causal() & same, tokens=tokens)
+    alone = [
+        make_site(x, y, mask=Causal(), tokens=tokens[:20])
+        for x, y in zip(q.split(20, 2), k.split(20, 2), strict=True)
+    ]
+    table, parts = (classify_heads(x, separators=["."]) for x in ([packed], alone))
+    for row in table:
+        rows = [x for x in parts if x.head == row.head]
+        for name in ("sink_share", "separator_share", "peak", "self_share"):
+            mean = sum(getattr(x, name) for x in rows) / 3
+            assert getattr(row, name) == pytest.approx(mean, rel=1e-4), name
+    sink = pattern_scores(packed, ["sink"])["sink"]
+    per_document = torch.cat([pattern_scores(x, ["sink"])["sink"].score for x in alone], -1)
+    assert_close(sink.score, per_document, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{}, {"mask": Causal()}, {"mask": Causal() & Padding(torch.tensor([9, 14]))},
+     {"mask": Causal(), "sinks": torch.tensor([0.5, -1.0, 2.0, 0.1])},
+     {"bias": biases.ALiBi(torch.tensor([0.5, 0.1, 0.2, 0.4]))},
+     {"mask": DenseMask(torch.randn(1, 4, 14, 14) > -1)}],
+)  # fmt: skip
+def test_layers_measured_together_have_the_numbers_of_each_alone(terms):
+    def site(queries=14):
+        q, k = torch.randn(2, 4, queries, 8), torch.randn(2, 2, queries, 8)
+        return make_site(q, k, tokens=list("abcab.cabcabcd")[:queries], **terms)
+
+    sites = [site(), site(), site()] + [site(13)] * ("mask" not in terms)
+    one = [row for x in sites for row in classify_heads([x], separators=["."])]
+    for alone, row in zip(one, classify_heads(sites, separators=["."]), strict=True):
+        for name in (f.name for f in fields(row)):
+            assert getattr(row, name) == pytest.approx(getattr(alone, name), abs=1e-5), name
+    groups = [len(layers) for _, layers in merge_layers(sites)]
+    differ_by_head = terms.keys() & {"sinks", "bias"} or "Dense" in repr(terms)
+    assert groups[0] == (1 if differ_by_head else 3)
+
+
+def test_merged_layers_fit_one_tile():
+    sites = [make_site(*torch.zeros(2, 4, 300, 2)) for _ in range(7)]
+    assert [len(layers) for _, layers in merge_layers(sites)] == [2, 2, 2, 1]
 
 
 def test_thresholds_are_the_callers_to_move():

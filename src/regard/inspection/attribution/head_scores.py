@@ -1,7 +1,6 @@
 """Induction, previous-token, duplicate-token, retrieval and sink scores of every head."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from regard.errors import LookError, ShapeError
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.heads.head_table import SCORE_COLUMNS, HeadTable
 from regard.inspection.heads.head_types import Thresholds, with_type
-from regard.inspection.heads.measures import measure_heads
+from regard.inspection.heads.measures import measure_heads, merge_layers
 from regard.inspection.heads.patterns import pattern_scores
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight, format_skipped
@@ -77,12 +76,11 @@ def score_heads(
     with look(model, at, tokens=IdTokenizer()) as sight:
         run_model(model, inputs)
     rows, thresholds = [], Thresholds()
-    for site in self_attentions(sight):
-        scores = pattern_scores(site, COPIES, needle=needle, answer=answer)
-        copies = {name: _means(x.score, x.counted) for name, x in scores.items()}
-        for row in measure_heads(site, frozenset(), thresholds):
-            row = replace(row, **{name: x[row.head] for name, x in copies.items()})
-            rows.append(with_type(row, thresholds))
+    for site, layers in merge_layers(self_attentions(sight)):
+        patterns = pattern_scores(site, COPIES, needle=needle, answer=answer)
+        scores = {name: _means(x.score, x.counted) for name, x in patterns.items()}
+        measured = measure_heads(site, frozenset(), thresholds, None, layers, scores)
+        rows += [with_type(row, thresholds) for row in measured]
     return HeadTable(rows, SCORE_COLUMNS)
 
 

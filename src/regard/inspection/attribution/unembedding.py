@@ -11,6 +11,7 @@ from regard.inspection.adapters.block_layout import is_linear, linear_matrix
 from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
 from regard.inspection.attribution.residual_parts import ResidualStream
 from regard.nn import Readout
+from regard.ops.packed_linear import linear
 
 TOLERANCE = 1e-3  # of the reproduced logits, relative; half precision 3e-2
 MAX_CHECKED = 64  # positions at which the head is compared with the model's logits
@@ -37,7 +38,7 @@ class Unembedding:
     def logits(self, x: Tensor) -> Tensor:
         """The logits of a state of the residual stream (the logit lens)."""
         y = x if self.norm is None else self.norm(x.to(self.weight.dtype))
-        out = y.to(self.weight.dtype) @ self.weight.mT
+        out = linear(y.to(self.weight.dtype).flatten(0, -2), self.weight).view(*y.shape[:-1], -1)
         out = out if self.factor == 1 else out.mul_(self.factor)  # in place: as large as can be
         out = out if self.bias is None else out.add_(self.bias)
         return out if self.softcap is None else self.softcap * torch.tanh(out / self.softcap)

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
-from itertools import repeat
+from itertools import chain
 from typing import Any
 
 from regard.errors import ShapeError, suggestion
 from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, HeadRow, Thresholds, with_type
-from regard.inspection.heads.measures import measure_heads
+from regard.inspection.heads.measures import measure_heads, merge_layers
 from regard.inspection.sites.site import Site
 from regard.ops import Survey
 from regard.tables import html_table
@@ -127,8 +127,11 @@ def classify_heads(
     thresholds = thresholds or Thresholds()
     probed = {(row.site, row.head): row for row in probe or ()}
     rows = []
-    for site, survey in zip(sites, repeat(None) if surveys is None else surveys, strict=False):
-        for row in measure_heads(site, frozenset(separators), thresholds, survey):
+    pairs = zip(sites, surveys, strict=True) if surveys else ()
+    given = ((site, survey, [site]) for site, survey in pairs)
+    merged = ((site, None, layers) for site, layers in merge_layers(() if surveys else sites))
+    for site, survey, layers in chain(given, merged):
+        for row in measure_heads(site, frozenset(separators), thresholds, survey, layers):
             if copying := probed.get((row.site, row.head)):
                 names = ("induction", "duplicate", "retrieval")
                 row = replace(row, **{name: getattr(copying, name) for name in names})

@@ -1,5 +1,6 @@
 """Numbers per head, from one streaming survey and one band of diagonals, without the map."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,14 +9,15 @@ from torch import Tensor
 
 from regard.inspection.heads.head_types import MORE_COLUMNS, HeadRow, Thresholds
 from regard.inspection.heads.offsets import (
-    first_key,
     informative_queries,
+    is_first_key,
     offset_exists,
     offset_weights,
     visible_key_counts,
 )
-from regard.inspection.sites.site import Site
+from regard.inspection.sites.site import Site, is_same, select_head
 from regard.ops import Survey
+from regard.ops.tiling import CPU_TILE
 
 NEEDED = ["entropy", "peak", "peak_key", "mean_distance", "mean_offset", "received"]
 HEAD_STATISTICS = tuple(dict.fromkeys([*NEEDED, *MORE_COLUMNS]))
@@ -28,8 +30,12 @@ def measure_heads(
     separators: frozenset[str],
     thresholds: Thresholds,
     survey: Survey | None = None,
+    layers: Sequence[Site] = (),
+    scores: Mapping[str, list[Any]] | None = None,
 ) -> list[HeadRow]:
     """Measure every head of a site; `survey` may be given if it has all of `HEAD_STATISTICS`.
+
+    `layers` are those that `merge_layers` made the site of, `scores` further fields of the rows.
 
     >>> (row,) = measure_heads(rg.make_site(*torch.zeros(2, 4, 2)), frozenset(), Thresholds())
     >>> row.self_share, row.peak, row.normalized_entropy
@@ -57,17 +63,58 @@ def measure_heads(
     columns = {name: x.tolist() for name, x in numbers.items()}
     means = {name: _mean(getattr(survey, name), rows).tolist() for name in MORE_COLUMNS}
     columns["kernel"] = [tuple(taps) for taps in columns["kernel"]]
-    fixed: dict[str, Any] = {"site": site.name, "call": site.call, "kind": site.kind}
-    fixed["radius"] = numbers["kernel"].shape[-1] // 2
+    columns |= dict(scores or {})
+    fixed: dict[str, Any] = {"kind": site.kind, "radius": numbers["kernel"].shape[-1] // 2}
+    heads = ((layer, head) for layer in layers or [site] for head in range(layer.heads))
     return [
         HeadRow(
+            site=layer.name,
+            call=layer.call,
             head=head,
-            statistics={name: x[head] for name, x in means.items()},
+            statistics={name: x[i] for name, x in means.items()},
             **fixed,
-            **{name: x[head] for name, x in columns.items()},
+            **{name: x[i] for name, x in columns.items()},
         )
-        for head in range(site.heads)
+        for i, (layer, head) in enumerate(heads)
     ]
+
+
+def merge_layers(sites: Iterable[Site]) -> Iterator[tuple[Site, list[Site]]]:
+    """Successive layers of equal shapes and terms as one site with all their heads, and these.
+
+    What a short map costs are the calls of functions, not its numbers. Merged maps fit one tile.
+
+    >>> sites = [rg.make_site(*torch.zeros(2, 2, 4, 2)) for _ in range(3)]
+    >>> [(site.heads, len(layers)) for site, layers in merge_layers(sites)]
+    [(6, 3)]
+    """
+    groups: list[list[Site]] = []
+    for site in sites:
+        if groups and _can_merge(groups[-1], site):
+            groups[-1].append(site)
+        else:
+            groups.append([site])
+    names = ("q", "k", "v", "out", "lse")
+    for first, *rest in groups:
+        layers = [first, *rest]
+        tensors = {name: torch.cat([getattr(x, name) for x in layers], 1) for name in names}
+        yield (replace(first, **tensors) if rest else first), layers
+
+
+def _can_merge(layers: list[Site], site: Site) -> bool:
+    first, terms = layers[0], site.terms
+    weights = (len(layers) + 1) * site.q.shape[:-1].numel() * site.keys
+    return (
+        weights <= CPU_TILE.weights
+        and (site.kind, site.key_tokens) == (first.kind, first.key_tokens)
+        and all(
+            a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+            for a, b in ((first.q, site.q), (first.k, site.k), (first.v, site.v))
+        )
+        and terms.bias is terms.sinks is terms.score is None  # may differ from head to head
+        and is_same(select_head(terms, 0), terms)
+        and is_same(first.terms, terms)
+    )
 
 
 def _measure_offsets(site: Site, rows: Tensor, far: int) -> dict[str, Tensor]:
@@ -105,11 +152,10 @@ def _mean(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _first_key_weight(site: Site) -> Tensor:
-    """The weight of each query on the first key of its sequence."""
-    first, share = first_key(site), torch.zeros_like(site.lse)
-    for key in first.unique().tolist():
-        same = first == key
-        share[same] = site.window(keys=key)[same, ..., 0].to(share.dtype)
+    """The weight of each query on the first key of its sequence or document."""
+    first, share = is_first_key(site), torch.zeros_like(site.lse)
+    for key in first.any(0).nonzero()[:, 0].tolist():
+        share += site.window(keys=key)[..., 0] * first[:, None, None, key]
     return share
 
 
@@ -136,8 +182,7 @@ def _separator_share(
     if not separators or site.key_tokens is None:
         return site.lse.new_zeros(site.heads)
     flags = [[token in separators for token in tokens] for tokens in site.key_tokens]
-    is_separator = torch.tensor(flags, device=site.q.device)
-    is_separator[torch.arange(site.batch), first_key(site)] = False
+    is_separator = torch.tensor(flags, device=site.q.device) & ~is_first_key(site)
     left_out = (~rows).flatten(0, 1).any(0).nonzero()[:, 0].tolist()
     if len(left_out) <= MAX_SINGLE_ROWS:
         for query in left_out:

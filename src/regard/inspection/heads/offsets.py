@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.inspection.sites.site import Site
+from regard.ops.survey.weight_tile import nonzero_starts
 from regard.ops.terms import weights_from_scores
 from regard.ops.tiling import split_keys, split_rows
 
@@ -85,16 +86,16 @@ def informative_queries(
     return rows & (sees_itself | ~sees_itself.any(-1, keepdim=True))
 
 
-def first_key(site: Site) -> Int[Tensor, " batch"]:
-    """The first key of each sequence, after left padding.
+def is_first_key(site: Site) -> Bool[Tensor, "batch key"]:
+    """Which keys begin a sequence, after left padding, or a packed document.
 
     >>> left = rg.Padding(torch.tensor([3]), left_padding=torch.tensor([1]))
-    >>> first_key(rg.make_site(*torch.zeros(2, 1, 1, 3, 4), mask=left))
-    tensor([1])
+    >>> is_first_key(rg.make_site(*torch.zeros(2, 1, 1, 3, 4), mask=left))
+    tensor([[False,  True, False]])
     """
-    if site.kind == "cross" or site.terms.mask is None or site.terms.offset:
-        return torch.zeros(site.batch, dtype=torch.long, device=site.q.device)
-    return _sees_itself(site).any(1).int().argmax(-1)
+    starts = nonzero_starts(site.q, site.k, site.terms)
+    key = torch.arange(site.keys, device=site.q.device)
+    return (key == (0 if starts is None else starts)).expand(site.batch, -1)
 
 
 def _sees_itself(site: Site) -> Tensor:

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import LookError
-from regard.inspection.heads.offsets import first_key, informative_queries, visible_key_counts
+from regard.inspection.heads.offsets import informative_queries, is_first_key, visible_key_counts
 from regard.inspection.sites.site import Site
 from regard.ops.terms import weights_from_scores
 from regard.ops.tiling import iter_tiles
@@ -19,7 +19,7 @@ class Cells(NamedTuple):
 
     query: Tensor  # position of each query
     key: Tensor  # position of each key
-    first: Tensor  # first key of each sequence
+    is_first: Tensor  # whether a key begins a sequence or document
     token: Tensor  # of each query
     next_token: Tensor  # of the position after each query; -1 where there is none
     key_token: Tensor
@@ -31,7 +31,7 @@ PATTERNS: dict[str, Callable[[Cells], Tensor]] = {
     "previous": lambda c: c.key == c.query - 1,
     "duplicate": lambda c: (c.key_token == c.token) & (c.key < c.query),
     "retrieval": lambda c: (c.key_token == c.next_token) & (c.key < c.query),
-    "sink": lambda c: (c.key == c.first) & (c.key < c.query),
+    "sink": lambda c: c.is_first & (c.key < c.query),
 }
 
 
@@ -66,7 +66,7 @@ def pattern_scores(
     tensor([0.0000, 0.0000, 0.3333])
     """
     site.require_tensors()
-    tokens, first = _token_numbers(site), first_key(site)
+    tokens, first = _token_numbers(site), is_first_key(site)
     found = {name: _empty(site) for name in names}
     for rows, keys in iter_tiles(site.q, site.k, site.terms):
         scores = site.terms.score_tile(site.q, site.k, rows, keys)
@@ -122,7 +122,7 @@ def _cells(tokens: Tensor, first: Tensor, offset: int, rows: range, keys: range)
     return Cells(
         query=query[:, None],
         key=key,
-        first=first[:, None, None],
+        is_first=first[:, None, keys.start : keys.stop],
         token=tokens[:, query, None],
         next_token=following[:, query, None],
         key_token=tokens[:, None, keys.start : keys.stop],

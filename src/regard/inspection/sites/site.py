@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from html import escape
 from typing import Any, Literal, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -257,6 +258,20 @@ def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
         if old is not None and (new := map_tensors(old, fn)) is not old:
             changed[name] = new
     return replace(x, **changed) if changed else x  # type: ignore[type-var, return-value]
+
+
+def is_same(a: object, b: object) -> bool:
+    """Whether two masks, biases or terms are equal, their tensors by value.
+
+    >>> is_same(rg.Padding(torch.tensor([2, 3])), rg.Padding(torch.tensor([2, 3])))
+    True
+    """
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    names = getattr(type(a), "__dataclass_fields__", ())
+    if type(a) is not type(b) or not names:
+        return a is b or a == b
+    return all(is_same(getattr(a, name), getattr(b, name)) for name in names)
 
 
 def select_head(terms: Terms, head: int) -> Terms | None:
