@@ -45,12 +45,16 @@ ROWS = {
     "patching": "logit difference with each layer × position patched, 10 tokens",
     "dla": "logit difference split by head, 128 tokens",
     "gradient": "gradient · input of each token, 128 tokens",
+    "lens": "logits after each block, all of 14 tokens",
+    "sae": "logits with one residual stream through an autoencoder of 4,608 features, 14 tokens",
+    "induction": "induction score of each head, 7 tokens twice",
     "entropy_1k": "entropy of every row of every map, 1,024 tokens",
     "entropy_2k": "entropy of every row of every map, 2,048 tokens",
 }
 LENGTHS = {"cache": 128, "pattern": 256, "ablation": 32, "patching": 10, "dla": 128,
-           "gradient": 128, "entropy_1k": 1024, "entropy_2k": 2048}  # fmt: skip
-LAYER, HEAD = 5, 3  # of the pattern
+           "gradient": 128, "lens": 14, "sae": 14, "induction": 14, "entropy_1k": 1024,
+           "entropy_2k": 2048}  # fmt: skip
+LAYER, HEAD = 5, 3  # of the pattern; the layer of the autoencoder too
 FIRST, SECOND = 260, 1200  # tokens of the logit difference
 TASKS: dict[tuple[str, str], Callable[[Any], Any]] = {}
 Work = SimpleNamespace  # model, as the library wraps it; ids and other, (1, time); heads; width
@@ -71,7 +75,16 @@ def difference(logits: Any) -> Any:
     return logits[0, -1, FIRST] - logits[0, -1, SECOND]
 
 
-@task("transformers", "cache", "pattern", "dla", "entropy_1k", "entropy_2k")
+def induction(pattern: Any) -> Any:
+    """The score of each head on tokens that were repeated once: weight on what followed a copy."""
+    half = pattern.shape[-1] // 2
+    return pattern.diagonal(1 - half, -2, -1)[..., 1:].mean((0, 2))
+
+
+@task(
+    "transformers",
+    *("cache", "pattern", "dla", "lens", "sae", "induction", "entropy_1k", "entropy_2k"),
+)
 def forward(work: Work) -> Any:
     return work.model(work.ids).logits
 
@@ -118,6 +131,23 @@ def regard_gradient(work: Work) -> Any:
     found = rg.inspection.activation_gradients(work.model, score, "decoder.embedding")
     name = "decoder.embedding"
     return (found.gradients[name] * found.activations[name]).sum(-1)
+
+
+@task("regard", "lens")
+def regard_lens(work: Work) -> Any:
+    return rg.inspection.logit_lens(work.model, work.ids).logits
+
+
+@task("regard", "sae")
+def regard_sae(work: Work) -> Any:
+    edit = rg.edit.ActivationEdit(f"decoder.{LAYER}.residual_out", "autoencoder", work.autoencoder)
+    with rg.what_if(work.model, edit):
+        return work.model(work.ids).logits
+
+
+@task("regard", "induction")
+def regard_induction(work: Work) -> Any:
+    return [row.induction for row in rg.inspection.score_heads(work.model, work.twice)]
 
 
 @task("regard", "entropy_1k", "entropy_2k")
@@ -191,6 +221,26 @@ def lens_gradient(work: Work) -> Any:
 
     logits = work.model.run_with_hooks(work.ids, fwd_hooks=[("hook_embed", keep)])
     return (torch.autograd.grad(difference(logits), kept)[0] * kept[0]).sum(-1)
+
+
+@task("transformer_lens", "lens")
+def lens_lens(work: Work) -> Any:
+    keep = lambda name: name.endswith("hook_resid_post") or name == "blocks.0.hook_resid_pre"  # noqa: E731
+    _, cache = work.model.run_with_cache(work.ids, names_filter=keep)
+    return work.model.unembed(work.model.ln_final(torch.cat(list(cache.values()))))
+
+
+@task("transformer_lens", "sae")
+def lens_sae(work: Work) -> Any:
+    hook = (f"blocks.{LAYER}.hook_resid_post", lambda x, hook: work.autoencoder(x))
+    return work.model.run_with_hooks(work.ids, fwd_hooks=[hook])
+
+
+@task("transformer_lens", "induction")
+def lens_induction(work: Work) -> Any:
+    keep = lambda name: name.endswith("hook_pattern")  # noqa: E731
+    _, cache = work.model.run_with_cache(work.twice, names_filter=keep)
+    return torch.stack([induction(pattern) for pattern in cache.values()])
 
 
 @task("transformer_lens", "entropy_1k", "entropy_2k")
@@ -286,6 +336,35 @@ def nnsight_gradient(work: Work) -> Any:
     return (gradient * x).sum(-1)
 
 
+@task("nnsight", "lens")
+def nnsight_lens(work: Work) -> Any:
+    model = work.model
+    with model.trace(work.ids):
+        states = [model.model.layers[0].input, *(layer.output for layer in model.model.layers)]
+        logits = model.lm_head(model.model.norm(torch.cat(states))).save()
+    return [logits]
+
+
+@task("nnsight", "sae")
+def nnsight_sae(work: Work) -> Any:
+    model = work.model
+    with model.trace(work.ids):
+        layer = model.model.layers[LAYER]
+        layer.output = work.autoencoder(layer.output)
+        logits = model.output.logits.save()
+    return [logits]
+
+
+@task("nnsight", "induction")
+def nnsight_induction(work: Work) -> Any:
+    model = work.model
+    with model.trace(work.twice):
+        scores = [].save()
+        for layer in model.model.layers:
+            scores.append(induction(layer.self_attn.output[1]))
+    return scores
+
+
 @task("nnsight", "entropy_1k", "entropy_2k")
 def nnsight_entropy(work: Work) -> Any:
     model = work.model
@@ -373,7 +452,11 @@ def load(library: str, row: str, folder: str | None, device: str) -> Work:
     torch.manual_seed(0)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    eager = library == "bertviz" or library == "nnsight" and row.startswith(("pattern", "entropy"))
+    eager = (
+        library == "bertviz"
+        or library == "nnsight"
+        and row.startswith(("pattern", "induction", "entropy"))
+    )
     options: dict[str, Any] = {"attn_implementation": "eager" if eager else "sdpa"}
     work = Work(folder=folder)
     if folder is None:  # the sizes of SmolLM2-135M
@@ -408,6 +491,11 @@ def load(library: str, row: str, folder: str | None, device: str) -> Work:
     work.ids = work.ids.to(device)
     work.other = work.ids.clone()
     work.other[:, length // 2] = 500
+    half = torch.randperm(40_000, generator=torch.Generator().manual_seed(1))[: length // 2]
+    work.twice = half.repeat(2)[None].to(device)
+    width = model.config.hidden_size
+    down, up = torch.randn(2, width, 8 * width, device=device) / width**0.5
+    work.autoencoder = lambda x: torch.relu(x @ down) @ up.mT
     wrap(library, work, tokenizer, device)
     return work
 
