@@ -21,6 +21,8 @@ const VIEWS = {
   runs: ["Runs", () => import("./views/runs.js")],
 };
 
+// An offline page may be a document instead: the report of a run, or a comparison.
+const REPORT = ["Report", () => import("./views/report.js")];
 const shown = Object.entries(VIEWS).filter(([name]) => !offline || offline.views.includes(name));
 
 function Shell() {
@@ -30,11 +32,12 @@ function Shell() {
   useSignal(theme);
   useSignal(models); // the table of a view may be one of its first model
   document.documentElement.dataset.theme = theme.peek();
-  const [title, load] = VIEWS[view] ?? [];
+  const [name, load] = VIEWS[view] ?? (view === "report" && offline ? REPORT : []), title = name
+    && (offline?.title || name);
   useEffect(() => {
     let live = true;
     setFailed("");
-    document.title = title ? `${title} · Regard` : "Regard";
+    document.title = offline?.title || (title ? `${title} · Regard` : "Regard");
     if (load) load().then((m) => live && setModule({ view, ...m }))
       .catch((e) => live && setFailed(`This view could not be loaded: ${e.message}`));
     return () => { live = false; };
@@ -43,9 +46,11 @@ function Shell() {
   return html`
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); root.current?.focus(); }}>Skip to the view</a>
     <header class="bar">
-      <a class="brand" href=${linkTo("text")} onClick=${(e) => { e.preventDefault(); openView("text"); }}>Regard</a>
+      ${offline ? html`<span class="brand">Regard</span>` : html`<a class="brand" href=${linkTo("text")}
+        onClick=${(e) => { e.preventDefault(); openView("text"); }}>Regard</a>`}
       <nav aria-label="Views">
-        ${shown.map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
+        ${(offline?.title ? [] : shown)
+          .map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
         onClick=${(e) => { if (e.metaKey || e.ctrlKey) return; e.preventDefault(); openView(name, inputOf(params)); }}>
           ${text}</a>`)}</nav>
       <button class="theme" onClick=${toggleTheme}
@@ -53,13 +58,14 @@ function Shell() {
           ${theme.peek() === "dark" ? "☀" : "☾"}</button>
     </header>
     <main id="main" tabindex="-1" ref=${root}>
-      ${offline && html`<p
+      ${offline && !offline.title && html`<p
         class="banner">A saved page: what was on the screen when it was saved works, nothing else can be computed.</p>`}
       ${!title && html`<p
         class="error">There is no view ${view}. <a href=${linkTo("text")}>Open the text view</a>.</p>`}
       ${failed && html`<p class="error" role="alert">${failed}</p>`}
       <${Guide} />
-      ${ready && html`<div class="head"><div><h1>${title}</h1><p class="hint">${module.hint}</p></div>
+      ${ready && html`<div class="head">
+        <div><h1 dir="auto">${title}</h1>${!offline?.title && html`<p class="hint">${module.hint}</p>`}</div>
         <${SaveMenu} root=${root} csv=${module.csv?.(params)} /></div>
         <${module.View} params=${params} key=${view} />`}
     </main>

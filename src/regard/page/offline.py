@@ -33,7 +33,7 @@ def offline_page(
     state: str,
     responses: Sequence[Mapping[str, Any]],
     *,
-    title: str = "Regard",
+    title: str = "",
     header_html: str = "",
     plain_html: str = "",
 ) -> str:
@@ -42,7 +42,7 @@ def offline_page(
     Args:
         state: of the view, as in the URL behind #.
         responses: each a dict with the name of a query, its body and its response.
-        title: of the document.
+        title: of a document; none for a saved view.
         header_html: HTML above the view; it is not escaped.
         plain_html: what is shown without JavaScript.
 
@@ -57,7 +57,7 @@ def offline_page(
     page = page_files()["/"].content.decode()
     page = re.sub(r'<link rel="(stylesheet|icon)"[^>]*>\s*', "", page)
     page = re.sub(r'<script type="module"[^>]*></script>\s*', "", page)
-    page = page.replace("<title>Regard</title>", f"<title>{escape(title)}</title>")
+    page = page.replace("<title>Regard</title>", f"<title>{escape(title or 'Regard')}</title>")
     policy = _policy([imports, START], style)
     content = {"state": state, "title": title, "views": held, "responses": list(responses)}
     head = (

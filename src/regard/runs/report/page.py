@@ -1,9 +1,6 @@
-"""The report of a run: one HTML page without scripts; what a task does not have is left out."""
+"""The report of a run, a document of the page; what a task does not have is left out."""
 
-from base64 import b64encode
-from collections.abc import Iterable, Sequence
-from html import escape
-from importlib.metadata import version
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,25 +10,37 @@ from PIL import Image
 from torch import Tensor
 
 from regard.decode import Sampling
-from regard.files import fill_page, read_text, write_text
+from regard.files import read_text, write_text
+from regard.page.document import (
+    Block,
+    bullets,
+    chart,
+    code,
+    confusions,
+    document_page,
+    heat_map,
+    mark,
+    picture,
+    table,
+    text,
+    tiles,
+)  # fmt: skip
 from regard.runs.apply.generate import generate_run
 from regard.runs.contents import RECIPE_TOML, RunContents
 from regard.runs.evaluate import EvaluatedAnswer, Evaluation
 from regard.runs.report.attention import attention_examples
 from regard.runs.report.card import CARD_FILE, model_card
-from regard.runs.report.charts import Series, attention_map, line_chart
 from regard.runs.report.facts import RunFacts, collect_facts
 from regard.runs.settings import iter_settings
 from regard.tasks.data_report import MAX_VALUES
 from regard.train.progress import format_duration
 
 REPORT_FILE = "report.html"
-TEMPLATE = Path(__file__).with_name("page.html")
 MAX_POINTS = 400  # of a curve
 SHOWN, TILES = 15, 4  # mistakes and samples; scores that are shown large
 PROMPT, NEW_TOKENS = 16, 80  # tokens of a language model's samples
 LOGARITHMIC = ("loss", "gradient norm", "loss scale (fp16)")  # curves, where they span much
-MAX_TEXT = 400  # characters of a source or an answer
+MAX_TEXT = 400  # characters of an input or an output
 
 
 def report_run(
@@ -43,9 +52,9 @@ def report_run(
 ) -> Path:
     """Write the report of a run as one HTML file and, in the run's folder, its model card CARD.md.
 
-    The page needs no network and has no scripts: scores with 95% intervals, curves, mistakes,
-    samples, a table of confusions, attention of examples, cost, data and settings, as far as the
-    task has them. The test split is evaluated for it.
+    The page needs no network: scores with 95% intervals, curves, mistakes, samples, a table of
+    confusions, attention of examples, cost, data and settings, as far as the task has them. The
+    test split is evaluated for it.
 
     Args:
         run: the run.
@@ -66,207 +75,168 @@ def report_run(
 
 def render_page(facts: RunFacts) -> str:
     """The HTML of a report."""
-    sections = {
+    sections: dict[str, list[Block]] = {
         "Scores": _scores(facts),
         "Curves": _curves(facts.run.metrics, facts.run.result),
         "Mistakes": _mistakes(facts),
         "Samples": _samples(facts),
-        "Confusions": _confusions(facts),
+        "Confusions": [] if (found := facts.confusion()) is None else [confusions(*found)],
         "Attention": _attention(facts),
         "Cost": _cost(facts),
         "Data": _data(facts),
-        "Limits": _list(facts.limits()),
-        "Use": "".join(f"<pre><code>{escape(text)}</code></pre>" for text in facts.usage()),
+        "Limits": [bullets(facts.limits())],
+        "Use": [code(x) for x in facts.usage()],
         "Settings": _settings(facts),
     }
-    sections = {name: html for name, html in sections.items() if html}
-    parts = {
-        "SUMMARY": escape(summary(facts)),
-        "LINKS": "".join(f'<a href="#{name.lower()}">{name}</a>' for name in sections),
-        "SECTIONS": "\n".join(
-            f'<section aria-labelledby="{name.lower()}"><h2 id="{name.lower()}">{name}</h2>'
-            f"{html}</section>"
-            for name, html in sections.items()
-        ),
-        "VERSION": escape(version("regard")),
-    }
-    return fill_page(TEMPLATE, facts.title, parts)
+    return document_page(facts.title, summary(facts), sections)
 
 
 def summary(facts: RunFacts) -> str:
     """Task, model and training in one sentence."""
     run, result = facts.run, facts.run.result
     kind = type(run.model).__name__
-    text = f"Task {run.data.name}: a {kind} of {facts.parameters:,} parameters"
+    sentence = f"Task {run.data.name}: a {kind} of {facts.parameters:,} parameters"
     if not result:
-        return f"{text}, not finished."
-    text += f", trained for {result['step']:,} updates in {format_duration(result['seconds'])}"
-    text += f" ({result['reason']})" if result["reason"] != "finished" else ""
+        return f"{sentence}, not finished."
+    sentence += f", trained for {result['step']:,} updates in {format_duration(result['seconds'])}"
+    sentence += f" ({result['reason']})" if result["reason"] != "finished" else ""
     step = result.get("weights_step", result["step"])
     if step is None:
-        return f"{text}; the mean of the last checkpoints."
-    return f"{text}; the best weights, of update {step:,}." if step < result["step"] else f"{text}."
-
-
-def _scores(facts: RunFacts) -> str:
-    rows = facts.score_rows()
-    count = f"{len(facts.answers):,} test examples" if facts.answers else "the test split"
-    tiles = "".join(
-        f"<li>{escape(name)}<b>{value}</b><small>{edges or '&nbsp;'}</small></li>"
-        for name, value, edges, _ in [row for row in rows if row[0] != "loss"][:TILES]
-    )
-    if not rows:
-        return f"<p>{escape(facts.problem or 'No evaluation yet.')}</p>"
-    heads = ("score", "test", "95% interval", "valid")
-    note = "Intervals: bootstrap over the examples, 1,000 resamples."
-    problem = f"<p>Not evaluated again: {escape(facts.problem)}</p>" if facts.problem else ""
-    signature = (facts.run.result.get("test") or {}).get("signature", "")
+        return f"{sentence}; the mean of the last checkpoints."
     return (
-        f"<p>On {count}.</p>{problem}<ul class='tiles'>{tiles}</ul>"
-        + _table("Scores on held-out data", heads, rows, numbers=(1, 2, 3))
-        + (f"<p class='soft'>{note}</p>" if any(row[2] for row in rows) else "")
-        + (f"<p class='soft'>{escape(signature)}</p>" if signature else "")
+        f"{sentence}; the best weights, of update {step:,}."
+        if step < result["step"]
+        else f"{sentence}."
     )
 
 
-def _curves(metrics: list[dict[str, Any]], result: dict[str, Any]) -> str:
-    def series(name: str, key: str) -> list[Series]:
-        points = [(x["step"], x[key]) for x in metrics if isinstance(x.get(key), int | float)]
-        step = -(-len(points) // MAX_POINTS) or 1
-        return [Series(name, points[:-1:step] + points[-1:])] if points else []
+def _scores(facts: RunFacts) -> list[Block]:
+    rows = facts.score_rows()
+    if not rows:
+        return [text(facts.problem or "No evaluation yet.")]
+    count = f"{len(facts.answers):,} test examples" if facts.answers else "the test split"
+    blocks = [text(f"On {count}.")]
+    if facts.problem:
+        blocks.append(text(f"Not evaluated again: {facts.problem}"))
+    blocks.append(tiles([row[:3] for row in rows if row[0] != "loss"][:TILES]))
+    columns = ("score", "test", "95% interval", "valid")
+    blocks.append(table("Scores on held-out data", columns, rows, numbers=(1, 2, 3)))
+    if any(row[2] for row in rows):
+        blocks.append(text("Intervals: bootstrap over the examples, 1,000 resamples.", soft=True))
+    if signature := (facts.run.result.get("test") or {}).get("signature", ""):
+        blocks.append(text(signature, soft=True))
+    return blocks
 
-    charts = {"loss": series("train", "loss") + series("valid", "valid_loss")}
+
+def _curves(metrics: list[dict[str, Any]], result: dict[str, Any]) -> list[Block]:
+    def points(key: str) -> list[tuple[float, float]]:
+        known = [(x["step"], x[key]) for x in metrics if isinstance(x.get(key), int | float)]
+        step = -(-len(known) // MAX_POINTS) or 1
+        return known[:-1:step] + known[-1:]
+
     names = dict.fromkeys(key for line in metrics for key in line if key.startswith("valid_"))
-    for key in names:
-        if key != "valid_loss" and any(isinstance(x.get(key), int | float) for x in metrics):
-            charts[key.removeprefix("valid_")] = series("valid", key)
-    charts |= {"learning rate": series("lr", "lr"), "gradient norm": series("norm", "grad_norm")}
-    charts |= {"loss scale (fp16)": series("scale", "loss_scale")}
-    charts = {name: lines for name, lines in charts.items() if lines and len(lines[0].points) > 1}
+    curves = {"loss": {"train": "loss", "valid": "valid_loss"}}
+    curves |= {x.removeprefix("valid_"): {"valid": x} for x in names if x != "valid_loss"}
+    curves |= {"learning rate": {"lr": "lr"}, "gradient norm": {"norm": "grad_norm"}}
+    curves |= {"loss scale (fp16)": {"scale": "loss_scale"}}
     best = result.get("weights_step", 0)  # none for an average, and of earlier versions
     best = best if best and best != result["step"] else None
-    drawn = [
-        line_chart(name, lines, x_label="update", mark=best, log=name in LOGARITHMIC)
-        for name, lines in charts.items()
-    ]
-    note = f"The dotted line is update {best}, whose weights are kept." if best else ""
-    note = f"<p class='soft'>{note}</p>" if note else ""
-    return f"<div class='charts'>{''.join(drawn)}</div>{note}" if drawn else ""
+    blocks = []
+    for title, keys in curves.items():
+        series = {name: known for name, key in keys.items() if (known := points(key))}
+        if series and len(next(iter(series.values()))) > 1:
+            is_log = title in LOGARITHMIC
+            blocks.append(chart(title, series, x_label="update", at=best, log=is_log))
+    if blocks and best:
+        blocks.append(text(f"The dotted line is update {best}, of the stored weights.", soft=True))
+    return blocks
 
 
-def _mistakes(facts: RunFacts) -> str:
+def _mistakes(facts: RunFacts) -> list[Block]:
     wrong = facts.mistakes
     if not facts.answers:
-        return ""
+        return []
     if not wrong:
-        return f"<p>None on {len(facts.answers):,} examples.</p>"
-    sure = "those of the highest confidence first" if wrong[0].confidence is not None else ""
-    shown = f"{len(wrong):,} of {len(facts.answers):,}" + (f", {sure}" if sure else "")
-    return f"<p>{shown}.</p>" + _answers(facts, "Incorrect answers", wrong[:SHOWN])
+        return [text(f"None on {len(facts.answers):,} examples.")]
+    sure = ", those of the highest confidence first" if wrong[0].confidence is not None else ""
+    shown = f"{len(wrong):,} of {len(facts.answers):,}{sure}."
+    return [text(shown), _outputs(facts, "Incorrect outputs", wrong[:SHOWN])]
 
 
-def _samples(facts: RunFacts) -> str:
+def _samples(facts: RunFacts) -> list[Block]:
     if facts.answers:
-        return "<p>The first test examples, not selected.</p>" + _answers(
-            facts, "Answers", facts.answers[:SHOWN]
-        )
+        about = text("The first test examples, not selected.")
+        return [about, _outputs(facts, "Outputs", facts.answers[:SHOWN])]
     if facts.run.data.verb != "generate" or facts.run.tokenizer is None:
-        return ""
+        return []
     row: list[int] = getattr(facts.evaluator, "row", torch.empty(0)).tolist()
     starts = [row[start : start + PROMPT] for start in (0, len(row) // 2)]
-    prompts = [facts.run.tokenizer.decode(ids) for ids in starts]
-    parts = []
-    for prompt in filter(None, prompts):
-        sampling = Sampling(temperature=0.8, top_k=50)
+    sampling = Sampling(temperature=0.8, top_k=50)
+    blocks = []
+    for prompt in filter(None, map(facts.run.tokenizer.decode, starts)):
         pieces = generate_run(facts.run, prompt, max_new_tokens=NEW_TOKENS, sampling=sampling)
-        parts.append(f"<pre><b>{escape(prompt)}</b>{escape(''.join(pieces))}</pre>")
+        blocks.append(code("".join(pieces), prompt))
     about = f"Starts of held-out texts in bold, continued by {NEW_TOKENS} tokens, temperature 0.8."
-    return f"<p>{about}</p>{''.join(parts)}" if parts else ""
+    return [text(about), *blocks] if blocks else []
 
 
-def _answers(facts: RunFacts, caption: str, answers: Sequence[EvaluatedAnswer]) -> str:
-    with_confidence = answers[0].confidence is not None
-    heads = ("input", "reference", "answer", "", *(["confidence"] if with_confidence else []))
+def _outputs(facts: RunFacts, caption: str, answers: Sequence[EvaluatedAnswer]) -> Block:
     images = getattr(facts.evaluator, "images", None)
     numbers = {id(answer): n for n, answer in enumerate(facts.answers)}
-    rows = []
+    columns, rows = ["input", "reference", "output", "verdict"], []
+    if answers[0].confidence is not None:
+        columns.append("confidence")
     for answer in answers:
-        source: Any = _short(answer.source)
+        source: str | Block = _short(answer.source)
         if isinstance(images, Tensor):
-            source = Html(_pixels(images[numbers[id(answer)]], answer.source))
-        mark = Html(
-            "<span class='right'>✓ correct</span>"
-            if answer.is_correct
-            else "<span class='wrong'>✗ wrong</span>"
+            source = picture(_png(images[numbers[id(answer)]]), str(answer.source))
+        row = [source, _short(answer.reference), _short(answer.prediction), mark(answer.is_correct)]
+        rows.append(row if answer.confidence is None else [*row, f"{answer.confidence:.3f}"])
+    return table(caption, columns, rows, numbers=(4,))
+
+
+def _attention(facts: RunFacts) -> list[Block]:
+    examples = [] if facts.evaluator is None else attention_examples(facts)
+    if not examples:
+        return []
+    has_images = examples[0].image is not None
+    note = "One row per query, one column per key; point at a cell for its weight."
+    note = "The weight of each patch, relative to the largest." if has_images else note
+    maps = [
+        heat_map(
+            x.title,
+            x.rows,
+            x.columns,
+            x.weights,
+            beside=None if x.image is None else picture(_png(x.image), "input"),
         )
-        row: list[Any] = [source, _short(answer.reference), _short(answer.prediction), mark]
-        if answer.confidence is not None:
-            row.append(f"{answer.confidence:.3f}")
-        rows.append(row)
-    return _table(caption, heads, rows, numbers=(4,), kind="answers")
+        for x in examples
+    ]
+    return [text(note, soft=True), *maps]
 
 
-def _confusions(facts: RunFacts) -> str:
-    found = facts.confusion()
-    if found is None:
-        return ""
-    names, counts = found
-    body = []
-    for i, (name, row) in enumerate(zip(names, counts, strict=True)):
-        total = max(1, sum(row))
-        cells = []
-        for j, count in enumerate(row):
-            share = f"color-mix(in srgb, var(--a) {round(70 * count / total)}%, transparent)"
-            kind = ' class="hit"' if i == j else ""
-            text = f"{count:,}" if count else "<span class='soft'>·</span>"
-            cells.append(f'<td{kind} style="background:{share}">{text}</td>')
-        body.append(f'<tr><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>')
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    about = "One row per class of the reference, one column per predicted class; outlined: correct."
-    return (
-        f'<p class="soft">{about}</p><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="Confusions"><table class="confusion"><thead><tr><td></td>{heads}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def _attention(facts: RunFacts) -> str:
-    if facts.evaluator is None:
-        return ""
-    parts, examples = [], attention_examples(facts)
-    for example in examples:
-        svg = attention_map(example.title, example.rows, example.columns, example.weights)
-        if example.image is not None:
-            svg = f'<div class="beside">{_pixels(example.image, "input")}{svg}</div>'
-        parts.append(f'<div class="scroll" tabindex="0" role="region" aria-label="map">{svg}</div>')
-    note = "One row per query, one column per key; hover over a cell for its weight."
-    images = "The weight of each patch, relative to the largest."
-    note = note if not examples or examples[0].image is None else images
-    return f"<p class='soft'>{note}</p>{''.join(parts)}" if parts else ""
-
-
-def _cost(facts: RunFacts) -> str:
+def _cost(facts: RunFacts) -> list[Block]:
     if facts.cost is None:
-        return f"<p>{facts.parameters:,} parameters.</p>"
-    text = (
-        f"<p>{facts.parameters:,} parameters ({4 * facts.parameters / 1e6:,.1f} MB in float32); "
+        return [text(f"{facts.parameters:,} parameters.")]
+    about = (
+        f"{facts.parameters:,} parameters ({4 * facts.parameters / 1e6:,.1f} MB in float32); "
         f"{facts.cost.flops:,} floating-point operations per forward pass "
-        f"({escape(facts.cost.input_sizes)}).</p>"
+        f"({facts.cost.input_sizes})."
     )
     rows = [
         (part.name, part.formula, f"{part.multiply_adds:,}", f"{part.parameters:,}")
         for part in facts.cost.parts
     ]
-    heads = ("part", "formula", "multiply-adds", "parameters")
-    return text + _table("Cost by part", heads, rows, numbers=(2, 3))
+    columns = ("part", "formula", "multiply-adds", "parameters")
+    return [text(about), table("Cost by part", columns, rows, numbers=(2, 3))]
 
 
-def _data(facts: RunFacts) -> str:
+def _data(facts: RunFacts) -> list[Block]:
     report = facts.data
     if report is None:
-        return ""
+        return []
     splits = list(report.sizes)
-    rows: list[Sequence[Any]] = [("examples", *(f"{report.sizes[split]:,}" for split in splits))]
+    rows: list[Sequence[str]] = [("examples", *(f"{report.sizes[split]:,}" for split in splits))]
     for name, by_split in report.lengths.items():
         label = f"{name}, {report.units[name]}" if name != report.units[name] else name
         shown = (by_split.get(split) for split in splits)
@@ -275,75 +245,36 @@ def _data(facts: RunFacts) -> str:
     for name, by_split in report.counts.items():
         rest = len(report.values(name)) - MAX_VALUES
         for value, _ in report.values(name).most_common(MAX_VALUES):
-            cells = (f"{by_split[split][value]:,}" for split in splits)
-            rows.append((f"{name} {value}", *cells))
+            rows.append((f"{name} {value}", *(f"{by_split[split][value]:,}" for split in splits)))
         if rest > 0:
             rows.append((f"{name}: {rest:,} more", *("" for _ in splits)))
     files = ", ".join(report.files[:6]) + (" …" if len(report.files) > 6 else "")
-    skipped = (
-        f"<p class='lines'>{escape(str(report.skipped))}</p>" if report.skipped.skipped else ""
-    )
-    return (
-        f"<p>{escape(files)}</p>"
-        + _table("The data by split", ("", *splits), rows, numbers=range(1, 4))
-        + skipped
-        + _list(f"Warning: {line}." for line in report.warnings())
-    )
+    blocks = [
+        text(files),
+        table("The data by split", ("number", *splits), rows, numbers=range(1, 4)),
+    ]
+    if report.skipped.skipped:
+        blocks.append(text(str(report.skipped)))
+    if warnings := [f"Warning: {line}." for line in report.warnings()]:
+        blocks.append(bullets(warnings))
+    return blocks
 
 
-def _settings(facts: RunFacts) -> str:
+def _settings(facts: RunFacts) -> list[Block]:
     rows = [(name, str(value)) for name, value in iter_settings(facts.run.recipe)]
-    table = _table("All settings", ("setting", "value"), rows)
     file = (facts.run.folder or Path()) / RECIPE_TOML
-    text = f"<pre><code>{escape(read_text(file))}</code></pre>" if file.is_file() else ""
-    return f"{text}<details><summary>All {len(rows)} settings</summary>{table}</details>"
-
-
-class Html(str):
-    """Text that is HTML already."""
-
-
-def _table(
-    caption: str,
-    heads: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    *,
-    numbers: Iterable[int] = (),
-    kind: str = "",
-) -> str:
-    """A table whose first column names the rows."""
-    numbers = set(numbers)
-
-    def cells(row: Sequence[Any], tag: str) -> str:
-        parts = []
-        for n, value in enumerate(row):
-            text = value if isinstance(value, Html) else escape(str(value))
-            name = "th" if n == 0 or tag == "th" else "td"
-            scope = ' scope="col"' if tag == "th" else ' scope="row"' if n == 0 else ""
-            parts.append(f"<{name}{scope}{' class=n' if n in numbers else ''}>{text}</{name}>")
-        return f"<tr>{''.join(parts)}</tr>"
-
-    body = "".join(cells(row, "td") for row in rows)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
-        f'<table class="{kind}"><caption>{escape(caption)}</caption>'
-        f"<thead>{cells(heads, 'th')}</thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _list(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<ul>{items}</ul>" if items else ""
+    blocks = [code(read_text(file))] if file.is_file() else []
+    caption = f"All {len(rows)} settings"
+    return [*blocks, table(caption, ("setting", "value"), rows, fold=True)]
 
 
 def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+    content = str(value)
+    return content if len(content) <= MAX_TEXT else f"{content[: MAX_TEXT - 1]}…"
 
 
-def _pixels(image: Tensor, alt: str) -> str:
-    """A uint8 image as PNG inside the page."""
+def _png(image: Tensor) -> bytes:
+    """A uint8 image as PNG."""
     pixels, buffer = image.permute(1, 2, 0).numpy(), BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
-    code = b64encode(buffer.getvalue()).decode()
-    return f'<img class="pixels" alt="{escape(alt)}" src="data:image/png;base64,{code}">'
+    return buffer.getvalue()
