@@ -163,7 +163,7 @@ def climb(rung: str, budget: dict[str, Any], parent: Path, seconds: float) -> No
     timer.daemon = True
     timer.start()
     began = time.monotonic()
-    outcome = runs.start_run(recipe, folder, show=False)
+    outcome = runs.fit(recipe, folder, show=False)
     timer.cancel()
     run = runs.load_run(folder)
     scores = run.result.get("test")
@@ -197,9 +197,9 @@ def time_update(rung: str, budget: dict[str, Any], count: int = 12) -> float:
     )  # fmt: skip
     on_gpu, times = trainer.device.type == "cuda", []
     clock = time.perf_counter if on_gpu else time.process_time
-    for _ in range(count):
+    for step in range(1, count + 1):
         began = clock()
-        trainer._update()
+        trainer.updater.step(trainer.objective, step, recipe.train.lr)
         if on_gpu:
             torch.cuda.synchronize()
         times.append(clock() - began)

@@ -140,7 +140,8 @@ def our_update(task, size, device, mode):
     trainer.updater.compile_policy.graphs &= mode == "graphs"
 
     def update():
-        trainer._update()
+        trainer.step += 1
+        trainer.updater.step(trainer.objective, trainer.step, config.lr)
 
     return update, lambda: trainer.updater.read_stats()
 

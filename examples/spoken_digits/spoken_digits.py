@@ -124,5 +124,5 @@ def digits() -> Recipe:
 
 if __name__ == "__main__":
     run_folder, *settings = sys.argv[1:]
-    outcome = runs.start_run(runs.override_settings(digits(), settings), run_folder, show=True)
+    outcome = runs.fit(runs.override_settings(digits(), settings), run_folder, show=True)
     print(f"word error rate of the held-out speakers: {outcome.scores['error']:.1%}")

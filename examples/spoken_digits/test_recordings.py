@@ -91,7 +91,7 @@ def test_a_run_is_scored_and_opened_again(takes, tmp_path):
         *SMALL, f"folder={takes}", "steps=2", "batch_size=2", "valid_size=2", "test_size=4",
         "layers=1", "dim=16",
     ]  # fmt: skip
-    outcome = runs.start_run(runs.override_settings(digits(), settings), tmp_path / "run")
+    outcome = runs.fit(runs.override_settings(digits(), settings), tmp_path / "run")
     run = load_run(tmp_path / "run")
     evaluate = run.recipe.data.evaluator(run.tokenizer, "test")
     assert evaluate(run.model)["error"] == outcome.scores["error"]
@@ -104,7 +104,7 @@ def test_whistled_digits_of_a_new_speaker_are_recognised(takes, tmp_path):
         "layers=2", "dim=64", "dropout=0", "rdrop=0", "valid_size=8", "test_size=60", "vtlp=0",
         "eq=0",
     ]  # fmt: skip
-    outcome = runs.start_run(runs.override_settings(digits(), settings), tmp_path / "run")
+    outcome = runs.fit(runs.override_settings(digits(), settings), tmp_path / "run")
     assert outcome.scores["error"] < 0.5
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.runs import load_run
 from regard.tasks import SearchConfig, translate_texts
-from regard.train import Trainer
+from regard.train.updates import Updater
 
 SMALL = [
     *(
@@ -86,15 +86,15 @@ def test_a_second_demo_leaves_the_first_alone(twice):
 
 
 def test_ctrl_c_saves_and_the_printed_command_continues(here, monkeypatch):
-    real = Trainer._update
+    real = Updater.step
 
-    def update(trainer):
-        if trainer.step == 3:
+    def stop(updater, objective, step, lr):
+        if step == 4:
             signal.raise_signal(signal.SIGINT)
-        return real(trainer)
+        return real(updater, objective, step, lr)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_update", update)
+        patched.setattr(Updater, "step", stop)
         done = demo(*GIVEN)
     assert done.exit_code == 130
     assert "runs/demo: saved at step 4; regard demo --out runs/demo continues" in done.output

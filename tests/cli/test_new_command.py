@@ -36,13 +36,13 @@ def pairs():
 
 
 def test_the_recipe_of_a_run_from_python_is_written_too(tmp_path):
-    from regard.runs import override_settings, start_run
+    from regard.runs import fit, override_settings
     from regard.tasks import recipe
     from regard.tasks.recipe_file import read_recipe_file
 
     small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "dim=16", "device=cpu"]
     changed = override_settings(recipe("phrases"), small)
-    start_run(changed, tmp_path / "run")
+    fit(changed, tmp_path / "run")
     assert read_recipe_file(tmp_path / "run" / "recipe.toml") == changed
 
 

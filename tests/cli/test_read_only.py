@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.runs import override_settings, start_run
+from regard.runs import fit, override_settings
 from regard.tasks import recipe
 
 SMALL = [
@@ -24,7 +24,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    start_run(override_settings(recipe("phrases"), ["languages=en,de", *SMALL]), folder)
+    fit(override_settings(recipe("phrases"), ["languages=en,de", *SMALL]), folder)
     return folder
 
 

@@ -18,8 +18,8 @@ from regard.runs import (
     FileJob,
     TranslationAnswers,
     TranslationPipeline,
+    fit,
     override_settings,
-    start_run,
 )
 from regard.tasks import Translation, recipe
 
@@ -37,7 +37,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
     place = tmp_path_factory.mktemp("runs") / "run"
-    start_run(override_settings(recipe("phrases"), ["languages=en,de,fr", *SMALL]), place)
+    fit(override_settings(recipe("phrases"), ["languages=en,de,fr", *SMALL]), place)
     return str(place)
 
 
@@ -48,7 +48,7 @@ def writer(tmp_path_factory) -> str:
     place = tmp_path_factory.mktemp("runs") / "writer"
     settings = [f"folder={text}", "length=16", "batch_tokens=64", "steps=1", "layers=1", "dim=12"]
     settings += ["heads=2", "dropout=0", "attention_dropout=0", "device=cpu"]
-    start_run(override_settings(recipe("shakespeare"), settings), place)
+    fit(override_settings(recipe("shakespeare"), settings), place)
     return str(place)
 
 

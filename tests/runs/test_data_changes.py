@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.errors import FileError
-from regard.runs import resume_run, start_run
+from regard.runs import fit
 from regard.runs.data_changes import describe_changes, stamp_data
 from regard.tasks import ImagesTask, LabelsTask, SpeechTask
 
@@ -43,7 +43,7 @@ def labeller(tmp_path):
     rows = [f"text number {n},{'even' if n % 2 == 0 else 'odd'}\n" for n in range(120)]
     (tmp_path / "rows.csv").write_text("text,label\n" + "".join(rows))
     (tmp_path / "task.toml").write_text(RECIPE)
-    start_run(rg.tasks.recipe(str(tmp_path / "task.toml")), tmp_path / "run")
+    fit(rg.tasks.recipe(str(tmp_path / "task.toml")), tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -61,16 +61,16 @@ def test_rows_that_are_gone_are_named_and_accepted(labeller):
     assert run_cli("resume", labeller, "--set", "steps=3").exit_code == 0
     file.write_text(before.replace("number 7,", "number 8,"))
     with pytest.raises(FileError, match=r"rows\.csv: other content of the same size"):
-        resume_run(labeller, settings=["steps=4"])
+        fit(labeller, settings=["steps=4"])
     done = run_cli("resume", labeller, "--set", "steps=4", "--accept-data")
     assert done.exit_code == 0, done.output
     assert "finished at step 4" in done.output
-    resume_run(labeller)  # accepted for good
+    fit(labeller)  # accepted for good
     (labeller / "data.json").write_text("[")
     with pytest.raises(FileError, match=r"data\.json: needs the files of the data"):
-        resume_run(labeller)
+        fit(labeller)
     (labeller / "data.json").unlink()  # of a run from before it
-    resume_run(labeller)
+    fit(labeller)
 
 
 def test_files_of_every_task_are_looked_at(tmp_path):

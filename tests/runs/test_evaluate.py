@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.errors import ConfigError
-from regard.runs import evaluate_run, load_run, override_settings, start_run
+from regard.runs import evaluate_run, fit, load_run, override_settings
 from regard.runs.evaluate import evaluate_model
 from regard.runs.report.facts import collect_facts
 from regard.tasks import SearchConfig, Transcript, recipe, translate_texts
@@ -35,7 +35,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / "a"
-    start_run(override_settings(recipe("phrases"), SMALL), place)
+    fit(override_settings(recipe("phrases"), SMALL), place)
     return place
 
 
@@ -90,7 +90,7 @@ def test_audio_and_image_runs_give_their_recorded_scores(tmp_path):
         "layers=1",
     ]
     for name, more in (("morse", []), ("glyphs", ["train_images=60"])):
-        start_run(override_settings(recipe(name), [*sizes, *more]), tmp_path / name)
+        fit(override_settings(recipe(name), [*sizes, *more]), tmp_path / name)
         found = evaluate_run(load_run(tmp_path / name))
         assert found.scores == load_run(tmp_path / name).result["test"]
     with pytest.raises(ConfigError, match="beam_width: needs a run with a beam search, got one of"):
@@ -132,7 +132,7 @@ def test_a_recogniser_that_answers_nothing_has_scores_and_no_confidence(tmp_path
     )
     settings = ["steps=1", "valid_size=4", "test_size=4", "device=cpu", "dim=16", "heads=2"]
     small = override_settings(recipe("morse"), [*settings, "layers=1"])
-    outcome = start_run(small, tmp_path / "run")
+    outcome = fit(small, tmp_path / "run")
     assert outcome.scores["exact"] == 0
     run = load_run(tmp_path / "run")
     assert (run.calibration, run.result["test"]) == (None, outcome.scores)

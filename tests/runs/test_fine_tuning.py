@@ -25,7 +25,7 @@ def recipe(folder, *settings):
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
-    runs.start_run(recipe(folder), folder / "run")
+    runs.fit(recipe(folder), folder / "run")
     return folder
 
 
@@ -35,7 +35,7 @@ def weights(folder):
 
 def test_a_run_starts_from_the_weights_of_another(first, tmp_path):
     settings = ["lr=1e-30", "weight_decay=0"]
-    runs.start_run(recipe(tmp_path, *settings), tmp_path / "run", init_from=first / "run")
+    runs.fit(recipe(tmp_path, *settings), tmp_path / "run", init_from=first / "run")
     for name, x in weights(tmp_path / "run").items():
         torch.testing.assert_close(x, weights(first / "run")[name])
     tokenizer = (tmp_path / "run/tokenizer.json").read_text()
@@ -44,7 +44,7 @@ def test_a_run_starts_from_the_weights_of_another(first, tmp_path):
 
 def test_only_what_has_the_same_shape_is_copied(first, tmp_path):
     wide = recipe(tmp_path, "ffn_dim=24", "lr=1e-30")
-    runs.start_run(wide, tmp_path / "run", init_from=first / "run")
+    runs.fit(wide, tmp_path / "run", init_from=first / "run")
     new, old = weights(tmp_path / "run"), weights(first / "run")
     same = {name for name in new if new[name].shape == old[name].shape}
     assert 0 < len(same) < len(new)
@@ -64,11 +64,11 @@ def test_the_head_is_copied_for_the_same_classes_only(tmp_path, capsys):
         return tasks.recipe(str(folder / "a.toml"))
 
     old = tmp_path / "old"
-    runs.start_run(labels(tmp_path, "bad", "good"), old)
+    runs.fit(labels(tmp_path, "bad", "good"), old)
     for names, is_copied in ((("bad", "good"), True), (("nein", "ja"), False)):
         run = tmp_path / names[0]
         other_start = runs.override_settings(labels(tmp_path, *names), ["seed=1"])
-        runs.start_run(other_start, run, init_from=old, show=True)
+        runs.fit(other_start, run, init_from=old, show=True)
         before, after = weights(old), weights(run)
         kept = {name for name in before if torch.allclose(before[name], after[name])}
         assert ("head.weight" in kept) == is_copied
@@ -78,7 +78,7 @@ def test_the_head_is_copied_for_the_same_classes_only(tmp_path, capsys):
 
 def test_frozen_parameters_do_not_move(first, tmp_path):
     frozen = recipe(tmp_path, "freeze=decoder.*", "lr=0.1")
-    runs.start_run(frozen, tmp_path / "run", init_from=first / "run")
+    runs.fit(frozen, tmp_path / "run", init_from=first / "run")
     new, old = weights(tmp_path / "run"), weights(first / "run")
     moved = {name for name in new if not torch.equal(new[name], old[name])}
     assert moved
@@ -92,13 +92,13 @@ def test_frozen_parameters_do_not_move(first, tmp_path):
 )
 def test_a_pattern_that_freezes_nothing_or_all_is_refused(pattern, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
-        runs.start_run(recipe(tmp_path, f"freeze={pattern}"), tmp_path / "run")
+        runs.fit(recipe(tmp_path, f"freeze={pattern}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_longer_training_goes_on_where_a_run_ended(first, tmp_path):
-    runs.start_run(recipe(tmp_path), tmp_path / "run")
-    outcome, _ = runs.resume_run(tmp_path / "run", settings=["steps=6"])
+    runs.fit(recipe(tmp_path), tmp_path / "run")
+    outcome = runs.fit(tmp_path / "run", settings=["steps=6"])
     assert outcome.step == 6
     stored = json.loads((tmp_path / "run/recipe.json").read_text())["recipe"]["train"]
     assert stored["steps"] == 6
@@ -110,7 +110,7 @@ def test_what_cannot_change_any_more_is_refused_by_name(setting, first):
     before = (first / "run/recipe.json").read_text()
     name = setting.partition("=")[0]
     with pytest.raises(ConfigError, match=rf"needs one of steps, .* begun, got \w+\.{name}="):
-        runs.resume_run(first / "run", settings=[setting])
+        runs.fit(first / "run", settings=[setting])
     assert (first / "run/recipe.json").read_text() == before
 
 

@@ -176,7 +176,7 @@ def test_a_task_of_ones_own_has_fewer_sections(tmp_path):
             name="echo", data=Echo(), model=rg.models.language_tiny(vocab=1, dim=16, heads=2),
             train=rg.train.TrainConfig(steps=3, log_every=1, warmup=1, device="cpu"),
         )  # fmt: skip
-        rg.runs.start_run(recipe, tmp_path / "run", report=True)
+        rg.runs.fit(recipe, tmp_path / "run")
         page = Page((tmp_path / "run" / "report.html").read_text())
     finally:
         TASKS.pop("echo")

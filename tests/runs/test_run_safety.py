@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError, FileError
-from regard.runs import find_run, list_runs, override_settings, resume_run, start_run
+from regard.runs import find_run, fit, list_runs, override_settings
 from regard.runs.lock import lock_folder
 from regard.tasks import recipe
 from regard.train import list_checkpoints, load_last_valid
@@ -43,7 +43,7 @@ with lock_folder(Path(sys.argv[1])):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
-    start_run(override_settings(recipe("phrases"), SMALL), folder)
+    fit(override_settings(recipe("phrases"), SMALL), folder)
     return folder
 
 
@@ -54,14 +54,14 @@ def test_a_second_training_of_a_run_is_refused_until_the_first_has_ended(trained
     assert other.stdout.readline() == "held\n"
     before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
     try:
-        for again in (lambda: resume_run(trained), lambda: start_run(recipe("phrases"), trained)):
+        for again in (lambda: fit(trained), lambda: fit(recipe("phrases"), trained)):
             with pytest.raises(FileError, match=f"a training that runs there .process {other.pid}"):
                 again()
         assert {file: file.stat().st_mtime_ns for file in trained.rglob("*")} == before
     finally:
         other.kill()  # the lock of a killed process is free at once
         other.communicate()
-    outcome, _ = resume_run(trained)
+    outcome = fit(trained)
     assert outcome.reason == "finished"
     assert not (trained / ".lock").exists()
 
@@ -75,7 +75,7 @@ def test_a_lock_is_not_shared_with_a_file_that_was_removed(tmp_path):
 
 def test_a_folder_made_in_vain_is_removed(tmp_path):
     with pytest.raises(FileError):
-        start_run(override_settings(recipe("multi30k-en-de"), ["folder=nowhere"]), tmp_path / "new")
+        fit(override_settings(recipe("multi30k-en-de"), ["folder=nowhere"]), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -109,7 +109,7 @@ def test_what_a_killed_training_left_is_removed_when_it_goes_on(trained):
     left = trained / "checkpoints" / f"{PARTIAL_PREFIX}x"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")
-    resume_run(trained)
+    fit(trained)
     assert not left.exists()
 
 

@@ -15,15 +15,15 @@ from regard import models
 from regard.cli import app
 from regard.errors import ConfigError, FileError
 from regard.runs import (
+    fit,
     list_runs,
     load_run,
     new_run_folder,
     override_settings,
-    resume_run,
-    start_run,
 )
 from regard.tasks import SearchConfig, recipe, translate_texts
-from regard.train import Trainer, copy_weights, read_metrics, score_texts
+from regard.train import copy_weights, read_metrics, score_texts
+from regard.train.updates import Updater
 
 SMALL = [
     *(
@@ -52,14 +52,14 @@ def small(*more: str):
 
 
 def stop_after(monkeypatch, steps: int) -> None:
-    real = Trainer._update
+    real = Updater.step
 
-    def update(trainer):
-        if trainer.step == steps - 1:
+    def stop(updater, objective, step, lr):
+        if step == steps:
             signal.raise_signal(signal.SIGTERM)
-        return real(trainer)
+        return real(updater, objective, step, lr)
 
-    monkeypatch.setattr(Trainer, "_update", update)
+    monkeypatch.setattr(Updater, "step", stop)
 
 
 def timeless(folder) -> list[dict]:
@@ -73,7 +73,7 @@ def test_results_have_the_sacrebleu_signature():
 
 
 def test_a_run_has_all_it_needs_to_be_used_again(tmp_path):
-    outcome = start_run(small("average_last=2"), tmp_path / "a")
+    outcome = fit(small("average_last=2"), tmp_path / "a")
     assert outcome.reason == "finished"
     run = load_run(tmp_path / "a")
     assert run.recipe == small("average_last=2")
@@ -91,15 +91,15 @@ def test_a_run_has_all_it_needs_to_be_used_again(tmp_path):
 
 
 def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path, monkeypatch):
-    start_run(small(), tmp_path / "whole")
+    fit(small(), tmp_path / "whole")
     with monkeypatch.context() as patched:
         stop_after(patched, 5)
-        outcome = start_run(small(), tmp_path / "parts")
+        outcome = fit(small(), tmp_path / "parts")
     assert (outcome.step, outcome.signal) == (5, signal.SIGTERM)
     half = load_run(tmp_path / "parts")  # can be used already
     assert half.result == {}
-    outcome, wrong = resume_run(tmp_path / "parts")
-    assert (outcome.reason, wrong) == ("finished", [])
+    outcome = fit(tmp_path / "parts")
+    assert (outcome.reason, outcome.damaged) == ("finished", [])
     one, two = (copy_weights(models.load(tmp_path / name)) for name in ("whole", "parts"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
@@ -108,7 +108,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path, mo
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_and_ends_the_same(tmp_path):
-    start_run(small("steps=3"), tmp_path / "a")
+    fit(small("steps=3"), tmp_path / "a")
     weights = copy_weights(models.load(tmp_path / "a"))
     for name in ("model.safetensors", "result.json"):
         (tmp_path / "a" / name).unlink()
@@ -116,7 +116,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_and_ends_the_same
         for file in place.iterdir():
             file.unlink()
         place.rmdir()
-    resume_run(tmp_path / "a")
+    fit(tmp_path / "a")
     again = copy_weights(models.load(tmp_path / "a"))
     assert all(torch.equal(weights[name], again[name]) for name in weights)
     assert [line["step"] for line in read_metrics(tmp_path / "a") if "loss" in line] == [1, 2, 3]
@@ -124,7 +124,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_and_ends_the_same
 
 def test_runs_are_listed_with_what_differs(tmp_path):
     for name, lr in (("a", "0.001"), ("b", "0.01")):
-        start_run(small("steps=2", f"lr={lr}"), tmp_path / name)
+        fit(small("steps=2", f"lr={lr}"), tmp_path / name)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "recipe.json").write_text("{")
     a, b, c = list_runs(tmp_path)
@@ -188,15 +188,74 @@ def test_sigterm_to_the_command_saves_and_resume_ends_like_the_whole(tmp_path):
 def test_folders_that_cannot_hold_a_run_are_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="file/run: cannot be written, Not a directory"):
-        start_run(small(), tmp_path / "file" / "run")
+        fit(small(), tmp_path / "file" / "run")
     (tmp_path / "recipe.json").write_text("{}")
     with pytest.raises(FileError, match="needs to be without a run, got one; try regard resume"):
-        start_run(small(), tmp_path)
+        fit(small(), tmp_path)
     with pytest.raises(FileError, match="needs a recipe, got a damaged one"):
-        resume_run(tmp_path)
+        fit(tmp_path)
     with pytest.raises(FileError, match="needs to be a folder with runs, got no such folder"):
         list_runs(tmp_path / "nowhere")
     with pytest.raises(
         ConfigError, match="recipe: needs a .toml file or one of .*, got 'frases'; try phrases"
     ):
         recipe("frases")
+
+
+@pytest.fixture(scope="module")
+def skipped(tmp_path_factory):
+    """Runs that differ in the steps after their training, by what was skipped."""
+    place = tmp_path_factory.mktemp("skipped")
+    for skip in ((), ("calibrate",), ("evaluate",), ("card", "report")):
+        fit(small("steps=2"), place / "-".join(("run", *skip)), skip=skip)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("run", "lacks"),
+    [
+        ("run", set()),
+        ("run-calibrate", {"calibration.json"}),
+        ("run-evaluate", set()),
+        ("run-card-report", {"CARD.md", "report.html"}),
+    ],
+)
+def test_each_step_after_training_can_be_skipped(skipped, run, lacks):
+    after = {"calibration.json", "result.json", "CARD.md", "report.html", "model.safetensors"}
+    assert after - {file.name for file in (skipped / run).iterdir()} == lacks
+    scores = load_run(skipped / run).result["test"]
+    assert (scores == {}) == (run == "run-evaluate")
+    assert models.load(skipped / run) is not None
+
+
+def test_a_report_without_an_evaluation_does_not_evaluate(skipped):
+    assert "No evaluation yet" in (skipped / "run-evaluate" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("skip", [["reports"], ["weights"], ["result"], "report", [""]])
+def test_a_step_that_cannot_be_skipped_is_refused_before_anything_is_written(tmp_path, skip):
+    with pytest.raises(ConfigError, match="skip: needs calibrate, evaluate, card, report, got "):
+        fit(small(), tmp_path / "run", skip=skip)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_alone_trains_in_a_new_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("phrases", "phrases-2"):
+        outcome = fit(small(), settings=["steps=1"], skip=["evaluate", "report", "card"])
+        assert str(outcome.folder) == f"runs/{name}"
+    with pytest.raises(ConfigError, match="recipe: needs a Recipe for a new run, got 'phrases'"):
+        fit("phrases", tmp_path / "other")
+
+
+def test_the_command_skips_steps_and_says_what_its_scores_are_of(tmp_path):
+    options = [x for setting in (*SMALL, "steps=1") for x in ("--set", setting)]
+    skip = ["--skip", "evaluate", "--skip", "report"]
+    done = CliRunner().invoke(
+        app, ["train", "phrases", "--out", str(tmp_path / "r"), *options, *skip]
+    )
+    assert done.exit_code == 0, done.output
+    assert "on the valid split: loss" in done.output
+    assert "is the report" not in done.output
+    assert (tmp_path / "r" / "CARD.md").exists()
+    assert not (tmp_path / "r" / "report.html").exists()

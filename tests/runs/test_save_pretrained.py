@@ -26,7 +26,7 @@ TEXTS = ["the cat saw 3 dogs.\n\tAnd <end> <pad>", "naïve Straße — 東京 \U
 
 def train(folder, text):
     (folder / "task.toml").write_text(text + TRAIN)
-    rg.runs.start_run(rg.tasks.recipe(str(folder / "task.toml")), folder / "run")
+    rg.runs.fit(rg.tasks.recipe(str(folder / "task.toml")), folder / "run")
     return rg.load(folder / "run", device="cpu")
 
 

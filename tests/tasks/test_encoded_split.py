@@ -14,7 +14,7 @@ from regard.data import BPETokenizer, ByteTokenizer, InMemorySource, pair_prepro
 from regard.data.source import Reservoir
 from regard.data.token_cache import write_token_cache
 from regard.errors import FileError
-from regard.runs import override_settings, start_run
+from regard.runs import fit, override_settings
 from regard.tasks import PairsTask, TextTask, recipe
 from regard.tasks.language import text as text_module
 from regard.tasks.translation import parallel_text
@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_no_run_behind(task, tmp_path):
     (run / "cache").mkdir(parents=True)
     (run / "cache" / "target.tokens").symlink_to("/dev/full")
     with pytest.raises(FileError, match=r"target\.tokens: cannot be written, No space left"):
-        start_run(small(task), run)
+        fit(small(task), run)
     assert not list(run.glob("*"))
 
 
@@ -170,5 +170,5 @@ def test_ctrl_c_while_encoding_leaves_no_run_behind(task, tmp_path, monkeypatch)
 
     monkeypatch.setattr(parallel_text, "pair_preprocessor", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        start_run(small(task), tmp_path / "run")
+        fit(small(task), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -350,7 +350,7 @@ def test_a_tagger_resumes(tagger, tmp_path):
     copy = shutil.copytree if first.is_dir() else shutil.copy
     to.mkdir()
     copy(first, to / first.name)
-    outcome, _ = rg.runs.resume_run(tmp_path)
+    outcome = rg.runs.fit(tmp_path)
     assert outcome.step == 90
     assert outcome.scores == pytest.approx(rg.load(tagger).result["test"], abs=1e-4)
 

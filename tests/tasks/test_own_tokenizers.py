@@ -73,7 +73,7 @@ def write_recipe(tokenizer: str) -> str:
 
 def test_a_unigram_tokenizer_is_trained_saved_and_used():
     name = write_recipe('tokenizer_type = "unigram"\nvocab_size = 290')
-    runs.start_run(recipe(name), "run", recipe_text=Path(name).read_text())
+    runs.fit(recipe(name), "run", recipe_text=Path(name).read_text())
     run = load("run", device="cpu")
     assert type(run.tokenizer).__name__ == "UnigramTokenizer"
     assert run.model.config.target_vocab == run.tokenizer.vocab <= 290
@@ -89,7 +89,7 @@ def test_a_tokenizer_json_is_used_with_its_ids_and_special_tokens(tmp_path):
     name = write_recipe('tokenizer_file = "given"\nbpe_dropout = 0.2')
     recipe_ = recipe(str(tmp_path / name))
     assert recipe_.data.tokenizer_file == str(tmp_path / "given")
-    runs.start_run(recipe_, "run")
+    runs.fit(recipe_, "run")
     Path("given/tokenizer.json").unlink()  # the run has its own
     run = load("run", device="cpu")
     assert run.tokenizer.encode("дом water") == engine.encode("дом water").ids

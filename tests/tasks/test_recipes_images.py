@@ -128,7 +128,7 @@ def test_a_fashion_run_learns_and_loads(fashion, tmp_path, name):
         "label_smoothing=0",
         "device=cpu",
     ]
-    outcome = runs.start_run(runs.override_settings(tasks.recipe(name), settings), tmp_path / "run")
+    outcome = runs.fit(runs.override_settings(tasks.recipe(name), settings), tmp_path / "run")
     assert outcome.scores["accuracy"] > 0.9
     run = runs.load_run(tmp_path / "run")
     scores = run.recipe.data.evaluator(None, "test")(run.model)
@@ -145,9 +145,7 @@ def test_glyphs_are_learned_in_seconds(tmp_path):
         "dim=32",
     ]
     settings += ["noise=0", "warmup=5", "valid_size=50", "test_size=200", "device=cpu"]
-    outcome = runs.start_run(
-        runs.override_settings(tasks.recipe("glyphs"), settings), tmp_path / "run"
-    )
+    outcome = runs.fit(runs.override_settings(tasks.recipe("glyphs"), settings), tmp_path / "run")
     assert outcome.scores["accuracy"] > 0.8
 
 

@@ -82,7 +82,7 @@ def test_a_run_whose_data_is_not_there_leaves_nothing_behind(tmp_path):
     (kept / "notes.txt").write_text("mine")
     for folder in (tmp_path / "run", kept):
         with pytest.raises(FileError, match=r"none: needs manifest\.tsv, or .*, got none"):
-            runs.start_run(recipe, folder)
+            runs.fit(recipe, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert [path.name for path in kept.iterdir()] == ["notes.txt"]
 
@@ -186,7 +186,7 @@ def test_a_run_is_scored_and_opened_again(recordings, tmp_path, name):
     settings = [*SMALL, "valid_size=2", "test_size=4", "max_letters=4"]
     if name == "speech":
         settings = [*SMALL, f"folder={recordings}", "data.sample_rate=8000", "data.n_mels=40"]
-    outcome = runs.start_run(runs.override_settings(recipe(name), settings), tmp_path / "run")
+    outcome = runs.fit(runs.override_settings(recipe(name), settings), tmp_path / "run")
     run = load_run(tmp_path / "run")
     evaluate = run.recipe.data.evaluator(run.tokenizer, "test")
     assert evaluate(run.model)["error"] == outcome.scores["error"]
@@ -406,7 +406,7 @@ def test_own_recordings_are_learnt(tmp_path):
         "left_chunks=64", "cmvn_depth=none", "online_cmvn=false", "device=cpu", "vtlp=0.05",
         "eq=0", "spec_augment=0", "reverb=0.1", "evaluate_every=300", "save_every=300",
     ]  # fmt: skip
-    outcome = runs.start_run(runs.override_settings(recipe("speech"), settings), tmp_path / "run")
+    outcome = runs.fit(runs.override_settings(recipe("speech"), settings), tmp_path / "run")
     assert outcome.scores["error"] < 0.3
 
 

@@ -11,13 +11,13 @@ import torch
 from regard import models
 from regard.data import ByteTokenizer, InMemorySource, Pair, token_cache
 from regard.errors import ConfigError, FileError
-from regard.runs import load_run, override_settings, resume_run, start_run
-from regard.runs import training as module
+from regard.runs import fit, load_run, override_settings
 from regard.tasks import recipe
 from regard.tasks.language.text import TextTask, compression_baselines
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
 from regard.tasks.translation.parallel_text import PairsTask, ParallelTextEvaluator
 from regard.train import copy_weights, mean_loss, objective
+from regard.train.updates import Updater
 
 NUMBERS = ["ein", "zwei", "drei", "vier", "fünf"], ["one", "two", "three", "four", "five"]
 LADDER = ("lstm", "gru", "gru-attention", "transformer")
@@ -210,7 +210,7 @@ def test_bleu_lower_ignores_case():
 
 @pytest.mark.parametrize("kind", [*(f"de-en-{kind}" for kind in LADDER), "en-de"])
 def test_every_multi30k_recipe_trains_and_loads(pairs, tmp_path, kind):
-    outcome = start_run(tiny_pairs(pairs, kind), tmp_path / "run")
+    outcome = fit(tiny_pairs(pairs, kind), tmp_path / "run")
     assert outcome.reason == "finished"
     run = load_run(tmp_path / "run")
     assert run.recipe == tiny_pairs(pairs, kind)
@@ -219,7 +219,7 @@ def test_every_multi30k_recipe_trains_and_loads(pairs, tmp_path, kind):
 
 @pytest.mark.parametrize("units", ["bytes", "bpe", "characters"])
 def test_a_language_model_trains_with_any_tokenizer(files, tmp_path, units):
-    start_run(tiny_text(files, f"tokenizer_type={units}"), tmp_path / "run")
+    fit(tiny_text(files, f"tokenizer_type={units}"), tmp_path / "run")
     test = load_run(tmp_path / "run").result["test"]
     assert {"loss", "bits_per_byte", "gzip", "bzip2", "xz", "xz_separate"} <= set(test)
 
@@ -228,7 +228,7 @@ def test_the_presets_fit_together(files, tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("to be or not to be, that is the question. " * 40)
     small = [f"folder={file}", "dim=12", "layers=1", "length=16"]
-    start_run(override_settings(recipe("shakespeare"), [*TINY, *small]), tmp_path / "run")
+    fit(override_settings(recipe("shakespeare"), [*TINY, *small]), tmp_path / "run")
     assert load_run(tmp_path / "run").model.config.rope_theta
     assert recipe("stdlib-long").model.dim > recipe("stdlib").model.dim
 
@@ -236,21 +236,21 @@ def test_the_presets_fit_together(files, tmp_path):
 @pytest.mark.parametrize("make", [tiny_pairs, tiny_text])
 def test_an_interrupted_and_resumed_run_is_bit_identical(pairs, files, tmp_path, monkeypatch, make):
     small = make(pairs if make is tiny_pairs else files)
-    start_run(small, tmp_path / "whole")
-    real = module.Trainer._update
+    fit(small, tmp_path / "whole")
+    real = Updater.step
 
-    def update(trainer):
-        if trainer.step == 2:
+    def stop(updater, objective, step, lr):
+        if step == 3:
             signal.raise_signal(signal.SIGTERM)
-        return real(trainer)
+        return real(updater, objective, step, lr)
 
     with monkeypatch.context() as patched:
-        patched.setattr(module.Trainer, "_update", update)
-        assert start_run(small, tmp_path / "half").reason == "interrupted"
+        patched.setattr(Updater, "step", stop)
+        assert fit(small, tmp_path / "half").reason == "interrupted"
     cache = tmp_path / "half" / "cache"
     assert (cache / "cache.json").exists()
     monkeypatch.setattr(token_cache, "write_token_cache", None)  # it is there: not written again
-    resume_run(tmp_path / "half")
+    fit(tmp_path / "half")
     assert not cache.exists()
     whole, half = (copy_weights(load_run(tmp_path / name).model) for name in ("whole", "half"))
     assert all(torch.equal(whole[name], half[name]) for name in whole)
@@ -262,7 +262,7 @@ def test_an_interrupted_and_resumed_run_is_bit_identical(pairs, files, tmp_path,
 def test_missing_files_are_named(pairs, users_view):
     message = r"train: needs files in folder='\.', got no train\.en; try --set folder=…"
     with pytest.raises(FileError, match=message):
-        start_run(recipe("multi30k-en-de"), "never-made")
+        fit(recipe("multi30k-en-de"), "never-made")
     (pairs / "val.de").unlink()
     with pytest.raises(FileError, match=r"valid: needs files in .*, got no val\.de"):
         own_pairs(pairs).tokenizer(0)

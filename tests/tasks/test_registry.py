@@ -122,7 +122,7 @@ def test_an_outside_task_trains_and_its_run_is_read_back(tmp_path):
     file = tmp_path / "count.toml"
     file.write_text(recipe_to_toml(counting()))
     recipe = runs.override_settings(tasks.recipe(str(file)), ["length=4"])
-    assert runs.start_run(recipe, tmp_path / "run").reason == "finished"
+    assert runs.fit(recipe, tmp_path / "run").reason == "finished"
     run = runs.load_run(tmp_path / "run")
     assert run.recipe == recipe
     assert run.verbs[0] == "generate"

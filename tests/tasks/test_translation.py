@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.decode import DecodeResult
-from regard.runs import TranslationPipeline, evaluate_run, load_run, override_settings, start_run
+from regard.runs import TranslationPipeline, evaluate_run, fit, load_run, override_settings
 from regard.tasks import recipe
 from regard.tasks.translation.search import raw_scores
 from regard.train import Calibration, GradedAnswer, calibration_metrics, save_calibration
@@ -49,7 +49,7 @@ def lower(tmp_path_factory) -> str:
         recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "vocab_size=300"]
     )
     small = [x for x in SMALL if not x.startswith(("heads", "decoder_layers"))]
-    start_run(override_settings(small_data, small), place / "run")
+    fit(override_settings(small_data, small), place / "run")
     return str(place / "run")
 
 

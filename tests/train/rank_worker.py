@@ -76,21 +76,21 @@ def work(ranks: Ranks, job: dict) -> None:
 def spoil(trainer: Trainer, ranks: Ranks, job: dict) -> None:
     """Let an event happen to one rank before one of its updates."""
     event, who, when = job.get("event"), job.get("to", 0), job.get("before", 0)
-    real, total = trainer._update, trainer.objective.loss_sum
+    real, total = trainer.updater.step, trainer.objective.loss_sum
 
-    def update():
+    def update(*args):
         if ranks.rank == who and trainer.step + 1 == when:
             if event == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif event == "term":
                 signal.raise_signal(signal.SIGTERM)
-        return real()
+        return real(*args)
 
     def spoilt(*args):
         bad = event == "nan" and ranks.rank == who and trainer.step + 1 == when
         return total(*args) * (float("nan") if bad else 1.0)
 
-    trainer._update = update  # type: ignore[method-assign]
+    trainer.updater.step = update  # type: ignore[method-assign]
     trainer.objective = trainer.objective._replace(loss_sum=spoilt)
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from toy import Backwards, make_trainer, run_until
+from toy import Backwards, make_trainer, run_until, update
 
 from regard.errors import ConfigError, FileError, TrainError
 from regard.train import (
@@ -255,7 +255,7 @@ def weights_after(step: int) -> dict[str, torch.Tensor]:
     """The weights of an uninterrupted training after an update."""
     trainer = make_trainer()
     for _ in range(step):
-        trainer._update()
+        update(trainer)
     trainer.prefetcher.close()
     return copy_weights(trainer.model)
 

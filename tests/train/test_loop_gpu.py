@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from toy import Backwards, make_trainer, run_until
+from toy import Backwards, make_trainer, run_until, update
 
 from regard.errors import TrainError
 from regard.train import copy_weights, load_last_valid, read_metrics
@@ -24,12 +24,12 @@ def apart(one, two) -> float:
 def test_no_update_synchronises_with_the_gpu(rdrop, precision):
     trainer = on_gpu(steps=1000, log_every=1000, rdrop=rdrop, precision=precision)
     for _ in range(5):
-        trainer._update()
+        update(trainer)
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
         for _ in range(20):
-            trainer._update()
+            update(trainer)
     finally:
         torch.cuda.set_sync_debug_mode("default")
         trainer.prefetcher.close()
@@ -88,7 +88,7 @@ def test_fp16_skips_and_counts_updates_that_overflow_and_resumes_its_scale(tmp_p
     trainer = on_gpu(tmp_path, steps=12, **settings)
     trainer.updater.scaler = torch.amp.GradScaler("cuda", init_scale=2.0**24, growth_interval=3)
     before = copy_weights(trainer.model)
-    trainer._update()
+    update(trainer)
     assert apart(before, copy_weights(trainer.model)) == 0.0  # skipped
     run_until(trainer, 8)
     lines = read_metrics(tmp_path)
@@ -141,7 +141,7 @@ def test_updates_replayed_as_cuda_graphs_are_the_same(precision):
             batches=TwoSizes(),
         )  # fmt: skip
         for _ in range(40):
-            trainer._update()
+            update(trainer)
         losses.append([known.loss for known in trainer.updater.read_stats()])
         trainer.prefetcher.close()
     assert losses[0] == pytest.approx(losses[1], rel=1e-3 if precision == "float32" else 0.02)

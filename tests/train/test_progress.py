@@ -18,5 +18,5 @@ def test_every_task_names_what_its_loss_is_a_mean_over():
 def test_a_training_prints_it(tmp_path, capsys):
     settings = ["steps=1", "train_images=60", "valid_size=6", "test_size=6", "device=cpu"]
     recipe = rg.runs.override_settings(rg.tasks.recipe("glyphs"), settings)
-    rg.runs.start_run(recipe, tmp_path / "run", show=True)
+    rg.runs.fit(recipe, tmp_path / "run", show=True)
     assert " images/s" in capsys.readouterr().out

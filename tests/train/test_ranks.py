@@ -14,6 +14,7 @@ import pytest
 import torch
 from rank_worker import make
 from torch.testing import assert_close
+from toy import update
 
 from regard.errors import ConfigError, TrainError
 from regard.train import (
@@ -121,7 +122,7 @@ def test_sharded_ranks_end_with_the_weights_of_the_best_evaluation(two):
     assert [one["weights_step"] for one in reports(two / "best", 2)] == [4, 4]
     trainer = make(Ranks(), "none", None)
     for _ in range(4):
-        trainer._update()
+        update(trainer)
     trainer.prefetcher.close()
     assert_same_weights(torch.load(two / "best" / "end.pt"), copy_weights(trainer.model))
 
@@ -175,15 +176,15 @@ def test_a_damaged_shard_fails_its_checksum(three):
 @pytest.mark.slow
 def test_a_training_of_one_rank_resumes_with_fsdp(whole, tmp_path):
     first = make(Ranks(), "none", tmp_path)
-    real = first._update
+    real = first.updater.step
 
-    def update():
-        known = real()
-        if first.step == 3:
+    def stop(objective, step, lr):
+        known = real(objective, step, lr)
+        if step == 3:
             os.kill(os.getpid(), 15)
         return known
 
-    first._update = update
+    first.updater.step = stop
     assert first.run().step == 3
     assert run(3, {"strategy": "fsdp", "folder": str(tmp_path), "resume": True}) == [0, 0, 0]
     folder, weights = whole

@@ -56,16 +56,22 @@ def make_trainer(folder=None, *, batches=None, evaluate=None, dropout=0.1, **cha
     )
 
 
+def update(trainer: Trainer) -> None:
+    """One update alone."""
+    trainer.step += 1
+    trainer.updater.step(trainer.objective, trainer.step, trainer.config.lr_at(trainer.step))
+
+
 def run_until(trainer: Trainer, step: int) -> None:
     """Train until a step, save there, and be interrupted."""
-    real = trainer._update
+    real = trainer.updater.step
 
-    def update():
+    def stop(*args):
         if trainer.step == step:
             trainer.save()
             raise KeyboardInterrupt
-        return real()
+        return real(*args)
 
-    trainer._update = update
+    trainer.updater.step = stop
     with pytest.raises(KeyboardInterrupt):
         trainer.run()

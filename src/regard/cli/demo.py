@@ -48,10 +48,7 @@ def demo(
         else:
             recipe = runs.read_recipe(folder)
         _print_introduction(console, recipe, folder)
-        if is_new:
-            outcome = runs.start_run(recipe, folder, show=True, report=True)
-        else:
-            outcome, _ = runs.resume_run(folder, show=True, report=True)
+        outcome = runs.fit(recipe, folder, show=True) if is_new else runs.fit(folder, show=True)
         if outcome.signal is not None:
             _print_how_to_continue(folder, f"saved at step {outcome.step}")
             raise typer.Exit(128 + outcome.signal)

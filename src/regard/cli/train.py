@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,14 +16,27 @@ if TYPE_CHECKING:
     from regard.train import Outcome, Ranks
 
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a setting: lr=1e-3, model.dim=64, languages=en,de."),
+]
+Skip = Annotated[
+    list[str] | None,
+    typer.Option(help="Step to leave out after training: calibrate, evaluate, card or report."),
+]
+Processes = Annotated[
+    int, typer.Option(help="Processes to train with, started by torchrun.", min=1)
+]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
+]
+
+
 def train(
     name: Annotated[
         str, typer.Argument(metavar="RECIPE", help="A .toml file, or a name of `regard recipes`.")
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a setting: lr=1e-3, model.dim=64, languages=en,de."),
-    ] = None,
+    settings: Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; a new one in runs/ if not given.")
     ] = None,
@@ -33,42 +46,29 @@ def train(
             "--from", metavar="RUN", help="Fine-tune this run: its weights and tokenizer."
         ),
     ] = None,
-    nproc: Annotated[
-        int, typer.Option(help="Processes to train with, started by torchrun.", min=1)
-    ] = 1,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
-    ] = False,
+    skip: Skip = None,
+    nproc: Processes = 1,
+    tensorboard: TensorBoard = False,
 ) -> None:
     """Train a model by a recipe. Ctrl-C saves a checkpoint; `regard resume` continues from it.
 
     Under torchrun, all ranks train one model together.
     """
     from regard import runs, tasks
-    from regard.cli.output import print_message
 
     start_ranks(nproc)
     recipe = runs.override_settings(tasks.recipe(name), settings or [])
     with distributed_command(recipe.train.device) as ranks:
-        folder = Path(
-            out or ranks.run_on_first(lambda: str(runs.new_run_folder("runs", recipe.name)))
-        )
-        warnings = ranks.run_on_first(recipe.data.data_warnings)
-        if ranks.is_first:
-            for line in warnings:
-                print_message(line)
-            print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
-        outcome = runs.start_run(
-            recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard,
-            recipe_text=tasks.recipe_text(name),
-            init_from=None if init_from is None else runs.find_run(init_from), report=True,
+        outcome = runs.fit(
+            recipe, out, skip=skip or (), init_from=init_from, show=True, ranks=ranks,
+            tensorboard=tensorboard, recipe_text=tasks.recipe_text(name),
         )  # fmt: skip
-    print_outcome(outcome, folder, ranks.is_first)
+    print_outcome(outcome, ranks.is_first, skip or ())
     if ranks.is_first:
         from regard.cli import COMMANDS
 
         verb = recipe.data.verb if recipe.data.verb in COMMANDS.split() else "apply"
-        print(f"next:\n  regard {verb} {folder} …\n  regard serve {folder}")
+        print(f"next:\n  regard {verb} {outcome.folder} …\n  regard serve {outcome.folder}")
 
 
 def resume(
@@ -77,12 +77,9 @@ def resume(
         list[str] | None,
         typer.Option("--set", help="Change a setting that may change: steps=5000, parallel=none."),
     ] = None,
-    nproc: Annotated[
-        int, typer.Option(help="Processes to train with, started by torchrun.", min=1)
-    ] = 1,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
-    ] = False,
+    skip: Skip = None,
+    nproc: Processes = 1,
+    tensorboard: TensorBoard = False,
     accept_data: Annotated[
         bool, typer.Option("--accept-data", help="Go on although files of the data have changed.")
     ] = False,
@@ -95,13 +92,11 @@ def resume(
 
     start_ranks(nproc)
     with distributed_command(runs.read_recipe(run).train.device) as ranks:
-        outcome, damaged = runs.resume_run(
-            run, show=True, ranks=ranks, tensorboard=tensorboard, settings=settings or [],
-            report=True, accept_data=accept_data,
+        outcome = runs.fit(
+            run, settings=settings or (), skip=skip or (), accept_data=accept_data, show=True,
+            ranks=ranks, tensorboard=tensorboard,
         )  # fmt: skip
-        for line in damaged if ranks.is_first else ():
-            print(f"skipped: {line}")
-    print_outcome(outcome, run, ranks.is_first)
+    print_outcome(outcome, ranks.is_first, skip or ())
 
 
 def start_ranks(nproc: int) -> None:
@@ -114,15 +109,15 @@ def start_ranks(nproc: int) -> None:
 
 
 def _without_nproc() -> list[str]:
-    """The arguments of this command without --nproc, which torchrun would take for its own."""
+    """The arguments of this command without --nproc, an option of torchrun too."""
     arguments = iter(sys.argv[1:])
-    kept: list[str] = []
+    others: list[str] = []
     for argument in arguments:
         if argument == "--nproc":
             next(arguments, None)
         elif not argument.startswith("--nproc="):
-            kept.append(argument)
-    return kept
+            others.append(argument)
+    return others
 
 
 @contextmanager
@@ -143,8 +138,9 @@ def distributed_command(device: str) -> Iterator["Ranks"]:
     train.shutdown_distributed()
 
 
-def print_outcome(outcome: "Outcome", folder: Path, is_first: bool) -> None:
+def print_outcome(outcome: "Outcome", is_first: bool, skip: Collection[str] = ()) -> None:
     """Print how a training ended; one stopped by a signal exits with 128 plus its number."""
+    folder = outcome.folder
     if outcome.signal is not None:
         if is_first:
             print(f"{folder}: saved at step {outcome.step}; regard resume {folder} continues")
@@ -153,10 +149,11 @@ def print_outcome(outcome: "Outcome", folder: Path, is_first: bool) -> None:
         return
     from regard.train.evaluation import format_scores
 
-    scores = format_scores(outcome.scores)
     best = outcome.weights_step if outcome.weights_step != outcome.step else None
     state = f"{outcome.reason} at step {outcome.step}" + (f", best at {best}" if best else "")
-    print(f"{folder}: {state}; on the test split: {scores}")
+    split = "valid" if "evaluate" in skip else "test"
+    print(f"{folder}: {state}; on the {split} split: {format_scores(outcome.scores)}")
     if "signature" in outcome.scores:
         print(outcome.scores["signature"])
-    print(f"{folder / 'report.html'} is the report")
+    if "report" not in skip:
+        print(f"{folder}/report.html is the report")

@@ -1,7 +1,6 @@
 """Transformer blocks: attention and feed-forward, each with a residual connection."""
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from inspect import signature
 from typing import Any, Unpack
 
@@ -82,7 +81,7 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch time dim"], **inputs: Unpack[AttentionInputs]
     ) -> Float[Tensor, "*batch time dim"]:
-        x = self.self_residual(x, partial(self.self_attention, **inputs))
+        x = self.self_residual(x, self.self_attention, **inputs)
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -118,8 +117,8 @@ class DecoderBlock(nn.Module):
         memory_mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         **inputs: Unpack[AttentionInputs],
     ) -> Float[Tensor, "*batch time dim"]:
-        x = self.self_residual(x, partial(self.self_attention, **inputs))
-        x = self.cross_residual(x, lambda x: self.cross_attention(x, memory, mask=memory_mask))
+        x = self.self_residual(x, self.self_attention, **inputs)
+        x = self.cross_residual(x, self.cross_attention, memory, mask=memory_mask)
         return self.feed_forward_residual(x, self.feed_forward)
 
 

@@ -73,8 +73,10 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "*batch dim"], sublayer: Callable[[Tensor], Tensor]
+        self, x: Float[Tensor, "*batch dim"], sublayer: Callable[..., Tensor], *args, **inputs
     ) -> Float[Tensor, "*batch dim"]:
-        update = self.dropout(sublayer(self.norm(x) if self.norm_first else x))
+        """`args` and `inputs` are what the sublayer takes beside x."""
+        update = sublayer(self.norm(x) if self.norm_first else x, *args, **inputs)
+        update = self.dropout(update)
         y = x + update if self.skip else update
         return y if self.norm_first else self.norm(y)

@@ -1,6 +1,5 @@
 """Rectangles of an attention map: the indices at which masks and biases are evaluated."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,14 +25,15 @@ class Grid:
     @property
     def b(self) -> Tensor:
         """Index of the sequence: the leading axes without the heads."""
-        if len(self.batch) < 2:
-            return self._axis(self.batch)
-        return self._axis(self.batch[:-1]).unsqueeze(-3)
+        sizes = self.batch[:-1] or self.batch
+        index = torch.arange(torch.Size(sizes).numel(), device=self.device).view(*sizes, 1, 1)
+        return index if len(self.batch) < 2 else index.unsqueeze(-3)
 
     @property
     def h(self) -> Tensor:
         """Index of the head: the last leading axis (a single one serves as both)."""
-        return self._axis(self.batch[-1:])
+        sizes = self.batch[-1:]
+        return torch.arange(*sizes or (1,), device=self.device).view(*sizes, 1, 1)
 
     @property
     def i(self) -> Tensor:
@@ -51,10 +51,6 @@ class Grid:
         """Positions of the queries."""
         rows = self.rows
         return range(rows.start + self.offset, rows.stop + self.offset, rows.step)
-
-    def _axis(self, sizes: Sequence[int]) -> Tensor:
-        count = torch.Size(sizes).numel()
-        return torch.arange(count, device=self.device).view(*sizes, 1, 1)
 
 
 def slice_axis(x: Tensor, axis: int, span: range) -> Tensor:

@@ -183,9 +183,8 @@ def reaches(interceptor: Interceptor, model: nn.Module) -> bool:
     return _interceptors.reaches(interceptor, model)
 
 
-def dispatch(call: AttentionCall, compute: Proceed) -> AttentionResult:
-    """Pass an attention call through all interceptors, then compute it."""
-    return _interceptors.dispatch(call, compute)
+# passes an attention call through all interceptors, then computes it
+dispatch: Callable[[AttentionCall, Proceed], AttentionResult] = _interceptors.dispatch
 
 
 class Bypass(NamedTuple):

@@ -60,7 +60,7 @@ from regard.runs.settings import (
     parse_value,
 )
 from regard.runs.text_model import TextModel
-from regard.runs.training import resume_run, start_run
+from regard.runs.training import fit
 
 __all__ = [
     "Alignment",
@@ -105,6 +105,7 @@ __all__ = [
     "evaluate_run",
     "export_run",
     "find_run",
+    "fit",
     "generate_run",
     "generate_texts",
     "iter_settings",
@@ -122,12 +123,10 @@ __all__ = [
     "read_recipe",
     "record_translation",
     "report_run",
-    "resume_run",
     "run_identity",
     "save_run_pretrained",
     "score_prompt",
     "search_files",
-    "start_run",
     "transcribe_run_detailed",
     "translate_run",
     "verify_text",

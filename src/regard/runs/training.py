@@ -1,14 +1,22 @@
-"""Training by a recipe in a run folder: start and resume."""
+"""Training by a recipe in a run folder: `fit` prepares, trains, and does what follows.
+
+    outcome = rg.runs.fit(rg.tasks.recipe("phrases"), "runs/mine")          # a new run
+    outcome = rg.runs.fit("runs/mine", settings=["steps=5000"])             # resumed, to go on
+    outcome = rg.runs.fit(recipe, "runs/other", skip=["card", "report"])    # of POST_STEPS
+
+`regard train`, `resume` and `demo` are calls of `fit`. One update is in train/updates.py, called by
+the loop of train/loop.py, with a loss of train/losses.py.
+"""
 
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -20,37 +28,26 @@ from regard.files import make_folder, write_text
 from regard.runs.contents import (
     RECIPE_FILE,
     RECIPE_TOML,
-    RESULT_FILE,
     VERSION,
     build_model,
     load_tokenizer,
+    new_run_folder,
     read_recipe,
 )
 from regard.runs.data_changes import DATA_FILE, check_data, stamp_data, write_stamps
-from regard.runs.evaluate import evaluate_model
+from regard.runs.load import find_run
 from regard.runs.lock import lock_folder
-from regard.runs.report.page import report_run
-from regard.runs.run import load_run
+from regard.runs.post_steps import TOKEN_CACHE, Training, check_skip, run_post_steps
 from regard.runs.settings import config_to_json, iter_settings, override_settings
 from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
-from regard.train import (
-    Gradable,
-    Outcome,
-    Ranks,
-    Trainer,
-    calibrate,
-    objective,
-    save_calibration,
-)
+from regard.train import Outcome, Ranks, Trainer, objective
 from regard.train.checkpoint.store import remove_partial_checkpoints
-from regard.train.evaluation import run_evaluation
 from regard.train.loop import CHECKPOINTS
 from regard.train.metrics.log import tensorboard_logger
 from regard.train.prefetch import BatchSource
 from regard.train.weights import load_matching_weights
 
-TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
 RESUMABLE = tuple(
     f"train.{name}"
     for name in (
@@ -60,55 +57,168 @@ RESUMABLE = tuple(
 )
 
 
-def start_run(
-    recipe: Recipe,
-    folder: str | Path,
+def fit(
+    recipe: Recipe | str | Path,
+    folder: str | Path | None = None,
     *,
+    settings: Sequence[str] = (),
+    skip: Collection[str] = (),
+    init_from: str | Path | None = None,
+    accept_data: bool = False,
+    recipe_text: str | None = None,
     show: bool = False,
     ranks: Ranks | None = None,
     tensorboard: bool = False,
-    recipe_text: str | None = None,
-    init_from: str | Path | None = None,
-    report: bool = False,
 ) -> Outcome:
-    """Train by a recipe in a new folder, then evaluate on the test split.
+    """Train by a recipe in a new folder, or resume a run; then calibrate, evaluate and report.
+
+    A resumed run ends as if it had never stopped: bit for bit, on a CPU.
 
     Args:
-        recipe: data, model and training settings.
-        folder: where to write recipe, tokenizer, checkpoints, metrics, weights and scores.
-        show: print progress.
-        ranks: of distributed training; every rank makes this call, with one shared folder.
-        tensorboard: also write TensorBoard event files.
-        recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
+        recipe: data, model and training settings; or the folder of a run, to resume it.
+        folder: of a new run: recipe, tokenizer, checkpoints, metrics, weights, scores and report
+            are written there; None is a new one in runs/.
+        settings: `name=value` to change; of a resumed run those of `RESUMABLE`, such as steps=5000.
+        skip: of `POST_STEPS`: calibrate, evaluate, card, report.
         init_from: a run to fine-tune: its tokenizer, and its weights where name and shape agree.
-        report: also write report.html and the model card CARD.md; see `report_run`.
+        accept_data: resume although files of the data have changed since the run began.
+        recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
+        show: print progress.
+        ranks: of distributed training; every rank makes this call, with one shared folder. Their
+            number may differ when a run is resumed.
+        tensorboard: also write TensorBoard event files.
 
     >>> import tempfile
     >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "dim=16", "device=cpu"]
-    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
-    >>> start_run(recipe, Path(tempfile.mkdtemp()) / "run").reason
+    >>> folder, recipe = Path(tempfile.mkdtemp()) / "run", rg.tasks.recipe("phrases")
+    >>> fit(recipe, folder, settings=small, skip=["report"]).reason
     'finished'
+    >>> fit(folder, settings=["steps=3"], skip=["report"]).step
+    3
     """
-    folder, ranks = Path(folder), ranks or Ranks()
-    with _locked(folder, ranks):
-        ranks.run_on_first(lambda: _write_recipe(recipe, folder, recipe_text, init_from))
-        tokenizer = load_tokenizer(folder)
-        try:
-            recipe = read_recipe(folder)  # with what `Task.fit` found in the data
-            trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
-            if init_from is not None:
-                skip = ("head.",) if _has_other_classes(recipe, Path(init_from)) else ()
-                copied = load_matching_weights(trainer.model, models.load(init_from), skip=skip)
-                if show and ranks.is_first:
-                    why = ", the head for its other classes" if skip else ""
-                    print(f"{folder}: {copied} tensors from {init_from}, the others are new{why}")
-        except (RegardError, KeyboardInterrupt):
-            if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
-                for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE, DATA_FILE):
-                    (folder / name).unlink(missing_ok=True)
-                shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)
-            raise
-        return _train(trainer, recipe, tokenizer, folder, report)
+    check_skip(skip)
+    how = _Options(ranks or Ranks(), show, tensorboard)
+    if isinstance(recipe, Recipe):
+        recipe = override_settings(recipe, settings)
+        folder = Path(folder or how.ranks.run_on_first(_new_folder, recipe.name))
+        prepare = partial(_start, recipe, folder, how, init_from, recipe_text)
+    elif folder is not None or init_from is not None:
+        raise ConfigError(f"recipe: needs a Recipe for a new run, got {recipe!r}; try tasks.recipe")
+    else:
+        folder = Path(recipe)
+        changed = _change_settings(read_recipe(folder), settings)
+        prepare = partial(_resume, changed, folder, how, accept_data)
+    with _locked(folder, how.ranks):
+        training, damaged = prepare()
+        started = time.monotonic()
+        outcome = training.trainer.run()
+        outcome = outcome._replace(folder=folder, damaged=damaged)
+        if outcome.reason == "interrupted":
+            return outcome
+        training.outcome, training.seconds = outcome, round(time.monotonic() - started, 1)
+        scores = how.ranks.run_on_first(run_post_steps, training, skip)
+    return outcome._replace(scores=scores or outcome.scores)
+
+
+class _Options(NamedTuple):
+    ranks: Ranks
+    show: bool
+    tensorboard: bool
+
+    def print(self, line: str) -> None:
+        if self.show and self.ranks.is_first:
+            print(line)
+
+
+def _start(
+    recipe: Recipe,
+    folder: Path,
+    how: _Options,
+    init_from: str | Path | None,
+    recipe_text: str | None,
+) -> tuple[Training, list[str]]:
+    """Prepare data, tokenizer and model of a new run; it is written when nothing can fail."""
+    source = None if init_from is None else find_run(init_from)
+    for line in how.ranks.run_on_first(recipe.data.data_warnings):
+        how.print(f"{folder}: warning: {line}")
+    how.ranks.run_on_first(_write_recipe, recipe, folder, recipe_text, source)
+    try:
+        how.print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
+        recipe = read_recipe(folder)  # with what `Task.fit` learned from the data
+        training = _prepare(recipe, folder, how)
+        if source is not None:
+            skip = ("head.",) if _has_other_classes(recipe, source) else ()
+            model = training.trainer.model
+            copied = load_matching_weights(model, models.load(source), skip=skip)
+            why = ", the head for its other classes" if skip else ""
+            how.print(f"{folder}: {copied} tensors from {source}, the others are new{why}")
+    except (RegardError, KeyboardInterrupt):
+        if how.ranks.is_first:  # nothing began (data not found, for example): leave no run behind
+            for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE, DATA_FILE):
+                (folder / name).unlink(missing_ok=True)
+            shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)
+        raise
+    return training, []
+
+
+def _resume(
+    recipe: Recipe, folder: Path, how: _Options, accept_data: bool
+) -> tuple[Training, list[str]]:
+    """Prepare a run at its last valid checkpoint; also one line per damaged newer checkpoint."""
+    ranks = how.ranks
+    ranks.run_on_first(partial(check_data, recipe.data, folder, accept=accept_data))
+    ranks.run_on_first(remove_partial_checkpoints, folder / CHECKPOINTS)
+    training = _prepare(recipe, folder, how)
+    damaged = training.trainer.resume()
+    for line in damaged:
+        how.print(f"skipped: {line}")
+    if recipe != read_recipe(folder):
+        ranks.run_on_first(_write_settings, recipe, folder)
+    return training, damaged
+
+
+def _prepare(recipe: Recipe, folder: Path, how: _Options) -> Training:
+    """The training of a run, with model, loss and batches, at its first step."""
+    ranks, tokenizer, train = how.ranks, load_tokenizer(folder), recipe.train
+    for line in train.warnings():
+        how.print(f"{folder}: warning: {line}")
+    torch.manual_seed(train.seed)  # dropout; a resumed run takes the checkpoint's instead
+    trainer = Trainer(
+        build_model(recipe, tokenizer),
+        objective(recipe.data.objective),
+        _batches(recipe, tokenizer, folder, how),
+        train,
+        folder=folder,
+        evaluate=recipe.data.evaluator(tokenizer, "valid"),
+        show=how.show,
+        unit=recipe.data.unit,
+        ranks=ranks,
+        loggers=[tensorboard_logger(folder)] if how.tensorboard and ranks.is_first else [],
+    )
+    return Training(folder, recipe, tokenizer, trainer)
+
+
+def _batches(
+    recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, how: _Options
+) -> BatchSource:
+    batches: list[BatchSource] = []
+
+    def make() -> None:
+        batches.append(
+            recipe.data.cached_batches(
+                tokenizer, recipe.train, folder / TOKEN_CACHE, show=how.show,
+                rank=how.ranks.rank, world_size=how.ranks.world_size,
+            )
+        )  # fmt: skip
+
+    how.ranks.run_on_first(make)  # writes the cache, which the other ranks open
+    if not how.ranks.is_first:
+        make()
+    return batches[0]
+
+
+def _new_folder(name: str) -> str:
+    return str(new_run_folder("runs", name))
 
 
 def _has_other_classes(recipe: Recipe, source: Path) -> bool:
@@ -117,47 +227,6 @@ def _has_other_classes(recipe: Recipe, source: Path) -> bool:
         return False
     names = [getattr(data, "class_names", None) for data in (recipe.data, read_recipe(source).data)]
     return names[0] != names[1]
-
-
-def resume_run(
-    folder: str | Path,
-    *,
-    show: bool = False,
-    ranks: Ranks | None = None,
-    tensorboard: bool = False,
-    settings: Sequence[str] = (),
-    report: bool = False,
-    accept_data: bool = False,
-) -> tuple[Outcome, list[str]]:
-    """Resume a run from its last valid checkpoint.
-
-    Returns the outcome, and one line for each newer checkpoint that is damaged.
-
-    Args:
-        folder: of the run.
-        show: print progress.
-        ranks: of distributed training; their number may differ from before.
-        tensorboard: also write TensorBoard event files.
-        settings: `name=value` of `RESUMABLE`, such as steps=5000; others cannot change any more.
-        report: as in `start_run`.
-        accept_data: go on although files of the data have changed since the run began.
-
-    >>> resume_run("nowhere")
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
-    """
-    folder, ranks = Path(folder), ranks or Ranks()
-    recipe, tokenizer = read_recipe(folder), load_tokenizer(folder)
-    recipe = _change_settings(recipe, settings)
-    with _locked(folder, ranks):
-        ranks.run_on_first(lambda: check_data(recipe.data, folder, accept=accept_data))
-        ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
-        trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
-        damaged = trainer.resume()
-        if settings:
-            ranks.run_on_first(lambda: _write_settings(recipe, folder))
-        return _train(trainer, recipe, tokenizer, folder, report), damaged
 
 
 def _change_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -198,13 +267,11 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_recipe(
-    recipe: Recipe, folder: Path, text: str | None, init_from: str | Path | None
-) -> None:
+def _write_recipe(recipe: Recipe, folder: Path, text: str | None, source: Path | None) -> None:
     if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
     recipe = replace(recipe, data=recipe.data.fit(recipe.train.seed))
-    tokenizer = None if init_from is None else load_tokenizer(Path(init_from))
+    tokenizer = None if source is None else load_tokenizer(source)
     tokenizer = tokenizer or recipe.data.tokenizer(recipe.train.seed)
     if tokenizer is not None:
         tokenizer.save(folder)
@@ -217,85 +284,3 @@ def _write_recipe(
 def _write_settings(recipe: Recipe, folder: Path) -> None:
     content = {"version": VERSION, "recipe": config_to_json(recipe)}
     write_text(folder / RECIPE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-def _trainer(
-    recipe: Recipe,
-    tokenizer: Tokenizer | None,
-    folder: Path,
-    show: bool,
-    ranks: Ranks,
-    tensorboard: bool,
-) -> Trainer:
-    if show and ranks.is_first:
-        for line in recipe.train.warnings():
-            print(f"{folder}: warning: {line}")
-    torch.manual_seed(recipe.train.seed)  # dropout; a resumed run takes the checkpoint's instead
-    return Trainer(
-        build_model(recipe, tokenizer),
-        objective(recipe.data.objective),
-        _batches(recipe, tokenizer, folder, show, ranks),
-        recipe.train,
-        folder=folder,
-        evaluate=recipe.data.evaluator(tokenizer, "valid"),
-        show=show,
-        unit=recipe.data.unit,
-        ranks=ranks,
-        loggers=[tensorboard_logger(folder)] if tensorboard and ranks.is_first else [],
-    )
-
-
-def _batches(
-    recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, show: bool, ranks: Ranks
-) -> BatchSource:
-    made: list[BatchSource] = []
-
-    def make() -> None:
-        batches = recipe.data.cached_batches(
-            tokenizer, recipe.train, folder / TOKEN_CACHE, show=show,
-            rank=ranks.rank, world_size=ranks.world_size,
-        )  # fmt: skip
-        made.append(batches)
-
-    ranks.run_on_first(make)  # writes the cache, which the other ranks open
-    if not ranks.is_first:
-        make()
-    return made[0]
-
-
-def _train(
-    trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, report: bool
-) -> Outcome:
-    """Train; if not interrupted, write the weights, the test scores and the calibration."""
-    started = time.monotonic()
-    outcome = trainer.run()
-    if outcome.reason == "interrupted":
-        return outcome
-    seconds = round(time.monotonic() - started, 1)
-
-    def finish() -> dict[str, Any]:
-        model, calibration = trainer.model, None
-        models.save(model, folder)
-        if isinstance(trainer.evaluate, Gradable):  # on the valid split, loaded for the training
-            grade = partial(trainer.evaluate.grade, is_correct=recipe.data.is_correct)
-            if graded := run_evaluation(model, grade):
-                calibration = calibrate(graded)
-                save_calibration(folder, calibration)
-            elif trainer.show:
-                print(f"{folder}: warning: no confidence, as the model answers nothing yet")
-        evaluator = recipe.data.evaluator(tokenizer, "test")
-        evaluation = None
-        if report:
-            is_correct = recipe.data.is_correct
-            evaluation = evaluate_model(model, evaluator, "test", is_correct, calibration)
-        scores = evaluation.scores if evaluation else run_evaluation(model, evaluator)
-        result = {"step": outcome.step, "reason": outcome.reason, "seconds": seconds}
-        result |= {"weights_step": outcome.weights_step, "valid": outcome.scores, "test": scores}
-        write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
-        shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)  # only training reads it
-        if evaluation is not None:
-            run = load_run(folder, device=trainer.device)
-            report_run(run, evaluation=evaluation, evaluator=evaluator)
-        return scores
-
-    return outcome._replace(scores=trainer.ranks.run_on_first(finish))

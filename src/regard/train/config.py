@@ -154,6 +154,17 @@ class TrainConfig:
             f"try --set warmup={self.steps // 10} in a new run, or more steps"
         ]
 
+    def lr_at(self, step: int) -> float:
+        """The learning rate of update `step`, `lr` times `lr_factor`.
+
+        >>> TrainConfig(steps=100, lr=0.5, warmup=10).lr_at(1)
+        0.05
+        """
+        return self.lr * lr_factor(
+            step, schedule=self.schedule, warmup=self.warmup, steps=self.steps,
+            min_lr_fraction=self.min_lr_fraction,
+        )  # fmt: skip
+
     def is_better(self, new: float, old: float | None) -> bool:
         """Whether a value of the monitored metric improves on the best so far; NaN never does.
 

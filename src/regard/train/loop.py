@@ -1,4 +1,11 @@
-"""The training loop: updates, logging, evaluation, checkpoints, early stopping and resume."""
+"""The training loop: updates, logging, evaluation, checkpoints, early stopping and resume.
+
+    trainer = Trainer(model, objective("next_token"), batches, TrainConfig(steps=1000))
+    outcome = trainer.run()
+
+`Trainer.run` is the loop, `Updater.step` (train/updates.py) one update: forward, loss (of
+train/losses.py), backward, clip, step.
+"""
 
 import math
 import time
@@ -28,7 +35,7 @@ from regard.train.checkpoint.store import (
     verify_checkpoint,
 )
 from regard.train.compilation import build_compile_policy
-from regard.train.config import TrainConfig, lr_factor
+from regard.train.config import TrainConfig
 from regard.train.device import select_device
 from regard.train.distributed.parallel import ParallelModel, choose_strategy
 from regard.train.distributed.ranks import Ranks
@@ -58,6 +65,8 @@ Evaluate = Callable[[nn.Module], dict[str, Any]]
 class Outcome(NamedTuple):
     """How a training ended: its last update, the reason, and the scores of the final weights.
 
+    The scores are those of `Trainer.evaluate`; `regard.runs.fit` puts those on the test split.
+
     `weights_step` is the update that the final weights are from; None for an average.
 
     >>> Outcome(100, "finished", {"loss": 0.5}).reason
@@ -69,6 +78,8 @@ class Outcome(NamedTuple):
     scores: dict[str, Any]
     signal: int | None = None
     weights_step: int | None = None
+    folder: Path | None = None  # of the run
+    damaged: Sequence[str] = ()  # why newer checkpoints than that of the resumed run were skipped
 
 
 class Trainer:
@@ -135,23 +146,37 @@ class Trainer:
         self.scores: dict[str, Any] = {}
         self.last_update: UpdateStats | None = None
         self.started_at = time.monotonic()
+        self.progress: Progress | None = None  # while it runs, if shown
 
     def run(self) -> Outcome:
         """Train until the last step, early stopping, or a signal."""
-        self.started_at = time.monotonic()
-        progress = Progress(self.config.steps, unit=self.unit) if self.show else None
+        config, self.started_at = self.config, time.monotonic()
+        self.progress = Progress(config.steps, unit=self.unit) if self.show else None
         # a launcher may signal each rank, and more than once
-        distributed = self.ranks.world_size > 1
-        with defer_signals(repeatedly=distributed) as request, progress or nullcontext():
-            reason, self.updater.stop_counts = "finished", request.counts
+        distributed, reason = self.ranks.world_size > 1, "finished"
+        with defer_signals(repeatedly=distributed) as request, self.progress or nullcontext():
+            self.updater.stop_counts = request.counts
             try:
-                while self.step < self.config.steps:
-                    patience = self.config.patience
-                    if patience is not None and self.stale_evaluations >= patience:
+                while self.step < config.steps:
+                    if config.patience is not None and self.stale_evaluations >= config.patience:
                         reason = "stopped early"
                         self.save()
                         break
-                    self._advance(progress)
+                    step = self.step + 1
+                    self._record(self.updater.step(self.objective, step, config.lr_at(step)))
+                    self.step = step  # a bad update has raised: the state is that before it
+                    logs, evaluates, saves = (
+                        step == config.steps or step % every == 0
+                        for every in (config.log_every, config.evaluate_every, config.save_every)
+                    )
+                    if logs or evaluates or saves:
+                        self._record(self.updater.read_stats())
+                    if logs:
+                        self._log_update()
+                    if evaluates and self.evaluate is not None:
+                        self._evaluate(self.evaluate)
+                    if saves:
+                        self.save()
                     totals = self.updater.stop_totals
                     signal = received_signal(totals) if distributed else request.signal
                     if signal is not None:  # all ranks stop after the same update
@@ -161,7 +186,7 @@ class Trainer:
                 self._raise_non_finite(error)
             finally:
                 self.prefetcher.close()
-            weights_step = self._choose_weights(progress)
+            weights_step = self._choose_weights()
         self.model = self.parallel.full_model()
         return Outcome(self.step, reason, self.scores, weights_step=weights_step)
 
@@ -169,16 +194,17 @@ class Trainer:
         """Restore the last valid checkpoint; returns the errors of newer ones."""
         if self.folder is None:
             raise ConfigError("folder: needs one to resume from, got none")
-        path, problems = self.ranks.run_on_first(self._find_checkpoint)
-        if path is None:
+        name, problems = self.ranks.run_on_first(self._find_checkpoint)
+        if name is None:
             return problems
-        step = checkpoint_step(Path(path))
+        path = self.folder / CHECKPOINTS / name
+        step = checkpoint_step(path)
         if self.config.steps < step:
             raise ConfigError(
                 f"steps: needs at least {step}, the saved step of {self.folder}, got "
                 f"{self.config.steps}; try steps={step} to end there, or more to go on"
             )
-        checkpoint = self._load(Path(path))
+        checkpoint = self._load(path)
         self.step, state = checkpoint.step, checkpoint.state
         self.best, self.stale_evaluations = state["best"], state["stale_evaluations"]
         self.scores = state["scores"]
@@ -188,7 +214,7 @@ class Trainer:
         self.prefetcher.restore(state["data_state"])
         if self.ranks.rank < len(state["rng_state"]):
             RngState.from_hex(state["rng_state"][self.ranks.rank]).restore(self.device)
-        else:  # a rank that is new gets a random state of its own
+        else:  # a new rank has no saved random state
             _seed(self.config, self.ranks, self.step)
         return problems
 
@@ -200,7 +226,7 @@ class Trainer:
         step = 0 if path is None else checkpoint_step(path)
         truncate_metrics(self.folder, step)
         remove_best_after(self.folder / CHECKPOINTS, step)
-        return None if path is None else str(path), problems
+        return None if path is None else path.name, problems
 
     def _load(self, path: Path) -> Checkpoint:
         """Load model and optimizer from a checkpoint, sharded or not."""
@@ -230,62 +256,37 @@ class Trainer:
         if (scaler := self.updater.scaler) is not None:
             state |= {"scaler": scaler.state_dict(), "skipped": self.updater.skipped}
         folder = self.folder / CHECKPOINTS
-        keep: Any = {"keep": self.config.keep_last, "every": self.config.save_every}
+        keep, every = self.config.keep_last, self.config.save_every
         optimizer = optimizer_tensors(self.model, self.optimizer)
         if self.parallel.strategy == "fsdp":
             tensors = merge_tensors(state_tensors(self.model), optimizer)
-            save_sharded_checkpoint(self.step, tensors, state, folder, **keep, ranks=self.ranks)
+            save_sharded_checkpoint(
+                self.step, tensors, state, folder, keep=keep, every=every, ranks=self.ranks
+            )
             return
 
         def write() -> None:
             copies = {name: x.cpu().clone().contiguous() for name, x in optimizer.items()}
             checkpoint = Checkpoint(self.step, copy_weights(self.model), copies, state)
-            save_checkpoint(checkpoint, folder, **keep)
+            save_checkpoint(checkpoint, folder, keep=keep, every=every)
 
         self.ranks.run_on_first(write)
 
-    def _advance(self, progress: Progress | None) -> None:
-        """One update, and the logging, evaluation and checkpoint that are due after it."""
-        config = self.config
-        self._record(self._update(), progress)
-        last = self.step == config.steps
-        logs, evaluates, saves = (
-            last or self.step % every == 0
-            for every in (config.log_every, config.evaluate_every, config.save_every)
-        )
-        if logs or evaluates or saves:
-            self._record(self.updater.read_stats(), progress)
-        if logs and (stats := self.last_update) is not None:
-            values = {"loss": stats.loss, "lr": stats.lr, "count": stats.size}
-            if not stats.is_skipped:
-                values["grad_norm"] = stats.norm
-            if (scaler := self.updater.scaler) is not None:
-                values |= {"loss_scale": scaler.get_scale(), "skipped": self.updater.skipped}
-            self._log(values)
-        if self.evaluate is not None and evaluates:
-            self._evaluate(progress)
-        if saves:
-            self.save()
+    def _log_update(self) -> None:
+        stats = self.last_update
+        assert stats is not None  # read just before
+        values = {"loss": stats.loss, "lr": stats.lr, "count": stats.size}
+        if not stats.is_skipped:
+            values["grad_norm"] = stats.norm
+        if (scaler := self.updater.scaler) is not None:
+            values |= {"loss_scale": scaler.get_scale(), "skipped": self.updater.skipped}
+        self._log(values)
 
-    def _update(self) -> list[UpdateStats]:
-        """One update; returns the stats that are known by now, of this one or of earlier ones."""
-        c, step = self.config, self.step + 1
-        factor = lr_factor(
-            step,
-            schedule=c.schedule,
-            warmup=c.warmup,
-            steps=c.steps,
-            min_lr_fraction=c.min_lr_fraction,
-        )
-        stats = self.updater.step(self.objective, step, c.lr * factor)
-        self.step = step
-        return stats
-
-    def _record(self, stats: list[UpdateStats], progress: Progress | None = None) -> None:
+    def _record(self, stats: list[UpdateStats]) -> None:
         for update in stats:
             self.last_update, self.loss = update, update.loss
-            if progress is not None:
-                progress.update(update.step, update.loss, update.size, update.lr)
+            if self.progress is not None:
+                self.progress.update(update.step, update.loss, update.size, update.lr)
 
     def _raise_non_finite(self, error: NonFiniteUpdate) -> None:
         """Save the state before the bad update, which no weight has been changed by, and raise."""
@@ -295,40 +296,34 @@ class Trainer:
         bad = next((n for n, x in enumerate(stats.losses) if not math.isfinite(x)), 0)
         finite = self.ranks.all_gather(bool(update.local_losses.isfinite().all()))
         rank = f" of rank {finite.index(False)}" if len(finite) > 1 and not all(finite) else ""
-        kept = f"the state before it is in {self.folder}" if self.folder else "nothing was changed"
+        state = f"the state before it is in {self.folder}" if self.folder else "nothing was changed"
         raise TrainError(
             f"loss: needs a finite number, got {stats.loss} (gradient norm {stats.norm}) in update "
             f"{update.step}, its batch {bad + 1}{rank} from data position {update.data_state}; "
-            f"{kept}; try a lower lr, a longer warmup, or a look at that batch"
+            f"{state}; try a lower lr, a longer warmup, or a look at that batch"
         ) from None
 
-    def _evaluate(self, progress: Progress | None) -> None:
+    def _evaluate(self, evaluate: Evaluate) -> None:
+        """Score the full model on rank 0, while the others wait, and save the best weights."""
         model = self.parallel.full_model()
-        self.scores = scores = self._run_evaluation(model)
+        self.scores = scores = self.ranks.run_on_first(run_evaluation, model, evaluate)
         self._log({f"valid_{name}": value for name, value in scores.items()})
         if self.config.monitor not in scores:
             raise ConfigError(
                 f"monitor: needs one of {', '.join(scores)}, got {self.config.monitor!r}; try loss"
             )
-        value, before = scores[self.config.monitor], self.best
-        if self.config.is_better(value, before):
+        value = scores[self.config.monitor]
+        if self.config.is_better(value, self.best):
             self.best, self.stale_evaluations = value, 0
         else:
             self.stale_evaluations += 1
         # of equal ones the last, which has been trained for longer
         if self.config.final == "best" and value == self.best:
             self._save_best(model)
-        if progress is not None:
-            progress.print_line(f"step {self.step}  valid: {format_scores(scores)}")
-
-    def _run_evaluation(self, model: nn.Module) -> dict[str, Any]:
-        """Rank 0's scores of a full model; the other ranks wait."""
-        evaluate = self.evaluate
-        assert evaluate is not None
-        return self.ranks.run_on_first(lambda: run_evaluation(model, evaluate))
+        self._print(f"step {self.step}  valid: {format_scores(scores)}")
 
     def _save_best(self, model: nn.Module) -> None:
-        """Keep the weights and scores of the best evaluation so far."""
+        """Save the weights and scores of the best evaluation so far."""
 
         def write() -> None:
             checkpoint = Checkpoint(self.step, copy_weights(model), {}, {"scores": self.scores})
@@ -342,7 +337,7 @@ class Trainer:
         else:
             self.ranks.run_on_first(write)
 
-    def _choose_weights(self, progress: Progress | None) -> int | None:
+    def _choose_weights(self) -> int | None:
         """Put the final weights into the model; returns their update, or None for an average."""
         best, line = self.best_weights, ""
         if self.folder is not None:
@@ -351,16 +346,21 @@ class Trainer:
                 paths = list_checkpoints(folder)[-self.config.average_last :]
                 load_weights(self.model, average_checkpoints(paths))
                 if self.evaluate is not None:
-                    self.scores = self._run_evaluation(self.parallel.full_model())
+                    model = self.parallel.full_model()
+                    self.scores = self.ranks.run_on_first(run_evaluation, model, self.evaluate)
                 line = f"mean of the last {len(paths)} checkpoints"
             elif self.config.final == "best" and (path := find_best(folder, self.step)) is not None:
                 best = load_checkpoint(path)
         if not line and best is not None and best.step < self.step:
             load_weights(self.model, best.model)
             self.scores, line = best.state["scores"], f"best, of step {best.step}"
-        if line and progress is not None:
-            progress.print_line(f"{line}: {format_scores(self.scores)}")
+        if line:
+            self._print(f"{line}: {format_scores(self.scores)}")
         return self.step if not line else best and best.step
+
+    def _print(self, line: str) -> None:
+        if self.progress is not None:
+            self.progress.print_line(line)
 
     def _log(self, values: dict[str, Any]) -> None:
         seconds = round(time.monotonic() - self.started_at, 2)

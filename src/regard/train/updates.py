@@ -1,8 +1,12 @@
-"""Optimizer updates whose losses stay on the device until they are read."""
+"""One optimizer update: forward, loss, backward, clip, step.
+
+stats = updater.step(objective, 1, lr=1e-3)  # on a GPU [], as losses stay there
+stats = updater.read_stats()                 # until they are read
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +17,7 @@ from regard.train.compilation import CompilePolicy
 from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import ParallelModel
 from regard.train.losses import Objective
-from regard.train.prefetch import Prefetcher, UpdateBatches
+from regard.train.prefetch import Prefetcher
 from regard.train.rng import RngState
 
 MAX_SKIPPED = 20  # updates in a row: halved so often, the initial scale of 65,536 is below 0.1
@@ -102,36 +106,59 @@ class Updater:
 
     def step(self, objective: Objective, step: int, lr: float) -> list[UpdateStats]:
         """Make update number `step`; returns its stats where that needs no synchronisation."""
+        ranks, model, c = self.parallel.ranks, self.parallel.model, self.config
         rng = RngState.current(self.device)
         # running statistics, which a forward pass changes even in a skipped update
         buffers = [x.clone() for x in self.parallel.buffers]
         update = self.prefetcher.next()
-        size, *self.stop_totals = self.parallel.ranks.sum_counts(
-            sum(update.sizes), *self.stop_counts()
-        )
-        with self.parallel.ranks.collective():
-            local = torch.stack(self._backward(objective, update, max(1, size)))
-            losses = self.parallel.ranks.all_reduce(local.clone())
+        size, *self.stop_totals = ranks.sum_counts(sum(update.sizes), *self.stop_counts())
+        if not model.training:  # to set it walks over all modules
+            model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        losses = []
+        with ranks.collective():
+            for n, batch in enumerate(update.batches):
+                loss_sum = self.compile_policy.loss_function(objective.loss_sum, batch)
+                no_sync = self.parallel.no_sync(last=n + 1 == len(update.batches))
+                with self.compile_policy.block_signals(batch), no_sync:
+                    with self._autocast():
+                        total = loss_sum(
+                            self.parallel.forward_module, batch, c.label_smoothing, c.rdrop
+                        )
+                    loss = total / max(1, size)
+                    # DDP and FSDP average gradients over ranks, but `size` is already of all ranks
+                    scaled = loss * ranks.world_size if ranks.world_size > 1 else loss
+                    (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
+                losses.append(loss.detach())
+            local = torch.stack(losses)
+            totals = ranks.all_reduce(local.clone())
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
-            norm = self.parallel.clip_gradients(self.config.max_grad_norm)
+            norm = self.parallel.clip_gradients(c.max_grad_norm)
         self.pending.append(
-            PendingUpdate(step, lr, size, losses, local, norm, update.before, rng, buffers)
+            PendingUpdate(step, lr, size, totals, local, norm, update.before, rng, buffers)
         )
-        stats = [] if self.runs_ahead else self.read_stats()
+        stats = [] if self.runs_ahead else self.read_stats()  # raises for a non-finite update
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         if self.runs_ahead or self.scaler is not None:
-            overflow = ~norm.isfinite()
-            # with a scaler an overflow skips this update, without one also all that follow
-            bad = ~losses.sum().isfinite() | (overflow if self.scaler is None else False)
-            self.found_inf = torch.maximum(self.found_inf, bad.float())
-            found_inf = torch.maximum(self.found_inf, overflow.float())
-            self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # read by the fused kernel
+            self._skip_non_finite(totals, norm)
         self.optimizer.step()
         if self.scaler is not None:
             self.scaler.update()
         return stats
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, self.dtype) if self.dtype else nullcontext()
+
+    def _skip_non_finite(self, losses: Tensor, norm: Tensor) -> None:
+        """Let the fused optimizer skip this update on the device if a loss or gradient is bad."""
+        overflow = ~norm.isfinite()
+        # with a scaler an overflow skips this update, without one also all that follow
+        bad = ~losses.sum().isfinite() | (overflow if self.scaler is None else False)
+        self.found_inf = torch.maximum(self.found_inf, bad.float())
+        skips = torch.maximum(self.found_inf, overflow.float())
+        self.optimizer.found_inf = skips  # type: ignore[attr-defined]  # read by the fused kernel
 
     def read_stats(self) -> list[UpdateStats]:
         """The stats of the updates since the last call; the first non-finite one raises."""
@@ -155,27 +182,6 @@ class Updater:
                     x.copy_(before)
                 raise NonFiniteUpdate(update, stats[-1])
         return stats
-
-    def _backward(self, objective: Objective, update: UpdateBatches, size: int) -> list[Tensor]:
-        if not self.parallel.model.training:
-            self.parallel.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        c, losses, world_size = self.config, [], self.parallel.ranks.world_size
-        device = self.device.type
-        for n, batch in enumerate(update.batches):
-            loss_sum = self.compile_policy.loss_function(objective.loss_sum, batch)
-            no_sync = self.parallel.no_sync(last=n + 1 == len(update.batches))
-            with self.compile_policy.block_signals(batch), no_sync:
-                with torch.autocast(device, self.dtype) if self.dtype else nullcontext():
-                    total = loss_sum(
-                        self.parallel.forward_module, batch, c.label_smoothing, c.rdrop
-                    )
-                loss = total / size
-                # DDP and FSDP average gradients over ranks, but `size` is already of all ranks
-                scaled = loss * world_size if world_size > 1 else loss
-                (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
-            losses.append(loss.detach())
-        return losses
 
 
 def has_dropout(model: nn.Module) -> bool:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from regard.errors import ConfigError
-from regard.runs import find_run, list_runs, start_run
+from regard.runs import find_run, fit, list_runs
 from regard.runs.lock import is_locked, lock_folder
 from regard.runs.settings import override_settings
 from regard.tasks import recipe
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     """Two runs: one finished, and one that stopped after its first lines, with another setting."""
     folder = tmp_path_factory.mktemp("all") / "runs"
     folder.mkdir()
-    start_run(override_settings(recipe("phrases"), SMALL), folder / "first")
+    fit(override_settings(recipe("phrases"), SMALL), folder / "first")
     shutil.copytree(folder / "first", folder / "second")
     second = folder / "second"
     (second / "result.json").unlink()
@@ -126,7 +126,7 @@ def test_a_run_is_followed_while_it_is_written(tmp_path):
     explorer = Explorer(Catalog((), [place]))
     assert explorer.answer("runs", {})["runs"] == []
     settings = override_settings(recipe("phrases"), [*SMALL, "steps=60", "evaluate_every=60"])
-    thread = threading.Thread(target=start_run, args=(settings, place / "live"))
+    thread = threading.Thread(target=fit, args=(settings, place / "live"))
     thread.start()
     seen = []
     while thread.is_alive():

@@ -48,40 +48,39 @@ def attend(call: AttentionCall) -> AttentionResult:
     batch, value = call.q.shape[:-2], call.v.shape[-1]
     wide = max(call.q.shape[-1], value)
     q, k, v = (_pad_to_width(to_4d(x), wide) for x in (call.q, call.k, call.v))
-    out, lse = _attend(call, q, k, v)
+    kernel, causal = _on_cuda if q.is_cuda else _on_cpu, _kernel_mask(call)
+    if causal is not None:
+        out, lse = kernel(call, q, k, v, causal)
+    else:  # an explicit additive mask, one band of rows at a time
+        bands = row_bands(q.shape[-2], call.q.shape[:-2].numel() * k.shape[-2], MAX_MASK_ELEMENTS)
+        results = []
+        for rows in bands:
+            keys = call.terms.key_span(rows, k.shape[-2]) or range(1)
+            mask, empty = _additive_mask(call, rows, keys)
+            part, queries = slice(keys.start, keys.stop), q[:, :, rows.start : rows.stop]
+            mask, empty = _like_q(mask, call), _like_q(empty[..., None], call)
+            out, lse = kernel(call, queries, k[:, :, part], v[:, :, part], False, mask)
+            lse = lse.masked_fill(empty[..., 0], -torch.inf)
+            results.append((out.masked_fill(empty, 0), lse))
+        outs, lses = zip(*results, strict=True)
+        out, lse = torch.cat(outs, -2), torch.cat(lses, -1)
     out = _narrow(out, value)
     if len(batch) != 2:
         out, lse = out.reshape(*batch, -1, value), lse.reshape(*batch, -1)
     return call.terms.add_sinks(out, _differentiable_lse(call, lse))
 
 
-def _attend(call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> AttentionResult:
-    terms, kernel = call.terms, _on_cuda if q.is_cuda else _on_cpu
-    positions = range(terms.offset, terms.offset + q.shape[-2])
-    if terms.bias is None:
-        if terms.mask is None or terms.mask.is_full(positions, range(k.shape[-2])):
-            return kernel(call, q, k, v, causal=False)
-        if _is_square_causal(call):
-            return kernel(call, q, k, v, causal=True)
-    # Anything else becomes an explicit additive mask, one band of rows at a time.
-    results = []
-    for rows in row_bands(q.shape[-2], call.q.shape[:-2].numel() * k.shape[-2], MAX_MASK_ELEMENTS):
-        keys = terms.key_span(rows, k.shape[-2]) or range(1)
-        mask, empty = _additive_mask(call, rows, keys)
-        part = slice(keys.start, keys.stop)
-        out, lse = kernel(
-            call,
-            q[:, :, rows.start : rows.stop],
-            k[:, :, part],
-            v[:, :, part],
-            causal=False,
-            mask_values=_like_q(mask, call),
-        )
-        empty = _like_q(empty[..., None], call)
-        lse = lse.masked_fill(empty[..., 0], -torch.inf)
-        results.append((out.masked_fill(empty, 0), lse))
-    outs, lses = zip(*results, strict=True)
-    return torch.cat(outs, -2), torch.cat(lses, -1)
+def _kernel_mask(call: AttentionCall) -> bool | None:
+    """Whether the kernel masks causally (True) or not at all; None if it needs a mask's values."""
+    terms, queries, keys = call.terms, call.q.shape[-2], call.k.shape[-2]
+    if terms.bias is not None:
+        return None
+    positions = range(terms.offset, terms.offset + queries)
+    if terms.mask is None or terms.mask.is_full(positions, range(keys)):
+        return False
+    # these kernels scale after masking, and 0 · -inf is NaN
+    square = terms.mask == Causal() and terms.offset == 0 and queries == keys
+    return True if square and terms.scale > 0 else None
 
 
 def _differentiable_lse(call: AttentionCall, lse: Tensor) -> Tensor:
@@ -179,15 +178,6 @@ def _torch_chooses_cudnn(
         q, k, v, None, dropout, causal, scale=scale, enable_gqa=grouped
     )
     return chosen == SDPBackend.CUDNN_ATTENTION.value
-
-
-def _is_square_causal(call: AttentionCall) -> bool:
-    return (
-        call.terms.scale > 0  # these kernels scale after masking, and 0 · -inf is NaN
-        and call.terms.mask == Causal()
-        and call.terms.offset == 0
-        and call.q.shape[-2] == call.k.shape[-2]
-    )
 
 
 def _pad_to_width(x: Tensor, width: int) -> Tensor:

@@ -6,6 +6,7 @@
 Every call passes `ops.intercept`, where recorders and edits register.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Unpack
@@ -78,7 +79,8 @@ def attend(
 
 def compute_attention(call: AttentionCall) -> AttentionResult:
     """Compute a call with its backend, without interceptors."""
-    out, lse = _run_backend(call)
+    run = _fastest(call) if call.backend == "auto" else _requested(call)
+    out, lse = run(call)
     if call.empty_out is None:
         return out, lse
     return torch.where(lse[..., None] == -torch.inf, call.empty_out.to(out.dtype), out), lse
@@ -110,34 +112,32 @@ def attend_as(
         return dispatch_output(call, out, lse).to(out.dtype)
 
 
-def _run_backend(call: AttentionCall) -> AttentionResult:
+def _requested(call: AttentionCall) -> Callable[[AttentionCall], AttentionResult]:
     match call.backend:
-        case "auto":
-            return _choose(call)
         case "reference":
-            return reference.attend(call)
+            return reference.attend
         case "tiled":
-            return reference.attend_in_bands(call)
+            return reference.attend_in_bands
         case "fused" | "flex":
             module = fused if call.backend == "fused" else flex
             if reason := module.refusal(call):
                 raise cannot_run(call.backend, reason)
-            return module.attend(call)
+            return module.attend
         case other:
             raise BackendError(
                 f"backend: needs auto, reference, tiled, fused or flex, got {other!r}; try auto"
             )
 
 
-def _choose(call: AttentionCall) -> AttentionResult:
+def _fastest(call: AttentionCall) -> Callable[[AttentionCall], AttentionResult]:
     if fused.refusal(call) is None:
-        return fused.attend(call)
+        return fused.attend
     scores = call.q.shape[:-1].numel() * call.k.shape[-2]
     if scores <= MAX_REFERENCE_SCORES:
-        return reference.attend(call)
+        return reference.attend
     if call.q.is_cuda and flex.refusal(call) is None:
-        return flex.attend(call)
-    return reference.attend_in_bands(call)
+        return flex.attend
+    return reference.attend_in_bands
 
 
 def _check_values(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> None:

@@ -63,14 +63,14 @@ class Ranks:
         rows = zip(texts.numpy(), sizes.tolist(), strict=True)
         return [json.loads(row[:size].tobytes()) for row, size in rows]
 
-    def run_on_first(self, function: Callable[[], Any]) -> Any:
+    def run_on_first(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on rank 0; every rank returns its JSON result, or raises its error."""
         if self.world_size == 1:
-            return function()
+            return function(*args)
         reply: dict[str, Any] = {}
         if self.is_first:
             try:
-                reply = {"result": function()}
+                reply = {"result": function(*args)}
             except RegardError as error:
                 reply = {"error": type(error).__name__, "message": str(error)}
             except BaseException:

@@ -1,0 +1,132 @@
+"""What `fit` does with a trained model, step by step; `skip` names the steps to leave out.
+
+    rg.runs.fit(recipe, "runs/mine", skip=["card", "report"])
+
+A step is a function of the `Training`; one more step is one more entry of `POST_STEPS`.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from regard import models
+from regard.data import Tokenizer
+from regard.errors import ConfigError, suggestion
+from regard.files import write_text
+from regard.runs.contents import RESULT_FILE
+from regard.runs.evaluate import Evaluation, evaluate_model
+from regard.runs.report.card import CARD_FILE, model_card
+from regard.runs.report.facts import RunFacts, collect_facts
+from regard.runs.report.page import REPORT_FILE, render_page
+from regard.runs.run import load_run
+from regard.tasks import Recipe
+from regard.tasks.recipe import Evaluator
+from regard.train import Calibration, Gradable, Outcome, Trainer, calibrate, save_calibration
+from regard.train.evaluation import run_evaluation
+
+TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
+
+
+@dataclass
+class Training:
+    """A training in its run folder, and what the steps after it add."""
+
+    folder: Path
+    recipe: Recipe
+    tokenizer: Tokenizer | None
+    trainer: Trainer
+    outcome: Outcome = Outcome(0, "not begun", {})
+    seconds: float = 0.0
+    calibration: Calibration | None = None
+    evaluation: Evaluation = field(default_factory=lambda: Evaluation("test", {}, []))
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """The evaluation on the test split, which the report shows examples of."""
+        return self.recipe.data.evaluator(self.tokenizer, "test")
+
+    @cached_property
+    def facts(self) -> RunFacts:
+        """What the card and the report state, of the run as it was written."""
+        run = load_run(self.folder, device=self.trainer.device)
+        return collect_facts(run, self.evaluation, self.evaluator)
+
+
+def run_post_steps(training: Training, skip: Collection[str] = ()) -> dict[str, Any]:
+    """Run the steps but those of `skip`; returns the scores on the test split, if evaluated."""
+    for name, step in POST_STEPS.items():
+        if name not in skip:
+            step(training)
+    return training.evaluation.scores
+
+
+def check_skip(skip: Collection[str]) -> None:
+    """Raise a ConfigError for a name that is not a step which can be skipped.
+
+    >>> check_skip(["cards"])
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: skip: needs calibrate, evaluate, card, report, got 'cards'; try card
+    """
+    names = [name for name in POST_STEPS if name not in REQUIRED]
+    for name in [skip] if isinstance(skip, str) else skip:
+        if name not in names or isinstance(skip, str):
+            hint = f"; try [{skip!r}]" if skip in names else suggestion(name, names)
+            raise ConfigError(f"skip: needs {', '.join(names)}, got {name!r}{hint}")
+
+
+def _save_weights(training: Training) -> None:
+    models.save(training.trainer.model, training.folder)
+
+
+def _calibrate(training: Training) -> None:
+    """Fit the confidence on the valid split, which is loaded for the training."""
+    trainer = training.trainer
+    if not isinstance(trainer.evaluate, Gradable):
+        return
+    grade = partial(trainer.evaluate.grade, is_correct=training.recipe.data.is_correct)
+    if graded := run_evaluation(trainer.model, grade):
+        training.calibration = calibrate(graded)
+        save_calibration(training.folder, training.calibration)
+    elif trainer.show:
+        print(f"{training.folder}: warning: no confidence, as the model answers nothing yet")
+
+
+def _evaluate(training: Training) -> None:
+    is_correct, model = training.recipe.data.is_correct, training.trainer.model
+    training.evaluation = evaluate_model(
+        model, training.evaluator, "test", is_correct, training.calibration
+    )
+
+
+def _write_result(training: Training) -> None:
+    """Write result.json, which makes the run a finished one."""
+    outcome = training.outcome
+    result = {"step": outcome.step, "reason": outcome.reason, "seconds": training.seconds}
+    result |= {"weights_step": outcome.weights_step, "valid": outcome.scores}
+    result |= {"test": training.evaluation.scores}
+    write_text(training.folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    shutil.rmtree(training.folder / TOKEN_CACHE, ignore_errors=True)  # only training reads it
+
+
+def _write_card(training: Training) -> None:
+    write_text(training.folder / CARD_FILE, model_card(training.facts))
+
+
+def _write_report(training: Training) -> None:
+    write_text(training.folder / REPORT_FILE, render_page(training.facts))
+
+
+POST_STEPS: dict[str, Callable[[Training], None]] = {
+    "weights": _save_weights,
+    "calibrate": _calibrate,
+    "evaluate": _evaluate,
+    "result": _write_result,
+    "card": _write_card,
+    "report": _write_report,
+}
+REQUIRED = ("weights", "result")  # without them a run is not finished
