@@ -109,7 +109,7 @@ class _Streamed(torch.autograd.Function):
         ctx.bands, ctx.recompute, ctx.inputs = bands, recompute, inputs
         ctx.save_for_backward(*tensors[:count])
         ctx.values = len(tensors) - count
-        return tuple(value.clone() for value in tensors[count:])
+        return tuple(map(torch.clone, tensors[count:]))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
