@@ -108,7 +108,7 @@ def test_a_training_that_a_signal_stopped_exits_with_its_number(is_first, tmp_pa
     from regard.train import Outcome
 
     with pytest.raises(typer.Exit) as stopped:
-        print_outcome(Outcome(7, "interrupted", {}, signal=15), tmp_path, is_first)
+        print_outcome(Outcome(7, "interrupted", {}, signal=15, folder=tmp_path), is_first)
     assert stopped.value.exit_code == 128 + 15
     assert ("saved at step 7" in capsys.readouterr().out) == is_first
 
