@@ -67,14 +67,19 @@ def _exports(package: str) -> list[Entry]:
 
 def _top_level() -> list[str]:
     """The public names of `regard` itself, in its stub."""
-    nodes = ast.parse((SOURCE / "regard/__init__.pyi").read_text()).body
-    return [alias.name for node in nodes for alias in getattr(node, "names", [])]
+    return list(_origins("regard"))
 
 
 def _all(package: str) -> list[str]:
     nodes = _tree(package).body
-    lists = [node for node in nodes if isinstance(node, ast.Assign) and "__all__" in _names(node)]
+    lists = [x for x in nodes if isinstance(x, ast.Assign) and "__all__" in _names(x)]
+    if not lists and _stub(package).exists():
+        return sorted(_origins(package))
     return ast.literal_eval(lists[0].value) if lists else []
+
+
+def _stub(module: str) -> Path:
+    return SOURCE / module.replace(".", "/") / "__init__.pyi"
 
 
 @cache
@@ -86,7 +91,9 @@ def _tree(module: str) -> ast.Module:
 def _origins(module: str) -> dict[str, tuple[str, str]]:
     """For each name that a module imports from regard: the defining module, and its name there."""
     found = {}
-    for node in ast.walk(_tree(module)):  # TYPE_CHECKING blocks too
+    stub = _stub(module)
+    tree = ast.parse(stub.read_text()) if stub.exists() else _tree(module)
+    for node in ast.walk(tree):  # TYPE_CHECKING blocks too
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("regard"):
             continue
         for alias in node.names:

@@ -50,7 +50,8 @@ def test_the_layers_in_the_readme_are_those_of_the_contract():
 )
 def test_the_public_list_is_sorted_and_is_what_the_folder_exports(layer):
     module = import_module(f"regard.{layer}")
-    tree = ast.parse((PACKAGE / layer / "__init__.py").read_text())
+    stub = PACKAGE / layer / "__init__.pyi"  # of a package whose names are imported on first use
+    tree = ast.parse((stub if stub.exists() else stub.with_suffix(".py")).read_text())
     lazy = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
     imported = {  # at once, or on first use and for the type checker alone
         alias.asname or alias.name
@@ -60,6 +61,10 @@ def test_the_public_list_is_sorted_and_is_what_the_folder_exports(layer):
     }
     assert module.__all__ == sorted(module.__all__)
     assert set(module.__all__) == imported
+    assert imported <= set(dir(module))
+    assert all(hasattr(module, name) for name in imported)
+    with pytest.raises(AttributeError, match=f"'regard.{layer}' has no attribute 'atend'"):
+        module.atend  # noqa: B018
 
 
 def test_every_public_name_is_what_its_package_exports():

@@ -5,19 +5,44 @@ __init__.pyi, lists them once, for type checkers and for `__getattr__`.
 """
 
 import ast
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-# the module that each public name is imported from; "regard" itself for its sub-packages
-_HOME = {
-    alias.name: node.module or ""
-    for node in _STUB.body
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
-}
+
+def _homes(file: str) -> dict[str, str]:
+    """The module that each name in the stub beside a package's file is imported from."""
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    return {
+        alias.name: node.module or ""
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def lazy_package(
+    package: str, file: str
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of a package whose stub lists its names."""
+    homes = _homes(file)
+    names = sorted(homes)
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)  # once
+        return value
+
+    return names, get, names.copy
+
+
+# "regard" itself is the home of its sub-packages
+_HOME = _homes(__file__)
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 from regard import claims as claims
 from regard import costs as costs
 from regard import data as data
@@ -55,3 +58,7 @@ from regard.runs import load as load
 from regard.work import explain as explain
 
 __version__: str
+
+def lazy_package(
+    package: str, file: str
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]: ...

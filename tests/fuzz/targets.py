@@ -158,7 +158,7 @@ def speech(folder: Path) -> None:
 TARGETS = [
     Target("recipe.toml", *of(recipe, seeds.recipes)),
     Target("--set", *of(override, seeds.settings)),
-    Target("table", *of(lambda f: texts(rg.data.table.read_table(f, ["a", "b"])), seeds.tables)),
+    Target("table", *of(lambda f: texts(data.read_table(f, ["a", "b"])), seeds.tables)),
     Target("labels", *of(lambda f: texts(read_labeled_texts(f, LoadReport())), seeds.labels)),
     Target("tags", *of(lambda f: texts(read_tagged_tokens(f, LoadReport())), seeds.tags)),
     Target(".po, filled", *of(fill_po, seeds.catalogs)),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from hashlib import blake2b
 from heapq import heappop, heappush
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -163,8 +164,9 @@ class Tokenizer(ABC):
             languages: names of languages, instead of those it was saved with.
         """
         body, file = read_tokenizer(path)
-        languages = body["languages"] if languages is None else languages
-        kind = body["kind"]
+        kind, languages = body["kind"], body["languages"] if languages is None else languages
+        for module in ("engine_tokenizers", "sentencepiece_tokenizer"):  # which register theirs
+            import_module(f"regard.data.text.{module}")
         if not isinstance(kind, str) or kind not in Tokenizer.registry:
             known = ", ".join(sorted(Tokenizer.registry))
             raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r:.40}")
