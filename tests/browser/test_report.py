@@ -1,5 +1,7 @@
 """Documents of the page: the report of a run, and a comparison."""
 
+import math
+
 import pytest
 
 from regard.page import document
@@ -32,7 +34,7 @@ SECTIONS = {
     "Attention": [document.heat_map(EVIL, ["q"], ["k", "l"], [[0.25, 0.75]])],
     "Differences": [
         document.tokens([("the", ""), ("old", "second only")]),
-        document.heat_map("d", ["q"], ["k", "l"], [[-0.5, 0.5]], signed=True),
+        document.heat_map("d", ["q"], ["k", "l"], [[-0.5, math.nan]], limit=0.5, signed=True),
     ],
     "Use": [document.code("regard look", EVIL), document.bullets(["one", "two"])],
     "Settings": [document.table("All", ("a", "b"), [("lr", "1")], fold=True)],

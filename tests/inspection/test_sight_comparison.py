@@ -1,5 +1,9 @@
 """Two sights compared, against maps compared by hand."""
 
+import json
+import math
+import re
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -100,14 +104,26 @@ def test_a_page_and_a_figure_show_both_texts(model, tmp_path):
     b = sight_of(model, [3, 9, 4, 5], ["the", "old", "cat", "<b>"])
     found = compare_sights(a, b, names=("one", "two"))
     page = rg.inspection.write_comparison(found, tmp_path / "both.html", count=1).read_text()
-    assert '<span class="b">old</span>' in page
+    held = json.loads(re.findall(r'id="saved">(.*?)</script>', page)[0])
+    texts, maps, heads = held["responses"][0]["response"]["sections"]
+    assert ["old", "second only"] in texts["blocks"][1]["items"]
+    assert ["<b>", ""] in texts["blocks"][1]["items"]
+    assert heads["blocks"][0]["rows"][0][0].startswith("decoder.")
+    for block, want in zip(maps["blocks"], found.maps(*_most(found)), strict=True):
+        got = torch.tensor([[math.nan if x is None else x for x in row] for row in block["values"]])
+        assert_close(got, want, atol=1e-5, rtol=0, equal_nan=True)
+    assert "<b>&lt;" not in page
     assert "&lt;b&gt;" in page
-    assert "<b>" not in page
     assert (
         rg.inspection.write_comparison(found, tmp_path / "both.png", count=1).stat().st_size
         > 10_000
     )
     assert rg.draw.comparison(found, count=1).axes[1].get_title() == "two"
+
+
+def _most(comparison):
+    (row,) = comparison.top(1)
+    return row.site, row.head
 
 
 def test_what_cannot_be_compared_is_refused(model):

@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
+from math import isfinite
 from typing import Any
 
 from regard.page.offline import offline_page, saved
@@ -109,13 +110,24 @@ def heat_map(
     columns: Sequence[str],
     values: Sequence[Sequence[float]],
     *,
+    limit: float = 1.0,
     signed: bool = False,
     beside: Block | None = None,
 ) -> Block:
-    """A map with labelled rows and columns; signed values have two colours."""
+    """A map with labelled rows and columns; signed values have two colours, and NaN is hidden.
+
+    Args:
+        title: above the map.
+        rows: labels.
+        columns: labels.
+        values: one list per row.
+        limit: value of the strongest colour.
+        signed: whether values are differences.
+        beside: another block, such as the picture that the map is about.
+    """
+    cells = [[round(x, 5) if isfinite(x) else None for x in row] for row in values]
     return {"kind": "map", "title": title, "rows": list(rows), "columns": list(columns),
-            "values": [[round(x, 5) for x in row] for row in values], "signed": signed,
-            "beside": beside}  # fmt: skip
+            "values": cells, "limit": limit, "signed": signed, "beside": beside}  # fmt: skip
 
 
 def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Block:

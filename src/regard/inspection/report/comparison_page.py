@@ -1,54 +1,33 @@
-"""Writes a self-contained HTML page, or a figure, about the comparison of two sights."""
+"""Writes an offline page, or a figure, about the comparison of two sights."""
 
-from base64 import b64encode
-from html import escape
-from io import BytesIO
+from dataclasses import astuple, fields
 from pathlib import Path
 
 from regard.errors import FileError
 from regard.files import write_text
-from regard.inspection.figures.canvas import SUFFIXES, render
+from regard.inspection.figures.canvas import SUFFIXES
 from regard.inspection.figures.effects import draw_comparison
-from regard.inspection.record.sight_comparison import AlignedToken, SightComparison
+from regard.inspection.record.sight_comparison import (
+    AlignedToken,
+    HeadDifference,
+    SightComparison,
+)
 from regard.inspection.sites.labels import shorten_label
-from regard.tables import html_table
+from regard.page.document import Block, bullets, document_page, heat_map, table, text, tokens
 
 MAX_NAME = 200  # characters
 MAX_TOKENS = 2000  # shown of each text
-COLUMNS = {
-    "site": "site",
-    "head": "head",
-    "distance": "distance of maps",
-    "entropy": "Δ entropy",
-    "first_share": "Δ first key",
-    "previous_share": "Δ previous",
-    "self_share": "Δ self",
-    "mean_distance": "Δ mean distance",
-    "query": "query",
-    "key": "key",
-    "before": "weight before",
-    "after": "after",
-}
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Comparison of attention</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
-th, td {{ padding: .15rem .7rem .15rem 0; text-align: left; border-bottom: 1px solid #ddd }}
-.a {{ background: #fdd9a8 }} .b {{ background: #d8cdea }} .ab {{ background: #e6e6e6 }}
-.tokens span {{ margin-right: .3em; padding: 0 .15em }} img {{ max-width: 100% }}
-</style>
-<h1>Comparison of attention</h1>
-<p><span class="a">first</span>: {first}<br><span class="b">second</span>: {second}</p>
-<p class="tokens">{tokens}</p>
-<p>Marked tokens are in <span class="a">the first</span> or <span class="b">the second</span> text
-only, or <span class="ab">replaced</span>. Differences are the second minus the first, means over
-the queries of both; the distance of two maps is 0 if they are equal and 1 if no key is shared.</p>
-<img alt="Maps of the heads that differ most" src="data:image/png;base64,{png}">
-<h2>{count} heads, the most different first</h2>
-{table}{unmatched}
-</html>
-"""
+MAX_SIDE = 96  # rows and columns of a map; longer ones are pooled
+COLUMNS = (
+    "site", "head", "distance of maps", "Δ entropy", "Δ first key", "Δ previous", "Δ self",
+    "Δ mean distance", "query", "key", "weight before", "after",
+)  # fmt: skip
+NUMBERS = [n for n, x in enumerate(fields(HeadDifference)) if x.type is float]
+SUMMARY = (
+    "Marked tokens are in the first or the second text only, or replaced. Differences are the "
+    "second minus the first, means over the queries of both; the distance of two maps is 0 if "
+    "they are equal and 1 if no key is shared."
+)
 
 
 def write_comparison(comparison: SightComparison, path: str | Path, *, count: int = 4) -> Path:
@@ -68,25 +47,55 @@ def write_comparison(comparison: SightComparison, path: str | Path, *, count: in
     if path.suffix.lower() in SUFFIXES:
         draw_comparison(comparison, count=count, path=path)
         return path
-    image = BytesIO()
-    render(draw_comparison(comparison, count=count), image, format="png", dpi=110)
-    pair = next(iter(comparison.pairs.values()))
-    rows = comparison.top(len(comparison.rows))
-    only = ", ".join(comparison.unmatched)
-    page = PAGE.format(
-        first=escape(shorten_label(comparison.names[0], MAX_NAME)),
-        second=escape(shorten_label(comparison.names[1], MAX_NAME)),
-        tokens=" ".join(map(_render_token, pair.keys[:MAX_TOKENS])),
-        png=b64encode(image.getvalue()).decode(),
-        count=len(rows),
-        table=html_table([*COLUMNS.values()], ([getattr(r, n) for n in COLUMNS] for r in rows)),
-        unmatched=(f"<p>In one only: {escape(only)}</p>" if only else "")
-        + (f"<p>{escape(comparison.missing)}</p>" if comparison.missing else ""),
+    first, second = (shorten_label(x, MAX_NAME) for x in comparison.names)
+    keys = next(iter(comparison.pairs.values())).keys[:MAX_TOKENS]
+    rows = [
+        [f"{x:.3f}" if isinstance(x, float) else str(x) for x in astuple(row)]
+        for row in comparison.top(len(comparison.rows))
+    ]
+    left_out = [f"In one only: {x}" for x in comparison.unmatched]
+    left_out += [comparison.missing] if comparison.missing else []
+    sections = {
+        "Texts": [
+            text(f"First: {first}\nSecond: {second}"),
+            tokens((token.label, _note(token)) for token in keys),
+        ],
+        "Maps": [x for row in comparison.top(count) for x in _maps(comparison, row)],
+        f"{len(rows)} heads, the most different first": [
+            table("Differences of the heads", COLUMNS, rows, numbers=NUMBERS)
+        ],
+        "Not compared": [bullets(left_out)] if left_out else [],
+    }
+    return write_text(path, document_page("Comparison of attention", SUMMARY, sections))
+
+
+def _note(token: AlignedToken) -> str:
+    if token.second is None:
+        return "first only"
+    return "second only" if token.first is None else "replaced" if " | " in token.label else ""
+
+
+def _maps(comparison: SightComparison, row: HeadDifference) -> list[Block]:
+    """Both maps of a head and their difference, over the tokens of both texts."""
+    pair = comparison.pairs[row.site]
+    sides = pair.queries, pair.keys
+    pool = -(-len(sides[0]) // MAX_SIDE), -(-len(sides[1]) // MAX_SIDE)
+    rows, columns = (
+        [token.label if size == 1 else f"{token.label} …" for token in side[::size]]
+        for side, size in zip(sides, pool, strict=True)
     )
-    return write_text(path, page)
-
-
-def _render_token(token: AlignedToken) -> str:
-    kind = "a" if token.second is None else "b" if token.first is None else ""
-    kind = kind or ("ab" if " | " in token.label else "")
-    return f'<span class="{kind}">{escape(token.label)}</span>'
+    maps = comparison.maps(row.site, row.head, pool)
+    most = maps.nan_to_num(0).abs().amax((-2, -1)).clamp(min=1e-12).tolist()
+    limits = [max(most[:2])] * 2 + most[2:]
+    mean = "" if pool == (1, 1) else f", means of {pool[0]} × {pool[1]}"
+    return [
+        heat_map(
+            f"{row.site}, head {row.head}, {title}{mean}",
+            rows,
+            columns,
+            x.tolist(),
+            limit=limit,
+            signed=title == "difference",
+        )
+        for title, x, limit in zip(("first", "second", "difference"), maps, limits, strict=True)
+    ]

@@ -15,10 +15,14 @@ export function View() {
       ${sections.map(({ name }) => html`<button class="link" onClick=${() => jump(name)}>${name}</button>`)}</nav>
     ${sections.map(({ name, blocks }) => html`<section class="panel report" aria-labelledby=${name}>
       <h2 id=${name} tabindex="-1">${name}</h2>
-      <div class=${blocks.filter((x) => x.kind === "chart").length > 1 ? "columns" : ""}>${blocks.map(draw)}</div>
+      <div class=${layoutOf(blocks.map((x) => x.kind))}>${blocks.map(draw)}</div>
     </section>`)}
     <p class="faint">${written}</p>`;
 }
+
+// Charts in two columns; three maps of one head in a row.
+const layoutOf = (kinds) => (kinds.every((x) => x === "map") ? "three"
+  : kinds.filter((x) => x === "chart").length > 1 ? "columns" : "");
 
 function jump(name) {
   const heading = document.getElementById(name);
@@ -55,11 +59,12 @@ function Curves({ title, series, x_label, at, log }) {
       marks=${at === null ? [] : [at]} /></figure>`;
 }
 
-function WeightMap({ title, rows, columns, values, signed, beside }) {
+function WeightMap({ title, rows, columns, values, limit, signed, beside }) {
   return html`<figure><figcaption dir="auto">${title}</figcaption><div class="beside">${beside && draw(beside)}
-    <${HeatMap} values=${Float32Array.from(values.flat())} rows=${rows.length} columns=${columns.length}
+    <${HeatMap} values=${Float32Array.from(values.flat(), (x) => x ?? NaN)} rows=${rows.length}
+      columns=${columns.length}
       rowLabels=${rows} columnLabels=${columns} label=${title} kind=${signed ? "diverging" : "sequential"}
-      max=${signed ? undefined : 1} maxCell=${26} /></div></figure>`;
+      max=${limit} maxCell=${26} /></div></figure>`;
 }
 
 function Confusions({ names, counts }) {
