@@ -30,7 +30,7 @@ class KVCache:
     """Keys and values of the first `length` steps.
 
     With several rows per source (a beam), each step holds one key per row, side by side, and a beam
-    that continues from other rows moves nothing: `history` masks what belongs to a row's own past.
+    that continues from other rows moves nothing: `history` masks what belongs to a row's past.
     With `max_length`, only the last steps are kept (a stream).
 
     >>> cache, layer = KVCache(), torch.nn.Identity()
@@ -61,7 +61,7 @@ class KVCache:
         layers, each = self.storage.layers, self.rows_per_source
         if self.history is None:  # with the free capacity, so that the next step need not grow
             layers = [x[rows // each] for x in layers]
-        else:  # of every step, one key is of the row's own past
+        else:  # of every step, one key is of the row's past
             source, row = rows // each, rows % each
             at = self.history[source, row].nonzero()[:, 1].view(len(rows), 1, self.length, 1)
             layers = [

@@ -42,7 +42,7 @@ class TranslatorState:
     memory_bias: Tensor | None = None  # added to the scores of cross-attention: -inf at padding
 
     def select(self, rows: Tensor) -> "TranslatorState":
-        """The state of these rows, each with a source and a past of its own."""
+        """The state of these rows, each with a source and a separate past."""
         source = rows // self.cache.rows_per_source
         memory = [(k[source], v[source]) for k, v in self.memory]
         lengths, bias = (None if x is None else x[source] for x in (self.lengths, self.memory_bias))
@@ -197,13 +197,13 @@ class CpuDecoderLayer:
     """One decoder block; q, k and v come from one product, k and v go to the cache in one copy."""
 
     def __init__(self, block: DecoderBlock):
-        own, across, think = block.self_attention, block.cross_attention, block.feed_forward
-        self.self_module, self.cross_module = own, across
-        self.heads, self.kv_heads = own.heads, own.kv_heads
-        self.head_dim = own.to_q.out_features // own.heads
-        self.to_qkv = fuse_linears(own.to_q, own.to_k, own.to_v)
+        attention, across, think = block.self_attention, block.cross_attention, block.feed_forward
+        self.self_module, self.cross_module = attention, across
+        self.heads, self.kv_heads = attention.heads, attention.kv_heads
+        self.head_dim = attention.to_q.out_features // attention.heads
+        self.to_qkv = fuse_linears(attention.to_q, attention.to_k, attention.to_v)
         self.to_out, self.to_cross_q, self.to_cross_out = map(
-            fuse_linears, (own.to_out, across.to_q, across.to_out)
+            fuse_linears, (attention.to_out, across.to_q, across.to_out)
         )
         self.ffn_up, self.ffn_down = map(fuse_linears, (think.to_hidden, think.to_out))
         self.ffn_gate = None if think.to_gate is None else fuse_linears(think.to_gate)

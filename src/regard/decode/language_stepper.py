@@ -18,7 +18,7 @@ from regard.ops import Padding
 from regard.ops.intercept import is_intercepted
 
 STEPS_PER_SYNC = 8  # steps between checks whether all rows have ended
-MAX_FREE_BUFFERS = 4  # buffers kept for reuse
+MAX_FREE_BUFFERS = 4  # free buffers for reuse
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class GpuState:
     lease: "BufferLease"
     length: int
     left_padding: Tensor | None
-    cache_rows: Tensor | None = None  # None: each row's own
+    cache_rows: Tensor | None = None  # None: row n is in buffer row n
 
     @property
     def resolved_cache_rows(self) -> Tensor:
-        """`cache_rows`, or a table of each row's own."""
-        return _own_rows(self.lease.buffers) if self.cache_rows is None else self.cache_rows
+        """`cache_rows`, or a table where row n is in buffer row n."""
+        return _same_rows(self.lease.buffers) if self.cache_rows is None else self.cache_rows
 
     def past(self) -> list[Tensor]:
-        """Keys and values per layer, as in `KVStorage`, the past of each row in its own row."""
+        """Keys and values per layer, as in `KVStorage`, the past of each row in its row."""
         time, at = self.length, self.resolved_cache_rows[:, : self.length].long()
         layers = [x[:, :, :time] for x in self.lease.buffers.storage.layers]
         index = at[:, None, :, None].expand(-1, layers[0].shape[1], -1, layers[0].shape[3])
@@ -106,7 +106,7 @@ class LanguageStepper:
             return self._compact(state, state.length + 1)
         # only the indirection changes; keys and values stay in place
         past = torch.arange(b.capacity, device=rows.device) < state.length
-        cache_rows = torch.where(past, cache_rows, _own_rows(b))
+        cache_rows = torch.where(past, cache_rows, _same_rows(b))
         return GpuState(state.lease, state.length, skip, cache_rows)
 
     def concatenate(
@@ -182,10 +182,10 @@ class LanguageStepper:
         todo = [(at, min(STEPS_PER_SYNC, limit - at)) for at in range(0, limit, STEPS_PER_SYNC)]
         under_way = self._run(b, *todo[0], sampling)
         for following in (*todo[1:], None):
-            found, over = under_way
+            outputs, over = under_way
             if following is not None:  # queued before waiting: the GPU is never idle
                 under_way = self._run(b, *following, sampling)
-            steps = zip(*(x.unbind(1) for x in found), strict=True)
+            steps = zip(*(x.unbind(1) for x in outputs), strict=True)
             for step, last in zip(steps, over(), strict=True):
                 yield cast(tuple[Tensor, Tensor, Tensor], step)
                 if last:
@@ -199,9 +199,9 @@ class LanguageStepper:
         self.engine.run_steps(b, count, sampling)
         b.storage.length += count
         now = slice(begin, begin + count)
-        found = [b.output_tokens[:, now].clone(), b.log_probs[:, now].clone()]
-        found.append(b.end_flags[:, now].bool())
-        return found, _copy_to_host(found[2].all(0))
+        outputs = [b.output_tokens[:, now].clone(), b.log_probs[:, now].clone()]
+        outputs.append(b.end_flags[:, now].bool())
+        return outputs, _copy_to_host(outputs[2].all(0))
 
     def _gpu_step(self, tokens: Tensor, state: GpuState) -> tuple[Tensor, GpuState]:
         state, b = self._ready(state, 1)
@@ -227,7 +227,7 @@ class LanguageStepper:
         return state, b
 
     def _compact(self, state: GpuState, room: int) -> GpuState:
-        """A copy in new buffers, the past of each row in its own buffer row."""
+        """A copy in new buffers, the past of each row in its buffer row."""
         past = state.past()
         lease = BufferLease(self.engine, len(past[0]), room)
         for x, old in zip(lease.buffers.storage.layers, past, strict=True):
@@ -298,7 +298,7 @@ def _begin(b: StepBuffers, time: int, skip: Tensor | None) -> None:
         b.left_padding.copy_(skip)
 
 
-def _own_rows(b: StepBuffers) -> Tensor:
+def _same_rows(b: StepBuffers) -> Tensor:
     rows = torch.arange(b.rows, dtype=torch.int32, device=b.token.device)
     return rows[:, None].expand(b.rows, b.capacity)
 

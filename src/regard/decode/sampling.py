@@ -45,7 +45,7 @@ class Sampling:
 
 def sampling_distribution(
     logits: Float[Tensor, "*batch vocab"], sampling: Sampling
-) -> tuple[Float[Tensor, "*batch kept"], Int[Tensor, "*batch kept"]]:
+) -> tuple[Float[Tensor, "*batch count"], Int[Tensor, "*batch count"]]:
     """Probabilities and tokens to sample from, most likely first; 0 where truncated.
 
     >>> logits = torch.tensor([0.1, 0.5, 0.3, 0.1]).log()

@@ -62,7 +62,7 @@ def make_stepper(model: nn.Module) -> Stepper:
         return LanguageStepper(model)
     raise ConfigError(
         f"model: needs a Translator, RecurrentTranslator or LanguageModel, "
-        f"got {type(model).__name__}; try one of these, or a Stepper of your own"
+        f"got {type(model).__name__}; try one of these, or a custom Stepper"
     )
 
 

@@ -201,8 +201,8 @@ WARMUP_SECONDS = 30.0  # of a recording that initialise the running normalizatio
 class Transcriber:
     """Streaming transcriber: `push` takes samples and returns new text.
 
-    Samples are normalized by `PeakNormalizer`: by the running peak, or, after `prepare` has seen
-    the whole recording, by its own. `finish` adds a second of silence for the last label. After it,
+    Samples are normalized by `PeakNormalizer`: by the running peak, or by that of the recording
+    after `prepare` has read it. `finish` adds a second of silence for the last label. After it,
     `score` is that of `PathScore`, which a run's calibration turns into a confidence.
 
     Args:
@@ -257,8 +257,8 @@ class Transcriber:
     @property
     def delay(self) -> float:
         """Latency of a live stream in seconds."""
-        own = self.peak_normalizer.delay if self.peak_normalizer else 0.0
-        return self.stream.config.delay + own
+        delay = self.peak_normalizer.delay if self.peak_normalizer else 0.0
+        return self.stream.config.delay + delay
 
     @property
     def partial_text(self) -> str:

@@ -70,7 +70,7 @@ class RecogniserConfig(StackConfig):
 
     @property
     def delay(self) -> float:
-        """Latency in seconds: audio needed after the start of an output's own frame."""
+        """Latency in seconds: audio needed after the start of an output's frame."""
         if self.chunk is None:
             return torch.inf
         return round(WINDOW_SECONDS + HOP_SECONDS * 4 * (self.chunk - 1), 6)

@@ -26,7 +26,7 @@ class RecurrentTranslatorConfig:
     """Config of a recurrent translator.
 
     `attention`: none (only the last state is passed on), bahdanau or luong (the decoder attends to
-    the source), hybrid (luong, and both sides attend to their own past: `AttentiveRecurrent`).
+    the source), hybrid (luong, and both sides attend to their past: `AttentiveRecurrent`).
     `hidden` is the width of a state; a bidirectional encoder has half of it per direction.
 
     >>> RecurrentTranslatorConfig(source_vocab=9, target_vocab=9, dim=8, hidden=8).bidirectional

@@ -23,7 +23,7 @@ from regard.models.quantization import is_quantized, pack_int8, swap_int8_module
 
 WEIGHTS_FILE = "model.safetensors"
 VERSION = 1  # of the file layout; raise it when older readers would misread a file
-# config fields that count parts with weights of their own
+# config fields that count parts with separate weights
 COUNT_FIELDS = ("layers", "decoder_layers", "stages", "blocks")
 MAX_UNCHECKED_COUNT = 64  # of such parts that a file may claim with fewer tensors
 MAX_INT_VALUE = 1 << 31  # of any other integer in a config
@@ -192,13 +192,12 @@ def check_config_against_tensors(
         )
 
 
-def _compare(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], kind: str, file) -> None:
+def _compare(needed: Mapping[str, Tensor], tensors: Mapping[str, Tensor], kind: str, file) -> None:
     for name in tensors:
-        if name not in own:
-            raise FileError(
-                f"{file}: needs the weights of {kind}, got unknown {name!r}{suggestion(name, own)}"
-            )
-    for name, x in own.items():
+        if name not in needed:
+            hint = suggestion(name, needed)
+            raise FileError(f"{file}: needs the weights of {kind}, got unknown {name!r}{hint}")
+    for name, x in needed.items():
         if name not in tensors:
             raise FileError(f"{file}: needs {name!r} as {_kind(x)} {tuple(x.shape)}, got none")
         given = tensors[name]

@@ -102,8 +102,8 @@ class Translator(nn.Module):
             cache: Stores the new keys and values of each layer and returns all of them.
         """
         x = self.target_embedding(target, offset=offset)
-        seen = None if source_lengths is None else Padding(source_lengths)
-        x = self.decoder(x, memory, mask=Causal(), memory_mask=seen, offset=offset, cache=cache)
+        padding = None if source_lengths is None else Padding(source_lengths)
+        x = self.decoder(x, memory, mask=Causal(), memory_mask=padding, offset=offset, cache=cache)
         return self.readout(x, self.target_embedding.token_embeddings)
 
 

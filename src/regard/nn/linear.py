@@ -26,7 +26,7 @@ def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> 
 class Readout(nn.Module):
     """Output projection to logits.
 
-    logits = scale · x Wᵀ + b,   W its own or, if `tied`, the token embeddings given to forward
+    logits = scale · x Wᵀ + b,   W a parameter or, if `tied`, the token embeddings given to forward
 
     >>> Readout(2, 3, tied=True)(torch.tensor([[1.0, 2.0]]), torch.eye(3)[:, :2])
     tensor([[1., 2., 0.]])

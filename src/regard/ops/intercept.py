@@ -72,7 +72,7 @@ class InterceptorRegistry(Generic[A]):
 
     Without a scope an interceptor receives every call of the context (thread or task) that
     registered it. With a scope it receives the calls of one model, also from threads that have no
-    interceptor of their own for that model; a thread that has one is isolated from other threads.
+    interceptor for that model; a thread that has one is isolated from other threads.
     """
 
     def __init__(self, name: str):
@@ -178,7 +178,7 @@ def is_intercepted(model: nn.Module | None = None) -> bool:
 def reaches(interceptor: Interceptor, model: nn.Module) -> bool:
     """Whether an interceptor that is registered for a model receives its calls in this thread.
 
-    It does not in another thread that has an interceptor of its own for the model.
+    It does not in another thread that has another interceptor for the model.
     """
     return _interceptors.reaches(interceptor, model)
 

@@ -144,7 +144,7 @@ class Local(Mask):
 @register_term("mask")
 @dataclass(frozen=True)
 class Chunked(Mask):
-    """Chunked attention for streaming: the own chunk and `left_chunks` before it (None: all).
+    """Chunked attention for streaming: its chunk and `left_chunks` before it (None: all).
 
     >>> Chunked(2, left_chunks=0).dense(4, 4).int().tolist()
     [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
@@ -214,7 +214,7 @@ class Padding(Mask):
 @register_term("mask")
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Packed documents: a query attends to keys with its own document id.
+    """Packed documents: a query attends to keys with its document id.
 
     >>> Documents(torch.tensor([[0, 0, 1]])).dense(3, 3).int().tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
@@ -268,12 +268,15 @@ class DenseMask(Mask):
 def _block_starts(pairs: Bool[Tensor, "sequence key key"]) -> Int[Tensor, "sequence key"]:
     """Where the diagonal block of each key begins: no query attends from one block to another."""
     keys = pairs.shape[-1]
-    j, own = torch.arange(keys, device=pairs.device), torch.eye(keys, device=pairs.device).bool()
+    j, diagonal = (
+        torch.arange(keys, device=pairs.device),
+        torch.eye(keys, device=pairs.device).bool(),
+    )
     visible = pairs.any(-1)
     low = pairs.byte().argmax(-1).masked_fill(~visible, keys)
     high = keys - 1 - pairs.byte().flip(-1).argmax(-1)
     # padding may attend to anything, as in XLNet; no other query attends to it
-    high = high.masked_fill(~visible | ~(pairs & ~own).any(-2), -1)
+    high = high.masked_fill(~visible | ~(pairs & ~diagonal).any(-2), -1)
     later, earlier = low.flip(-1).cummin(-1).values.flip(-1), high.cummax(-1).values.roll(1, -1)
     begins = (later >= j) & ((earlier < j) | (j == 0))
     return torch.where(begins, j, 0).cummax(-1).values

@@ -113,7 +113,7 @@ def interpolate_positions(
 ) -> Float[Tensor, "resized dim"]:
     """Resize learned position embeddings to another image size, by bicubic interpolation.
 
-    The first `prefix_tokens` rows (the CLS token) are kept. The same size returns the same table.
+    The first `prefix_tokens` rows (the CLS token) stay. The same size returns the same table.
 
     >>> interpolate_positions(torch.arange(5.0)[:, None], (2, 2), (1, 1)).shape
     torch.Size([2, 1])

@@ -165,7 +165,7 @@ def check_lse(q: Tensor, lse: Tensor) -> None:
 
 
 def repeat_kv(k: Tensor, q: Tensor) -> Tensor:
-    """Repeat the heads of k (or v) so that each head of q has its own."""
+    """Repeat the heads of k (or v) so that each head of q has one."""
     return k if k.shape[:-2] == q.shape[:-2] else k.repeat_interleave(_group(q, k), -3)
 
 

@@ -117,13 +117,13 @@ class _Streamed(torch.autograd.Function):
             x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors[: ctx.inputs]
         ]
         tensors = (*inputs, *ctx.saved_tensors[ctx.inputs :])
-        wanted = [x for x in tensors if x.requires_grad]
-        totals = {id(x): torch.zeros_like(x) for x in wanted}
+        trained = [x for x in tensors if x.requires_grad]
+        totals = {id(x): torch.zeros_like(x) for x in trained}
         for rows in ctx.bands:
             with torch.enable_grad():
                 outputs, grad_outputs = ctx.recompute(rows, inputs, grads)
-            parts = torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True)
-            for x, part in zip(wanted, parts, strict=True):
+            parts = torch.autograd.grad(outputs, trained, grad_outputs, allow_unused=True)
+            for x, part in zip(trained, parts, strict=True):
                 if part is not None:
                     totals[id(x)] += part
         return (None,) * 4 + tuple(totals.get(id(x)) for x in tensors) + (None,) * ctx.values

@@ -120,12 +120,12 @@ def attend_head(
     y = tl.sum(y, 1)
     for start in range(low, time - KEYS + 1, KEYS):
         j = start + index
-        seen = j < time - KEYS + 1
+        visible = j < time - KEYS + 1
         k, v = _load_past(
-            k_ptr, v_ptr, cache_rows_ptr, j, seen, row, kv_head, kv_heads, capacity,
+            k_ptr, v_ptr, cache_rows_ptr, j, visible, row, kv_head, kv_heads, capacity,
             f, live, HEAD_DIM, WIDTH, USE_CACHE_ROWS,
         )  # fmt: skip
-        score = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :, :, :], 3), -float("inf"))
+        score = tl.where(visible, tl.sum(k.to(tl.float32) * q[None, :, :, :], 3), -float("inf"))
         new = tl.maximum(most, tl.max(tl.max(score, 0), 1))
         fade = tl.exp(most - _finite(new))
         w = tl.exp(score - _finite(new)[None, :, None])

@@ -230,10 +230,10 @@ def load_mma_fragments(
     place = tl.max_contiguous(ptr + row * ins + at, [1, 1, 2, 4, 32])
     both = (row < limit) & (at < ins)
     if ONCE:
-        found = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
+        values = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
     else:
-        found = tl.load(place, mask=both, other=0.0)
-    return found
+        values = tl.load(place, mask=both, other=0.0)
+    return values
 
 
 @triton.jit

@@ -48,18 +48,18 @@ def _weight_addresses(model: nn.Module) -> list[Any] | None:
     Hooks expect the modules to run. Called at every start, so it avoids `modules()` and
     `parameters()`, which take ten times as long.
     """
-    found: list[Any] = []
+    parts: list[Any] = []
     todo: list[nn.Module] = [model]
     while todo:
         module = todo.pop()
         if module._forward_hooks or module._forward_pre_hooks:
             return None
-        found.append(type(module))
+        parts.append(type(module))
         for p in module._parameters.values():
             if p is not None:
-                found += (p.data_ptr(), p.dtype)
+                parts += (p.data_ptr(), p.dtype)
         todo += [m for m in module._modules.values() if m is not None]
-    return found
+    return parts
 
 
 def _runs_on(device: torch.device) -> bool:

@@ -134,15 +134,17 @@ class StepLauncher:
         work, x = b.scratch, b.scratch["x"]
         self._embed_or_add(b, first=True)
         for n, block in enumerate(layers):
-            own, ff = block.self_attention, block.feed_forward
+            attention, ff = block.self_attention, block.feed_forward
             self._single_row_matmul(
                 b, x, _qkv_layers(block), work["qkv"], "QKV", block.self_residual.norm
             )
             if b.capacity <= self.tuning.max_fused_keys:
                 self._attend_and_project(b, n, block)
             else:
-                self._attend(b, n, own.scale)
-                self._single_row_matmul(b, work["attention_out"], (own.to_out,), x, "RESIDUAL")
+                self._attend(b, n, attention.scale)
+                self._single_row_matmul(
+                    b, work["attention_out"], (attention.to_out,), x, "RESIDUAL"
+                )
             norm = block.feed_forward_residual.norm
             self._single_row_matmul(b, x, _up_layers(block), work["ffn_hidden"], "FFN_UP", norm)
             self._single_row_matmul(b, work["ffn_hidden"], (ff.to_out,), x, "RESIDUAL")
@@ -152,18 +154,18 @@ class StepLauncher:
     def _some(self, b: StepBuffers, layers: list[EncoderBlock]) -> None:
         work, bias, parts = b.scratch, None, 0
         for n, block in enumerate(layers):
-            own, ff = block.self_attention, block.feed_forward
+            attention, ff = block.self_attention, block.feed_forward
             self._embed_or_add(
                 b, first=n == 0, norm=block.self_residual.norm, parts=parts, bias=bias
             )
             self._batch_matmul(b, work["normed_x"], _qkv_layers(block), work["qkv"], "QKV")
-            self._attend(b, n, own.scale)
-            out = (own.to_out,)
+            self._attend(b, n, attention.scale)
+            out = (attention.to_out,)
             parts = self._batch_matmul(
                 b, work["attention_out"], out, work["split_k_sums"], "SPLIT_K"
             )
             norm = block.feed_forward_residual.norm
-            self._embed_or_add(b, norm=norm, parts=parts, bias=own.to_out.bias)
+            self._embed_or_add(b, norm=norm, parts=parts, bias=attention.to_out.bias)
             self._batch_matmul(b, work["normed_x"], _up_layers(block), work["ffn_hidden"], "FFN_UP")
             out = (ff.to_out,)
             parts = self._batch_matmul(b, work["ffn_hidden"], out, work["split_k_sums"], "SPLIT_K")
@@ -308,8 +310,8 @@ class StepLauncher:
 
     def _pdl_options(self, b: StepBuffers) -> dict[str, Any]:
         """Options of programmatic dependent launch, where the GPU has it."""
-        wanted = b.token.is_cuda and (self.tuning.pdl if b.rows == 1 else self.tuning.batch_pdl)
-        if wanted and torch.cuda.get_device_capability(b.token.device) >= (9, 0):
+        has_pdl = b.token.is_cuda and (self.tuning.pdl if b.rows == 1 else self.tuning.batch_pdl)
+        if has_pdl and torch.cuda.get_device_capability(b.token.device) >= (9, 0):
             return {"PDL": True, "launch_pdl": True}
         return {"PDL": False}
 
@@ -337,14 +339,14 @@ class _Head:
     """The readout as a linear layer; the embedding table if tied."""
 
     def __init__(self, model: LanguageModel):
-        own = model.readout.weight
-        self.weight = model.embedding.token_embeddings if own is None else own
+        weight = model.readout.weight
+        self.weight = model.embedding.token_embeddings if weight is None else weight
         self.bias = model.readout.bias
 
 
 def _qkv_layers(block: EncoderBlock) -> tuple[Any, ...]:
-    own = block.self_attention
-    return own.to_q, own.to_k, own.to_v
+    attention = block.self_attention
+    return attention.to_q, attention.to_k, attention.to_v
 
 
 def _up_layers(block: EncoderBlock) -> tuple[Any, ...]:

@@ -106,8 +106,8 @@ def single_row_matmul(
     gain, shift = load_norm_weights(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
     more = tl.zeros([ROWS], tl.float32)
     if BIASED:
-        own = first + n < tl.where(low == 0, outs, 0)  # only the first slice adds it
-        more = tl.load(bias + start + n, mask=own, other=0.0).to(tl.float32)
+        once = first + n < tl.where(low == 0, outs, 0)  # only the first slice adds it
+        more = tl.load(bias + start + n, mask=once, other=0.0).to(tl.float32)
         if GATED:
             open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
     wait_for_previous_kernel(PDL, False)

@@ -20,8 +20,8 @@ class DecodeResult(NamedTuple):
 
     `log_prob` includes the end token where it was reached; `ended` is False where the limit was.
 
-    >>> answer = DecodeResult(*map(torch.tensor, ([[4, 5, 1]], [2], [-0.5], [True])))
-    >>> answer.to_lists()
+    >>> result = DecodeResult(*map(torch.tensor, ([[4, 5, 1]], [2], [-0.5], [True])))
+    >>> result.to_lists()
     [[4, 5]]
     """
 
@@ -87,7 +87,7 @@ def beam(
         width: Sequences per beam.
         length_penalty: Exponent of the length normalization; 0 is none.
         n_best: Sequences returned per row, at most `width`.
-        constraints: Restrict which tokens may come next; log-probabilities are the model's own.
+        constraints: Restrict which tokens may come next; log-probabilities are unconstrained.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = rg.decode.make_stepper(model)
@@ -143,7 +143,7 @@ def chunked_logsumexp(logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, " ro
 
 def grouped_topk(
     x: Float[Tensor, "rows count"], k: int
-) -> tuple[Float[Tensor, "rows kept"], Int[Tensor, "rows kept"]]:
+) -> tuple[Float[Tensor, "rows top"], Int[Tensor, "rows top"]]:
     """Top-k values and indices per row, largest first; faster than `topk` for long rows.
 
     Rows are split into groups: the top k lie in the k groups with the largest maxima.
@@ -168,12 +168,12 @@ def _grow(
     log_prob: Tensor, log_probs: Tensor, tokens: Tensor, ended: Tensor, end: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Parents, tokens and log-probabilities of the next beam; finished sequences stay first."""
-    width, kept = log_probs.shape[1:]
+    width, count = log_probs.shape[1:]
     grown = (log_prob[..., None] + log_probs).masked_fill(ended[..., None], -torch.inf)
     grown[..., 0] = grown[..., 0].masked_fill(ended, torch.inf)
     tokens = tokens.masked_fill(ended[..., None], end)
     chosen, at = grown.flatten(1).topk(width, sorted=True)
-    parent, token = at.div(kept, rounding_mode="floor"), tokens.flatten(1).gather(1, at)
+    parent, token = at.div(count, rounding_mode="floor"), tokens.flatten(1).gather(1, at)
     stays = log_prob.gather(1, parent)
     return parent, token, torch.where(chosen == torch.inf, stays, chosen)
 

@@ -79,8 +79,8 @@ class ContinuousBatch:
     >>> row = GeneratedRow([3, 4], max_new_tokens=2)
     >>> batch.add(row)
     True
-    >>> (found, token, ended), = batch.step()
-    >>> found is row, ended
+    >>> (first, token, ended), = batch.step()
+    >>> first is row, ended
     (True, False)
     """
 
@@ -124,16 +124,16 @@ class ContinuousBatch:
             none, live = self.last.new_empty(len(self.rows), 0), self.last.new_ones(len(self.rows))
             logits = constrain_logits(logits, self.constraints, none, live.bool())
         self.last = self._choose(logits)
-        found = []
+        results = []
         for n, (row, token) in enumerate(zip(self.rows, self.last.tolist(), strict=True)):
             row.tokens.append(token)
             if row.top_logprobs is not None:
                 row.scores.append(TokenScore.of(scored[n], token, count=row.top_logprobs))
             ended = token == self.end or len(row.tokens) == row.max_new_tokens
-            found.append((row, token, ended))
-        if any(ended for _, _, ended in found):
-            self._keep([n for n, (_, _, ended) in enumerate(found) if not ended])
-        return found
+            results.append((row, token, ended))
+        if any(ended for _, _, ended in results):
+            self._keep([n for n, (_, _, ended) in enumerate(results) if not ended])
+        return results
 
     def _join(self) -> None:
         old = 0 if self.last is None else len(self.last)
@@ -164,10 +164,10 @@ class ContinuousBatch:
 
     def _keep(self, rows: list[int]) -> None:
         old = 0 if self.last is None else len(self.last)
-        self.rows, kept = [self.rows[n] for n in rows], [n for n in rows if n < old]
-        if not kept:
+        self.rows, staying = [self.rows[n] for n in rows], [n for n in rows if n < old]
+        if not staying:
             self.state = self.last = None
-        elif len(kept) < old:
+        elif len(staying) < old:
             assert self.last is not None
-            index = torch.tensor(kept, device=self.last.device)
+            index = torch.tensor(staying, device=self.last.device)
             self.state, self.last = self.stepper.select(self.state, index), self.last[index]

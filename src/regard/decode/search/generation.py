@@ -119,8 +119,8 @@ def greedy(
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = rg.decode.make_stepper(model)
     >>> state = stepper.start(torch.tensor([[3, 4, 5], [6, 7, 8]]))
-    >>> answer = greedy(stepper, state, torch.tensor([1, 1]), end=2, max_new_tokens=4)
-    >>> bool((answer.lengths <= 4).all())
+    >>> result = greedy(stepper, state, torch.tensor([1, 1]), end=2, max_new_tokens=4)
+    >>> bool((result.lengths <= 4).all())
     True
     """
     limits: dict[str, Any] = {"end": end, "max_new_tokens": max_new_tokens}

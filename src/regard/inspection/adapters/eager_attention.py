@@ -2,7 +2,7 @@
 
 A function mode sees every torch function that the model calls. The product q kᵀ is traced through
 scale, bias and mask to the softmax, and from there to the product with the values. That product
-becomes one call at `ops.intercept`, with q, k, v and the terms. The model's own result is used
+becomes one call at `ops.intercept`, with q, k, v and the terms. The model's result is used
 unless an edit changed the call. An operation that is not listed here ends the trace, and the
 attention then counts as skipped: what is recorded is exact by construction.
 """

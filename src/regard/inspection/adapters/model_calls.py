@@ -31,7 +31,7 @@ def get_logits(output: Any) -> Tensor:
     if not isinstance(logits, Tensor):
         raise ShapeError(
             f"model: needs to return logits, got {type(output).__name__}; "
-            "try a model with a head, or what_if around your own call"
+            "try a model with a head, or what_if around a call"
         )
     return logits
 

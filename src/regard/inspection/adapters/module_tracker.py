@@ -130,7 +130,7 @@ class ModuleTracker:
         return caller
 
     def includes_call(self, call: Any) -> bool:
-        """Whether the model runs in this thread; other calls are not its own."""
+        """Whether the model runs in this thread; other calls belong to others."""
         return self._run is not None
 
     @property

@@ -1,7 +1,7 @@
 """Blocked attention of Longformer and BigBird, as dense attention with the mask of its pattern.
 
 These models compute a band or blocks of the map. The same queries, keys and values with a mask give
-the same weights, so each module is one call at `ops.intercept`. The model's own output is used
+the same weights, so each module is one call at `ops.intercept`. The model's output is used
 unless an edit changed the call.
 """
 
@@ -68,7 +68,7 @@ def _blocks(module: Any, given: dict[str, Any], out: tuple) -> dict[str, Any]:
     weights of the returned map do not: its rows sum to less than 1.
     """
     w = out[1]
-    if w is None:  # before version 5 the map is only made on request
+    if w is None:  # before version 5 the map is returned on request only
         w = type(module).forward(**{**given, "output_attentions": True})[1]
     mask = DenseMask((w > 0) & (given["from_mask"] > 0))
     if module.training:

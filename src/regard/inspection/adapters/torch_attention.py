@@ -139,7 +139,7 @@ class _AttentionMode(TorchFunctionMode):
 def _with_attention(attend: Callable[..., Tensor]) -> Callable[..., Any]:
     """A copy of multi_head_attention_forward that calls `attend`.
 
-    A mode is inactive inside its own handler, so the function that torch looks up by name is
+    A mode is inactive inside its handler, so the function that torch looks up by name is
     replaced, in a copy: other threads use the original.
     """
     original = F.multi_head_attention_forward

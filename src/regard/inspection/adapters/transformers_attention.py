@@ -113,7 +113,7 @@ def is_redirected(module: nn.Module) -> bool:
 def _configs(modules: Iterable[nn.Module]) -> list[tuple[Any, bool]]:
     """Every config that selects the attention of a model that uses the AttentionInterface.
 
-    Models with their own softmax read the same setting for the mask format: their configs stay
+    Models that write out the softmax read the same setting for the mask format: their configs stay
     unchanged. A model that has both kinds of attention needs masks that can be added to scores. So
     does one that never runs SDPA: its `is_causal` may not say what its mask does.
     """
@@ -212,7 +212,7 @@ def _model_output(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor | None:
-    """The output of the model's own function; None where that of `attend` is the same to the bit.
+    """The output of the model's function; None where that of `attend` is the same to the bit.
 
     That is where SDPA runs, unless a row of a mask that is added to the scores hides all keys.
     """

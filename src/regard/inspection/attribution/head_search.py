@@ -108,7 +108,7 @@ def search_heads(
     """Find where in a text collection each head shows a pattern or a statistic most.
 
     Texts are read in windows of `max_length` tokens, and each window gives at most one example per
-    head. Only the best examples are kept, so memory does not grow with the collection.
+    head. Only the best examples are stored, so memory does not grow with the collection.
 
     Args:
         model: A model with one stack, called with token ids.
@@ -124,8 +124,8 @@ def search_heads(
         progress: Show a progress bar.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=50)).eval()
-    >>> found = rg.inspection.search_heads(model, None, [[7, 8, 9, 7], [3, 4]], count=1)
-    >>> found.examples[0].context  # what followed the first 7
+    >>> search = rg.inspection.search_heads(model, None, [[7, 8, 9, 7], [3, 4]], count=1)
+    >>> search.examples[0].context  # what followed the first 7
     '7 «8» 9 [7]'
     """
     if by not in (known := [*PATTERNS, *QUERY_STATISTICS]):
@@ -151,12 +151,12 @@ def search_heads(
             for site in self_attentions(sight):
                 best.setdefault(site.name, _Best(site, count)).add(*_score(site, by), number)
             number, tokens = number + len(batch), tokens + ids.numel()
-            used = {n for found in best.values() for n in found.place[..., 0].unique().tolist()}
+            used = {n for x in best.values() for n in x.place[..., 0].unique().tolist()}
             windows = {n: window for n, window in windows.items() if n in used}
             bar.update(task, advance=ids.numel(), description=f"searching, {tokens} tokens")
     if not best:
         raise LookError("texts: needs one with two tokens or more, got none")
-    means = {(name, head): x for name, found in best.items() for head, x in found.means()}
+    means = {(name, head): mean for name, heads in best.items() for head, mean in heads.means()}
     decode = _decoder(tokenizer)
     order = sorted(means, key=lambda head: -means[head])
     examples = [x for site, head in order for x in best[site].examples(site, head, windows, decode)]
@@ -181,12 +181,12 @@ class _Best:
         self.weight = torch.zeros(site.heads, count)
         self.place = torch.full((site.heads, count, 3), -1)  # window, query, key
 
-    def add(self, found: PatternScores, value: Tensor, first: int) -> None:
+    def add(self, scores: PatternScores, value: Tensor, first: int) -> None:
         """Add the queries of a batch, by their values; its windows are numbered from `first`."""
-        sums = (found.score * found.counted).sum((0, 2)), found.counted.sum((0, 2))
+        sums = (scores.score * scores.counted).sum((0, 2)), scores.counted.sum((0, 2))
         self.total += torch.stack([x.double().cpu() for x in sums])
-        value, query = value.masked_fill(~found.counted, -torch.inf).max(-1)  # one per window
-        weight, key = (x.gather(-1, query[..., None])[..., 0] for x in (found.weight, found.key))
+        value, query = value.masked_fill(~scores.counted, -torch.inf).max(-1)  # one per window
+        weight, key = (x.gather(-1, query[..., None])[..., 0] for x in (scores.weight, scores.key))
         window = first + torch.arange(len(value), device=value.device)[:, None].expand_as(query)
         place = torch.stack([window, query, key], -1)
         values = torch.cat([self.value, value.mT.float().cpu()], 1)
@@ -226,8 +226,8 @@ class _Best:
 def _score(site: Site, by: str) -> tuple[PatternScores, Tensor]:
     """Score, weight and key of each query, and the value that examples are chosen by."""
     if by in PATTERNS:
-        found = pattern_scores(site, [by])[by]
-        return found, found.weight
+        scores = pattern_scores(site, [by])[by]
+        return scores, scores.weight
     survey = site.survey(statistics=[by, "peak", "peak_key"], first_keys=1)
     counted = informative_queries(site, visible_key_counts(site))
     value = getattr(survey, by)

@@ -31,7 +31,7 @@ class LogitLens:
     """What a model would predict if it stopped after each block.
 
     `logits[l]` are those of the residual stream before block l, through the final norm and head;
-    the last ones are the model's own.
+    the last ones are those of the model.
 
     >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
     >>> tokens = torch.tensor([[1, 2, 3]])
@@ -92,7 +92,7 @@ def logit_lens(
     Args:
         model: A language model, ours or of transformers, in eval mode.
         inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
-        positions: Positions whose logits are kept; all by default.
+        positions: Positions whose logits are returned; all by default.
         stack: "encoder" or "decoder"; the last stack by default.
         id_to_token: Converts a token id to text, for printing.
 
@@ -104,20 +104,20 @@ def logit_lens(
     stream = record_stream(model, inputs, stack=stack, skip={"in", "out", "heads", "hidden"})
     states = [stream.state(depth) for depth in range(stream.depth + 1)]
 
-    def keep(length: int) -> list[int]:
+    def choose(length: int) -> list[int]:
         given = range(length) if positions is None else positions
         # a model with one prediction per input has one position
         return [resolve_index("positions", p, length) for p in given] if length > 1 else [0]
 
     try:
         head = find_unembedding(stream)
-    except LookError:  # the model's own head, from the replaced state of its last block
+    except LookError:  # the model's head, from the replaced state of its last block
         last = f"{stream.stack}.{stream.depth - 1}.residual_out"
         logits = torch.stack([_rerun(model, inputs, set_activation(last, x)) for x in states])
-        return LogitLens(logits[:, :, keep(logits.shape[2])], id_to_token)
-    kept = keep(states[0].shape[1])
+        return LogitLens(logits[:, :, choose(logits.shape[2])], id_to_token)
+    chosen = choose(states[0].shape[1])
     batch = len(states[0])
-    logits = head.logits(torch.cat([x[:, kept] for x in states]))  # one product for all depths
+    logits = head.logits(torch.cat([x[:, chosen] for x in states]))  # one product for all depths
     return LogitLens(logits.unflatten(0, (len(states), batch)), id_to_token)
 
 
@@ -135,8 +135,8 @@ class LogitAttribution:
     difference by rounding
 
     >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
-    >>> found = rg.inspection.logit_attribution(model, torch.tensor([[1, 2, 3]]), 4, by="head")
-    >>> abs(found.error) < 1e-4, [name for name in found.parts][:3]
+    >>> result = rg.inspection.logit_attribution(model, torch.tensor([[1, 2, 3]]), 4, by="head")
+    >>> abs(result.error) < 1e-4, [name for name in result.parts][:3]
     (True, ['embedding', 'decoder.0.self head 0', 'decoder.0.self head 1'])
     """
 
@@ -195,8 +195,8 @@ def logit_attribution(
         stack: "encoder" or "decoder"; the last stack by default.
 
     >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
-    >>> found = logit_attribution(model, torch.tensor([[1, 2, 3]]), token=4, against=5)
-    >>> list(found.parts)
+    >>> result = logit_attribution(model, torch.tensor([[1, 2, 3]]), token=4, against=5)
+    >>> list(result.parts)
     ['embedding', 'decoder.0.self', 'decoder.0.mlp', 'decoder.1.self', 'decoder.1.mlp']
     """
     if by not in ("part", "head", "neuron", "source"):
@@ -214,10 +214,10 @@ def logit_attribution(
     first = stream.carried(0, stream.depth) * stream.state(0)[0, 0].to(direction)
     names, values = ["embedding"], [(first @ direction)[None]]
     if by == "source":
-        found = _by_source(stream, batch, position, direction)
+        pieces = _by_source(stream, batch, position, direction)
     else:
-        found = _by_input(stream, by, read, direction)
-    for labels, x in found:
+        pieces = _by_input(stream, by, read, direction)
+    for labels, x in pieces:
         names += labels
         values.append(x)
     # one transfer for all parts
@@ -239,7 +239,7 @@ def _by_input(stream: ResidualStream, by: str, read: str, direction: Tensor) -> 
     parts = dict(stream.parts(stream.depth))
     del parts["embedding"]
     totals = torch.cat([*parts.values()]).flatten(1).to(direction) @ direction
-    found = dict(zip(parts, totals.split(1), strict=True))
+    values_of = dict(zip(parts, totals.split(1), strict=True))
     inputs = {name: stream.activations.get(f"{name}.{read}") for name in parts}
     inputs = {name: x for name, x in inputs.items() if x is not None}
     for shape in {x.shape for x in inputs.values()}:  # one in most models
@@ -248,9 +248,9 @@ def _by_input(stream: ResidualStream, by: str, read: str, direction: Tensor) -> 
         back = [_back_to_input(stream, name, read, direction) for name in same]
         values = torch.stack(back).view_as(x) * x
         values = values.sum(-1) if by == "head" else values
-        rest = torch.cat([found[name] for name in same]) - values.sum(1)
-        found |= zip(same, torch.cat([values, rest[:, None]], 1).unbind(), strict=True)
-    for name, x in found.items():
+        rest = torch.cat([values_of[name] for name in same]) - values.sum(1)
+        values_of |= zip(same, torch.cat([values, rest[:, None]], 1).unbind(), strict=True)
+    for name, x in values_of.items():
         labels = [f"{name} {by} {n}" for n in range(len(x) - 1)] if name in inputs else []
         yield [*labels, f"{name} bias" if labels else name], x
 

@@ -74,8 +74,8 @@ def relevance(
 
     value = run_with_gradient(model, score, "score", at, record)
     sites, outs = zip(*pairs, strict=True)
-    found = torch.autograd.grad(value, outs, allow_unused=True, materialize_grads=True)
-    grads = {id(site): to_4d(grad) for site, grad in zip(sites, found, strict=True)}
+    gradients = torch.autograd.grad(value, outs, allow_unused=True, materialize_grads=True)
+    grads = {id(site): to_4d(grad) for site, grad in zip(sites, gradients, strict=True)}
 
     def rows(site: Site, rows: range, keys: range) -> Tensor:
         g = slice_axis(grads[id(site)], -2, rows)

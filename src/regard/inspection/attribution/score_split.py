@@ -87,7 +87,7 @@ def split_score(
 
     x_i = Σ_a part_a,   q_i = Σ_a q(part_a) + q(0),   likewise k_j
 
-    Queries and keys of the parts are computed by the model's own attention (with its rotary
+    Queries and keys of the parts are computed by the model's attention (with its rotary
     positions and norms of queries and keys), the scale of every norm held fixed.
 
     Args:
@@ -108,7 +108,7 @@ def split_score(
     """
     at = name_of_part(find_activations(model), at)
     stack, _, rest = at.removesuffix(".self").rpartition(".")
-    with attention_inputs(model, at) as inputs_seen:
+    with attention_inputs(model, at) as call:
         stream = record_stream(model, inputs, stack=stack or None, at="*")
     if not (rest.isdecimal() and int(rest) < stream.depth and f"{at}.in" in stream.points):
         raise LookError(f"at: needs a self-attention from 0 to {stream.depth - 1}, got {at!r}")
@@ -118,7 +118,7 @@ def split_score(
     batch = resolve_index("batch", batch, site.batch)
     head = resolve_index("head", head, site.heads)
     i, j = resolve_index("query", query, site.queries), resolve_index("key", key, site.keys)
-    replay = AttentionReplay(stream, at, batch, inputs_seen)
+    replay = AttentionReplay(stream, at, batch, call)
     names, parts = zip(*stream.parts(block, by=by), strict=True)
     kv_head = head // (site.heads // site.k.shape[1])
     queries, keys = [], []
@@ -156,15 +156,15 @@ class AttentionReplay:
         self.inner: dict[nn.Module, FrozenNorm] = {}
         norms = [m for m in self.module.modules() if is_norm(m)]
         if norms:
-            seen_inputs: dict[nn.Module, Tensor] = {}
+            inputs: dict[nn.Module, Tensor] = {}
             with ExitStack() as hooks:
                 for norm in norms:
                     handle = norm.register_forward_pre_hook(
-                        lambda m, args: seen_inputs.__setitem__(m, args[0])
+                        lambda m, args: inputs.__setitem__(m, args[0])
                     )
                     hooks.callback(handle.remove)
                 self._run(self.whole[batch : batch + 1])
-            self.inner = {m: freeze_norm(m, x) for m, x in seen_inputs.items()}
+            self.inner = {m: freeze_norm(m, x) for m, x in inputs.items()}
 
     def project(self, parts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (part, head, time, dim), of parts (part, time, dim)."""
@@ -185,10 +185,10 @@ class AttentionReplay:
                 return torch.cat(q), torch.cat(k), torch.cat(v)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        calls: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def stop(call: AttentionCall, proceed: Proceed) -> AttentionResult:
-            found.append((call.q, call.k, call.v))
+            calls.append((call.q, call.k, call.v))
             raise _Stop
 
         assert self.whole is not None
@@ -201,7 +201,7 @@ class AttentionReplay:
             try:
                 self.module(*args, **kwargs)
             except _Stop:
-                return found[0]
+                return calls[0]
             except (RuntimeError, ValueError, TypeError) as error:
                 raise LookError(
                     f"at: needs an attention that runs on parts of its input, got one that does "
@@ -228,17 +228,17 @@ class AttentionReplay:
 @contextmanager
 def attention_inputs(model: nn.Module, at: str) -> Iterator[dict[str, Any]]:
     """The module and the arguments of one attention in the run inside the `with` block."""
-    point, seen = find_activations(model).get(f"{at}.in"), {}
+    point, inputs = find_activations(model).get(f"{at}.in"), {}
     if point is None:
-        yield seen
+        yield inputs
         return
 
     def keep(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
-        seen.update(module=module, args=args, kwargs=kwargs or {})
+        inputs.update(module=module, args=args, kwargs=kwargs or {})
 
     handle = point.module.register_forward_pre_hook(keep, with_kwargs=True)
     try:
-        yield seen
+        yield inputs
     finally:
         handle.remove()
 
@@ -351,9 +351,9 @@ def _head_matrices(
     model: nn.Module, token: Tensor, at: str
 ) -> tuple[str, Tensor, Tensor, Tensor, Tensor]:
     """Name, W_Q, W_K, W_V (head, dim, width) and W_O (head, width, dim) of one attention."""
-    with attention_inputs(model, at) as seen:
+    with attention_inputs(model, at) as inputs:
         stream = record_stream(model, token, at="*")
-    replay = AttentionReplay(stream, at, 0, seen)
+    replay = AttentionReplay(stream, at, 0, inputs)
     if replay.inner:
         raise LookError(
             f"model: needs queries and keys that are linear in the residual stream, got {at} "
@@ -362,8 +362,10 @@ def _head_matrices(
     dim = stream.state(0).shape[-1]
     basis = torch.eye(dim, device=token.device)[:, None]
     zero = replay.project(torch.zeros_like(basis[:1]))
-    found = replay.project(basis if replay.before is None else basis / replay.before.scale[0])
-    q, k, v = ((x - z)[:, :, 0].transpose(0, 1).float() for x, z in zip(found, zero, strict=True))
+    projected = replay.project(basis if replay.before is None else basis / replay.before.scale[0])
+    q, k, v = (
+        (x - z)[:, :, 0].transpose(0, 1).float() for x, z in zip(projected, zero, strict=True)
+    )
     o = stream.writer_weight(f"{at}.heads").float().unflatten(0, (len(q), -1))
     k, v = (x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))
     return at, q, k, v, o

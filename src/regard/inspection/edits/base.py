@@ -153,8 +153,8 @@ class ScaledBias(Bias):
         return self.factors[h] * self.bias.at(b, h, i, j)
 
     def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
-        own = slice_axis(self.q, -2, grid.rows).to(q.dtype)
-        return self.factors[grid.h] * self.bias.tile(grid, own, self.scale)
+        rows = slice_axis(self.q, -2, grid.rows).to(q.dtype)
+        return self.factors[grid.h] * self.bias.tile(grid, rows, self.scale)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

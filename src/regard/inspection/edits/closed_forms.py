@@ -167,7 +167,7 @@ def jitter_key_effect(site: Site, key: int, sigma: float) -> NoiseEffect:
 
 
 def jitter_query_effect(site: Site, query: int, sigma: float) -> NoiseEffect:
-    """Effect of Gaussian noise of standard deviation sigma on one query on its own output.
+    """Effect of Gaussian noise of standard deviation sigma on one query on its output.
 
     mean Δh ≈ ½ sigma² scale² Σ_j w_j |k_j - k̄|² (v_j - h),   k̄ = Σ_j w_j k_j
     rms |Δh| ≈ sigma · scale · |Σ_j w_j (v_j - h) (k_j - k̄)ᵀ|
@@ -285,7 +285,7 @@ def _pad_sink(x: Tensor, terms: Terms) -> Tensor:
 def _weighted_sum(change: Tensor, w: Tensor, v: Tensor) -> Tensor:
     """Σ_j change_j v_j, for changes of weights that sum to 0.
 
-    Values are taken relative to that of the heaviest key: its own change, a difference of two
+    Values are taken relative to that of the heaviest key: its change, a difference of two
     numbers near 1, then does not enter.
     """
     if not w.shape[-1]:

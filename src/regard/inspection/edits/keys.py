@@ -216,7 +216,7 @@ def patch(
 
     Args:
         site: Glob over the names or paths of attention modules.
-        source: A `Sight`, from which each attention takes its own tensors call by call, or a `Site`
+        source: A `Sight`, from which each attention takes its tensors call by call, or a `Site`
             for all attentions that match.
         component: What to replace: values, keys, queries or out.
         heads: Heads to edit; all by default.

@@ -24,8 +24,8 @@ class ActivationGradients:
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> tokens = torch.tensor([[1, 2, 3]])
-    >>> found = rg.inspection.activation_gradients(model, lambda m: m(tokens)[0, -1, 5], "*.heads")
-    >>> found.gradients["decoder.1.self.heads"].shape  # (batch, time, head, value)
+    >>> result = rg.inspection.activation_gradients(model, lambda m: m(tokens)[0, -1, 5], "*.heads")
+    >>> result.gradients["decoder.1.self.heads"].shape  # (batch, time, head, value)
     torch.Size([1, 3, 4, 16])
     """
 
@@ -48,8 +48,8 @@ def activation_gradients(
 
     >>> layer = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> tokens = torch.tensor([[1, 2, 3]])
-    >>> found = activation_gradients(layer, lambda m: m(tokens)[0, -1, 5], "decoder.*.residual_out")
-    >>> found.gradients["decoder.1.residual_out"][0, 0].abs().sum()  # of another position
+    >>> result = activation_gradients(layer, lambda m: m(tokens)[0, -1, 5], "*.residual_out")
+    >>> result.gradients["decoder.1.residual_out"][0, 0].abs().sum()  # of another position
     tensor(0.)
     """
     check_model(model)

@@ -84,24 +84,24 @@ def path(
         )
     received, site = _receiver(model, receiver, points)
     recorded = [*parts, sent]
-    with look(model, "", activations=recorded, max_bytes=1 << 40) as kept:
+    with look(model, "", activations=recorded, max_bytes=1 << 40) as before:
         clean_value = metric_value(metric, run_model(model, clean))
     with look(model, "", activations=[sent], max_bytes=1 << 40) as other:
         corrupt_value = metric_value(metric, run_model(model, corrupt))
     inside = f"{name}." if isinstance(sender, str) else sent
     held = [n for n in parts if not n.startswith(inside)]
-    edits: list[ActivationEdit] = [set_activation(n, kept.activations[n]) for n in held]
+    edits: list[ActivationEdit] = [set_activation(n, before.activations[n]) for n in held]
     heads = None if isinstance(sender, str) else sender[1]
     if heads is not None:
-        edits.append(set_activation(sent, kept.activations[sent]))
+        edits.append(set_activation(sent, before.activations[sent]))
     edits.append(set_activation(sent, other.activations[sent], heads=heads))
     if received == "logits":
         with what_if(model, *edits):
             return PathEffect(
                 clean_value, corrupt_value, metric_value(metric, run_model(model, clean))
             )
-    at, wanted = ("", [received]) if site is None else (site, None)
-    with look(model, at, activations=wanted, max_bytes=1 << 40) as moved, what_if(model, *edits):
+    at, names = ("", [received]) if site is None else (site, None)
+    with look(model, at, activations=names, max_bytes=1 << 40) as moved, what_if(model, *edits):
         run_model(model, clean)
     second: Edit | ActivationEdit
     if site is None:

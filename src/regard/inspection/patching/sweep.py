@@ -76,12 +76,15 @@ def sweep(
         raise ShapeError(f"batch_size: needs 1 or more, got {batch_size!r}")
     kind, by_position = _parse(over)
     points = _points(model, kind, stack)
-    wanted = [point.name for point in points]
-    with look(model, "", activations=wanted, max_bytes=1 << 40) as sight:
+    names_of_points = [point.name for point in points]
+    with look(model, "", activations=names_of_points, max_bytes=1 << 40) as sight:
         clean_value = metric_value(metric, run_model(model, clean))
     source = sight.activations
     replay = PrefixReplay(model)
-    with look(model, "", activations=wanted[:1], max_bytes=1 << 40) as other, replay.recording():
+    with (
+        look(model, "", activations=names_of_points[:1], max_bytes=1 << 40) as other,
+        replay.recording(),
+    ):
         corrupt_logits = get_output(run_model(model, corrupt))
     corrupt_value = metric_value(metric, corrupt_logits)
     shape = source[points[0].name].shape
@@ -95,7 +98,7 @@ def sweep(
     if method == "gradient":
         _estimate(model, corrupt, metric, points, source, place, values, corrupt_value)
     elif method == "exact":
-        key = zlib.crc32(repr((over, wanted, clean_value, corrupt_value)).encode())
+        key = zlib.crc32(repr((over, names_of_points, clean_value, corrupt_value)).encode())
         saved = None if resume is None else _Saved(Path(resume), key)
         runs = _Runs(model, corrupt, metric, place, replay, corrupt_logits)
         _run_all(runs, points, source, values, batch_size, progress, saved)
@@ -173,13 +176,13 @@ def _run_all(
                 values[row] = torch.tensor(done[point.name]).view(sizes)
                 bar.advance(task, count)
                 continue
-            found: list[float] = []
+            metrics: list[float] = []
             for start in range(0, count, batch_size):
                 chunk = range(start, min(start + batch_size, count))
-                found += runs.run_chunk(point, source[point.name], chunk)
+                metrics += runs.run_chunk(point, source[point.name], chunk)
                 bar.advance(task, len(chunk))
-            values[row] = torch.tensor(found).view(sizes)
-            done[point.name] = found
+            values[row] = torch.tensor(metrics).view(sizes)
+            done[point.name] = metrics
             if saved:
                 saved.write(done)
 
@@ -241,10 +244,10 @@ def _estimate(
     corrupt_value: float,
 ) -> None:
     names = [point.name for point in points]
-    found = activation_gradients(model, lambda m: metric(get_output(run_model(m, corrupt))), names)
+    result = activation_gradients(model, lambda m: metric(get_output(run_model(m, corrupt))), names)
     for row, name in enumerate(names):
-        change = source[name].float() - found.activations[name].float()
-        values[row] = corrupt_value + place.sum(found.gradients[name].float() * change).cpu()
+        change = source[name].float() - result.activations[name].float()
+        values[row] = corrupt_value + place.sum(result.gradients[name].float() * change).cpu()
 
 
 @dataclass(frozen=True)
@@ -282,12 +285,12 @@ def _parse(over: object) -> tuple[str, bool]:
 
 
 def _points(model: nn.Module, kind: str, stack: str | None) -> list[ActivationPoint]:
-    found = [p for name, p in find_activations(model).items() if name.endswith(f".{KINDS[kind]}")]
-    stacks = list(dict.fromkeys(_stack(point) for point in found))
+    points = [p for name, p in find_activations(model).items() if name.endswith(f".{KINDS[kind]}")]
+    stacks = list(dict.fromkeys(_stack(point) for point in points))
     if not stacks or stack is not None and stack not in stacks:
         got = repr(stack) if stacks else f"none in {type(model).__name__}"
         raise LookError(f"stack: needs one of {', '.join(stacks) or 'its blocks'}, got {got}")
-    return [point for point in found if _stack(point) == (stack or stacks[-1])]
+    return [point for point in points if _stack(point) == (stack or stacks[-1])]
 
 
 def _stack(point: ActivationPoint) -> str:

@@ -132,7 +132,7 @@ class CellScope(ModuleTracker):
 
     def includes_call(self, call: SequenceCall | StepCall) -> bool:
         """Whether the cell belongs to the model; it may run without a call of its module."""
-        if rerun := _rerun.get():  # seen by its own collector only
+        if rerun := _rerun.get():  # received by one collector only
             return rerun[0] is self
         return id(call.weights.u) in self.cell_names or super().includes_call(call)
 

@@ -92,7 +92,7 @@ def nearest_neighbours(
 class ContextSimilarity:
     """Cosine similarities of one token in two contexts, per depth l.
 
-    `between[l]`: of the two hidden states,   `first[l]`, `second[l]`: of each to its own embedding
+    `between[l]`: of the two hidden states,   `first[l]`, `second[l]`: of each to its embedding
     (depth 0)
 
     >>> print(ContextSimilarity(between=[1.0, 0.5], first=[1.0, 0.8], second=[1.0, 0.7]))
@@ -151,14 +151,14 @@ def compare_contexts(
 
 def _select_stack(stacks: list[BlockStack], name: str | None, model: nn.Module) -> BlockStack:
     complete = [stack for stack in stacks if stack.is_complete]
-    wanted = [stack for stack in complete if name is None or name in stack.path]
-    tokens = [stack for stack in wanted if stack.inputs[-1].ndim == 3]
-    if not wanted:
+    matching = [stack for stack in complete if name is None or name in stack.path]
+    tokens = [stack for stack in matching if stack.inputs[-1].ndim == 3]
+    if not matching:
         known = ", ".join(stack.path for stack in complete) or "no stack of blocks"
         raise LookError(f"stack: needs one of {known} in {type(model).__name__}, got {name!r}")
     # convolutions before an encoder are a stack too, but not over tokens
     deep = [stack for stack in tokens if not isinstance(stack.blocks[0], nn.Conv1d)]
-    return (deep or wanted)[0]
+    return (deep or matching)[0]
 
 
 def _select_token(x: Tensor, index: TokenIndex, name: str) -> Tensor:

@@ -91,20 +91,20 @@ class Recorder:
         self._caches: dict[tuple[str, int], _GrowingCache] = {}  # by path and thread
         self._counted: set[int] = set()  # memory of masks and biases
         self._other_uses: list[tuple[str, list[str]]] = []  # of weights, by name
-        self._aliases: list[tuple[str, Tensor, Mark]] = []  # the model's own tensors, by name
-        self._wanted: dict[str, bool] = {}  # by path
+        self._aliases: list[tuple[str, Tensor, Mark]] = []  # tensors of the model, by name
+        self._matches: dict[str, bool] = {}  # by path
         self._meta: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
 
     def wants_call(self) -> bool:
         """Whether the running module matches `at`; its name is noted."""
         caller = self.tracker.caller
-        wanted = self._wanted.get(caller.path)
-        if wanted is None and not self._is_closed:
-            wanted = caller.matches(self.options.at)
+        matches = self._matches.get(caller.path)
+        if matches is None and not self._is_closed:
+            matches = caller.matches(self.options.at)
             with self._lock:
-                self.site_names[caller.path], self._wanted[caller.path] = caller.name, wanted
+                self.site_names[caller.path], self._matches[caller.path] = caller.name, matches
                 self.sight.aliases[caller.name] = caller.alias
-        return bool(wanted)
+        return bool(matches)
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
@@ -199,18 +199,18 @@ class Recorder:
     def _store(self, name: str, x: Tensor) -> Tensor:
         """The tensor to keep, which nothing that the model does later changes.
 
-        With grad=True it is the model's own, as its graph is: `close` leaves out what has changed.
+        With grad=True it is the model's, with its graph: `close` leaves out what has changed.
         """
         device = x.device if self.options.device is None else self.options.device
         if self.options.grad and x.requires_grad:
             self._aliases.append((name, x, mark(x)))
             return x.to(device)
-        own = x.detach()
-        if (moved := own.to(device)) is not own:
+        values = x.detach()
+        if (moved := values.to(device)) is not values:
             return moved
         # a snapshot that is written to moves, but others hold the addresses of weights
         is_weight = x.untyped_storage()._cdata in self._weight_storages
-        return own.clone() if is_weight else snapshot(own)
+        return values.clone() if is_weight else snapshot(values)
 
     @cached_property
     def _weight_storages(self) -> set[int]:
@@ -274,7 +274,7 @@ class _GrowingCache:
     """Keys and values of a text that grows step by step, stored once for all steps.
 
     Every step has the keys of all earlier steps, and the model may overwrite its cache in place:
-    each step gets a view of one buffer of our own.
+    each step gets a view of one buffer that is ours.
     """
 
     def __init__(self) -> None:

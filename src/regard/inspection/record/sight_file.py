@@ -123,8 +123,8 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
     """Write a sight to a .safetensors file, or into a folder; returns the path of the file."""
     packer = TensorPacker()
     sites = [_encode_site(site, packer) for site in sight.sites]
-    kept = sight.activations
-    activations = {name: [packer.add(x) for x in kept.calls(name)] for name in kept}
+    recorded = sight.activations
+    activations = {name: [packer.add(x) for x in recorded.calls(name)] for name in recorded}
     tensors = packer.tensors()
     header: dict[str, Any] = {"sight": sites, "activations": activations, "version": VERSION}
     header |= {"skipped": sight.skipped, "unmatched": sight.unmatched}

@@ -35,7 +35,7 @@ class TokenLabeler:
             tracker.exit_stack.callback(hook.remove)
 
     def token_history(self) -> TokenHistory:
-        """The inputs so far of this thread; a worker thread without inputs of its own has all."""
+        """The inputs so far of this thread; a worker thread without inputs has all."""
         runs = getattr(self._here, "runs", self._all)
         return runs, len(runs)
 

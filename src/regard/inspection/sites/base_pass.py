@@ -33,7 +33,7 @@ class BaseTile(NamedTuple):
 class BasePass:
     """Cells of levels from `level` up, in float16, computed one tile of `level` at a time.
 
-    A tile is published when whole, with its own cells of every coarser level: coarse tiles are
+    A tile is published when whole, with its cells of every coarser level: coarse tiles are
     then pieced together, and each cell is rounded once. Any thread may read.
 
     >>> head_map = HeadMap(rg.make_site(*torch.zeros(2, 4, 2), mask=rg.Causal()), head=0)
@@ -59,9 +59,9 @@ class BasePass:
             rows = range(top, min(top + size, queries))
             span = self.map.key_span(rows)
             for left in range(span.start // size * size, span.stop, size):
-                seen = min(left + size, span.stop) - max(left, span.start)
-                own = range(left, min(left + size, keys))
-                yield BaseTile(top // size, left // size, rows, own, len(rows) * seen)
+                visible = min(left + size, span.stop) - max(left, span.start)
+                columns = range(left, min(left + size, keys))
+                yield BaseTile(top // size, left // size, rows, columns, len(rows) * visible)
 
     def read(
         self, level: int, row: int, column: int
@@ -76,8 +76,8 @@ class BasePass:
             if (at := ((row << step) + i, (column << step) + j)) in self.tiles
         }
         with self.lock:
-            found = {k: self.stored[at][step] for k, at in inside.items() if at in self.stored}
-        return found, len(found) == len(inside)
+            stored = {k: self.stored[at][step] for k, at in inside.items() if at in self.stored}
+        return stored, len(stored) == len(inside)
 
     def read_margins(self, entropy: Tensor, received: Tensor) -> tuple[Tensor, Tensor, int]:
         """The entropy and received mass, with estimates where unfinished, and the tiles done."""
@@ -109,8 +109,8 @@ class BasePass:
         parts = []
         for first in range(0, len(rows), height):
             band = rows[first : first + height]
-            own = MarginTotals(margins.entropy[first : first + height], margins.received)
-            parts.append(pool_rectangle(self.map, band, keys, (size, size), own))
+            part = MarginTotals(margins.entropy[first : first + height], margins.received)
+            parts.append(pool_rectangle(self.map, band, keys, (size, size), part))
             if band.stop == rows.stop:
                 cells = PooledCells(
                     *(torch.cat(pieces).cpu() for pieces in zip(*parts, strict=True))

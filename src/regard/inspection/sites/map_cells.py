@@ -87,11 +87,11 @@ def pool_rectangle(
         start, stop = max(span.start // wide * wide, keys.start), min(span.stop, keys.stop)
         for part in split_keys(range(start, stop), block_keys):
             left = part.start - keys.start
-            own = margins and MarginTotals(
+            inside = margins and MarginTotals(
                 margins.entropy[first : first + len(block)],
                 margins.received[left : left + len(part)],
             )
-            pooled = _pool_block(head_map, block, part, cell, own)
+            pooled = _pool_block(head_map, block, part, cell, inside)
             i, j = first // high, left // wide
             for whole, new in zip(cells, pooled, strict=True):
                 whole[i : i + len(new), j : j + new.shape[1]] = new

@@ -210,7 +210,7 @@ class MapPyramid:
 
     def _stored_tile(self, level: int, row: int, column: int) -> tuple[Tensor, bool, int]:
         """Mean and max of a tile from stored cells, and a preview where they are missing."""
-        found, complete = self._pass.read(level, row, column)
+        stored, complete = self._pass.read(level, row, column)
         rows, columns = (
             range(i * self.tile_size, min((i + 1) * self.tile_size, count))
             for i, count in zip((row, column), self.level_shape(level), strict=True)
@@ -219,17 +219,17 @@ class MapPyramid:
             values = torch.full((2, len(rows), len(columns)), torch.nan)
         else:
             values = self._ensure_preview().cells(level, rows, columns)
-        for (top, left), cells in found.items():
+        for (top, left), cells in stored.items():
             new = cells.decode()
             values[:, top : top + new.shape[1], left : left + new.shape[2]] = new
-        return values, complete, len(found)
+        return values, complete, len(stored)
 
     # ---- the background pass
 
     def advance(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[float]:
         """Compute the stored levels and the margins, yielding progress from 0 to 1.
 
-        Between two yields lie at most about 2^24 weights; `cancelled` is asked there, and a later
+        Between two yields lie at most about 2^24 weights; `cancelled` is called there, and a later
         call continues after the tiles that are stored.
 
         >>> pyramid = MapPyramid(rg.make_site(*torch.zeros(2, 600, 2)), head=0, base_level=1)

@@ -18,7 +18,7 @@ from regard.ops.terms import Terms
 def join_calls(calls: Sequence[Site]) -> Site:
     """One site with the queries of all calls, in order, over the keys of all calls.
 
-    Each call must continue the previous one: its keys are the previous keys and its own, or, with a
+    Each call must continue the previous one: it has the previous keys and new ones or, with a
     sliding window, the last of them; in cross-attention, the same keys every time.
     """
     if len(calls) == 1:

@@ -87,7 +87,7 @@ def _maps(subject: Subject) -> float:
     if not (change := _error(logits, subject.logits)) < 1e-2:
         raise NotApplicable(
             f"maps: needs eager attention with the output of the fused one, got {change:.1g} "
-            "difference by the model's own code"
+            "difference by the model's code"
         )
     errors = []
     for site, expected in pairs:
@@ -115,10 +115,10 @@ def _survey(subject: Subject) -> float:
 
 def _survey_error(site: Site) -> float:
     w = site.window().double()
-    found = site.survey()
+    survey = site.survey()
     log = torch.where(w > 0, w.clamp(min=1e-300).log(), 0.0)
     expected = {"entropy": -(w * log).sum(-1), "peak": w.amax(-1), "received": w.sum(-2)}
-    values = ((name, getattr(found, name), x) for name, x in expected.items())
+    values = ((name, getattr(survey, name), x) for name, x in expected.items())
     return max(_error(got, x) for _, got, x in values if got is not None)
 
 
@@ -153,7 +153,7 @@ def _edits(subject: Subject) -> float:
     if not pairs:
         raise NotApplicable("edits: needs an output projection, got none by name")
     names = [point.name for point, _ in pairs]
-    with look(subject.model, "", activations=names, max_bytes=1 << 40) as kept:
+    with look(subject.model, "", activations=names, max_bytes=1 << 40) as recorded:
         run_model(subject.model, subject.inputs)
     errors = []
     for point, site in pairs[:ROWS]:
@@ -166,7 +166,7 @@ def _edits(subject: Subject) -> float:
         finally:
             handle.remove()
         errors.append(_error(edited, expected))
-        calls = kept.activations.calls(point.name)
+        calls = recorded.activations.calls(point.name)
         unchanged = len(calls) == 1 and _is_same(calls[0], site.out.transpose(1, 2))
         if errors[-1] > 1e-2 and not unchanged:
             raise NotApplicable(
@@ -201,9 +201,9 @@ def _logit_attribution(subject: Subject) -> float:
     first, second = subject.last_logits.topk(2).indices.tolist()
     errors = []
     for by in ("head", "neuron", "source"):
-        found = logit_attribution(subject.model, subject.inputs, first, against=second, by=by)
-        size = max(abs(x) for x in (*found.parts.values(), found.logit))
-        errors.append(abs(found.error) / size)
+        result = logit_attribution(subject.model, subject.inputs, first, against=second, by=by)
+        size = max(abs(x) for x in (*result.parts.values(), result.logit))
+        errors.append(abs(result.error) / size)
     return max(errors)
 
 
@@ -230,8 +230,8 @@ def _gradients(subject: Subject) -> float:
     def score(model: nn.Module) -> Tensor:
         return subject.metric(get_output(run_model(model, subject.inputs)))
 
-    found = activation_gradients(subject.model, score, name)
-    gradient, size = found.gradients[name].float(), float(found.activations[name].float().norm())
+    result = activation_gradients(subject.model, score, name)
+    gradient, size = result.gradients[name].float(), float(result.activations[name].float().norm())
     step = 1e-2 * size * gradient / gradient.norm().clamp(min=1e-30)
     values = []
     for sign in (1.0, -1.0):
@@ -281,7 +281,7 @@ def _shuffled(inputs: Any) -> Any:
 
 @contextmanager
 def _eager_maps(subject: Subject) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """Maps and output of the model's own eager attention; for our models, softmax in float64."""
+    """Maps and output of the model's eager attention; for our models, softmax in float64."""
     model = subject.model
     if hasattr(model, "set_attn_implementation") and isinstance(subject.inputs, dict):
         before = model.config._attn_implementation  # pyright: ignore
@@ -313,7 +313,7 @@ def _in_order(sites: list[Site], maps: dict[str, list[Tensor]]) -> list[Tensor]:
     """The maps in the order of the sites."""
     if maps["attentions"]:
         return maps["attentions"]
-    found = []
+    ordered = []
     left = {name: iter(x) for name, x in maps.items()}
     for site in sites:
         side = (
@@ -323,5 +323,5 @@ def _in_order(sites: list[Site], maps: dict[str, list[Tensor]]) -> list[Tensor]:
         )
         name = "cross_attentions" if site.kind == "cross" else f"{side}_attentions"
         if (x := next(left[name], None)) is not None:
-            found.append(x)
-    return found
+            ordered.append(x)
+    return ordered

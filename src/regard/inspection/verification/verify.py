@@ -15,7 +15,7 @@ from regard.tables import text_table
 
 # largest error that counts as rounding, by the dtype of the weights
 BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-DIFFERENCE_BOUND = 2e-2  # of a finite difference, whose own error is larger
+DIFFERENCE_BOUND = 2e-2  # of a finite difference, whose error is larger
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def verify(model: nn.Module, inputs: Any) -> Verification:
         inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
 
     >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
-    >>> found = verify(model, torch.tensor([[1, 2, 3, 4]]))
-    >>> [result.name for result in found.results][:3]
+    >>> verification = verify(model, torch.tensor([[1, 2, 3, 4]]))
+    >>> [result.name for result in verification.results][:3]
     ['output', 'maps', 'survey']
     """
     uncompiled_modules(model)

@@ -195,9 +195,9 @@ class AttentiveRecurrent(nn.Module):
                 "try initial_state(cells)"
             )
         for name, s in zip(names, state, strict=True):
-            want, got = (batch, self.layers, self.hidden), tuple(s.shape)
-            if (got[:2] + got[3:] if name == "history" else got) != want:
-                raise ShapeError(f"{name}: needs batch, layer, hidden of {want}, got {got}")
+            sizes, got = (batch, self.layers, self.hidden), tuple(s.shape)
+            if (got[:2] + got[3:] if name == "history" else got) != sizes:
+                raise ShapeError(f"{name}: needs batch, layer, hidden of {sizes}, got {got}")
         if lengths is not None and not (lengths.min() >= 0 and lengths.max() <= time):
             raise ShapeError(
                 f"lengths: needs 0 to time={time}, got {int(lengths.min())} to {int(lengths.max())}"

@@ -164,7 +164,7 @@ class Recurrent(nn.Module):
 
     def _check_state(self, state: State, batch: int) -> None:
         names = CELL_WEIGHTS[self.kind].states
-        want = (batch, len(self.cells), self.hidden)
-        if len(state) != len(names) or any(s.shape != want for s in state):
+        shape = (batch, len(self.cells), self.hidden)
+        if len(state) != len(names) or any(s.shape != shape for s in state):
             shapes = ", ".join(str(tuple(s.shape)) for s in state)
-            raise ShapeError(f"state: needs ({', '.join(names)}), each {want}, got ({shapes})")
+            raise ShapeError(f"state: needs ({', '.join(names)}), each {shape}, got ({shapes})")

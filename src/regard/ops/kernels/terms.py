@@ -24,7 +24,7 @@ class KernelTerms(NamedTuple):
     """Mask and bias in the parts that kernels know; a part that is None is not compiled.
 
     Kernels take it as one argument; Triton specialises each field as if it was given by itself.
-    Strides (of batch, head, query and key; 0 along broadcast axes) are fields of their own: Triton
+    Strides (of batch, head, query and key; 0 along broadcast axes) are separate fields: Triton
     3.6 loses the constants of a tuple within a tuple.
     """
 
@@ -122,7 +122,7 @@ def _map_values(name: str, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 @triton.jit
-@no_type_check  # Triton has its own types
+@no_type_check  # Triton has other types
 def masked_score(dot, i, j, row, live, b, h, terms):
     """The score in units of log 2, LOWEST_SCORE where masked; i and j are positions."""
     s = dot * terms.scale

@@ -67,7 +67,7 @@ def choose_tile(bytes_per_row: int, operands: int = 1) -> dict[str, int]:
 
 
 @triton.jit
-@no_type_check  # Triton has its own types
+@no_type_check  # Triton has other types
 def load_rows(pointer, at, stride, live, dims, DIM: tl.constexpr):
     """Rows `at` of a matrix, zeros where not live and beyond DIM."""
     mask = live[:, None] & (dims < DIM)[None, :]

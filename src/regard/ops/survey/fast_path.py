@@ -55,8 +55,8 @@ class FastPath:
         self.k = F.pad(k, (0, 1), value=1.0).to(self.dtype)
         self.group = self.heads // len(k)
         names = totals.keys() & FAST_STATISTICS
-        own = {name: totals[name].shape[q.ndim - 2 :] or (1,) for name in names}
-        self.totals = {name: totals[name].view(self.heads, *own[name]) for name in names}
+        sizes = {name: totals[name].shape[q.ndim - 2 :] or (1,) for name in names}
+        self.totals = {name: totals[name].view(self.heads, *sizes[name]) for name in names}
         self.needs_peaks = bool(names & {"peak", "max_score"})
         self.needs_columns = bool(names & {"received", "pooled_map"})
         self.needs_distances = bool(names & {"mean_distance", "mean_offset"})

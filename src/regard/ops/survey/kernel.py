@@ -39,8 +39,8 @@ SHARES, PEAKS, SUMS = (with_kernel_result(name) for name in ("shares", "peak", "
 
 def refusal(q: Tensor, k: Tensor, terms: Terms) -> str | None:
     """Why the kernel cannot run on this; None when it can."""
-    found = find_terms(q, k, terms)
-    return found if isinstance(found, str) else None
+    result = find_terms(q, k, terms)
+    return result if isinstance(result, str) else None
 
 
 def find_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
@@ -118,7 +118,7 @@ def _compute_shares(
 
 
 @triton.jit
-@no_type_check  # Triton has its own types
+@no_type_check  # Triton has other types
 def _add_pairs(a, b, c, d):
     return a + c, b + d
 
@@ -141,9 +141,9 @@ def _survey_kernel(
     j0, b, h = block * BN, bh // inputs.heads, bh % inputs.heads
     dims, j = tl.arange(0, HEAD_DIM_PADDED), j0 + tl.arange(0, BN)
     queries, keys = inputs.queries, inputs.keys
-    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
-    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
-    k = load_rows(own_k, j, inputs.k_j, j < keys, dims, HEAD_DIM)
+    q_head = inputs.q + b * inputs.q_b + h * inputs.q_h
+    k_head = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    k = load_rows(k_head, j, inputs.k_j, j < keys, dims, HEAD_DIM)
     lo, a, x, y, c, hi = row_segments(j0, inputs, terms, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for segment in tl.static_range(0 if ALLOWS_FUTURE else 2, 5):
@@ -153,7 +153,7 @@ def _survey_kernel(
         for i0 in tl.range(start, stop, BM):
             row = i0 + tl.arange(0, BM)
             live = row < queries
-            q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
+            q = load_rows(q_head, row, inputs.q_i, live, dims, HEAD_DIM)
             lse = next_lse * LOG2E  # loaded one tile ahead: too small to be pipelined
             at = bh * queries + row
             next_lse = tl.load(inputs.lse + at + BM, mask=row + BM < queries, other=1e30)
@@ -220,9 +220,9 @@ def _shares_kernel(
     dims, row = tl.arange(0, HEAD_DIM_PADDED), i0 + tl.arange(0, BM)
     keys, k_j, offset = inputs.keys, inputs.k_j, inputs.offset
     live, i, at = row < inputs.queries, row + offset, bh * inputs.queries + row
-    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
-    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
-    q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
+    q_head = inputs.q + b * inputs.q_b + h * inputs.q_h
+    k_head = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    q = load_rows(q_head, row, inputs.q_i, live, dims, HEAD_DIM)
     lse = tl.load(inputs.lse + at, mask=live, other=1e30) * LOG2E
     if WANTS_PEAK:
         packed = tl.load(PEAK + at, mask=live, other=0)
@@ -233,7 +233,7 @@ def _shares_kernel(
             key = base + 8 * n
             visible = live & (packed > 0) & (key < keys)
             # not `k` or `dot`: Triton keeps one type per name
-            candidate = load_rows(own_k, key, k_j, visible, dims, HEAD_DIM)
+            candidate = load_rows(k_head, key, k_j, visible, dims, HEAD_DIM)
             product = tl.sum(q.to(tl.float32) * candidate.to(tl.float32), 1)
             score = masked_score(product, i, key, row, visible, b, h, terms)
             weight = tl.exp2(score - lse)
@@ -254,7 +254,7 @@ def _shares_kernel(
                 stop = tl.minimum(i0 + BM + offset + radius, keys)
             for j0 in range(start, stop, BN):
                 j = j0 + tl.arange(0, BN)
-                k = load_rows(own_k, j, k_j, j < keys, dims, HEAD_DIM)
+                k = load_rows(k_head, j, k_j, j < keys, dims, HEAD_DIM)
                 dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
                 inside = live[:, None] & (j < keys)[None, :]
                 s = masked_score(dot, i[:, None], j[None, :], row[:, None], inside, b, h, terms)

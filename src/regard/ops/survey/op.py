@@ -96,19 +96,19 @@ def _compute(
     if backend == "reference":
         return reference.survey(q, k, lse, terms, options)
     others = options.statistics - KERNEL_STATISTICS
-    found: list[Any] = [None]  # terms of the kernel
+    result_of: list[Any] = [None]  # terms of the kernel
 
     def refusal() -> str | None:
-        found[0] = _kernel().find_terms(q, k, terms)
-        if isinstance(found[0], str):
-            return found[0]
+        result_of[0] = _kernel().find_terms(q, k, terms)
+        if isinstance(result_of[0], str):
+            return result_of[0]
         names = ", ".join(sorted(others)) if backend == "kernel" else ""
         return f"the kernel does not compute {names}" if names else None
 
     if not use_kernel(backend, q.is_cuda, refusal):
         return tiled.survey(q, k, lse, terms, options)
     supported = options._replace(statistics=options.statistics - others)
-    result = _kernel().survey(q, k, lse, terms.offset, found[0], supported)
+    result = _kernel().survey(q, k, lse, terms.offset, result_of[0], supported)
     if not others:
         return result
     rest = tiled.survey(q, k, lse, terms, options._replace(statistics=others))

@@ -104,7 +104,7 @@ class Survey:
         **_DISTANCE,
     )
     self_share: Float[Tensor, "*batch query"] | MaybeNone = _row(
-        "weight on the own position",
+        "weight on the same position",
         lambda t: (t.w * (t.relative_position == 0)).sum(-1),
         **_DIAGONAL,
     )
@@ -121,7 +121,7 @@ class Survey:
         kernel="shares",
     )
     local_share: Float[Tensor, "*batch query"] | MaybeNone = _row(
-        "weight within `radius` of the own position",
+        "weight within `radius` of the same position",
         lambda t: (t.w * (t.relative_position.abs() <= t.options.radius)).sum(-1),
         **_DIAGONAL,
     )

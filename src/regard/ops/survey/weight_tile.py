@@ -98,7 +98,7 @@ def is_first_key(grid: Grid, options: SurveyOptions, starts: Tensor | None) -> T
 
 
 def distance_bin(relative_position: Tensor) -> Tensor:
-    """The bin of a distance: 0 for the own position, then 1, 2–3, 4–7, …
+    """The bin of a distance: 0 for the same position, then 1, 2–3, 4–7, …
 
     >>> distance_bin(torch.tensor([0, -1, 2, 3, -4]))
     tensor([0, 1, 2, 2, 3])
