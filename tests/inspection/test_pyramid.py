@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 import regard as rg
 from regard.errors import FileError, LookError, ShapeError
 from regard.inspection import MapPyramid, MapTile
-from regard.inspection.sites import base_pass, map_cells
+from regard.inspection.sites import map_cells, map_tile
 from regard.ops import biases
 from regard.ops.masks import DenseMask, Mask
 
@@ -87,8 +87,8 @@ CASES = {
 @pytest.fixture
 def rough_preview(monkeypatch):
     """Previews of few rows, so that margins come from the pass."""
-    monkeypatch.setattr(base_pass, "MIN_PREVIEW_ROWS", 8)
-    monkeypatch.setattr(base_pass, "PREVIEW_WEIGHTS", 64)
+    monkeypatch.setattr(map_tile, "MIN_PREVIEW_ROWS", 8)
+    monkeypatch.setattr(map_tile, "PREVIEW_WEIGHTS", 64)
 
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -247,7 +247,7 @@ def test_tiles_become_complete_and_then_stay(rough_preview):
 
 
 def test_a_preview_resembles_the_map(monkeypatch):
-    monkeypatch.setattr(base_pass, "PREVIEW_WEIGHTS", 64 * 404)
+    monkeypatch.setattr(map_tile, "PREVIEW_WEIGHTS", 64 * 404)
     site = make(404, mask=rg.Causal())
     q = site.q.clone()
     q[:] = q[:, :, :1]  # all rows alike: the preview can be exact away from the diagonal
@@ -265,7 +265,7 @@ def test_a_preview_resembles_the_map(monkeypatch):
 
 
 def test_a_preview_hides_what_the_mask_hides(monkeypatch):
-    monkeypatch.setattr(base_pass, "PREVIEW_WEIGHTS", 64 * 400)
+    monkeypatch.setattr(map_tile, "PREVIEW_WEIGHTS", 64 * 400)
     site = make(400, mask=rg.Causal())
     pyramid = MapPyramid(site, 0, tile=16, base_level=2)
     top = pyramid.levels - 1
@@ -274,7 +274,7 @@ def test_a_preview_hides_what_the_mask_hides(monkeypatch):
 
 
 def test_cancelling_stops_within_one_block_and_a_later_pass_continues(monkeypatch, rough_preview):
-    monkeypatch.setattr(base_pass, "STEP_WEIGHTS", 4 * 32)
+    monkeypatch.setattr(map_tile, "STEP_WEIGHTS", 4 * 32)
     site = make(200, mask=rg.Causal())
     whole = finish(MapPyramid(site, 0, tile=8, base_level=2))
     part, calls = MapPyramid(site, 0, tile=8, base_level=2), []
@@ -296,7 +296,7 @@ def test_cancelling_stops_within_one_block_and_a_later_pass_continues(monkeypatc
 
 
 def test_two_passes_at_once_count_each_weight_once(monkeypatch, rough_preview):
-    monkeypatch.setattr(base_pass, "STEP_WEIGHTS", 4 * 32)
+    monkeypatch.setattr(map_tile, "STEP_WEIGHTS", 4 * 32)
     site = make(200, mask=rg.Causal())
     shared = MapPyramid(site, 0, tile=8, base_level=2)
     for _ in zip(shared.advance(), shared.advance(), strict=False):

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from regard.errors import ConfigError, ShapeError
 from regard.models import ResNet, ResNetConfig, resnet_of_size
-from regard.models.resnet import ResidualBlock
+from regard.models.baselines import ResidualBlock
 
 
 def parameters(model: torch.nn.Module) -> int:

@@ -11,7 +11,6 @@ from regard.decode.constraints import (
 )
 from regard.decode.sampling import Sampling, sampling_distribution
 from regard.decode.search.beam import DecodeResult, beam, length_penalty
-from regard.decode.search.continuous import ContinuousBatch, GeneratedRow, TokenScore
 from regard.decode.search.ctc import (
     BestPath,
     CtcHypothesis,
@@ -20,7 +19,15 @@ from regard.decode.search.ctc import (
     StepperLanguageModel,
     prefix_beam,
 )
-from regard.decode.search.generation import GenerationStep, greedy, sample, stream
+from regard.decode.search.generation import (
+    ContinuousBatch,
+    GeneratedRow,
+    GenerationStep,
+    TokenScore,
+    greedy,
+    sample,
+    stream,
+)
 from regard.decode.stepper import Stepper, last_tokens, make_stepper
 from regard.decode.streaming import AudioStream, AudioStreamState, Transcriber
 

@@ -12,8 +12,8 @@ from regard.decode.cache import KVCache
 from regard.models import Translator
 from regard.models.config import unimplemented_option
 from regard.nn import DecoderBlock, KeysValues, Norm, Residual
-from regard.nn.feed_forward import ACTIVATIONS
 from regard.nn.int8 import Int8Linear, Int8Readout, PackedInt8Linear
+from regard.nn.linear import ACTIVATIONS
 from regard.ops import sinusoidal
 from regard.ops.intercept import is_intercepted
 from regard.ops.packed_linear import LinearFunction, packed_linear

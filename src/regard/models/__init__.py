@@ -1,5 +1,6 @@
 """Models, their configs and presets, saved files, and conversion from and to Hugging Face."""
 
+from regard.models.baselines import MLP, MLPConfig, ResNet, ResNetConfig, resnet_of_size
 from regard.models.classifier import (
     Classifier,
     ClassifierConfig,
@@ -27,7 +28,6 @@ from regard.models.language import (
     language_small,
     language_tiny,
 )
-from regard.models.mlp import MLP, MLPConfig
 from regard.models.onnx.export import OnnxFile, export_onnx
 from regard.models.quantization import is_quantized, quantize
 from regard.models.recogniser import (
@@ -43,7 +43,6 @@ from regard.models.recurrent import (
     recurrent_small,
     recurrent_tiny,
 )
-from regard.models.resnet import ResNet, ResNetConfig, resnet_of_size
 from regard.models.serialization import load, save
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
 from regard.models.translator import (

@@ -30,7 +30,7 @@ from regard.nn import (
     ToeplitzBias,
     TokenEmbedding,
 )
-from regard.nn.feed_forward import Activation
+from regard.nn.linear import Activation
 
 Model = TypeVar("Model", bound=type[nn.Module])
 

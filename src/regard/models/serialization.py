@@ -44,13 +44,7 @@ def save(model: nn.Module, path: str | Path) -> Path:
     if is_quantized(model):
         tensors, header["int8"] = pack_int8(tensors), True
     header["checksum"] = checksum(tensors)
-    file = _file(path)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_safetensors(tensors, {"regard": json.dumps(header)}, file)
-    except OSError as error:
-        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
-    return file
+    return write_with_header(tensors, header, file_in(path, WEIGHTS_FILE))
 
 
 def load(path: str | Path) -> nn.Module:
@@ -61,7 +55,7 @@ def load(path: str | Path) -> nn.Module:
     >>> load(save(model, tempfile.mkdtemp())).config.vocab
     10
     """
-    file = Path(path) if Path(path).is_file() else _file(path)
+    file = file_in(path, WEIGHTS_FILE)
     header, tensors = _read(file)
     if not header.get("int8"):
         return _build(header, tensors, file).eval()
@@ -72,9 +66,20 @@ def load(path: str | Path) -> nn.Module:
     return swap_int8_modules(_build(header, tensors, file)).eval()
 
 
-def _file(path: str | Path) -> Path:
+def file_in(path: str | Path, name: str) -> Path:
+    """The path of a file, or of the file of this name in a folder."""
     path = Path(path)
-    return path if path.suffix == ".safetensors" else path / WEIGHTS_FILE
+    return path if path.suffix == ".safetensors" or path.is_file() else path / name
+
+
+def write_with_header(tensors: dict[str, Tensor], header: Mapping[str, Any], file: Path) -> Path:
+    """Write tensors and a JSON header to a safetensors file; returns its path."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_safetensors(tensors, {"regard": json.dumps(header)}, file)
+    except OSError as error:
+        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
+    return file
 
 
 def write_safetensors(tensors: dict[str, Tensor], header: dict[str, str], file: Path) -> None:

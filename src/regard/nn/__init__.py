@@ -4,9 +4,8 @@ from regard.nn.attention import CacheUpdate, KeysValues, MultiHeadAttention
 from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
 from regard.nn.conv_subsampling import ConvSubsampling, GlobalCMVN, TimeFrequencyConv
 from regard.nn.embedding import ClassToken, PatchEmbedding, TokenEmbedding
-from regard.nn.feed_forward import FeedForward
 from regard.nn.from_torch import attention_state_dict, from_torch
-from regard.nn.linear import Readout, xavier_linear
+from regard.nn.linear import FeedForward, Readout, xavier_linear
 from regard.nn.norm import Norm, Residual
 from regard.nn.recurrent.attentive import (
     AttentiveRecurrent,

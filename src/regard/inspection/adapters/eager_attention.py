@@ -7,12 +7,13 @@ unless an edit changed the call. An operation that is not listed here ends the t
 attention then counts as skipped: what is recorded is exact by construction.
 """
 
+import inspect
 import math
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import reduce
+from functools import partial, reduce
 from operator import add, and_
 from typing import Any
 
@@ -38,11 +39,11 @@ from regard.inspection.adapters.mask_parser import (
 )
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.adapters.snapshot import is_unchanged, mark
-from regard.inspection.adapters.sparse_attention import PATTERNS
-from regard.ops.attend.op import dispatch_output
+from regard.ops.attend.op import compute_attention, dispatch_output
 from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.biases import Bias, DenseBias
 from regard.ops.intercept import AttentionCall
+from regard.ops.masks import DenseMask, Local
 from regard.ops.terms import make_terms, upcast
 
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "num_head")
@@ -51,7 +52,7 @@ OTHER_PRODUCTS = ("linear", "conv", "mm", "mv", "addmm", "addbmm", "tensordot", 
 # these read shape and dtype of an argument, not its numbers
 SHAPE_ONLY = re.compile(r"^new_|_like$|_as$|^size$|^to$|^type$")
 # landmarks or hashes instead of one softmax over the keys: parts of it look like attention
-OTHER_FORMULAS = ("LSHSelfAttention", "MraSelfAttention", "NystromformerSelfAttention", *PATTERNS)
+OTHER_FORMULAS = ("LSHSelfAttention", "MraSelfAttention", "NystromformerSelfAttention")
 
 _nested = threading.local()
 
@@ -231,7 +232,7 @@ def _is_attention(
     module: nn.Module | None, scores: Scores, front: Lead, allowed: Tensor | None
 ) -> bool:
     """Whether softmax(scores) v is all that the module computes, from what is still there."""
-    if type(module).__name__ in OTHER_FORMULAS or not scores.is_unchanged:
+    if type(module).__name__ in (*OTHER_FORMULAS, *PATTERNS) or not scores.is_unchanged:
         return False
     zeroed = (part.regroup(front) == 0 for part in scores.zeroed)  # a score of 0, not a mask
     return all(allowed is not None and not (allowed & zero).any() for zero in zeroed)
@@ -256,3 +257,73 @@ def _fits(axes: str, target: str) -> bool:
 
 def _permute(x: Tensor, axes: str, target: str) -> Tensor:
     return x.permute([axes.index(axis) for axis in target])
+
+
+TermsOf = Callable[..., dict[str, Any]]  # mask and bias, from a module, its arguments and output
+
+_intercepted = WeakIdKeyDictionary()  # outputs of modules: several looks may hook the same module
+
+
+def intercept_sparse(tracker: ModuleTracker) -> None:
+    """Make attention calls of Longformer's and BigBird's modules until the tracker closes.
+
+    They compute a band or blocks of the map. The same queries, keys and values with a mask of that
+    pattern give the same weights, so each forward pass is one call at `ops.intercept`.
+    """
+    for module in tracker.modules.values():
+        if terms_of := PATTERNS.get(type(module).__name__):
+            tracker.add_output_hook(module, partial(_attend, terms_of))
+
+
+def _attend(terms_of: TermsOf, module: Any, args: tuple, kwargs: dict[str, Any], out: tuple) -> Any:
+    if out[0] in _intercepted:
+        return None
+    with torch._C.DisableTorchFunction():
+        given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
+        heads = getattr(module, "num_heads", None) or module.num_attention_heads
+        layers = (module.query, module.key, module.value)
+        q, k, v = (_split_heads(layer(given["hidden_states"]), heads) for layer in layers)
+        model_out = _split_heads(out[0], heads)
+        call = AttentionCall(q, k, v, make_terms(q, k, **terms_of(module, given, out)))
+        # rows without weights: padding, or tokens whose global attention has other projections
+        result = dispatch_output(call, model_out, compute_attention(call)[1]).to(model_out.dtype)
+        merged = result.transpose(1, 2).flatten(2)
+        _intercepted[merged] = True
+        return (merged, *out[1:])
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _window(module: Any, given: dict[str, Any], out: tuple) -> dict[str, Any]:
+    """A window and the keys with global attention, for the queries without; no padding."""
+    padded, has_global = given["is_index_masked"], given["is_index_global_attn"]
+    rows = DenseMask(~(padded | has_global)[:, None, :, None])
+    local = Local(module.one_sided_attn_window_size) & DenseMask(~padded[:, None, None])
+    return {"mask": rows & (local | DenseMask(has_global[:, None, None]))}
+
+
+def _blocks(module: Any, given: dict[str, Any], out: tuple) -> dict[str, Any]:
+    """The pattern of the map that the module returns, part of which is random.
+
+    Outside of training every random block is block 0, which the softmax then counts again. The
+    weights of the returned map do not: its rows sum to less than 1.
+    """
+    w = out[1]
+    if w is None:  # before version 5 the map is returned on request only
+        w = type(module).forward(**{**given, "output_attentions": True})[1]
+    mask = DenseMask((w > 0) & (given["from_mask"] > 0))
+    if module.training:
+        return {"mask": mask}
+    size, counts = module.block_size, torch.ones(w.shape[-2:], device=w.device)
+    counts[size:-size, :size] += module.num_random_blocks
+    return {"mask": mask, "bias": counts.log()}
+
+
+PATTERNS: dict[str, TermsOf] = {
+    "LongformerSelfAttention": _window,
+    "LEDEncoderSelfAttention": _window,
+    "BigBirdBlockSparseAttention": _blocks,
+    "BigBirdPegasusBlockSparseAttention": _blocks,
+}

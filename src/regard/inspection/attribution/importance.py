@@ -71,12 +71,7 @@ class HeadImportance:
 
 
 def head_importance(
-    model: nn.Module,
-    loss: Scalar,
-    at: str = "*",
-    *,
-    exact: bool = False,
-    progress: bool = False,
+    model: nn.Module, loss: Scalar, at: str = "*", *, exact: bool = False, progress: bool = False
 ) -> HeadImportance:
     """Importance of each head to a loss (Michel et al. 2019), from one backward pass.
 
@@ -184,11 +179,7 @@ class _Writers:
 
 
 def _ablate(
-    model: nn.Module,
-    loss: Scalar,
-    gradient: dict[str, Tensor],
-    writers: _Writers,
-    progress: bool,
+    model: nn.Module, loss: Scalar, gradient: dict[str, Tensor], writers: _Writers, progress: bool
 ) -> dict[str, Tensor]:
     """The change of the loss from dropping each head; runs share the blocks before it."""
     from rich.progress import track

@@ -11,11 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.inspection.adapters.model_calls import get_logits, run_model
-from regard.inspection.attribution.residual_parts import (
-    By,
-    ResidualStream,
-    record_stream,
-)
+from regard.inspection.attribution.residual_parts import By, ResidualStream, record_stream
 from regard.inspection.attribution.unembedding import find_unembedding
 from regard.inspection.edits.activations import ActivationEdit, set_activation
 from regard.inspection.edits.what_if import what_if

@@ -29,10 +29,7 @@ _BESIDE = ("output.dense", "output", "o_proj", "out_proj", "dense")
 
 
 def relevance(
-    model: nn.Module,
-    score: Scalar,
-    token: Indices | None = None,
-    at: str = "*",
+    model: nn.Module, score: Scalar, token: Indices | None = None, at: str = "*"
 ) -> Attribution:
     """Relevance of each position to a score: gradient times attention (Chefer et al. 2021).
 

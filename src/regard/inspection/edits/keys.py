@@ -25,11 +25,7 @@ from regard.inspection.edits.base import (
     where_rows,
     with_mask,
 )
-from regard.inspection.edits.closed_forms import (
-    OutputChange,
-    drop_key_effect,
-    scale_key_effect,
-)
+from regard.inspection.edits.closed_forms import OutputChange, drop_key_effect, scale_key_effect
 from regard.inspection.edits.registry import Range, register_edit
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site

@@ -77,10 +77,7 @@ EDITS: dict[str, EditType] = {}
 
 
 def register_edit(
-    *,
-    formula: str = "",
-    effect: Callable[..., OutputChange | None] | None = None,
-    **ranges: Range,
+    *, formula: str = "", effect: Callable[..., OutputChange | None] | None = None, **ranges: Range
 ) -> Callable[[Function], Function]:
     """Function decorator: the function makes an edit, which every surface then offers.
 

@@ -26,13 +26,7 @@ from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import patched
 from regard.inspection.record.sight import nearest_name
-from regard.ops.intercept import (
-    AttentionCall,
-    AttentionResult,
-    Proceed,
-    intercepting,
-    reaches,
-)
+from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting, reaches
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import upcast
 from regard.tables import text_table

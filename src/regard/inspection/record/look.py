@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.inspection.adapters.eager_attention import intercept_sparse
 from regard.inspection.adapters.module_tracker import ModuleTracker
-from regard.inspection.adapters.sparse_attention import intercept_sparse
 from regard.inspection.adapters.torch_attention import intercept_torch
 from regard.inspection.adapters.transformers_attention import intercept_transformers
 from regard.inspection.record.recorder import Recorder, RecordOptions

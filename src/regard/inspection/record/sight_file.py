@@ -20,7 +20,7 @@ from regard.files import parse_json
 from regard.inspection.adapters.snapshot import memory_address
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
-from regard.models.serialization import checksum, read_safetensors, write_safetensors
+from regard.models.serialization import checksum, file_in, read_safetensors, write_with_header
 from regard.ops.survey.statistics import Survey
 from regard.ops.term_registry import term_from_dict, term_to_dict
 from regard.ops.terms import Terms
@@ -130,13 +130,7 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
     header |= {"skipped": sight.skipped, "unmatched": sight.unmatched}
     header |= {"aliases": sight.aliases, "activation_aliases": sight.activations.aliases}
     header["checksum"] = _checksum(header, tensors)
-    file = _file(path)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_safetensors(tensors, {"regard": json.dumps(header)}, file)
-    except OSError as error:
-        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
-    return file
+    return write_with_header(tensors, header, file_in(path, FILE_NAME))
 
 
 def load_sight(path: str | Path) -> Sight:
@@ -148,7 +142,7 @@ def load_sight(path: str | Path) -> Sight:
     Sight of 1 attentions
       attention: self, 1 heads, 3 queries, 3 keys
     """
-    file = Path(path) if Path(path).is_file() else _file(path)
+    file = file_in(path, FILE_NAME)
     text, tensors = read_safetensors(file, "sight.save")
     header = _parse_header(text, tensors, file)
     try:
@@ -164,11 +158,6 @@ def load_sight(path: str | Path) -> Sight:
         raise FileError(
             f"{file}: needs sites as `save_sight` writes them, got {error!r}"
         ) from error
-
-
-def _file(path: str | Path) -> Path:
-    path = Path(path)
-    return path if path.suffix == ".safetensors" else path / FILE_NAME
 
 
 def _encode_site(site: Site, packer: TensorPacker) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Tiles of a zoomable attention map, and their bytes: a fixed header and float16 values."""
+"""Tiles of a zoomable attention map: their bytes, the background pass, and a quick preview."""
 
 import math
 import struct
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -11,6 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import FileError
+from regard.inspection.sites.map_cells import (
+    HeadMap,
+    MarginTotals,
+    PooledCells,
+    cell_sizes,
+    pool_cells,
+    pool_rectangle,
+)
 
 TileReduce = Literal["mean", "max"]
 REDUCES: tuple[TileReduce, ...] = ("mean", "max")
@@ -102,10 +112,7 @@ class StoredCells(NamedTuple):
     def decode(self) -> Float[Tensor, "2 row column"]:
         """The means and maxima, in float32."""
         return torch.stack(
-            [
-                decode_half(self.mean, self.exponents[0]),
-                decode_half(self.max, self.exponents[1]),
-            ]
+            [decode_half(self.mean, self.exponents[0]), decode_half(self.max, self.exponents[1])]
         )
 
 
@@ -129,3 +136,166 @@ def decode_half(half: Tensor, exponent: int) -> Tensor:
     tensor([0.7500])
     """
     return half.float() * 2.0**exponent
+
+
+STEP_WEIGHTS = 1 << 24  # between two checks for cancellation
+
+
+class BaseTile(NamedTuple):
+    """A tile of the base level with visible keys."""
+
+    row: int
+    column: int
+    rows: range
+    keys: range
+    cost: int  # weights within the mask's span
+
+
+class BasePass:
+    """Cells of levels from `level` up, in float16, computed one tile of `level` at a time.
+
+    A tile is published when whole, with its cells of every coarser level: coarse tiles are
+    then pieced together, and each cell is rounded once. Any thread may read.
+
+    >>> head_map = HeadMap(rg.make_site(*torch.zeros(2, 4, 2), mask=rg.Causal()), head=0)
+    >>> base = BasePass(head_map, level=1, levels=2, tile=2)
+    >>> [*base.advance(lambda: False)]
+    [1.0, 1.0]
+    >>> base.read(1, 0, 0)[0][0, 0].decode()[1]  # maxima
+    tensor([[1.0000,    nan],
+            [0.3333, 0.3333]])
+    """
+
+    def __init__(self, head_map: HeadMap, level: int, levels: int, tile: int):
+        self.map, self.level, self.levels, self.tile = head_map, level, levels, tile
+        self.tiles = {(unit.row, unit.column): unit for unit in self._split()}
+        self.total = sum(unit.cost for unit in self.tiles.values())
+        self.stored: dict[tuple[int, int], list[StoredCells]] = {}
+        self.lock = threading.Lock()
+        self.margins = MarginTotals(torch.zeros(head_map.queries), torch.zeros(head_map.keys))
+
+    def _split(self) -> Iterator[BaseTile]:
+        size, queries, keys = self.tile << self.level, self.map.queries, self.map.keys
+        for top in range(0, queries, size):
+            rows = range(top, min(top + size, queries))
+            span = self.map.key_span(rows)
+            for left in range(span.start // size * size, span.stop, size):
+                visible = min(left + size, span.stop) - max(left, span.start)
+                columns = range(left, min(left + size, keys))
+                yield BaseTile(top // size, left // size, rows, columns, len(rows) * visible)
+
+    def read(
+        self, level: int, row: int, column: int
+    ) -> tuple[dict[tuple[int, int], StoredCells], bool]:
+        """The stored cells of a tile by the first cell's row and column, and whether all are."""
+        step = level - self.level
+        side = self.tile >> step
+        inside = {
+            (i * side, j * side): at
+            for i in range(1 << step)
+            for j in range(1 << step)
+            if (at := ((row << step) + i, (column << step) + j)) in self.tiles
+        }
+        with self.lock:
+            stored = {k: self.stored[at][step] for k, at in inside.items() if at in self.stored}
+        return stored, len(stored) == len(inside)
+
+    def read_margins(self, entropy: Tensor, received: Tensor) -> tuple[Tensor, Tensor, int]:
+        """The entropy and received mass, with estimates where unfinished, and the tiles done."""
+        with self.lock:
+            waiting = [unit.rows for at, unit in self.tiles.items() if at not in self.stored]
+            exact, done = self.margins.entropy.clone(), len(self.stored)
+            received = received if waiting else self.margins.received.clone()
+        for rows in waiting:
+            exact[rows.start : rows.stop] = entropy[rows.start : rows.stop]
+        return exact, received, done
+
+    def advance(self, cancelled: Callable[[], bool]) -> Iterator[float]:
+        """Compute what is missing, and yield the progress after each step."""
+        done = 0
+        for at, unit in self.tiles.items():
+            if at not in self.stored:
+                for share in self._compute(unit):
+                    yield (done + share * unit.cost) / self.total
+                    if cancelled():
+                        return
+            done += unit.cost
+        yield 1.0
+
+    def _compute(self, unit: BaseTile) -> Iterator[float]:
+        """Compute one tile in bands of rows, yield the share done, and publish it at the end."""
+        size, (_, _, rows, keys, _) = 1 << self.level, unit
+        margins = MarginTotals(*(torch.zeros(len(x), device=self.map.device) for x in (rows, keys)))
+        height = max(1, STEP_WEIGHTS // (len(keys) * size)) * size
+        parts = []
+        for first in range(0, len(rows), height):
+            band = rows[first : first + height]
+            part = MarginTotals(margins.entropy[first : first + height], margins.received)
+            parts.append(pool_rectangle(self.map, band, keys, (size, size), part))
+            if band.stop == rows.stop:
+                cells = PooledCells(
+                    *(torch.cat(pieces).cpu() for pieces in zip(*parts, strict=True))
+                )
+                self._publish(unit, cells, margins)
+            yield (band.stop - rows.start) / len(rows)
+
+    def _publish(self, unit: BaseTile, cells: PooledCells, margins: MarginTotals) -> None:
+        row, column, rows, keys, _ = unit
+        stored = []
+        for level in range(self.level, self.levels):
+            counts = cell_sizes(rows, 1 << level)[:, None] * cell_sizes(keys, 1 << level)
+            stored.append(StoredCells.encode(cells.mean_and_max(counts)))
+            cells = pool_cells(cells, 2, 2)
+        entropy, received = (x.cpu() for x in margins)
+        with self.lock:
+            if (row, column) not in self.stored:  # two threads may run the pass
+                self.margins.entropy[rows.start : rows.stop] += entropy
+                self.margins.received[keys.start : keys.stop] += received
+                self.stored[row, column] = stored
+
+
+PREVIEW_WEIGHTS = 1 << 26  # 0.1 s on two cores
+MIN_PREVIEW_ROWS = 64
+
+
+class MapPreview:
+    """Cells of a map from every `stride`-th row, exact along the keys.
+
+    The mean of a cell is an estimate, its maximum a lower bound. A cell is NaN if the rows
+    taken see none of its keys.
+
+    >>> preview = MapPreview(HeadMap(rg.make_site(*torch.zeros(2, 4, 2)), head=0), level=1)
+    >>> preview.stride, preview.cells(1, range(2), range(1))[0]
+    (1, tensor([[0.2500],
+            [0.2500]]))
+    """
+
+    def __init__(self, head_map: HeadMap, level: int):
+        self.level, self.queries, self.keys = level, head_map.queries, head_map.keys
+        rows = max(MIN_PREVIEW_ROWS, PREVIEW_WEIGHTS // self.keys)
+        self.stride = 1 << (-(-self.queries // rows) - 1).bit_length()
+        # from the middle of each stride, as a row stands for those around it
+        taken = range(min(self.stride // 2, self.queries - 1), self.queries, self.stride)
+        margins = MarginTotals(
+            torch.zeros(len(taken), device=head_map.device),
+            torch.zeros(self.keys, device=head_map.device),
+        )
+        cells = pool_rectangle(head_map, taken, range(self.keys), (1, 1 << level), margins)
+        self._cells, self._rows = PooledCells(*(x.cpu() for x in cells)), len(taken)
+        self.entropy = margins.entropy.cpu()[self._sample(range(self.queries), 1)]
+        self.received = margins.received.cpu() * (self.queries / len(taken))
+
+    def cells(self, level: int, rows: range, columns: range) -> Tensor:
+        """Mean and max of a rectangle of cells of a level, (2, row, column)."""
+        size, step = 1 << level, 1 << (level - self.level)
+        group = max(1, size // self.stride)  # rows taken per cell
+        samples = self._sample(range(rows.start * group, rows.stop * group), max(1, size // group))
+        left, right = columns.start * step, columns.stop * step
+        part = PooledCells(*(x[samples, left:right] for x in self._cells))
+        keys = range(columns.start * size, min(columns.stop * size, self.keys))
+        return pool_cells(part, group, step).mean_and_max(group * cell_sizes(keys, size))
+
+    def _sample(self, rows: range, size: int) -> Tensor:
+        """The row taken that is in, or nearest to, each of `rows`, counted in units of `size`."""
+        at = torch.arange(rows.start, rows.stop) * size // self.stride
+        return at.clamp(max=self._rows - 1)

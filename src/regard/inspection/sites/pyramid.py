@@ -9,16 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.inspection.sites.base_pass import BasePass, MapPreview
-from regard.inspection.sites.head_map import HeadMap
 from regard.inspection.sites.map_cells import (
+    HeadMap,
     PooledCells,
     cell_sizes,
     pool_band,
     pool_cells,
     pool_rectangle,
 )
-from regard.inspection.sites.map_tile import REDUCES, MapTile, TileReduce
+from regard.inspection.sites.map_tile import REDUCES, BasePass, MapPreview, MapTile, TileReduce
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_int, resolve_index
 

@@ -140,8 +140,5 @@ def atomic_max_rows(where, x, live):
     """Atomic maximum, one number per row; x holds pairs."""
     first = tl.arange(0, 2)[None, :] == 0
     tl.atomic_max(
-        where[:, None] + tl.zeros([1, 2], tl.int32),
-        x,
-        mask=live[:, None] & first,
-        sem="relaxed",
+        where[:, None] + tl.zeros([1, 2], tl.int32), x, mask=live[:, None] & first, sem="relaxed"
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.ops.autocast import without_autocast
 from regard.ops.kernels import use_kernel
-from regard.ops.survey import reference, tiled
+from regard.ops.survey import tiled
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
     DIFFERENTIABLE_STATISTICS,
@@ -93,8 +93,10 @@ def _compute(
 ) -> Survey:
     if not q.shape[:-1].numel() or not k.shape[-2]:
         return tiled.survey(q, k, lse, terms, options)  # no tiles: the initial values
-    if backend == "reference":
-        return reference.survey(q, k, lse, terms, options)
+    if backend == "reference":  # every statistic by its formula, from the whole map
+        starts = nonzero_starts(q, k, terms)
+        tile = WeightTile(terms.score_tile(q, k), lse, terms.grid(q, k), options, starts)
+        return Survey(**{name: STATISTICS[name].formula(tile) for name in options.statistics})
     others = options.statistics - KERNEL_STATISTICS
     result_of: list[Any] = [None]  # terms of the kernel
 

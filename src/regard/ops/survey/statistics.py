@@ -79,10 +79,7 @@ class Survey:
         kernel="sums",
     )
     peak: Float[Tensor, "*batch query"] | MaybeNone = _row(
-        "max_j w",
-        lambda t: t.w.amax(-1),
-        twin="peak_key",
-        **_PEAK,
+        "max_j w", lambda t: t.w.amax(-1), twin="peak_key", **_PEAK
     )
     peak_key: Int[Tensor, "*batch query"] | MaybeNone = _statistic(
         "argmax_j w, -1 without visible keys",
@@ -94,9 +91,7 @@ class Survey:
         **_PEAK,
     )
     mean_distance: Float[Tensor, "*batch query"] | MaybeNone = _row(
-        "Σ_j w |j - p_i|",
-        lambda t: (t.w * t.relative_position.abs()).sum(-1),
-        **_DISTANCE,
+        "Σ_j w |j - p_i|", lambda t: (t.w * t.relative_position.abs()).sum(-1), **_DISTANCE
     )
     mean_offset: Float[Tensor, "*batch query"] | MaybeNone = _row(
         "Σ_j w (j - p_i), negative for earlier keys",
