@@ -1,6 +1,7 @@
 """Logit lens, direct logit attribution, split scores and composition, against brute force."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from regard.inspection import (
     composition_scores,
     logit_attribution,
     logit_lens,
+    record_stream,
     split_score,
 )
+from regard.inspection.attribution.unembedding import find_unembedding
 
 SIZES = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -102,6 +105,36 @@ def test_lens_of_a_depth_is_the_model_without_its_later_blocks(name):
                 torch.testing.assert_close(lens.logits[1], model(IDS).logits)
     assert lens.kl()[-1].abs().max() < 1e-5 < lens.kl()[0].min()
     assert int(lens.rank(lens.logits[-1, 0, -1].argmax().item())[-1, 0, -1]) == 0
+
+
+def one_gain(norm):
+    norm.gain[5] += 0.5
+
+
+def other_eps(norm):
+    norm.eps = 0.1
+
+
+def centred(norm):
+    norm.kind = "layer"
+
+
+@pytest.mark.parametrize("change", [one_gain, other_eps, centred])
+@pytest.mark.parametrize("length", [3, 300])  # of 300 positions 60 are compared
+def test_a_wrong_final_norm_is_noticed_at_the_positions_that_are_compared(change, length):
+    model = own()
+    with torch.no_grad():
+        model.decoder.norm.gain += 0.3 * torch.randn(32)
+    stream = record_stream(model, torch.randint(40, (2, length)))
+    head = find_unembedding(stream)
+    torch.testing.assert_close(head.logits(stream.state(2)), stream.logits)
+    point = stream.points["decoder.final_norm"]
+    wrong = deepcopy(point.module)
+    with torch.no_grad():
+        change(wrong)
+    stream.points[point.name] = point._replace(module=wrong)
+    with pytest.raises(LookError, match="computes something else"):
+        find_unembedding(stream)
 
 
 @pytest.mark.parametrize(
