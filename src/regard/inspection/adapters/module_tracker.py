@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from regard.errors import LookError
+from regard.errors import ConfigError, LookError
 from regard.inspection.adapters.forward_code import may_attend
 from regard.inspection.adapters.snapshot import memory_address
 
@@ -242,6 +242,13 @@ def check_model(model: object) -> None:
             f"model: needs a torch.nn.Module, got {got}; try a model that is "
             "loaded, such as AutoModel.from_pretrained(…) or rg.models.load(…)"
         )
+
+
+def check_eval_mode(model: nn.Module) -> None:
+    """Raise if any module is in training mode: two runs then differ by their dropout."""
+    check_model(model)
+    if any(module.training for module in model.modules()):
+        raise ConfigError("model: needs eval mode, got training; try model.eval()")
 
 
 def check_glob(name: str, glob: object) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, LookError, ShapeError
+from regard.errors import LookError, ShapeError
 from regard.inspection.adapters.activation_points import (
     find_activations,
     hook_activations,
@@ -21,7 +21,7 @@ from regard.inspection.adapters.activation_points import (
 )
 from regard.inspection.adapters.block_stacks import tracked_position
 from regard.inspection.adapters.model_calls import get_logits, run_model
-from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_model
+from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_eval_mode
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import patched
@@ -270,12 +270,7 @@ def compare_edits(
     >>> comparison.kl.shape, bool(comparison.kl.abs().max() < 1e-6)
     (torch.Size([1, 3]), True)
     """
-    check_model(model)
-    if any(module.training for module in model.modules()):
-        raise ConfigError(
-            "model: needs eval mode, as dropout would add to the difference, got training; "
-            "try model.eval()"
-        )
+    check_eval_mode(model)
 
     def run(*edits: Edit | ActivationEdit) -> Tensor:
         with torch.no_grad(), what_if(model, *edits):  # without edits of other threads

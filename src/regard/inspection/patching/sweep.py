@@ -16,7 +16,7 @@ from regard.files import parse_json, write_text
 from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
 from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.model_calls import get_output, run_model
-from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.inspection.adapters.module_tracker import check_eval_mode, uncompiled_modules
 from regard.inspection.gradients.activations import activation_gradients
 from regard.inspection.patching.result import PatchingResult
 from regard.inspection.record.look import look
@@ -69,9 +69,8 @@ def sweep(
     >>> result.effect[0].abs().round(decimals=3)  # the inputs differ at position 1 only
     tensor([0., 1., 0.])
     """
-    uncompiled_modules(model)
-    if any(module.training for module in model.modules()):
-        raise LookError("model: needs eval mode, got training; try model.eval()")
+    uncompiled_modules(model)  # raises if one is compiled
+    check_eval_mode(model)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise ShapeError(f"batch_size: needs 1 or more, got {batch_size!r}")
     kind, by_position = _parse(over)

@@ -1,12 +1,12 @@
 """A sight: all recorded attentions and activations of one or several forward passes."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from regard.inspection.sites.splice import join_calls
 from regard.ops.indices import as_int
 from regard.tables import html_table
 
+T = TypeVar("T")
 OVER_LIMIT = "over max_bytes="  # in the reasons of `skipped`
 
 
@@ -156,17 +157,7 @@ class Sight:
                 f"name: needs the name of a site, got {name}; try sight.sites[{name}], or one of "
                 f"{', '.join(self.names[:8])}"
             )
-        name, call = name if isinstance(name, tuple) and len(name) == 2 else (name, None)
-        at = 0 if call is None else as_int("call", call)
-        calls = self.calls(name)
-        if call is None and len(calls) > 1:
-            raise LookError(
-                f"name: needs a call too, as {name!r} ran {len(calls)} times, got none; "
-                f"try sight[{name!r}, 0] or sight.join({name!r})"
-            )
-        if not -len(calls) <= at < len(calls):
-            raise LookError(f"call: needs less than the {len(calls)} calls of {name!r}, got {call}")
-        return calls[at]
+        return _pick_call(name, self.calls, "sight[{0!r}, 0] or sight.join({0!r})")
 
     def __iter__(self) -> Iterator[Site]:
         return iter(self.sites)
@@ -194,6 +185,20 @@ class Sight:
             return f", which was skipped: {skipped[name]}"
         close = nearest_name(name, {x: self.aliases.get(x, "") for x in self.names})
         return f"; try {close!r}" if close else ", and none was recorded"
+
+
+def _pick_call(key: Any, calls_of: Callable[[Any], list[T]], hint: str) -> T:
+    """The only call of a name, or that of a name and a number."""
+    name, call = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
+    at, calls = (0 if call is None else as_int("call", call)), calls_of(name)
+    if call is None and len(calls) > 1:
+        raise LookError(
+            f"name: needs a call too, as {name!r} ran {len(calls)} times, got none; "
+            f"try {hint.format(name)}"
+        )
+    if not -len(calls) <= at < len(calls):
+        raise LookError(f"call: needs less than the {len(calls)} calls of {name!r}, got {call}")
+    return calls[at]
 
 
 def nearest_name(name: object, aliases: Mapping[str, str]) -> str | None:
@@ -272,17 +277,7 @@ class Activations(Mapping[str, Tensor]):
         return self._calls[name]
 
     def __getitem__(self, key: str | tuple[str, int]) -> Tensor:
-        name, call = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
-        calls = self.calls(name)
-        at = 0 if call is None else as_int("call", call)
-        if call is None and len(calls) > 1:
-            raise LookError(
-                f"name: needs a call too, as {name!r} was computed {len(calls)} times, got none; "
-                f"try activations[{name!r}, 0]"
-            )
-        if not -len(calls) <= at < len(calls):
-            raise LookError(f"call: needs less than the {len(calls)} calls of {name!r}, got {call}")
-        return calls[at]
+        return _pick_call(key, self.calls, "activations[{0!r}, 0]")
 
     def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
         """An activation, or the default if it was not recorded."""

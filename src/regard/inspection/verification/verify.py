@@ -6,9 +6,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from regard.errors import LookError, RegardError
+from regard.errors import RegardError
 from regard.inspection.adapters.model_calls import get_output, run_model
-from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.inspection.adapters.module_tracker import check_eval_mode, uncompiled_modules
 from regard.inspection.record.look import look
 from regard.inspection.verification.checks import CHECKS, Subject
 from regard.tables import text_table
@@ -86,9 +86,8 @@ def verify(model: nn.Module, inputs: Any) -> Verification:
     >>> [result.name for result in verification.results][:3]
     ['output', 'maps', 'survey']
     """
-    uncompiled_modules(model)
-    if any(module.training for module in model.modules()):
-        raise LookError("model: needs eval mode, got training; try model.eval()")
+    uncompiled_modules(model)  # raises if one is compiled
+    check_eval_mode(model)
     parameter = next(model.parameters(), torch.zeros(()))
     bound = BOUNDS.get(parameter.dtype, BOUNDS[torch.float32])
     with torch.no_grad():
