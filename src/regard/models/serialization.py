@@ -55,7 +55,7 @@ def load(path: str | Path) -> nn.Module:
     >>> load(save(model, tempfile.mkdtemp())).config.vocab
     10
     """
-    file = file_in(path, WEIGHTS_FILE)
+    file = Path(path) if Path(path).is_file() else file_in(path, WEIGHTS_FILE)
     header, tensors = _read(file)
     if not header.get("int8"):
         return _build(header, tensors, file).eval()
@@ -67,9 +67,9 @@ def load(path: str | Path) -> nn.Module:
 
 
 def file_in(path: str | Path, name: str) -> Path:
-    """The path of a file, or of the file of this name in a folder."""
+    """The path of a .safetensors file, or of the file of this name in a folder."""
     path = Path(path)
-    return path if path.suffix == ".safetensors" or path.is_file() else path / name
+    return path if path.suffix == ".safetensors" else path / name
 
 
 def write_with_header(tensors: dict[str, Tensor], header: Mapping[str, Any], file: Path) -> Path:

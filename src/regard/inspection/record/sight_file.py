@@ -142,7 +142,7 @@ def load_sight(path: str | Path) -> Sight:
     Sight of 1 attentions
       attention: self, 1 heads, 3 queries, 3 keys
     """
-    file = file_in(path, FILE_NAME)
+    file = Path(path) if Path(path).is_file() else file_in(path, FILE_NAME)
     text, tensors = read_safetensors(file, "sight.save")
     header = _parse_header(text, tensors, file)
     try:
