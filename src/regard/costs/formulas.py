@@ -1,6 +1,7 @@
 """Cost formulas: the printed text is also what is evaluated."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from regard.errors import ConfigError
@@ -109,3 +110,84 @@ def generation_cost(n: int, d: int, *, cached: bool = True) -> int:
     if cached:
         return sum(4 * d * d + 2 * t * d for t in range(1, n + 1))
     return sum(layer_cost("attention", t, d) for t in range(1, n + 1))
+
+
+@dataclass(frozen=True)
+class Product:
+    """`count` products of (rows, inner) and (inner, columns) matrices."""
+
+    count: int
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def multiply_adds(self) -> int:
+        return self.count * self.rows * self.inner * self.columns
+
+
+class FormulaWriter:
+    """Writes matrix products as a formula of sizes; `spare` names widths beside the known ones."""
+
+    def __init__(self, batch: int, lengths: dict[str, int], widths: dict[str, int], spare: str):
+        self.batch, self.lengths, self.widths, self.spare = batch, lengths, widths, iter(spare)
+
+    def write(self, products: Counter[Product], layers: int) -> tuple[str, dict[str, int]]:
+        """The formula, and the value of each letter; empty without products."""
+        if not products:
+            return "", {}
+        terms: Counter[tuple[str, ...]] = Counter()
+        for product, times in products.items():
+            number, letters = self._term(product)
+            terms[letters] += number * times
+        front = "B" if all("B" in letters for letters in terms) else ""
+        shared = layers if layers > 1 and not any(x % layers for x in terms.values()) else 1
+        front += "L" if shared > 1 else ""
+        texts = []
+        for letters, number in sorted(terms.items(), key=lambda term: len(term[0]) == 0):
+            rest = [x for x in letters if x not in front]
+            texts.append(_format_term(number // shared, rest))
+        text = " + ".join(texts)
+        sizes = {"B": self.batch, "L": shared, **self.lengths, **self.widths}
+        text = f"{front}({text})" if front else text
+        return text, {letter: size for letter, size in sizes.items() if letter in text}
+
+    def _term(self, product: Product) -> tuple[int, tuple[str, ...]]:
+        """A number and the letters that it is multiplied by."""
+        sizes = [product.rows, product.inner, product.columns]
+        if product.count == 1 and sizes[0] % self.batch == 0:  # a linear layer over all tokens
+            return self._write([sizes[0] // self.batch], sizes[1:])
+        if product.count % self.batch:
+            return product.multiply_adds, ()
+        per_sequence = product.count // self.batch
+        width = per_sequence * sizes.pop(self._width_axis(per_sequence, sizes))
+        return self._write(sizes, [width])
+
+    def _width_axis(self, heads: int, sizes: list[int]) -> int:
+        """The axis that is the width of a head; the others are lengths."""
+        known = [i for i, size in enumerate(sizes) if heads * size in self.widths.values()]
+        free = [i for i, size in enumerate(sizes) if size not in self.lengths.values()]
+        return next((i for i in known if i in free), (free or known or [1])[0])
+
+    def _write(self, lengths: list[int], widths: list[int]) -> tuple[int, tuple[str, ...]]:
+        """B · lengths · widths; a size without a letter becomes part of the number."""
+        number, letters = 1, ["B"]
+        for sizes, known in ((lengths, self.lengths), (widths, self.widths)):
+            for size in sizes:
+                letter = next((name for name, x in known.items() if x == size), None)
+                if letter is None and known is self.widths and size > 1:
+                    letter = next(self.spare, None)
+                    self.widths |= {} if letter is None else {letter: size}
+                if letter is None:
+                    number *= size
+                else:
+                    letters.append(letter)
+        order = ["B", *self.lengths, *self.widths]
+        return number, tuple(sorted(letters, key=order.index))
+
+
+def _format_term(number: int, letters: list[str]) -> str:
+    powers = {1: "", 2: "²", 3: "³"}
+    order = dict.fromkeys(letters)
+    text = "".join(f"{x}{powers[letters.count(x)]}" for x in order)
+    return text if number == 1 and text else f"{number}{text}"

@@ -1,4 +1,8 @@
-"""Cost of a transformers model, from one forward pass of its shapes on the meta device."""
+"""Cost of a transformers model, from one forward pass of its shapes on the meta device.
+
+`torch.utils.flop_counter` counts the same products (a test compares), but keeps their sum alone: the
+formula needs the sides of each product, and the bytes its tensors.
+"""
 
 import copy
 import math
@@ -17,6 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from regard.costs.formulas import FormulaWriter, Product
 from regard.costs.layer_costs import CostPart, Side
 from regard.errors import ConfigError
 
@@ -129,26 +134,12 @@ def _meta_copy(model: Any) -> Any:
     return shapes.eval()
 
 
-@dataclass(frozen=True)
-class _Product:
-    """`count` products of (rows, inner) and (inner, columns) matrices."""
-
-    count: int
-    rows: int
-    inner: int
-    columns: int
-
-    @property
-    def multiply_adds(self) -> int:
-        return self.count * self.rows * self.inner * self.columns
-
-
 @dataclass
 class _Part:
     """What the trace found of one part."""
 
     side: Side
-    products: Counter[_Product] = field(default_factory=Counter)
+    products: Counter[Product] = field(default_factory=Counter)
     layers: set[str] = field(default_factory=set)
     parameters: int = 0
     bytes_moved: int = 0
@@ -252,7 +243,7 @@ class _Tracer:
             return "convolutions"
         return f"{prefix}feed-forward" if inside else "head" if path else "other"
 
-    def add(self, products: list[_Product], tensors: list[Tensor]) -> None:
+    def add(self, products: list[Product], tensors: list[Tensor]) -> None:
         """Count matrix products of the running module, which read or write these tensors."""
         if not self.is_counting:
             return
@@ -289,7 +280,15 @@ class _Tracer:
     def cost_part(self, name: str) -> CostPart:
         """The traced part, with its formula."""
         part = self.parts[name]
-        formula, sizes = _Letters(self, name, part).formula()
+        lengths = {"M": self.lengths["source"], "N": self.lengths["target"]}
+        if not self.is_pair:
+            lengths = {"n": self.lengths["source"]}
+        if part.side == "target":
+            lengths = dict(reversed(lengths.items()))  # where both are equal, the target's
+        widths = {letter: x for letter, x in (("d", self.dim), ("V", self.vocab)) if x}
+        spare = SPARE_LETTERS.get(name.split()[-1], "io")
+        writer = FormulaWriter(self.batch, lengths, widths, spare)
+        formula, sizes = writer.write(part.products, len(part.layers))
         return CostPart(
             name=name,
             side=part.side,
@@ -317,16 +316,16 @@ class _Products(TorchDispatchMode):
         packet = getattr(func, "overloadpacket", None)
         if packet in (aten.mm, aten.addmm):
             a, b = args[-2:]
-            self.tracer.add([_Product(1, a.shape[0], a.shape[1], b.shape[1])], [*args, out])
+            self.tracer.add([Product(1, a.shape[0], a.shape[1], b.shape[1])], [*args, out])
         elif packet in (aten.bmm, aten.baddbmm):
             a, b = args[-2:]
             count, rows, inner = a.shape
-            self.tracer.add([_Product(count, rows, inner, b.shape[2])], [*args, out])
+            self.tracer.add([Product(count, rows, inner, b.shape[2])], [*args, out])
         elif packet in (aten.convolution, aten._convolution):
             x, weight = args[:2]
             places = (x if args[6] else out).shape  # a transposed one reads each place
             rows, inner, columns = math.prod(places[2:]), weight[0].numel(), weight.shape[0]
-            self.tracer.add([_Product(places[0], rows, inner, columns)], [x, weight, out])
+            self.tracer.add([Product(places[0], rows, inner, columns)], [x, weight, out])
         return out
 
 
@@ -355,7 +354,7 @@ class _ShapesOnly(TorchFunctionMode):
         out = _SaveForBackward.apply(q, k, v)
         count = math.prod(q.shape[:-2])
         queries, keys, head_dim, value = q.shape[-2], *k.shape[-2:], v.shape[-1]
-        products = [_Product(count, queries, head_dim, keys), _Product(count, queries, keys, value)]
+        products = [Product(count, queries, head_dim, keys), Product(count, queries, keys, value)]
         self.tracer.add(products, [q, k, v, out])
         return out
 
@@ -369,83 +368,6 @@ class _SaveForBackward(torch.autograd.Function):
         out = q.new_empty(*q.shape[:-3], q.shape[-2], q.shape[-3], v.shape[-1]).transpose(-2, -3)
         ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1]))
         return out
-
-
-class _Letters:
-    """Writes the products of a part as a formula of sizes."""
-
-    def __init__(self, tracer: _Tracer, name: str, part: _Part):
-        self.part, self.batch = part, tracer.batch
-        lengths = tracer.lengths
-        names = {"M": lengths["source"], "N": lengths["target"]}
-        if not tracer.is_pair:
-            names = {"n": lengths["source"]}
-        if part.side == "target":
-            names = dict(reversed(names.items()))  # where both are equal, the target's
-        self.lengths = names
-        self.widths = {letter: x for letter, x in (("d", tracer.dim), ("V", tracer.vocab)) if x}
-        self.spare = iter(SPARE_LETTERS.get(name.split()[-1], "io"))
-
-    def formula(self) -> tuple[str, dict[str, int]]:
-        """The formula, and the value of each letter; empty without products."""
-        if not self.part.products:
-            return "", {}
-        terms: Counter[tuple[str, ...]] = Counter()
-        for product, times in self.part.products.items():
-            number, letters = self._term(product)
-            terms[letters] += number * times
-        layers = len(self.part.layers)
-        front = "B" if all("B" in letters for letters in terms) else ""
-        shared = layers if layers > 1 and not any(x % layers for x in terms.values()) else 1
-        front += "L" if shared > 1 else ""
-        texts = []
-        for letters, number in sorted(terms.items(), key=lambda term: len(term[0]) == 0):
-            rest = [x for x in letters if x not in front]
-            texts.append(_format_term(number // shared, rest))
-        text = " + ".join(texts)
-        sizes = {"B": self.batch, "L": shared, **self.lengths, **self.widths}
-        text = f"{front}({text})" if front else text
-        return text, {letter: size for letter, size in sizes.items() if letter in text}
-
-    def _term(self, product: _Product) -> tuple[int, tuple[str, ...]]:
-        """A number and the letters that it is multiplied by."""
-        sizes = [product.rows, product.inner, product.columns]
-        if product.count == 1 and sizes[0] % self.batch == 0:  # a linear layer over all tokens
-            return self._write([sizes[0] // self.batch], sizes[1:])
-        if product.count % self.batch:
-            return product.multiply_adds, ()
-        per_sequence = product.count // self.batch
-        width = per_sequence * sizes.pop(self._width_axis(per_sequence, sizes))
-        return self._write(sizes, [width])
-
-    def _width_axis(self, heads: int, sizes: list[int]) -> int:
-        """The axis that is the width of a head; the others are lengths."""
-        known = [i for i, size in enumerate(sizes) if heads * size in self.widths.values()]
-        free = [i for i, size in enumerate(sizes) if size not in self.lengths.values()]
-        return next((i for i in known if i in free), (free or known or [1])[0])
-
-    def _write(self, lengths: list[int], widths: list[int]) -> tuple[int, tuple[str, ...]]:
-        """B · lengths · widths; a size without a letter becomes part of the number."""
-        number, letters = 1, ["B"]
-        for sizes, known in ((lengths, self.lengths), (widths, self.widths)):
-            for size in sizes:
-                letter = next((name for name, x in known.items() if x == size), None)
-                if letter is None and known is self.widths and size > 1:
-                    letter = next(self.spare, None)
-                    self.widths |= {} if letter is None else {letter: size}
-                if letter is None:
-                    number *= size
-                else:
-                    letters.append(letter)
-        order = ["B", *self.lengths, *self.widths]
-        return number, tuple(sorted(letters, key=order.index))
-
-
-def _format_term(number: int, letters: list[str]) -> str:
-    powers = {1: "", 2: "²", 3: "³"}
-    order = dict.fromkeys(letters)
-    text = "".join(f"{x}{powers[letters.count(x)]}" for x in order)
-    return text if number == 1 and text else f"{number}{text}"
 
 
 def _layer_of(path: str) -> str:
