@@ -62,7 +62,7 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
     template = FAMILIES[family].exercises[level - 1]
     rng = random.Random(name)  # seeded by a string: the same on every machine
     for _ in range(MAX_DRAWS):
-        problem = {"family": family, **_draw_problem(template, level, rng)}
+        problem = _draw_problem(family, level, rng)
         try:
             solution = solve(problem)
         except RegardError:
@@ -93,15 +93,19 @@ def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> li
     return found
 
 
-def _draw_problem(template: ExerciseTemplate, level: int, rng: random.Random) -> dict[str, Any]:
+def _draw_problem(family: str, level: int, rng: random.Random) -> dict[str, Any]:
+    template, options = FAMILIES[family].exercises[level - 1], FAMILIES[family].options
     given: dict[str, Any] = {}
     for name, (rows, columns) in template.shapes.items():
-        some = (SPARSE_ENTRY_CHOICES if columns > 2 else ENTRY_CHOICES)[level - 1]
-        cells = [[rng.choice(some) for _ in range(columns)] for _ in range(rows)]
+        entries = (SPARSE_ENTRY_CHOICES if columns > 2 else ENTRY_CHOICES)[level - 1]
+        cells = [[rng.choice(entries) for _ in range(columns)] for _ in range(rows)]
         given[name] = cells[0][0] if rows == columns == 1 else cells
-    given |= {name: rng.choice(some) for name, some in template.value_choices.items()}
-    chosen = {name: rng.choice(some) for name, some in template.option_choices.items()}
-    return {**{k: v for k, v in chosen.items() if v != "none"}, "given": given}
+    # given numbers before options: a seed draws the same problem whatever the order of `choices`
+    names = sorted(template.choices, key=options.__contains__)
+    values = {name: rng.choice(template.choices[name]) for name in names}
+    given |= {name: value for name, value in values.items() if name not in options}
+    chosen = {name: values[name] for name in names if name in options and values[name] != "none"}
+    return {"family": family, **chosen, "given": given}
 
 
 def _is_simple(solution: Solution, template: ExerciseTemplate) -> bool:

@@ -11,11 +11,10 @@ from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
 from regard.work.families.registry import (
     ATTENTION_NAMES,
-    ExerciseTemplate,
     check_choice,
     check_required,
+    draw,
     family,
-    weight_shapes,
 )
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
@@ -62,14 +61,9 @@ ROW_SETUP = AttentionSetup()
     "attention",
     given=f"{ATTENTION_NAMES} Y W_B W_1 W_2 V_a",
     exercises=(
-        ExerciseTemplate({"X": (2, 2)}, option_choices={"scale": (1,)}),
-        ExerciseTemplate(
-            {"X": (3, 2)} | weight_shapes("QKV", (2, 2)), option_choices={"scale": (1,)}
-        ),
-        ExerciseTemplate(
-            {"X": (3, 3)} | weight_shapes("QKV", (3, 3)),
-            option_choices={"mask": ("none", "causal"), "convention": ("rows", "columns")},
-        ),
+        draw("X 2x2", scale=(1,)),
+        draw("X 3x2, W_QKV 2x2", scale=(1,)),
+        draw("X 3x3, W_QKV 3x3", mask=("none", "causal"), convention=("rows", "columns")),
     ),
     questions=_QUESTIONS,
 )
@@ -113,12 +107,9 @@ def solve_attention(
     "cross-attention",
     given=f"{ATTENTION_NAMES} Y W_B W_1 W_2 V_a",
     exercises=(
-        ExerciseTemplate({"X": (1, 2), "Y": (2, 2)}, option_choices={"scale": (1,)}),
-        ExerciseTemplate(
-            {"X": (2, 2), "Y": (2, 2)} | weight_shapes("QKV", (2, 2)),
-            option_choices={"scale": (1,)},
-        ),
-        ExerciseTemplate({"X": (2, 2), "Y": (3, 2)} | weight_shapes("QKV", (2, 2))),
+        draw("X 1x2, Y 2x2", scale=(1,)),
+        draw("X 2x2, Y 2x2, W_QKV 2x2", scale=(1,)),
+        draw("X 2x2, Y 3x2, W_QKV 2x2"),
     ),
     questions=_QUESTIONS,
 )

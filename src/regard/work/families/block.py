@@ -10,11 +10,10 @@ from regard.work.families.registry import (
     BLOCK_NAMES,
     CROSS_NAMES,
     FEED_FORWARD_NAMES,
-    ExerciseTemplate,
     check_choice,
     check_required,
+    draw,
     family,
-    weight_shapes,
 )
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
@@ -25,7 +24,7 @@ GREEK_LETTERS = {"gamma": "γ", "beta": "β"}  # ASCII spelling in TOML
 # rows whose variance is a square, so that its root is rational
 _EVEN_2 = ([1, 3], [0, 4], [5, -1], [2, 0], [-3, 1])
 _EVEN_4 = ([1, 1, 3, 3], [0, 4, 0, 4], [7, -1, 1, 1], [-3, 5, 3, 3], [2, 0, 0, 2], [4, 4, -2, -2])
-_WIDTH_4 = weight_shapes("QKVO", (4, 4)) | {"W_1": (4, 3), "W_2": (3, 4)}
+_WIDTH_4 = "W_QKVO 4x4, W_1 4x3, W_2 3x4"
 
 
 class BlockSetup(NamedTuple):
@@ -53,11 +52,9 @@ class BlockSetup(NamedTuple):
     "layer-norm",
     given="X gamma beta γ β",
     exercises=(
-        ExerciseTemplate(value_choices={"X": _EVEN_2}, option_choices={"eps": (0,)}),
-        ExerciseTemplate(
-            value_choices={"X": _EVEN_4, "gamma": ([1, 1, 2, 1],)}, option_choices={"eps": (0,)}
-        ),
-        ExerciseTemplate({"X": (2, 4)}, {"gamma": ([1, 2, 1, 1],), "beta": ([0, 1, 0, -1],)}),
+        draw(X=_EVEN_2, eps=(0,)),
+        draw(X=_EVEN_4, gamma=([1, 1, 2, 1],), eps=(0,)),
+        draw("X 2x4", gamma=([1, 2, 1, 1],), beta=([0, 1, 0, -1],)),
     ),
 )
 def solve_layer_norm(given: Mapping[str, Any], *, eps: Any = DEFAULT_EPS) -> Solution:
@@ -80,9 +77,9 @@ def solve_layer_norm(given: Mapping[str, Any], *, eps: Any = DEFAULT_EPS) -> Sol
     "feed-forward",
     given=f"X {FEED_FORWARD_NAMES}",
     exercises=(
-        ExerciseTemplate({"X": (1, 2), "W_1": (2, 2), "W_2": (2, 2)}),
-        ExerciseTemplate({"X": (2, 2), "W_1": (2, 3), "b_1": (1, 3), "W_2": (3, 2)}),
-        ExerciseTemplate({"X": (2, 3), "W_1": (3, 4), "b_1": (1, 4), "W_2": (4, 3), "b_2": (1, 3)}),
+        draw("X 1x2, W_12 2x2"),
+        draw("X 2x2, W_1 2x3, b_1 1x3, W_2 3x2"),
+        draw("X 2x3, W_1 3x4, b_1 1x4, W_2 4x3, b_2 1x3"),
     ),
 )
 def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") -> Solution:
@@ -103,13 +100,9 @@ def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") ->
     "encoder",
     given=f"X {BLOCK_NAMES}",
     exercises=(
-        ExerciseTemplate(
-            {"X": (2, 2)} | weight_shapes("QKVO12", (2, 2)), option_choices={"scale": (1,)}
-        ),
-        ExerciseTemplate({"X": (2, 4)} | _WIDTH_4, option_choices={"heads": (2,)}),
-        ExerciseTemplate(
-            {"X": (3, 4)} | _WIDTH_4, option_choices={"heads": (2,), "norm": ("pre", "post")}
-        ),
+        draw("X 2x2, W_QKVO12 2x2", scale=(1,)),
+        draw(f"X 2x4, {_WIDTH_4}", heads=(2,)),
+        draw(f"X 3x4, {_WIDTH_4}", heads=(2,), norm=("pre", "post")),
     ),
     questions=("A*", "O", "P_*", "m_*", "v_*", "LN_*", "FF"),
 )

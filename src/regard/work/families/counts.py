@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.families.registry import ExerciseTemplate, family
+from regard.work.families.registry import draw, family
 from regard.work.solution import Solution, SolutionBuilder
 
 
@@ -12,9 +12,9 @@ from regard.work.solution import Solution, SolutionBuilder
     "counts",
     given="d h d_ff side P C",
     exercises=(
-        ExerciseTemplate(value_choices={"d": (64, 128, 256), "h": (2, 4, 8)}),
-        ExerciseTemplate(value_choices={"d": (512, 768), "h": (8,), "d_ff": (2048, 3072)}),
-        ExerciseTemplate(value_choices={"side": (224, 96), "P": (16, 8), "C": (3, 1)}),
+        draw(d=(64, 128, 256), h=(2, 4, 8)),
+        draw(d=(512, 768), h=(8,), d_ff=(2048, 3072)),
+        draw(side=(224, 96), P=(16, 8), C=(3, 1)),
     ),
 )
 def solve_counts(given: Mapping[str, Any]) -> Solution:

@@ -15,11 +15,10 @@ from regard.work.families.attention import (
 )
 from regard.work.families.registry import (
     HEAD_NAMES,
-    ExerciseTemplate,
     check_choice,
     check_integer,
+    draw,
     family,
-    weight_shapes,
 )
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
@@ -29,17 +28,9 @@ from regard.work.solution import Solution, SolutionBuilder
     "multi-head",
     given=f"X Y Q K V {HEAD_NAMES} B B_# rel β",
     exercises=(
-        ExerciseTemplate(
-            {"X": (2, 2)} | weight_shapes("QKVO", (2, 2)),
-            option_choices={"heads": (2,), "scale": (1,)},
-        ),
-        ExerciseTemplate(
-            {"X": (2, 4)} | weight_shapes("QKVO", (4, 4)), option_choices={"heads": (2,)}
-        ),
-        ExerciseTemplate(
-            {"X": (3, 4)} | weight_shapes("QKVO", (4, 4)),
-            option_choices={"heads": (2,), "mask": ("causal",)},
-        ),
+        draw("X 2x2, W_QKVO 2x2", heads=(2,), scale=(1,)),
+        draw("X 2x4, W_QKVO 4x4", heads=(2,)),
+        draw("X 3x4, W_QKVO 4x4", heads=(2,), mask=("causal",)),
     ),
     questions=("Q_*", "K_*", "V_*", "S_*", "Z_*", "R_*", "A_*", "H_*", "H", "O"),
 )

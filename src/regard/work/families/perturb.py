@@ -7,24 +7,23 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.registry import ATTENTION_NAMES, ExerciseTemplate, check_choice, family
+from regard.work.families.registry import ATTENTION_NAMES, check_choice, draw, family
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
 TARGETS = {"key": "K", "query": "Q", "token": "X"}
 MIN_CHANGE = 1e-25  # zero within the 50 digits carried
-_QKV_SHAPES = {"Q": (2, 2), "K": (3, 2), "V": (3, 2)}
-_OPTIONS = {"scale": (1,), "index": (1, 2)}
-_MOVED = {"eps": ([1, 0], [0, 1])}
+_QKV = "Q 2x2, K 3x2, V 3x2"
+_MOVED = {"eps": ([1, 0], [0, 1]), "scale": (1,), "index": (1, 2)}
 
 
 @family(
     "perturb",
     given=f"{ATTENTION_NAMES} eps alpha",
     exercises=(
-        ExerciseTemplate(_QKV_SHAPES, _MOVED, _OPTIONS | {"target": ("query",)}),
-        ExerciseTemplate(_QKV_SHAPES, _MOVED, _OPTIONS | {"target": ("key",)}),
-        ExerciseTemplate(_QKV_SHAPES, {"alpha": (2, 3)}, _OPTIONS | {"target": ("key",)}),
+        draw(_QKV, **_MOVED, target=("query",)),
+        draw(_QKV, **_MOVED, target=("key",)),
+        draw(_QKV, alpha=(2, 3), scale=(1,), index=(1, 2), target=("key",)),
     ),
     questions=("A", "H", "S_a", "A_a", "H_a", "dS", "dA", "dH"),
 )

@@ -8,7 +8,7 @@ import sympy
 from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, add_scores
-from regard.work.families.registry import ExerciseTemplate, family
+from regard.work.families.registry import draw, family
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -23,9 +23,9 @@ MAX_PAIR_PRODUCTS = 2000  # products of sinusoids in the Gram matrix; more take 
     given="p d k base",
     required="p d",
     exercises=(
-        ExerciseTemplate(value_choices={"p": (2, 3), "d": (2,)}, questions=("ω", "Θ", "PE")),
-        ExerciseTemplate(value_choices={"p": (2, 3, 4), "d": (4,)}, questions=("ω", "Θ", "PE")),
-        ExerciseTemplate(value_choices={"p": (2, 3), "d": (4,), "k": (1, 2)}),
+        draw(p=(2, 3), d=(2,))._replace(questions=("ω", "Θ", "PE")),
+        draw(p=(2, 3, 4), d=(4,))._replace(questions=("ω", "Θ", "PE")),
+        draw(p=(2, 3), d=(4,), k=(1, 2)),
     ),
 )
 def solve_positions(given: Mapping[str, Any]) -> Solution:

@@ -26,16 +26,27 @@ Solver = TypeVar("Solver", bound=Callable[..., Solution])
 
 
 class ExerciseTemplate(NamedTuple):
-    """One difficulty level of a family: what to draw at random, and which steps to ask for.
-
-    >>> ExerciseTemplate({"X": (2, 2)}).questions
-    ('*',)
-    """
+    """One difficulty level of a family: what to draw at random, and which steps to ask for."""
 
     shapes: Mapping[str, MatrixShape] = {}  # matrices to fill with random entries
-    value_choices: Mapping[str, tuple[Any, ...]] = {}  # given name: candidate values
-    option_choices: Mapping[str, tuple[Any, ...]] = {}  # option: candidate values
+    choices: Mapping[str, tuple[Any, ...]] = {}  # given name or option: candidate values
     questions: tuple[str, ...] = ("*",)  # glob patterns of step names
+
+
+def draw(shapes: str = "", /, **choices: tuple[Any, ...]) -> ExerciseTemplate:
+    """A template from shapes in plain text; `choices` are values of given names and options.
+
+    >>> draw("X 3x2, W_QK 2x2", scale=(1,)).shapes
+    {'X': (3, 2), 'W_Q': (2, 2), 'W_K': (2, 2)}
+    """
+    parsed: dict[str, MatrixShape] = {}
+    for part in filter(None, shapes.split(", ")):
+        *names, size = part.split()
+        rows, columns = map(int, size.split("x"))
+        for name in names:
+            letter, _, suffixes = name.partition("_")
+            parsed |= {f"{letter}_{x}" if x else letter: (rows, columns) for x in suffixes or [""]}
+    return ExerciseTemplate(parsed, choices)
 
 
 @dataclass(frozen=True)
@@ -107,15 +118,6 @@ def exercise_families() -> list[str]:
     (True, False)
     """
     return [name for name, record in FAMILIES.items() if record.exercises]
-
-
-def weight_shapes(letters: str, shape: MatrixShape) -> dict[str, MatrixShape]:
-    """Shapes of the weights W_Q, W_K … of an exercise.
-
-    >>> weight_shapes("QK", (2, 3))
-    {'W_Q': (2, 3), 'W_K': (2, 3)}
-    """
-    return {f"W_{letter}": shape for letter in letters}
 
 
 def check_given(label: str, given: Mapping[str, Any], names: str, *, layered: bool = False) -> None:

@@ -7,7 +7,7 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.registry import PROJECTION_NAMES, ExerciseTemplate, family
+from regard.work.families.registry import PROJECTION_NAMES, draw, family
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -20,9 +20,9 @@ _ORDERS = ([3, 1, 2], [2, 3, 1], [2, 1, 3], [3, 2, 1])
     given=f"X order {PROJECTION_NAMES} B rel β",
     required="X order",
     exercises=(
-        ExerciseTemplate({"X": (2, 2)}, {"order": ([2, 1],)}, {"scale": (1,)}),
-        ExerciseTemplate({"X": (3, 2)}, {"order": _ORDERS}, {"scale": (1,)}),
-        ExerciseTemplate({"X": (3, 2)}, {"order": _ORDERS}, {"mask": ("causal",)}),
+        draw("X 2x2", order=([2, 1],), scale=(1,)),
+        draw("X 3x2", order=_ORDERS, scale=(1,)),
+        draw("X 3x2", order=_ORDERS, mask=("causal",)),
     ),
     questions=("H_1", "H_2", "PH", "D", "c_1", "c_2", "d"),
 )

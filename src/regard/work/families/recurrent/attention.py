@@ -10,10 +10,9 @@ from regard.work.exact.evaluate import to_float
 from regard.work.families.recurrent.cells import (
     CELL_NAMES,
     add_preactivation,
-    cell_shapes,
     start_recurrent,
 )
-from regard.work.families.registry import ExerciseTemplate, check_choice, check_required, family
+from regard.work.families.registry import check_choice, check_required, draw, family
 from regard.work.solution import Solution, SolutionBuilder
 
 RECURRENT_SCORE_WEIGHTS = {"dot": (), "scaled": (), "additive": ("W_1", "W_2", "V_a")}
@@ -24,11 +23,9 @@ QUERY_SOURCES = ("candidate", "previous")
     "recurrent-attention",
     given=f"{CELL_NAMES['rnn']} W_1 W_2 V_a",
     exercises=(
-        ExerciseTemplate({"x": (1, 2)}, {"W": (1, 2), "U": (1, -1)}),
-        ExerciseTemplate({"x": (1, 3)}, {"W": (1, 2), "U": (1, -1)}),
-        ExerciseTemplate(
-            {"x": (2, 2)} | cell_shapes(".", 2, 2), option_choices={"score": ("dot", "scaled")}
-        ),
+        draw("x 1x2", W=(1, 2), U=(1, -1)),
+        draw("x 1x3", W=(1, 2), U=(1, -1)),
+        draw("x 2x2, W U 2x2", score=("dot", "scaled")),
     ),
     questions=("p_*", "s_*", "A_*", "a_*", "h_*"),
 )

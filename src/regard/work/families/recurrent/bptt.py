@@ -10,7 +10,6 @@ from regard.work.families.recurrent.cells import (
     GATE_SUFFIXES,
     SCALAR_CHOICES,
     add_time_step,
-    cell_shapes,
     start_recurrent,
 )
 from regard.work.families.recurrent.forward_mode import add_forward_mode
@@ -19,7 +18,7 @@ from regard.work.families.recurrent.jacobians import (
     add_lstm_jacobians,
     add_rnn_jacobians,
 )
-from regard.work.families.registry import ExerciseTemplate, check_choice, check_given, family
+from regard.work.families.registry import check_choice, check_given, draw, family
 from regard.work.rules import M
 from regard.work.rules.recurrent import MAX_SUM_TERMS
 from regard.work.solution import Solution, SolutionBuilder
@@ -28,17 +27,9 @@ from regard.work.solution import Solution, SolutionBuilder
 @family(
     "bptt",
     exercises=(
-        ExerciseTemplate(
-            {"x": (1, 2)},
-            {"W": SCALAR_CHOICES, "U": SCALAR_CHOICES, "target": (0, 1)},
-            {"cell": ("rnn",)},
-        ),
-        ExerciseTemplate(
-            {"x": (2, 2)} | cell_shapes(".", 2, 2), {"target": ([1, 0],)}, {"cell": ("rnn",)}
-        ),
-        ExerciseTemplate(
-            {"x": (1, 2)} | cell_shapes("ifoc", 1, 1), {"target": (0, 1)}, {"cell": ("lstm",)}
-        ),
+        draw("x 1x2", W=SCALAR_CHOICES, U=SCALAR_CHOICES, target=(0, 1), cell=("rnn",)),
+        draw("x 2x2, W U 2x2", target=([1, 0],), cell=("rnn",)),
+        draw("x 1x2, W_ifoc U_ifoc 1x1", target=(0, 1), cell=("lstm",)),
     ),
     questions=("h_*", "c_*", "J", "dh_*", "dc_*", "dW*", "dU*"),
 )

@@ -6,11 +6,10 @@ from typing import Any
 
 from regard.work.exact.numbers import parse_matrix
 from regard.work.families.registry import (
-    ExerciseTemplate,
-    MatrixShape,
     check_choice,
     check_given,
     check_required,
+    draw,
     family,
 )
 from regard.work.rules import M
@@ -56,39 +55,25 @@ def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
     return builder.build()
 
 
-def cell_shapes(gates: str, hidden: int, inputs: int) -> dict[str, MatrixShape]:
-    """Shapes of W and U of each gate for an exercise; a dot is the pair without a suffix.
-
-    >>> cell_shapes(".z", 2, 1)
-    {'W': (2, 1), 'W_z': (2, 1), 'U': (2, 2), 'U_z': (2, 2)}
-    """
-    names = ["" if gate == "." else f"_{gate}" for gate in gates]
-    return {f"W{n}": (hidden, inputs) for n in names} | {f"U{n}": (hidden, hidden) for n in names}
-
-
-_PAIR = {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES}
+_SCALARS = {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES}
 _EXERCISES = {  # questions and templates of each cell
     "rnn": (
         ("h_*",),
-        ExerciseTemplate(value_choices=dict.fromkeys("xWUh", SCALAR_CHOICES)),
-        ExerciseTemplate({"x": (1, 2)}, dict.fromkeys("WU", SCALAR_CHOICES) | {"h": (0, 1)}),
-        ExerciseTemplate({"x": (2, 2)} | cell_shapes(".", 2, 2)),
+        draw(**dict.fromkeys("xWUh", SCALAR_CHOICES)),
+        draw("x 1x2", W=SCALAR_CHOICES, U=SCALAR_CHOICES, h=(0, 1)),
+        draw("x 2x2, W U 2x2"),
     ),
     "gru": (
         ("z_*", "r_*", "g_*", "h_*"),
-        ExerciseTemplate({"x": (1, 1)} | cell_shapes("zr.", 1, 1), {"h": SCALAR_CHOICES}),
-        ExerciseTemplate({"x": (1, 2)} | cell_shapes("zr.", 1, 1), {"h": SCALAR_CHOICES}),
-        ExerciseTemplate(
-            {"x": (2, 1)} | cell_shapes("zr.", 2, 2), {"h": ([[1], [0]], [["1/2"], [-1]])}
-        ),
+        draw("x 1x1, W_zr W U_zr U 1x1", h=SCALAR_CHOICES),
+        draw("x 1x2, W_zr W U_zr U 1x1", h=SCALAR_CHOICES),
+        draw("x 2x1, W_zr W U_zr U 2x2", h=([[1], [0]], [["1/2"], [-1]])),
     ),
     "lstm": (
         ("i_*", "f_*", "o_*", "g_*", "c_*", "h_*"),
-        ExerciseTemplate({"x": (1, 1)} | cell_shapes("ifoc", 1, 1), _PAIR),
-        ExerciseTemplate({"x": (1, 2)} | cell_shapes("ifoc", 1, 1), _PAIR),
-        ExerciseTemplate(
-            {"x": (2, 1)} | cell_shapes("ifoc", 2, 2), {"h": ([[1], [0]],), "c": ([[0], [1]],)}
-        ),
+        draw("x 1x1, W_ifoc U_ifoc 1x1", **_SCALARS),
+        draw("x 1x2, W_ifoc U_ifoc 1x1", **_SCALARS),
+        draw("x 2x1, W_ifoc U_ifoc 2x2", h=([[1], [0]],), c=([[0], [1]],)),
     ),
 }
 for _cell, (_questions, *_exercises) in _EXERCISES.items():
