@@ -10,10 +10,8 @@ import sympy
 from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
 from regard.work.families.registry import (
-    ATTENTION_NAMES,
     check_choice,
     check_required,
-    draw,
     family,
 )
 from regard.work.rules import M, Matrix
@@ -23,7 +21,6 @@ from regard.work.solution import Solution, SolutionBuilder
 SCORE_WEIGHTS = {"dot": (), "bilinear": ("W_B",), "additive": ("W_1", "W_2", "V_a")}
 
 MAX_SCALE = 10_000  # exact exponentials of more get too long
-_QUESTIONS = ("Q", "K", "V", "S", "Z", "R", "A", "H")
 
 
 class AttentionSetup(NamedTuple):
@@ -57,16 +54,7 @@ class AttentionSetup(NamedTuple):
 ROW_SETUP = AttentionSetup()
 
 
-@family(
-    "attention",
-    given=f"{ATTENTION_NAMES} Y W_B W_1 W_2 V_a",
-    exercises=(
-        draw("X 2x2", scale=(1,)),
-        draw("X 3x2, W_QKV 2x2", scale=(1,)),
-        draw("X 3x3, W_QKV 3x3", mask=("none", "causal"), convention=("rows", "columns")),
-    ),
-    questions=_QUESTIONS,
-)
+@family("attention")
 def solve_attention(
     given: Mapping[str, Any],
     *,
@@ -103,16 +91,7 @@ def solve_attention(
     return builder.build()
 
 
-@family(
-    "cross-attention",
-    given=f"{ATTENTION_NAMES} Y W_B W_1 W_2 V_a",
-    exercises=(
-        draw("X 1x2, Y 2x2", scale=(1,)),
-        draw("X 2x2, Y 2x2, W_QKV 2x2", scale=(1,)),
-        draw("X 2x2, Y 3x2, W_QKV 2x2"),
-    ),
-    questions=_QUESTIONS,
-)
+@family("cross-attention")
 def solve_cross_attention(
     given: Mapping[str, Any],
     *,

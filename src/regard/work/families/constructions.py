@@ -16,7 +16,7 @@ from regard.work.solution import Solution, SolutionBuilder
 MAX_TOKENS = 12
 
 
-@family("identity", given="X n W_V")
+@family("identity")
 def solve_identity(
     given: Mapping[str, Any], *, scale: Any = 1, target_weight: Any = "99/100"
 ) -> Solution:
@@ -96,7 +96,7 @@ def _identity_remarks(builder: SolutionBuilder) -> None:
         )
 
 
-@family("permutation", given="order X")
+@family("permutation")
 def solve_permutation(
     given: Mapping[str, Any], *, scale: Any = 10, target_weight: Any = "99/100"
 ) -> Solution:
@@ -151,7 +151,7 @@ def solve_permutation(
     return builder.build()
 
 
-@family("convolution", given="kernel X", required="kernel X")
+@family("convolution")
 def solve_convolution(given: Mapping[str, Any], *, method: str = "one_head") -> Solution:
     """Attention as a convolution: one head with a log-kernel bias, or one head per tap (exact).
 

@@ -19,7 +19,7 @@ LAYER_PARAMETERS = {"att": "4d²", "RNN": "2d²", "GRU": "6d²"}
 LAYER_PARAMETERS |= {"LSTM": "8d²", "FF": "8d²", "MLP": "n²d²"}
 
 
-@family("cost", given="M N k L V n d")
+@family("cost")
 def solve_cost(given: Mapping[str, Any]) -> Solution:
     """Count the multiply-adds of an encoder-decoder, or of attention compared with other layers.
 

@@ -4,19 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.families.registry import draw, family
+from regard.work.families.registry import family
 from regard.work.solution import Solution, SolutionBuilder
 
 
-@family(
-    "counts",
-    given="d h d_ff side P C",
-    exercises=(
-        draw(d=(64, 128, 256), h=(2, 4, 8)),
-        draw(d=(512, 768), h=(8,), d_ff=(2048, 3072)),
-        draw(side=(224, 96), P=(16, 8), C=(3, 1)),
-    ),
-)
+@family("counts")
 def solve_counts(given: Mapping[str, Any]) -> Solution:
     """Count parameters of attention and feed-forward layers, and tokens of an image.
 

@@ -6,19 +6,11 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
-from regard.work.families.registry import check_integer, draw, family
+from regard.work.families.registry import check_integer, family
 from regard.work.solution import Solution, SolutionBuilder
 
 
-@family(
-    "moments",
-    given="sigma mu mm d",
-    exercises=(
-        draw(mu=(0,), sigma=(1, 2), d=(16, 64), samples=(0,)),
-        draw(mm=(3, 5, 9), sigma=(1, 2), d=(16, 64), samples=(0,)),
-        draw(mu=([1, 0, 2], [1, -1, 1]), sigma=("1/2", 2), samples=(0,), q_is_k=(True, False)),
-    ),
-)
+@family("moments")
 def solve_moments(
     given: Mapping[str, Any], *, samples: int = 20_000, seed: int = 0, q_is_k: bool = False
 ) -> Solution:

@@ -14,26 +14,15 @@ from regard.work.families.attention import (
     project_qkv,
 )
 from regard.work.families.registry import (
-    HEAD_NAMES,
     check_choice,
     check_integer,
-    draw,
     family,
 )
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 
 
-@family(
-    "multi-head",
-    given=f"X Y Q K V {HEAD_NAMES} B B_# rel β",
-    exercises=(
-        draw("X 2x2, W_QKVO 2x2", heads=(2,), scale=(1,)),
-        draw("X 2x4, W_QKVO 4x4", heads=(2,)),
-        draw("X 3x4, W_QKVO 4x4", heads=(2,), mask=("causal",)),
-    ),
-    questions=("Q_*", "K_*", "V_*", "S_*", "Z_*", "R_*", "A_*", "H_*", "H", "O"),
-)
+@family("multi-head")
 def solve_multi_head(
     given: Mapping[str, Any],
     *,

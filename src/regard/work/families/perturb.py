@@ -7,26 +7,15 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.registry import ATTENTION_NAMES, check_choice, draw, family
+from regard.work.families.registry import check_choice, family
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
 TARGETS = {"key": "K", "query": "Q", "token": "X"}
 MIN_CHANGE = 1e-25  # zero within the 50 digits carried
-_QKV = "Q 2x2, K 3x2, V 3x2"
-_MOVED = {"eps": ([1, 0], [0, 1]), "scale": (1,), "index": (1, 2)}
 
 
-@family(
-    "perturb",
-    given=f"{ATTENTION_NAMES} eps alpha",
-    exercises=(
-        draw(_QKV, **_MOVED, target=("query",)),
-        draw(_QKV, **_MOVED, target=("key",)),
-        draw(_QKV, alpha=(2, 3), scale=(1,), index=(1, 2), target=("key",)),
-    ),
-    questions=("A", "H", "S_a", "A_a", "H_a", "dS", "dA", "dH"),
-)
+@family("perturb")
 def solve_perturb(
     given: Mapping[str, Any],
     *,

@@ -8,7 +8,7 @@ import sympy
 from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, add_scores
-from regard.work.families.registry import draw, family
+from regard.work.families.registry import family
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -18,16 +18,7 @@ MAX_POSITIONS = 64
 MAX_PAIR_PRODUCTS = 2000  # products of sinusoids in the Gram matrix; more take minutes
 
 
-@family(
-    "positions",
-    given="p d k base",
-    required="p d",
-    exercises=(
-        draw(p=(2, 3), d=(2,))._replace(questions=("ω", "Θ", "PE")),
-        draw(p=(2, 3, 4), d=(4,))._replace(questions=("ω", "Θ", "PE")),
-        draw(p=(2, 3), d=(4,), k=(1, 2)),
-    ),
-)
+@family("positions")
 def solve_positions(given: Mapping[str, Any]) -> Solution:
     """Sinusoidal encodings, the rotation that shifts them by k, and their dot products.
 
@@ -60,7 +51,7 @@ def solve_positions(given: Mapping[str, Any]) -> Solution:
     return builder.build()
 
 
-@family("rotary", given="Q K V p base B rel β", required="Q K")
+@family("rotary")
 def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
     """Attention with rotary position embeddings.
 

@@ -2,24 +2,20 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import wraps
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from regard.errors import WorkError, suggestion
+from regard.files import parse_toml, read_text
 from regard.work.solution import Solution
 
-# given names that several families share; `#` stands for 1, 2, 3 … without a gap
-PROJECTION_NAMES = "W_Q W_K W_V b_Q b_K b_V"
-ATTENTION_NAMES = f"X Q K V {PROJECTION_NAMES} B rel β"
-HEAD_NAMES = f"{PROJECTION_NAMES} W_Q_# W_K_# W_V_# b_Q_# b_K_# b_V_# W_O b_O"
-FEED_FORWARD_NAMES = "W_1 b_1 W_2 b_2 W_G b_G"
-BLOCK_NAMES = (
-    f"{HEAD_NAMES} {FEED_FORWARD_NAMES} gamma_1 beta_1 gamma_2 beta_2 γ_1 β_1 γ_2 β_2 B B_# rel"
-)
-CROSS_NAMES = "U_Q U_K U_V U_O U_Q_# U_K_# U_V_# b_U_Q b_U_K b_U_V b_U_O b_U_Q_# b_U_K_# b_U_V_#"
+# given names, exercises and questions of each family, and groups of names
+DECLARATIONS = parse_toml(read_text(Path(__file__).with_name("families.toml")))
+NAMES: dict[str, str] = DECLARATIONS.pop("names")
 
 MatrixShape = tuple[int, int]
 Solver = TypeVar("Solver", bound=Callable[..., Solution])
@@ -28,25 +24,41 @@ Solver = TypeVar("Solver", bound=Callable[..., Solution])
 class ExerciseTemplate(NamedTuple):
     """One difficulty level of a family: what to draw at random, and which steps to ask for."""
 
-    shapes: Mapping[str, MatrixShape] = {}  # matrices to fill with random entries
-    choices: Mapping[str, tuple[Any, ...]] = {}  # given name or option: candidate values
-    questions: tuple[str, ...] = ("*",)  # glob patterns of step names
+    shapes: Mapping[str, MatrixShape]  # matrices to fill with random entries
+    choices: Mapping[str, Sequence[Any]]  # given name or option: candidate values
+    questions: Sequence[str]  # glob patterns of step names
 
 
-def draw(shapes: str = "", /, **choices: tuple[Any, ...]) -> ExerciseTemplate:
-    """A template from shapes in plain text; `choices` are values of given names and options.
+def expand_names(names: str) -> str:
+    """Names separated by spaces, with those of a group in place of @GROUP.
 
-    >>> draw("X 3x2, W_QK 2x2", scale=(1,)).shapes
+    >>> expand_names("X @feed_forward")
+    'X W_1 b_1 W_2 b_2 W_G b_G'
+    """
+    words = (expand_names(NAMES[x[1:]]) if x.startswith("@") else x for x in names.split())
+    return " ".join(words)
+
+
+def parse_shapes(text: str) -> dict[str, MatrixShape]:
+    """Shapes in plain text; several letters after an underscore are several names.
+
+    >>> parse_shapes("X 3x2, W_QK 2x2")
     {'X': (3, 2), 'W_Q': (2, 2), 'W_K': (2, 2)}
     """
-    parsed: dict[str, MatrixShape] = {}
-    for part in filter(None, shapes.split(", ")):
+    shapes: dict[str, MatrixShape] = {}
+    for part in filter(None, text.split(", ")):
         *names, size = part.split()
         rows, columns = map(int, size.split("x"))
         for name in names:
             letter, _, suffixes = name.partition("_")
-            parsed |= {f"{letter}_{x}" if x else letter: (rows, columns) for x in suffixes or [""]}
-    return ExerciseTemplate(parsed, choices)
+            shapes |= {f"{letter}_{x}" if x else letter: (rows, columns) for x in suffixes or [""]}
+    return shapes
+
+
+def _template(level: Mapping[str, Any], questions: str) -> ExerciseTemplate:
+    choices = {name: x for name, x in level.items() if name not in ("shapes", "questions")}
+    patterns = level.get("questions", questions).split()
+    return ExerciseTemplate(parse_shapes(level.get("shapes", "")), choices, patterns)
 
 
 @dataclass(frozen=True)
@@ -67,28 +79,15 @@ class Family:
 FAMILIES: dict[str, Family] = {}
 
 
-def family(
-    name: str,
-    *,
-    given: str | None = None,
-    required: str = "",
-    layered: bool = False,
-    exercises: tuple[ExerciseTemplate, ...] = (),
-    questions: tuple[str, ...] = (),
-) -> Callable[[Solver], Solver]:
-    """Register a solver as the family `name`; its keyword-only parameters are the options.
+def family(name: str) -> Callable[[Solver], Solver]:
+    """Register a solver as the family `name`, which families.toml declares.
 
-    The solver is called with the names checked and without those that are None.
-
-    Args:
-        name: `family` of a problem file.
-        given: names that may stand under `[given]`, separated by spaces; `W_Q_#` stands for
-            W_Q_1, W_Q_2 … without a gap. None where the solver checks them itself.
-        required: names that must stand there.
-        layered: allow a layer index at the end of each name (W_Q_L2).
-        exercises: templates of levels 1, 2 and 3 for `make_exercise`.
-        questions: steps that all of them ask for, as glob patterns; those of each if empty.
+    Its keyword-only parameters are the options. It is called with the names of given numbers
+    checked, and without those that are None.
     """
+    facts = DECLARATIONS[name]
+    given = expand_names(facts["given"]) if "given" in facts else None
+    required, layered = facts.get("required", "").split(), facts.get("layered", False)
 
     def register(solve: Solver) -> Solver:
         parameters = inspect.signature(solve).parameters.values()
@@ -99,12 +98,13 @@ def family(
             if given is not None:
                 check_given(name, matrices, given, layered=layered)
             matrices = {key: value for key, value in matrices.items() if value is not None}
-            if missing := [key for key in required.split() if key not in matrices]:
-                needs, none = " and ".join(required.split()), " and no ".join(missing)
+            if missing := [key for key in required if key not in matrices]:
+                needs, none = " and ".join(required), " and no ".join(missing)
                 raise WorkError(f"given: needs {needs}, got no {none}")
             return solve(matrices, **chosen)
 
-        templates = tuple(t._replace(questions=questions or t.questions) for t in exercises)
+        questions = facts.get("questions", "*")
+        templates = tuple(_template(level, questions) for level in facts.get("exercises", ()))
         FAMILIES[name] = Family(name, checked, options, given, templates)
         return cast(Solver, checked)
 

@@ -16,13 +16,13 @@ from regard.work.families.attention import (
     add_softmax_output,
     project_qkv,
 )
-from regard.work.families.registry import ATTENTION_NAMES, family
+from regard.work.families.registry import family
 from regard.work.solution import Solution, SolutionBuilder
 
 DEFAULT_SCALES = (0, "default", 1, 10, "inf")
 
 
-@family("sharpness", given=f"{ATTENTION_NAMES} Y")
+@family("sharpness")
 def solve_sharpness(
     given: Mapping[str, Any], *, scales: Sequence[Any] = DEFAULT_SCALES
 ) -> Solution:

@@ -7,25 +7,14 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.registry import PROJECTION_NAMES, draw, family
+from regard.work.families.registry import family
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 
 ZERO_TOLERANCE = 1e-30  # zero within the 50 digits carried
-_ORDERS = ([3, 1, 2], [2, 3, 1], [2, 1, 3], [3, 2, 1])
 
 
-@family(
-    "shuffle",
-    given=f"X order {PROJECTION_NAMES} B rel β",
-    required="X order",
-    exercises=(
-        draw("X 2x2", order=([2, 1],), scale=(1,)),
-        draw("X 3x2", order=_ORDERS, scale=(1,)),
-        draw("X 3x2", order=_ORDERS, mask=("causal",)),
-    ),
-    questions=("H_1", "H_2", "PH", "D", "c_1", "c_2", "d"),
-)
+@family("shuffle")
 def solve_shuffle(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
     """Attention over tokens and over the same tokens permuted; tokens are rows.
 

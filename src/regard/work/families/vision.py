@@ -17,7 +17,7 @@ from regard.work.families.block import (
     add_norm,
     start_block,
 )
-from regard.work.families.registry import BLOCK_NAMES, check_choice, check_integer, family
+from regard.work.families.registry import check_choice, check_integer, family
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
 from regard.work.solution import Solution, SolutionBuilder
@@ -27,11 +27,7 @@ MAX_LAYERS = 12
 CUBIC_COEFFICIENT = sympy.Rational(-3, 4)  # a of the cubic kernel, as in torch and OpenCV
 
 
-@family(
-    "vit",
-    given=f"image image_# W_E b_E cls pos W_H b_H W_P b_P {BLOCK_NAMES} gamma_f beta_f γ_f β_f",
-    layered=True,
-)
+@family("vit")
 def solve_vit(
     given: Mapping[str, Any],
     *,
@@ -81,7 +77,7 @@ def solve_vit(
     return builder.build()
 
 
-@family("position-resize", given="pos")
+@family("position-resize")
 def solve_position_resize(
     given: Mapping[str, Any],
     *,

@@ -8,27 +8,17 @@ import sympy
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.families.recurrent.cells import (
-    CELL_NAMES,
     add_preactivation,
     start_recurrent,
 )
-from regard.work.families.registry import check_choice, check_required, draw, family
+from regard.work.families.registry import check_choice, check_required, family
 from regard.work.solution import Solution, SolutionBuilder
 
 RECURRENT_SCORE_WEIGHTS = {"dot": (), "scaled": (), "additive": ("W_1", "W_2", "V_a")}
 QUERY_SOURCES = ("candidate", "previous")
 
 
-@family(
-    "recurrent-attention",
-    given=f"{CELL_NAMES['rnn']} W_1 W_2 V_a",
-    exercises=(
-        draw("x 1x2", W=(1, 2), U=(1, -1)),
-        draw("x 1x3", W=(1, 2), U=(1, -1)),
-        draw("x 2x2, W U 2x2", score=("dot", "scaled")),
-    ),
-    questions=("p_*", "s_*", "A_*", "a_*", "h_*"),
-)
+@family("recurrent-attention")
 def solve_recurrent_attention(
     given: Mapping[str, Any], *, score: str = "dot", query: str = "candidate"
 ) -> Solution:

@@ -6,9 +6,8 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix, parse_number
 from regard.work.families.recurrent.cells import (
-    CELL_NAMES,
+    CELL_WEIGHTS,
     GATE_SUFFIXES,
-    SCALAR_CHOICES,
     add_time_step,
     start_recurrent,
 )
@@ -18,21 +17,13 @@ from regard.work.families.recurrent.jacobians import (
     add_lstm_jacobians,
     add_rnn_jacobians,
 )
-from regard.work.families.registry import check_choice, check_given, draw, family
+from regard.work.families.registry import check_choice, check_given, expand_names, family
 from regard.work.rules import M
 from regard.work.rules.recurrent import MAX_SUM_TERMS
 from regard.work.solution import Solution, SolutionBuilder
 
 
-@family(
-    "bptt",
-    exercises=(
-        draw("x 1x2", W=SCALAR_CHOICES, U=SCALAR_CHOICES, target=(0, 1), cell=("rnn",)),
-        draw("x 2x2, W U 2x2", target=([1, 0],), cell=("rnn",)),
-        draw("x 1x2, W_ifoc U_ifoc 1x1", target=(0, 1), cell=("lstm",)),
-    ),
-    questions=("h_*", "c_*", "J", "dh_*", "dc_*", "dW*", "dU*"),
-)
+@family("bptt")
 def solve_bptt(
     given: Mapping[str, Any],
     *,
@@ -57,8 +48,8 @@ def solve_bptt(
     >>> solution["dh_1"], solution["dh_0"]
     (Matrix([[1/2]]), Matrix([[1/4]]))
     """
-    check_choice("cell", cell, CELL_NAMES)
-    check_given(f"bptt of {cell}", given, f"{CELL_NAMES[cell]} target dh")
+    check_choice("cell", cell, CELL_WEIGHTS)
+    check_given(f"bptt of {cell}", given, expand_names(f"@{cell} target dh"))
     cell_given = {name: value for name, value in given.items() if name not in ("dh", "target")}
     builder, steps = start_recurrent(cell, cell_given, "bptt")
     if steps > MAX_SUM_TERMS:

@@ -7,9 +7,7 @@ from typing import Any
 from regard.work.exact.numbers import parse_matrix
 from regard.work.families.registry import (
     check_choice,
-    check_given,
     check_required,
-    draw,
     family,
 )
 from regard.work.rules import M
@@ -25,12 +23,6 @@ GATE_SUFFIXES = {  # gate or candidate: suffix of its weights
     "gru": {"z": "_z", "r": "_r", "g": ""},
     "lstm": {"i": "_i", "f": "_f", "o": "_o", "g": "_c"},
 }
-CELL_NAMES = {
-    "rnn": "x W U h b",
-    "gru": f"x {' '.join(CELL_WEIGHTS['gru'])} h b_z b_r b",
-    "lstm": f"x {' '.join(CELL_WEIGHTS['lstm'])} h c b_i b_f b_o b_c",
-}
-SCALAR_CHOICES = (-2, -1, "-1/2", "1/2", 1, 2)  # entries of 1×1 exercises
 
 
 def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
@@ -48,38 +40,14 @@ def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
     Matrix([[0]])
     """
     check_choice("cell", cell, CELL_WEIGHTS)
-    check_given(cell, given, CELL_NAMES[cell])
     builder, steps = start_recurrent(cell, given)
     for t in range(1, steps + 1):
         add_time_step(builder, cell, t)
     return builder.build()
 
 
-_SCALARS = {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES}
-_EXERCISES = {  # questions and templates of each cell
-    "rnn": (
-        ("h_*",),
-        draw(**dict.fromkeys("xWUh", SCALAR_CHOICES)),
-        draw("x 1x2", W=SCALAR_CHOICES, U=SCALAR_CHOICES, h=(0, 1)),
-        draw("x 2x2, W U 2x2"),
-    ),
-    "gru": (
-        ("z_*", "r_*", "g_*", "h_*"),
-        draw("x 1x1, W_zr W U_zr U 1x1", h=SCALAR_CHOICES),
-        draw("x 1x2, W_zr W U_zr U 1x1", h=SCALAR_CHOICES),
-        draw("x 2x1, W_zr W U_zr U 2x2", h=([[1], [0]], [["1/2"], [-1]])),
-    ),
-    "lstm": (
-        ("i_*", "f_*", "o_*", "g_*", "c_*", "h_*"),
-        draw("x 1x1, W_ifoc U_ifoc 1x1", **_SCALARS),
-        draw("x 1x2, W_ifoc U_ifoc 1x1", **_SCALARS),
-        draw("x 2x1, W_ifoc U_ifoc 2x2", h=([[1], [0]],), c=([[0], [1]],)),
-    ),
-}
-for _cell, (_questions, *_exercises) in _EXERCISES.items():
-    family(_cell, given=CELL_NAMES[_cell], exercises=tuple(_exercises), questions=_questions)(
-        partial(solve_recurrent, _cell)
-    )
+for _cell in CELL_WEIGHTS:
+    family(_cell)(partial(solve_recurrent, _cell))
 
 
 def start_recurrent(

@@ -13,7 +13,7 @@ from regard.work.solution import Solution, SolutionBuilder
 GRU_GIVEN = ("W", "U", "x")
 
 
-@family("gates", given=f"W U x h c {' '.join(CELL_WEIGHTS['lstm'])}")
+@family("gates")
 def solve_gates(given: Mapping[str, Any], *, gate_eps: Any = "1/1000") -> Solution:
     """Decide six statements on gates, each by a computation.
 
