@@ -115,22 +115,6 @@ _mask = elementwise(lambda score, allowed: score if allowed else -sympy.oo)
 _relu = "max(0, {0})"
 
 BASIC_RULES: dict[str, Rule] = {
-    "product": rule(
-        "{0} {1}",
-        {
-            "the second matrix was transposed": "{0} {1}ᵀ",
-            "the first matrix was transposed": "{0}ᵀ {1}",
-            "the factors were swapped": "{1} {0}",
-        },
-    ),
-    "product with transpose": rule(
-        "{0} {1}ᵀ",
-        {"the transpose was left out": "{0} {1}", "the result was transposed": "{1} {0}ᵀ"},
-    ),
-    "transpose times": rule(
-        "{0}ᵀ {1}",
-        {"the transpose was left out": "{0} {1}", "the result was transposed": "{1}ᵀ {0}"},
-    ),
     "scale": rule(
         "{1} {0}",
         {
@@ -151,7 +135,6 @@ BASIC_RULES: dict[str, Rule] = {
         run=_mask,
         words="{0} where {1} allows, else -inf",
     ),
-    "exp": rule("exp({0})"),
     "sum over rows": rule(
         "{0} 𝟏",
         {"columns were added up instead of rows": lambda a: M(_column_sums(a).T)},
@@ -179,18 +162,6 @@ BASIC_RULES: dict[str, Rule] = {
         run=_divide_columns,
         entry="{0} / {1}",
         words="{0} / {1}, column by column",
-    ),
-    "add": rule("{0} + {1}", {"they were subtracted": "{0} - {1}"}),
-    "elementwise product": rule("{0} ∘ {1}", {"they were added instead": "{0} + {1}"}),
-    "sigmoid": rule(
-        "σ({0})",
-        {"the sign of the exponent": "σ(-{0})", "tanh was used": "tanh({0})"},
-        entry="1 / (1 + exp(-{0}))",
-    ),
-    "tanh": rule("tanh({0})", {"σ was used": "σ({0})"} | LEFT_OUT),
-    "gated mix": rule(
-        "(1 - {0}) ∘ {1} + {0} ∘ {2}",
-        {"the gate was inverted (the other GRU convention)": "(1 - {0}) ∘ {2} + {0} ∘ {1}"},
     ),
     "affine": rule(
         "{0} {1} + {2}",
@@ -289,13 +260,7 @@ BASIC_RULES: dict[str, Rule] = {
         run=elementwise(lambda x: x * (1 + sympy.erf(x / sympy.sqrt(2))) / 2),
         entry="{0} ∘ Φ({0})",
     ),
-    "silu": rule(
-        "{0} ∘ σ({0})",
-        {"only σ was taken": "σ({0})", "relu was used": _relu},
-        entry="{0} / (1 + exp(-{0}))",
-    ),
     "quotient": rule(
         "{0} / {1}", {"they were multiplied": "{0} ∘ {1}"}, run=_quotient, entry="{0} / {1}"
     ),
-    "square": rule("{0}²", {"it was doubled": "2 {0}", "it was not squared": "{0}"}),
 }

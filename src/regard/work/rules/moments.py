@@ -67,25 +67,6 @@ MOMENT_RULES: dict[str, Rule] = {
         run=lambda a: M([[sum(x * x for x in a)]]),
         entry=lambda a: format_sum(a, format_power),
     ),
-    "d squares": rule("{0} {1}²", {"the d was left out": "{1}²"}),
-    "variance from the mean": rule(
-        "2 {0}² {1}",
-        {
-            "an extra factor d, which belongs to d μ² only": "2 {2} {0}² {1}",
-            "the 2 was left out: q and k both vary": "{0}² {1}",
-            "σ was not squared": "2 {0} {1}",
-        },
-    ),
-    "variance from the noise": rule(
-        "{1} {0}⁴", {"σ² was taken for σ⁴": "{1} {0}²", "the d was left out": "{0}⁴"}
-    ),
-    "mean of q·q": rule("{1} + {2} {0}²", {"they were taken as independent": "{1}"}),
-    "variance of q·q": rule(
-        "4 {0}² {1} + 2 {2} {0}⁴", {"they were taken as independent": "2 {0}² {1} + {2} {0}⁴"}
-    ),
-    "root": rule("√{0}", {"the root was left out": "{0}"}),
-    "divided by": rule("{0} / {1}", {"it was multiplied": "{0} ∘ {1}"}),
-    "divided by the square": rule("{0} / {1}²", {"the square was left out": "{0} / {1}"}),
     "simulate": _simulation("dot products", q_is_k=False),
     "simulate q·q": _simulation("squares", q_is_k=True),
 }

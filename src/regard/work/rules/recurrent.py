@@ -94,7 +94,6 @@ _DIRECT_OUT = "the direct path was left out"
 
 RECURRENT_RULES: dict[str, Rule] = {
     **{f"sum of {n}": _sum_of(n) for n in range(2, MAX_SUM_TERMS + 1)},
-    "copy": rule("{0}"),
     "sum of entries": rule(
         "𝟏ᵀ {0}",
         {"the mean was taken": lambda a: M([[sum(a) / len(a)]])},
@@ -112,55 +111,6 @@ RECURRENT_RULES: dict[str, Rule] = {
         run=_half_square,
         entry=lambda h, y: f"½·({format_sum(h - y, format_power)})",
     ),
-    "subtract": rule(
-        "{0} - {1}", {"they were added": "{0} + {1}", "they were swapped": "{1} - {0}"}
-    ),
-    "add future gradient": _sum_rule(
-        {
-            "only the direct part was taken, not the gradient from later steps": "{0}",
-            "the direct part was left out": "{1}",
-        }
-    ),
-    "tanh backward": rule(
-        "{0} ∘ (1 - {1}²)",
-        _TANH_OUT
-        | {
-            _SIGMOID_USED: "{0} ∘ ({1} ∘ (1 - {1}))",
-            "1 - y was used for 1 - y²": "{0} ∘ (1 - {1})",
-            "the derivative was taken at the output, not at the input": "{0} ∘ (1 - tanh({1})²)",
-        },
-    ),
-    "σ backward": rule(
-        "{0} ∘ {1} ∘ (1 - {1})",
-        {
-            "the derivative of σ was left out": "{0}",
-            _TANH_USED: "{0} ∘ (1 - {1}²)",
-            "(1 - y) was left out": "{0} ∘ {1}",
-        },
-    ),
-    "gate backward": rule("{0} ∘ {1}", {"the other factor was left out": "{0}"}),
-    "update gate backward": rule(
-        "{0} ∘ ({1} - {2})",
-        {
-            "new and old were swapped": "{0} ∘ ({2} - {1})",
-            "the old state was left out": "{0} ∘ {1}",
-        },
-    ),
-    "keep path backward": rule("{0} ∘ (1 - {1})", {"z was used for 1 - z": "{0} ∘ {1}"}),
-    "cell backward": rule(
-        "{0} ∘ {1} ∘ (1 - {2}²)",
-        {
-            "the derivative of tanh was left out": "{0} ∘ {1}",
-            "the output gate was left out": "{0} ∘ (1 - {2}²)",
-            _SIGMOID_USED: "{0} ∘ {1} ∘ ({2} ∘ (1 - {2}))",
-        },
-    ),
-    "add cell paths": _sum_rule(
-        {
-            "the path through h was left out": "{1}",
-            "the path through the next cell was left out": "{0}",
-        }
-    ),
     "scores of the past": rule(
         "{0}ᵀ {1}",
         {
@@ -177,35 +127,6 @@ RECURRENT_RULES: dict[str, Rule] = {
         }
     ),
     **{f"norm of {n}": _norm_of(n) for n in range(1, MAX_SUM_TERMS + 1)},
-    "Jacobian of a step": rule(
-        "diag(1 - {0}²) {1}",
-        {
-            "the derivative of tanh was left out": "{1}",
-            "the derivatives were put on the wrong side": "{1} diag(1 - {0}²)",
-            "U was transposed": "diag(1 - {0}²) {1}ᵀ",
-            _SIGMOID_USED: "diag({0} ∘ (1 - {0})) {1}",
-        },
-    ),
-    "Jacobian of a gate": rule(
-        "diag({0} ∘ {1} ∘ (1 - {1})) {2}",
-        {"the derivative of σ was left out": "diag({0}) {2}"},
-    ),
-    "Jacobian of the candidate": rule(
-        "diag({0} ∘ (1 - {1}²)) {2}", {"the derivative of tanh was left out": "diag({0}) {2}"}
-    ),
-    "Jacobian with fixed gates": rule(
-        "diag(1 - {0}) + diag({0} ∘ {1} ∘ (1 - {2}²)) {3}",
-        {
-            "the reset gate was left out": "diag(1 - {0}) + diag({0} ∘ (1 - {2}²)) {3}",
-            _DIRECT_OUT: "diag({0} ∘ {1} ∘ (1 - {2}²)) {3}",
-        },
-    ),
-    "scale columns by o tanh'": rule(
-        "{0} diag({1} ∘ (1 - {2}²))", {"the derivative of tanh was left out": "{0} diag({1})"}
-    ),
-    "diagonal and rest": rule(
-        "diag({0}) + {1}", {"the path through h was left out": "diag({0})", _DIRECT_OUT: "{1}"}
-    ),
     "spectral radius": rule("ρ({0})", run=_radius, entry=_radius_entry),
     "spectral norm": rule(
         "‖{0}‖₂",
@@ -229,24 +150,5 @@ RECURRENT_RULES: dict[str, Rule] = {
         {"it was reshaped column by column": lambda row, w: M(M(w.cols, w.rows, list(row)).T)},
         run=lambda row, weight: M(weight.rows, weight.cols, list(row)),
         words="{0} in the shape of {1}",
-    ),
-    "scale rows by vector": rule("diag({0}) {1}", {"the factor was left out": "{1}"}),
-    "scale rows by σ'": rule(
-        "diag({0} ∘ (1 - {0})) {1}",
-        {"the derivative of σ was left out": "{1}", _TANH_USED: "diag(1 - {0}²) {1}"},
-    ),
-    "scale rows by tanh'": rule(
-        "diag(1 - {0}²) {1}",
-        {
-            "the derivative of tanh was left out": "{1}",
-            _SIGMOID_USED: "diag({0} ∘ (1 - {0})) {1}",
-        },
-    ),
-    "scale rows by o tanh'": rule(
-        "diag({0} ∘ (1 - {1}²)) {2}",
-        {
-            "the derivative of tanh was left out": "diag({0}) {2}",
-            "the output gate was left out": "diag(1 - {1}²) {2}",
-        },
     ),
 }

@@ -108,7 +108,6 @@ SCORE_RULES: dict[str, Rule] = {
         entry=_entropy_entry,
         words="-Σ a log a over each row of {0}",
     ),
-    "transpose": rule("{0}ᵀ", {"it was not transposed": "{0}"}),
     "additive scores": rule(
         _ADDITIVE,
         {
