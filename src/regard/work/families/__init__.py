@@ -1,8 +1,8 @@
 """Problem families: each solves one kind of exercise step by step.
 
-A family is a solver that adds steps to a `SolutionBuilder`, registered with `@family(name)`, and its
-table in families.toml: names, exercises, questions. All files are imported, so that `FAMILIES` is
-complete.
+A family is a solver that adds steps to a `SolutionBuilder`, registered with `@family(name)`, and
+its table in families.toml: names, exercises, questions. All files are imported, so that `FAMILIES`
+is complete.
 """
 
 from importlib import import_module
