@@ -1,7 +1,7 @@
 """Cost of a transformers model, from one forward pass of its shapes on the meta device.
 
-`torch.utils.flop_counter` counts the same products (a test compares), but keeps their sum alone: the
-formula needs the sides of each product, and the bytes its tensors.
+`torch.utils.flop_counter` counts the same products (a test compares), but keeps their sum alone:
+the formula needs the sides of each product, and the bytes its tensors.
 """
 
 import copy
