@@ -16,7 +16,7 @@ from regard import runs
 from regard.cli.output import TerminalReporter
 from regard.runs import (
     FileJob,
-    TranslationAnswers,
+    TaskAnswers,
     TranslationPipeline,
     fit,
     override_settings,
@@ -292,7 +292,7 @@ def stopping(monkeypatch):
         return [[[Translation(text.upper(), 0.0, True)] for _ in self.languages] for text in texts]
 
     monkeypatch.setattr(TranslationPipeline, "translate", translate)
-    monkeypatch.setattr(TranslationAnswers, "batch_size", 1)
+    monkeypatch.setattr(TranslationPipeline, "batch_size", 1)
 
 
 def test_an_interrupted_file_is_kept_and_continued_by_the_same_command(
@@ -404,7 +404,7 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
 ):
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("3 days\n" * 20)
-    answers = TranslationAnswers(TranslationPipeline(runs.load_run(folder), ["de"]))
+    answers = TaskAnswers(TranslationPipeline(runs.load_run(folder), ["de"]))
 
     def shown(to: Path | None, stdout: bool) -> str:
         ours, theirs = pty.openpty()

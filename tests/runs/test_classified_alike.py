@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.data.content.glyphs.fonts import find_fonts, load_font
-from regard.runs.apply.classify import read_run_image
 from regard.runs.load import PRETRAINED_FOLDER
 from regard.tasks.classification.evaluator import top_log_odds
+from regard.tasks.classification.pipeline import read_run_image
 from regard.train.losses import classification_losses
 
 LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"  # 0 and O, 1 and I are one shape in some faces

@@ -18,21 +18,27 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.errors import ConfigError, FileError
 from regard.files import PartialFile
-from regard.runs import Answer, FileJob, TaskAnswers, apply_file, make_answers
-from regard.runs.apply.answers import Answerer
+from regard.runs import Answer, FileJob, TaskAnswers, apply_file
+from regard.tasks import TaskOptions, Text, option
 from regard.tasks.registry import TASKS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upper(TASKS["text"]):
-    """A task of the user's own that refuses one input."""
+    """A custom task that refuses one input."""
 
     verb: ClassVar[str] = "upper"
+    reads: ClassVar[Text] = Text()
 
-    def apply(self, run, inputs, *, times: int = 1):
+    class Options(TaskOptions):
+        """Write texts in capitals."""
+
+        times: int = option(default=1, ge=1, help="Repetitions.")
+
+    def apply(self, run, inputs, options):
         if "bad" in inputs:
             raise ConfigError("input: needs to be good, got bad")
-        return [times * x.upper() for x in inputs]
+        return [options.times * x.upper() for x in inputs]
 
     def format_output(self, output):
         return output
@@ -87,13 +93,12 @@ def test_several_processes_write_what_one_writes(run, tmp_path):
         apply_file(run, file, tmp_path / "0.txt", jobs=0)
 
 
-class Slow(Answerer):
+class Slow(TaskAnswers):
     """Answers that are interrupted once, after some inputs."""
 
-    batch_size, columns = 7, 1
-
-    def __init__(self, stop_at=None):
-        self.stop_at, self.seen = stop_at, []
+    def __init__(self, run, stop_at=None):
+        super().__init__(run)
+        self.batch_size, self.stop_at, self.seen = 7, stop_at, []
 
     def __call__(self, inputs):
         if self.stop_at is not None and inputs[-1].number >= self.stop_at:
@@ -102,19 +107,19 @@ class Slow(Answerer):
         return [Answer([(x.text[::-1],)] * (x.number % 3), warnings=("w",)) for x in inputs]
 
 
-def test_an_interrupted_job_continues_where_it_was(tmp_path):
+def test_an_interrupted_job_continues_where_it_was(run, tmp_path):
     file, out, told = tmp_path / "in.txt", tmp_path / "out.txt", Recorder()
     file.write_text("".join(f"line {n}\n" for n in range(100)))
     whole = io.StringIO()
-    expected = FileJob(answers=Slow(), file=file, out=whole).run()
+    expected = FileJob(answers=Slow(run), file=file, out=whole).run()
     for stop in (40, 70):
         with pytest.raises(KeyboardInterrupt):
-            FileJob(answers=Slow(stop), file=file, out=out, reporter=told).run()
+            FileJob(answers=Slow(run, stop), file=file, out=out, reporter=told).run()
         assert not out.exists()
     assert "interrupted after 63 inputs" in told.messages[-1]
     with (tmp_path / "out.txt.partial").open("a") as partial:
         partial.write("x" * 5000)  # of a batch that was not finished, by a killed process
-    last = Slow()
+    last = Slow(run)
     report = FileJob(answers=last, file=file, out=out, reporter=told).run()
     assert last.seen == list(range(64, 101))
     assert (out.read_text(), report) == (whole.getvalue(), expected)
@@ -137,11 +142,11 @@ def test_prompts_images_and_sounds_are_jobs_too(tmp_path):
     text = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
     out = io.StringIO()
     prompts = io.BytesIO(b"import \ndef \n")
-    FileJob(answers=make_answers(text, max_new_tokens=5), file=prompts, out=out).run()
+    FileJob(answers=TaskAnswers(text, max_new_tokens=5), file=prompts, out=out).run()
     found = [json.loads(line) for line in out.getvalue().splitlines()]
     assert found == [text.generate(prompt, max_new_tokens=5) for prompt in ("import ", "def ")]
     with pytest.raises(ConfigError, match="confidence: needs a model that has one, got none"):
-        FileJob(answers=make_answers(text, confidence=True), inputs=["x"], out=out).run()
+        FileJob(answers=TaskAnswers(text, confidence=True), inputs=["x"], out=out).run()
     files = [tmp_path / f"{n}.png" for n in range(3)]
     for n, file in enumerate(files):
         Image.new("L", (20 + n, 20), 40 * n).save(file)

@@ -8,7 +8,7 @@ import torch
 import regard as rg
 from regard.errors import ConfigError, FileError, LookError
 from regard.runs import pretrained_names
-from regard.runs.text_model import model_on
+from regard.tasks.pipeline import model_on
 
 TASK_VERBS = {
     "glyphs": "classify",

@@ -165,7 +165,7 @@ class Echo(Task):
     def evaluator(self, tokenizer, split):
         return lambda model: {"loss": 1.0, "kind": "none"}
 
-    def apply(self, run, inputs):
+    def apply(self, run, inputs, options):
         return list(inputs)
 
 
@@ -181,7 +181,7 @@ def test_a_task_of_ones_own_has_fewer_sections(tmp_path):
     finally:
         TASKS.pop("echo")
     assert page.headings == ["Scores", "Curves", "Cost", "Limits", "Use", "Settings"]
-    assert "regard apply" in page.text
+    assert "regard echo" in page.text
 
 
 def test_an_interval_of_a_mean_is_that_of_the_normal_distribution():

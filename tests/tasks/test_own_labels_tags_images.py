@@ -310,7 +310,7 @@ def test_words_may_be_given_as_words(flag_tagger, users_view):
     assert [word for word, _ in as_they_are] == text.split()
     line = run_cli("tag", flag_tagger, text, "-o", "word_split=spaces").stdout
     assert line == f"{as_they_are}\n"
-    error = run_cli("tag", flag_tagger, text, "-o", "word_split=no", code=1).output
+    error = run_cli("tag", flag_tagger, text, "-o", "word_split=no", code=2).output
     assert "word_split: needs one of punctuation, edges, sentence, spaces, got 'no'" in error
     old = replace(run.data, word_split="")  # a run from before the setting
     assert old.apply(run, [text]) == run.tag([text])

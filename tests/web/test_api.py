@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 import regard as rg
+from regard.tasks import TaskOptions, Text, option
 from regard.tasks.registry import TASKS
 from regard.web.api import create_app
 from regard.web.explorer import Explorer
@@ -41,13 +42,20 @@ def text_run():
 
 @dataclass(frozen=True, kw_only=True)
 class Reverse(TASKS["text"]):
-    """A task of the user's own, with an option."""
+    """A custom task with an option."""
 
     verb: ClassVar[str] = "reverse"
+    reads: ClassVar[Text] = Text()
+    can_stream: ClassVar[bool] = False
 
-    def apply(self, run, inputs, *, upper: bool = False):
+    class Options(TaskOptions):
+        """Write texts backwards."""
+
+        upper: bool = option(default=False, help="In capitals.")
+
+    def apply(self, run, inputs, options):
         self.calls.append(len(inputs))
-        return [Pair(x, (x.upper() if upper else x)[::-1]) for x in inputs]
+        return [Pair(x, (x.upper() if options.upper else x)[::-1]) for x in inputs]
 
     calls: ClassVar[list[int]] = []
 
@@ -260,14 +268,14 @@ def test_completions_as_openai_clients_ask_for_them(client):
         ("/generate", {"seed": -1}, 422, "seed: "),
         ("/nowhere", {}, 404, "Not Found"),
         ("/label", {"inputs": "good"}, 422, "inputs: "),
-        ("/label", {"inputs": ["good"], "top": 0}, 400, "top: needs 1 or more, got 0"),
+        ("/label", {"inputs": ["good"], "top": 0}, 422, "top: needs 1 or more, got 0"),
         ("/label", {"inputs": ["good"], "topp": 1}, 422, "topp: "),
         ("/label", {"inputs": ["x" * 20_001]}, 400, "inputs: need at most 20000 characters each"),
         ("/label", {"inputs": ["x" * 20_000] * 4}, 400, "64000 characters together, got 80000"),
         ("/translate", {"texts": ["x" * 20_000] * 4, "to": ["de"]}, 400, "characters together"),
         ("/label", {"inputs": ["x"], "model": "tags"}, 400, "model: needs one for /label: labels"),
         ("/label", [1], 400, "body: needs a JSON object, got [1]"),
-        ("/reverse", {"inputs": [3]}, 500, "server: failed with TypeError"),
+        ("/reverse", {"inputs": [3]}, 422, "inputs.0: "),
         ("/generate", {"max_new_tokens": 10**9}, 422, "max_new_tokens: "),
         ("/classify", None, 400, "an empty file"),
         ("/transcribe", None, 400, "an empty one of 0 bytes"),

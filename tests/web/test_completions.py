@@ -271,7 +271,7 @@ def test_long_prompts_are_refused_before_they_are_tokenized(client, run, monkeyp
 
 
 def test_a_prompt_that_is_scored_has_a_limit_of_its_own(client, run, monkeypatch):
-    monkeypatch.setattr("regard.runs.apply.generate.MAX_SCORES", 3 * run.model.config.vocab)
+    monkeypatch.setattr("regard.tasks.language.generate.MAX_SCORES", 3 * run.model.config.vocab)
     body = {"prompt": "abcdef", "max_tokens": 0, "echo": True, "logprobs": 0}
     answer = client.post("/v1/completions", json=body)
     assert answer.status_code == 400

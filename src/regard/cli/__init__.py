@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,18 +14,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from regard.cli.apply import command_from
 from regard.errors import RegardError
+from regard.tasks.verb import library_verbs
 
 __all__ = ["app", "main"]
 
-# each is the function, or group of functions, of that name in the module of that name
+# each is the function, or group of functions, of that name in the module of that name; the verbs
+# of tasks are commands too
 COMMANDS = """
-    apply claims classify cost data demo evaluate export generate heads label look new quantize
-    recipes report resume runs serve tag tokenizer train transcribe translate verify version view
-    work
+    apply claims cost data demo evaluate export heads look new quantize recipes report resume runs
+    serve tokenizer train verify version view work
 """
 # or in the module of another command
-MODULES = dict.fromkeys(["label", "tag"], "apply") | dict.fromkeys(["data", "new"], "recipes")
+MODULES = dict.fromkeys(["data", "new"], "recipes")
 MODULES |= dict.fromkeys(["cost", "evaluate", "export", "quantize", "report"], "runs")
 MODULES |= {"resume": "train", "version": "output", "heads": "look", "verify": "look"}
 
@@ -32,8 +35,27 @@ MODULES |= {"resume": "train", "version": "output", "heads": "look", "verify": "
 class Commands(TyperGroup):
     """The commands; errors of the caller are printed as one line, with exit code 2."""
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by name: of the verb of a custom task too, such as one of an imported file."""
+        if found := super().get_command(ctx, cmd_name):
+            return found
+        from regard.tasks.registry import ENTRY_POINTS, all_tasks
+
+        for entry in entry_points(group=ENTRY_POINTS):
+            entry.load()
+        verb = next((task for task in all_tasks().values() if task.verb == cmd_name), None)
+        if verb is None:
+            return None
+        group = typer.Typer()
+        group.command(cmd_name)(command_from(verb))
+        return typer.main.get_command(group)
+
     def invoke(self, ctx: Any) -> Any:
+        from regard.files import import_file
+
         try:
+            for file in ctx.params["files"] or ():
+                import_file(file)
             return super().invoke(ctx)
         except RegardError as error:
             print(f"regard: {error}", file=sys.stderr)  # not by rich: a path is no markup
@@ -70,7 +92,7 @@ def _print_version(is_given: bool) -> bool:
 def import_files(
     files: Annotated[
         list[Path] | None,
-        typer.Option("--import", help="Python file that registers tasks or models of your own."),
+        typer.Option("--import", help="Python file that registers custom tasks or models."),
     ] = None,
     version: Annotated[
         bool,
@@ -80,12 +102,10 @@ def import_files(
     ] = False,
 ) -> None:
     """A workbench for sequence models: inspect, explain and verify every number."""
-    from regard.files import import_file
-
-    for file in files or ():
-        import_file(file)
 
 
+for verb in library_verbs():
+    app.command(verb.verb)(command_from(verb))
 for name in COMMANDS.split():
     command = getattr(import_module(f"regard.cli.{MODULES.get(name, name)}"), name)
     if isinstance(command, typer.Typer):  # with commands of its own

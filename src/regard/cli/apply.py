@@ -1,25 +1,31 @@
-"""`regard apply`, `label` and `tag`, and what all commands that apply a run share."""
+"""Commands that apply a run, derived from what each task declares: `regard VERB` and `apply`."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.tasks.verb import (
+    InputKind,
+    Option,
+    Prompt,
+    SoundFile,
+    TaskOptions,
+    Text,
+    Verb,
+    options_of,
+)
+
 if TYPE_CHECKING:
-    from regard.runs import Answerer, Run
+    from regard.runs import Run
+    from regard.tasks import Pipeline
 
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="Run folder or name of a pretrained model.")
 ]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[INPUT]…",
-        help="Texts, one file of lines, or - for standard input; images or sounds by name.",
-    ),
-]
-Options = Annotated[
+Values = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="Option of the task: to=de,fr or max_new_tokens=50."),
 ]
@@ -32,106 +38,208 @@ Jobs = Annotated[int, typer.Option(help="Processes, of one thread each, for file
 Confidence = Annotated[
     bool, typer.Option("--confidence", help="Write the confidence after each output.")
 ]
+Prompts = Annotated[
+    str | None,
+    typer.Option(help="File with one prompt per line, or -: writes one JSON string per line."),
+]
+Rate = Annotated[
+    int | None, typer.Option(help="Sample rate of standard input; the model's if not given.")
+]
+Chunk = Annotated[float, typer.Option(help="Seconds of live audio per chunk.")]
 
 
-def _command(verb: str | None, help_text: str) -> Callable[..., None]:
-    """A command that writes one line per input; with a verb, the run needs to have it."""
-
-    def command(
-        name: RunName,
-        inputs: Inputs = None,
-        options: Options = None,
-        out: Out = None,
-        file_format: Format = None,
-        jobs: Jobs = 1,
-        confidence: Confidence = False,
-    ) -> None:
-        from regard.errors import ConfigError
-        from regard.runs import load, make_answers
-        from regard.runs.contents import require_verb
-
-        values = dict[str, Any]()
-        for option in options or ():
-            key, equals, text = option.partition("=")
-            if not equals:
-                raise ConfigError(f"option: needs name=value, got {option!r}; try {key}=…")
-            values[key] = _parse(text)
-        run = load(name)
-        if verb is not None:
-            require_verb(run, verb)
-        answers = make_answers(run, confidence=confidence, **values)
-        raise typer.Exit(
-            run_job(
-                run, answers, inputs or [], out=out, file_format=file_format, jobs=jobs,
-                confidence=confidence, **values,
-            )
-        )  # fmt: skip
-
-    command.__doc__ = help_text
-    return command
-
-
-apply = _command(
-    None,
+def apply(
+    run_name: RunName,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[INPUT]…",
+            help="Texts, one file of lines, or - for standard input; images or sounds by name.",
+        ),
+    ] = None,
+    values: Values = None,
+    out: Out = None,
+    file_format: Format = None,
+    jobs: Jobs = 1,
+    confidence: Confidence = False,
+) -> None:
     """Apply a run of any task to inputs. Prints one line per input.
 
     The command of the task, such as `regard translate` or `tag`, does the same, with more options.
     A .tsv gets more columns. After Ctrl-C the same command continues an output file.
-    """,
-)
-label = _command(
-    "label",
-    """Classify texts. Prints one line per text: classes with probabilities, separated by tabs.
+    """
+    from regard.runs import load
 
-    `-o top=1` prints the most probable class only.
-    """,
-)
-tag = _command(
-    "tag",
-    """Tag the words of texts. Prints one line per text: word/TAG, or the word alone for the tag O.
+    run = load(run_name)
+    pipeline = run.parse_pipeline(_texts(values))
+    source = read_inputs(pipeline.task.reads, inputs or [], file_format)
+    raise typer.Exit(run_job(run, pipeline, source, out, file_format, jobs, confidence))
 
-    A text is split into words as the data of the run is; `-o word_split=spaces` takes words that
-    are separated by spaces as they are.
-    """,
-)
+
+def command_from(verb: type[Verb]) -> Callable[..., None]:
+    """The command of a verb: its parameters are the run, the inputs, the options, and the job's."""
+    parameters = {x.name: _parameter(x) for x in options_of(verb.Options)}
+    shared = _shared_parameters(verb)
+
+    def command(**given: Any) -> None:
+        texts = _texts(given.pop("values"))
+        values = {name: given.pop(name) for name in parameters}
+        for x in options_of(verb.Options):
+            values[x.name] = x.parse(values[x.name]) if x.is_list else values[x.name]
+            if x.name in texts:
+                values[x.name] = x.parse(texts.pop(x.name))
+        verb.Options.make(f"task {verb.verb}", texts)  # refuses what is left
+        raise typer.Exit(_run_verb(verb, verb.Options(**values), **given))
+
+    command.__doc__ = verb.help()
+    signature = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        for name, (hint, default) in ({**shared, **parameters}).items()
+    ]
+    command.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    return command
+
+
+def _parameter(x: Option) -> tuple[Any, Any]:
+    """Annotation and default of an option on the command line."""
+    flag = f"--{(x.flag or x.name).replace('_', '-')}"
+    if x.type is bool and not x.is_list:
+        flag = f"{flag}/--no-{flag[2:]}" if x.default else flag
+    default = x.default if x.command is None else x.command
+    kind: Any = str if x.is_list or x.choices else x.type
+    if x.is_list:
+        default = ",".join(map(str, default or ()))
+    elif x.is_optional and default is None:
+        kind = kind | None
+    hint = Annotated[kind, typer.Option(flag, help=x.help)]
+    return hint, inspect.Parameter.empty if x.is_required else default
+
+
+def _shared_parameters(verb: type[Verb]) -> dict[str, tuple[Any, Any]]:
+    """Annotations and defaults of what commands have beside the options, by kind of input."""
+    kind, required = verb.reads, inspect.Parameter.empty
+    argument = typer.Argument(metavar=kind.metavar, help=kind.help)
+    jobs: dict[str, Any] = {"out": (Out, None), "jobs": (Jobs, 1), "values": (Values, None)}
+    if isinstance(kind, Prompt):
+        own = {"inputs": (Annotated[str, argument], ""), "prompts": (Prompts, None)}
+        return {"run_name": (RunName, required), **own, **jobs}
+    jobs["confidence"] = (Confidence, False)
+    if kind.is_file:
+        own = {"inputs": (Annotated[list[str], argument], required)}
+        if _is_live(verb):
+            own |= {"rate": (Rate, None), "chunk": (Chunk, 0.1)}
+    else:
+        own = {"inputs": (Annotated[list[str] | None, argument], None)}
+        jobs["file_format"] = (Format, None)
+    return {"run_name": (RunName, required), **own, **jobs}
+
+
+def _is_live(verb: type[Verb]) -> bool:
+    """Whether it reads a stream of sound."""
+    return verb.can_stream and isinstance(verb.reads, SoundFile)
+
+
+def _run_verb(
+    verb: type[Verb],
+    options: TaskOptions,
+    run_name: str,
+    inputs: Any,
+    out: Path | None,
+    jobs: int,
+    *,
+    confidence: bool = False,
+    file_format: str | None = None,
+    prompts: str | None = None,
+    rate: int | None = None,
+    chunk: float = 0.1,
+) -> int:
+    """Apply a run with options; the exit code."""
+    from regard.errors import ConfigError
+    from regard.runs import load
+    from regard.tasks.pipeline import require_verb
+
+    kind = verb.reads
+    if isinstance(kind, Prompt):
+        if prompts is not None and inputs:
+            raise ConfigError("prompt: needs to be unset with --prompts, got a text")
+        if prompts is None and out is not None:
+            raise ConfigError("out: needs --prompts FILE, got a prompt alone; try > FILE")
+    is_job = prompts is not None or not isinstance(kind, Prompt)
+    listed = inputs or [] if prompts is None else [prompts]
+    source = read_inputs(kind, listed, file_format) if is_job else {}
+    is_text = isinstance(kind, Text) and not isinstance(kind, Prompt)
+    run = load(run_name, device=None if is_text else "cpu")
+    require_verb(run, verb.verb)
+    if _is_live(verb):
+        import torch
+
+        from regard.cli.output import print_live, print_transcript
+
+        torch.set_num_threads(1)  # the work per chunk is too small to share
+        pipeline = run.data.pipeline(run, options)
+        if "-" in inputs:
+            return print_live(pipeline, inputs, rate, chunk)
+        if len(inputs) == 1 and out is None and not confidence:
+            return print_transcript(pipeline, inputs[0])
+    pipeline = run.data.pipeline(run, options)
+    if not is_job:
+        return _continue(pipeline, inputs)
+    return run_job(run, pipeline, source, out, file_format, jobs, confidence)
+
+
+def _continue(pipeline: "Pipeline", prompt: str) -> int:
+    """Print a text with its continuation, as it is generated."""
+    import sys
+
+    from regard.files import read_text
+
+    if prompt == "-":
+        prompt = read_text("standard input", sys.stdin.buffer.read())
+    pieces = pipeline.stream(prompt)
+    print(prompt, end="", flush=True)
+    try:
+        for piece in pieces:
+            print(piece, end="", flush=True)
+    finally:  # also on Ctrl-C
+        print()
+    return 0
 
 
 def run_job(
     run: "Run",
-    answers: "Answerer",
-    arguments: list[str] | dict[str, Any],
-    *,
-    out: Path | None = None,
-    file_format: str | None = None,
-    jobs: int = 1,
-    verb: str = "applying",
-    **options: Any,
+    pipeline: "Pipeline",
+    source: dict[str, Any],
+    out: Path | None,
+    file_format: str | None,
+    jobs: int,
+    confidence: bool,
 ) -> int:
-    """Answer the arguments of a command, or what `read_arguments` made of them; the exit code.
-
-    `options` distinguish the job from others that write the same file.
-    """
+    """Answer the inputs that `read_inputs` gives; the exit code."""
     import sys
 
-    from regard.cli.output import TerminalReporter, exit_code
+    from regard.cli.output import TerminalReporter, exit_code, print_message
     from regard.files import file_descriptor
-    from regard.runs import FileJob, run_identity
+    from regard.runs import FileJob, TaskAnswers, run_identity
 
-    if isinstance(arguments, list):
-        takes_files = answers.takes_files
-        arguments = {"inputs": arguments} if takes_files else read_arguments(arguments, file_format)
     job = FileJob(
-        answers=answers,
+        answers=TaskAnswers(pipeline, confidence=confidence, is_listed="inputs" in source),
         out=sys.stdout if out is None or file_descriptor(out) == 1 else out,
         file_format=file_format,
         jobs=jobs,
-        identity=run_identity(run, **options),
-        verb=verb,
+        identity=run_identity(run, confidence=confidence, **pipeline.options.as_dict()),
+        verb=pipeline.task.verb,
         reporter=TerminalReporter(),
-        **arguments,
+        **source,
     )
     report = job.run()
+    if summary := pipeline.summary():
+        print_message(summary)
     return exit_code(report.inputs, report.failed, report.problems + report.warnings)
+
+
+def read_inputs(kind: InputKind, arguments: list[str], file_format: str | None) -> dict[str, Any]:
+    """`inputs` or `file` of a FileJob: files by name; texts, one file, or standard input."""
+    return {"inputs": arguments} if kind.is_file else read_arguments(arguments, file_format)
 
 
 def read_arguments(arguments: list[str], file_format: str | None) -> dict[str, Any]:
@@ -173,10 +281,14 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _parse(text: str) -> int | float | str | list[str]:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.split(",") if "," in text else text
+def _texts(values: list[str] | None) -> dict[str, str]:
+    """Options that were given as name=value."""
+    from regard.errors import ConfigError
+
+    pairs = dict[str, str]()
+    for text in values or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"option: needs name=value, got {text!r}; try {name}=…")
+        pairs[name] = value
+    return pairs

@@ -3,13 +3,16 @@
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from regard.files import is_stream
+
+if TYPE_CHECKING:
+    from regard.tasks import TranscribeJob, TranscriptChunk
 
 PAUSE = 1.0  # seconds without new text that end a line of live text
 
@@ -116,6 +119,65 @@ class TerminalWriter:
     def end(self) -> None:
         """Write the whole text."""
         print(f"\r\x1b[K{self.text}", file=self.out, flush=True)
+
+
+def print_transcript(job: "TranscribeJob", path: str) -> int:
+    """Print the text of one file as it is recognised, without its name; the exit code."""
+    warnings = 0
+    for chunk in job.files([path]):
+        if chunk.error is not None:
+            print_message(str(chunk.error))
+            return 2
+        print(chunk.text, end="\n" if chunk.is_last else "", flush=True)
+        warnings = _print_notes(chunk)
+    print_message(job.summary())
+    return warnings
+
+
+def print_live(job: "TranscribeJob", paths: list[str], rate: int | None, seconds: float) -> int:
+    """Print the text of samples on standard input as it is recognised; the exit code."""
+    from regard.errors import ConfigError, FileError
+    from regard.tasks.recognition.pipeline import TranscriptChunk, read_samples
+
+    if len(paths) > 1:
+        raise ConfigError("paths: needs - alone, got files beside it; try one after the other")
+    if not 0.01 <= seconds <= 10:
+        raise ConfigError(f"chunk: needs 0.01 to 10 seconds, got {seconds:g}")
+    if sys.stdin.isatty():
+        raise FileError(
+            "standard input: needs 16-bit samples from a pipe, got a terminal; try "
+            f"arecord -q -t raw -f S16_LE -r {job.sample_rate} | regard transcribe … -"
+        )
+    size, job.chunk_seconds = int((rate or job.sample_rate) * seconds), seconds
+    waves = read_samples(sys.stdin.buffer, size, reporter=TerminalReporter())
+    writer = TerminalWriter(sys.stdout) if sys.stdout.isatty() else LineWriter(sys.stdout)
+    last = TranscriptChunk("standard input")
+
+    def show(chunks: "Iterable[TranscriptChunk]") -> None:
+        nonlocal last
+        for chunk in chunks:
+            writer.write(chunk.text, chunk.partial_text, chunk.seconds)
+            last = chunk
+
+    code = 0
+    try:
+        show(job.stream(waves, rate=rate, name="standard input"))
+    except KeyboardInterrupt:  # the usual end of a live stream
+        code = 130
+        show(job.finish_stream())
+    writer.end()
+    warnings = _print_notes(last)
+    print_message(job.summary())
+    return code or exit_code(1, 0, warnings)
+
+
+def _print_notes(chunk: "TranscriptChunk") -> int:
+    """Print the notes and the warning of a finished input; 1 if it is incomplete or unsure."""
+    for note in chunk.notes:
+        print_message(f"{chunk.path}: {note}")
+    if chunk.warning:
+        print_message(chunk.warning)
+    return int(bool(chunk.warning) or not chunk.is_complete)
 
 
 def version() -> None:

@@ -65,10 +65,8 @@ def train(
         )  # fmt: skip
     print_outcome(outcome, ranks.is_first, skip or ())
     if ranks.is_first:
-        from regard.cli import COMMANDS
-
-        verb = recipe.data.verb if recipe.data.verb in COMMANDS.split() else "apply"
-        print(f"next:\n  regard {verb} {outcome.folder} …\n  regard serve {outcome.folder}")
+        verb, folder = recipe.data.verb, outcome.folder
+        print(f"next:\n  regard {verb} {folder} …\n  regard serve {folder}")
 
 
 def resume(

@@ -1,42 +1,9 @@
 """Trained runs on disk and what one does with them: open, train, evaluate, apply, export."""
 
-from regard.runs.alignment import (
-    Alignment,
-    Link,
-    align,
-    alignment_head,
-    record_translation,
-    with_output_tokens,
-)
-from regard.runs.apply.answers import (
-    Answer,
-    Answerer,
-    AudioAnswers,
-    ImageAnswers,
-    JobInput,
-    TaskAnswers,
-    TranslationAnswers,
-    make_answers,
-)
-from regard.runs.apply.classify import (
-    ClassifiedFile,
-    ClassPrediction,
-    classify_files,
-    classify_run,
-)
+from regard.runs.apply.answers import TaskAnswers, apply_run
 from regard.runs.apply.file_job import FileJob, JobReport, apply_file, run_identity
-from regard.runs.apply.generate import (
-    TextGenerator,
-    generate_run,
-    generate_texts,
-    score_prompt,
-)
 from regard.runs.apply.look import LookReport, compare_texts, look_report
-from regard.runs.apply.report import Reporter
 from regard.runs.apply.search import search_files
-from regard.runs.apply.text_stream import ScoredToken, TextPiece, TextStream
-from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk, transcribe_run_detailed
-from regard.runs.apply.translate import TranslationPipeline, translate_run
 from regard.runs.apply.verify import verify_text
 from regard.runs.contents import new_run_folder, read_recipe
 from regard.runs.evaluate import AnswerEvaluator, EvaluatedAnswer, Evaluation, evaluate_run
@@ -61,19 +28,42 @@ from regard.runs.settings import (
 )
 from regard.runs.text_model import TextModel
 from regard.runs.training import fit
+from regard.tasks import (
+    Alignment,
+    Answer,
+    ClassPrediction,
+    JobInput,
+    Link,
+    Reporter,
+    ScoredToken,
+    TextGenerator,
+    TextPiece,
+    TextStream,
+    TranscribeJob,
+    TranscriptChunk,
+    TranslationPipeline,
+    align,
+    alignment_head,
+    classify_run,
+    generate_run,
+    generate_texts,
+    label_run,
+    record_translation,
+    score_prompt,
+    tag_run,
+    transcribe_run_detailed,
+    translate_run,
+    with_output_tokens,
+)
 
 __all__ = [
     "Alignment",
     "Answer",
     "AnswerEvaluator",
-    "Answerer",
-    "AudioAnswers",
     "ClassPrediction",
-    "ClassifiedFile",
     "EvaluatedAnswer",
     "Evaluation",
     "FileJob",
-    "ImageAnswers",
     "JobInput",
     "JobReport",
     "Link",
@@ -90,13 +80,12 @@ __all__ = [
     "TextStream",
     "TranscribeJob",
     "TranscriptChunk",
-    "TranslationAnswers",
     "TranslationPipeline",
     "align",
     "alignment_head",
     "apply_file",
+    "apply_run",
     "build_or_load_model",
-    "classify_files",
     "classify_run",
     "collect_facts",
     "compare_texts",
@@ -109,11 +98,11 @@ __all__ = [
     "generate_run",
     "generate_texts",
     "iter_settings",
+    "label_run",
     "list_runs",
     "load",
     "load_run",
     "look_report",
-    "make_answers",
     "model_card",
     "new_run_folder",
     "override_settings",
@@ -127,6 +116,7 @@ __all__ = [
     "save_run_pretrained",
     "score_prompt",
     "search_files",
+    "tag_run",
     "transcribe_run_detailed",
     "translate_run",
     "verify_text",

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,7 +17,8 @@ from regard.files import parse_json
 from regard.ops.maybe_none import MaybeNone
 from regard.runs.settings import UnknownKind, config_from_json
 from regard.runs.text_model import TextModel
-from regard.tasks import Recipe, recipe_config_types
+from regard.tasks import Pipeline, Recipe, Task, recipe_config_types
+from regard.tasks.pipeline import Device, run_on
 from regard.train import Calibration
 from regard.train.loop import CHECKPOINTS
 
@@ -26,7 +27,7 @@ RECIPE_TOML = "recipe.toml"  # the file that a run was trained from, as it was
 VERSION = 1  # of the folder's layout
 MODEL_SUFFIXES = (".safetensors", ".json", ".model", ".txt")  # weights, configs, tokenizers
 
-Device = str | torch.device
+R = TypeVar("R", bound="RunContents")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +46,30 @@ class RunContents:
 
     @property
     def data(self) -> Any:
-        """The task of the recipe, with the settings of its data."""
+        """The task of the recipe (a `Task`), with the settings of its data."""
         assert self.recipe is not None
         return self.recipe.data
+
+    def on(self: R, device: Device | None) -> R:
+        """The run with its model on a device: itself if it is there, else with a copy."""
+        return run_on(self, device)
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        """The model ready to be applied, with options of the task, such as `to=["de"]`."""
+        return self._pipeline(options)
+
+    def parse_pipeline(self, texts: dict[str, str]) -> Pipeline:
+        """`pipeline` with options as texts, such as `{"to": "de,fr"}`."""
+        return self._pipeline(texts, parse=True)
+
+    def _pipeline(self, options: dict[str, Any], *, parse: bool = False) -> Pipeline:
+        if self.recipe is None:
+            raise ConfigError(
+                "run: needs a recipe to be applied, got a model alone; try rg.look(model)"
+            )
+        task: Task = self.data
+        made = task.Options.make(f"task {task.name}", options, parse=parse)
+        return task.pipeline(self, made)
 
     @property
     def verbs(self) -> list[str]:
@@ -62,19 +84,6 @@ class RunContents:
         """The model with its tokenizer, for recording attention on a text."""
         labels = getattr(self.recipe and self.recipe.data, "class_names", ())
         return self.hub_model or TextModel.from_model(self.model, self.tokenizer, labels)
-
-
-def require_verb(run: RunContents, verb: str) -> None:
-    """Raise a ConfigError that lists the verbs of a run, unless `verb` is one of them.
-
-    >>> require_verb(rg.load("morse"), "classify")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    regard.errors.ConfigError: run: needs a model that can classify, got a Recogniser; try ...
-    """
-    if verb not in run.verbs:
-        kind, verbs = type(run.model).__name__, ", ".join(run.verbs) or "rg.look(model)"
-        raise ConfigError(f"run: needs a model that can {verb}, got a {kind}; try {verbs}")
 
 
 def default_device() -> torch.device:

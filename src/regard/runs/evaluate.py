@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.runs.contents import Device, RunContents, require_verb
-from regard.runs.text_model import model_on
-from regard.tasks import EvalSplit, TranslationEvaluator
+from regard.runs.contents import RunContents
+from regard.tasks import EvalSplit
+from regard.tasks.pipeline import Device, model_on, require_verb
 from regard.train import Calibration, Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
 from regard.train.metrics.calibration import IsCorrect
@@ -100,7 +100,7 @@ def evaluate_run(
         raise ConfigError(f"split: needs one of valid, test, got {split!r}")
     evaluator: Any = run.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
-        if not isinstance(evaluator, TranslationEvaluator):
+        if not hasattr(evaluator, "search"):
             kind = type(run.model).__name__
             raise ConfigError(f"beam_width: needs a run with a beam search, got one of a {kind}")
         evaluator.search = replace(evaluator.search, beam_width=beam_width)

@@ -17,14 +17,14 @@ from regard.models import OnnxFile, Recogniser, VisionTransformer, export_onnx
 from regard.models.recogniser import BLANK
 from regard.models.serialization import WEIGHTS_FILE
 from regard.ops.audio import frame_sizes
-from regard.runs.apply.classify import class_names
-from regard.runs.contents import RECIPE_FILE, RESULT_FILE, Device, RunContents, require_verb
+from regard.runs.contents import RECIPE_FILE, RESULT_FILE, RunContents
 from regard.runs.evaluate import evaluate_run
 from regard.runs.report.card import CARD_FILE, model_card
 from regard.runs.report.facts import RunFacts
-from regard.runs.text_model import model_on
 from regard.tasks import LanguageTask, TranslationTask
+from regard.tasks.classification.pipeline import class_names
 from regard.tasks.labels import LabelsTask, encode_text
+from regard.tasks.pipeline import Device, model_on, require_verb
 from regard.train.metrics.calibration import CALIBRATION_FILE
 
 EXPORT_FILE = "export.json"

@@ -24,7 +24,7 @@ from regard.runs.report.facts import RunFacts, collect_facts
 from regard.runs.report.page import REPORT_FILE, render_page
 from regard.runs.run import load_run
 from regard.tasks import Recipe
-from regard.tasks.recipe import Evaluator
+from regard.tasks.base import Evaluator
 from regard.train import Calibration, Gradable, Outcome, Trainer, calibrate, save_calibration
 from regard.train.evaluation import run_evaluation
 

@@ -1,37 +1,35 @@
 """`Run`: a training run on disk, opened, with the verbs of its task as methods."""
 
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard import models
-from regard.decode import Sampling
 from regard.errors import FileError
 from regard.inspection import Sight
 from regard.models.serialization import WEIGHTS_FILE, check_config_against_tensors
-from regard.runs.apply.any_task import apply_run
-from regard.runs.apply.classify import classify_run
-from regard.runs.apply.generate import generate_run
-from regard.runs.apply.transcribe import transcribe_run_detailed
-from regard.runs.apply.translate import translate_run
+from regard.runs.apply.answers import apply_run
 from regard.runs.contents import (
-    Device,
     RunContents,
     build_model,
     load_tokenizer,
     read_recipe,
     read_result,
-    require_verb,
 )
 from regard.runs.evaluate import evaluate_run
 from regard.runs.export import export_run, quantize_run, save_run_pretrained
 from regard.runs.report.page import report_run
+from regard.tasks.classification.pipeline import Classifies
+from regard.tasks.labels import Labels
+from regard.tasks.language.generate import Generates
+from regard.tasks.pipeline import Device, require_verb
+from regard.tasks.recognition.pipeline import Transcribes
+from regard.tasks.tagging import Tags
+from regard.tasks.translation.pipeline import Translates
 from regard.train import load_calibration, load_last_valid, load_weights, read_metrics
 from regard.train.loop import CHECKPOINTS
 
 
-class Run(RunContents):
+class Run(Translates, Generates, Classifies, Transcribes, Labels, Tags, RunContents):
     """A trained model with its recipe, tokenizer, metrics and scores.
 
     `verbs` lists the methods that its task supports; any other raises a ConfigError. A verb never
@@ -48,8 +46,6 @@ class Run(RunContents):
     """
 
     apply = apply_run
-    translate = translate_run
-    classify = classify_run
     evaluate = evaluate_run
     export = export_run
     quantize = quantize_run
@@ -59,41 +55,11 @@ class Run(RunContents):
     if not TYPE_CHECKING:  # any name would pass the type checker
 
         def __getattr__(self, name: str) -> Any:
-            """The verb of a task that has no method here, such as `run.tag`: `apply`."""
+            """The verb of a custom task, such as `run.shout`: `apply`."""
             recipe = self.__dict__.get("recipe")
             if recipe is not None and name == recipe.data.verb:
                 return self.apply
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def generate(
-        self,
-        prompt: str = "",
-        *,
-        max_new_tokens: int = 200,
-        sampling: Sampling | None = None,
-        device: Device | None = None,
-    ) -> str:
-        """The continuation of a prompt; `regard.runs.generate_run` yields it piece by piece."""
-        pieces = generate_run(
-            self, prompt, max_new_tokens=max_new_tokens, sampling=sampling, device=device
-        )
-        return "".join(pieces)
-
-    def transcribe(
-        self,
-        paths: str | Path | Sequence[str | Path],
-        *,
-        beam_width: int = 1,
-        device: Device | None = None,
-    ) -> list[str]:
-        """The text of each audio file; warns of one that may be wrong.
-
-        `regard.runs.transcribe_run_detailed` returns the warnings, with the confidence.
-        """
-        transcripts = transcribe_run_detailed(self, paths, beam_width=beam_width, device=device)
-        for transcript in filter(lambda x: x.warning, transcripts):
-            warnings.warn(transcript.warning.removeprefix("warning: "), stacklevel=2)
-        return [transcript.text for transcript in transcripts]
 
     def look(
         self,

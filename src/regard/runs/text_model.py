@@ -1,6 +1,5 @@
 """`TextModel`: a model with its tokenizer, to record attention on a text."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -19,27 +18,13 @@ from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
 from regard.inspection.report.predictions import Predictions, top_predictions
 from regard.models.config import get_config
-from regard.runs.alignment import editing, record_translation
+from regard.tasks.pipeline import model_on
+from regard.tasks.translation.alignment import editing, record_translation
 
 PUNCTUATION = frozenset(".,;:!?")  # separators beside a tokenizer's own special tokens
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator)
 SINGLE_STACKS = (models.LanguageModel, models.Classifier)
 MAX_LOGITS = 1 << 26  # of a reading: 256 MB of float32
-
-
-def model_on(model: nn.Module, device: str | torch.device | None) -> nn.Module:
-    """The model on a device: itself if it is there, else a copy; never moved in place.
-
-    >>> model = torch.nn.Linear(1, 1)
-    >>> model_on(model, None) is model, model_on(model, "cpu") is model
-    (True, True)
-    """
-    if device is None:
-        return model
-    device, current = torch.device(device), next(model.parameters()).device
-    if device.type == current.type and device.index in (None, current.index):
-        return model
-    return copy.deepcopy(model).to(device)
 
 
 class Reading(NamedTuple):

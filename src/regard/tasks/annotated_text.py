@@ -23,8 +23,8 @@ from regard.data.batches import Encoded, batch_by_length
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
+from regard.tasks.base import DataContents, EvalSplit, Shard, Task
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
-from regard.tasks.recipe import DataContents, EvalSplit, Shard, Task
 from regard.tasks.text_tokenizer import TextTokenizer
 from regard.train import mean_loss, objective
 from regard.train.config import TrainConfig

@@ -16,7 +16,7 @@ from regard.data.split import SPLITS
 from regard.data.text.parallel_formats import MISSING_LINE
 from regard.errors import FileError
 from regard.files import DETECTION_BYTES, detect_encoding, open_binary
-from regard.tasks.recipe import Task
+from regard.tasks.base import Task
 
 COUNTED = ("label", "tags", "rate", "size", "mode")  # fields whose values are counted
 IGNORED = ("name", "language")  # neither measured nor compared

@@ -17,16 +17,18 @@ from regard.tasks.annotated_text import (
     AnnotatedTextTask,
     compute_logits,
 )
+from regard.tasks.annotated_verb import Label, LabelOptions
+from regard.tasks.base import EvalSplit
 from regard.tasks.class_names import Classes, class_tally, format_classes
 from regard.tasks.classification.evaluator import top_log_odds
-from regard.tasks.recipe import EvalSplit
+from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
 from regard.tasks.registry import task
 from regard.train.metrics.intervals import Tally
 
 
 @task("labels")
 @dataclass(frozen=True, kw_only=True)
-class LabelsTask(AnnotatedTextTask):
+class LabelsTask(Label, AnnotatedTextTask):
     """Labelled texts in .csv, .tsv or .jsonl files, see `data.read_labeled_texts`.
 
     Of a longer text the first 1024 tokens are read.
@@ -40,7 +42,6 @@ class LabelsTask(AnnotatedTextTask):
     """
 
     objective: ClassVar[str] = "class"
-    verb: ClassVar[str] = "label"
     unit: ClassVar[str] = "texts"
 
     text_column: str = "text"
@@ -86,11 +87,9 @@ class LabelsTask(AnnotatedTextTask):
         rows = [zip(self.class_names, x.softmax(-1).tolist(), strict=True) for x in logits]
         return [sorted(row, key=lambda pair: -pair[1]) for row in rows]
 
-    def apply(self, run: Any, inputs: Sequence[str], *, top: int | None = None) -> list[Classes]:
-        """The most probable classes of each text with their probabilities; None is all."""
-        if top is not None and top < 1:
-            raise ConfigError(f"top: needs 1 or more, got {top}")
-        return [row[:top] for row in self.classify(run.model, run.tokenizer, inputs)]
+    def apply(self, run: Any, inputs: Sequence[str], options: LabelOptions) -> list[Classes]:
+        """The most probable classes of each text with their probabilities."""
+        return [row[: options.top] for row in self.classify(run.model, run.tokenizer, inputs)]
 
     def format_output(self, output: Classes) -> str:
         """The classes in one line."""
@@ -137,3 +136,37 @@ class LabelsEvaluator(AnnotatedTextEvaluator):
     def tally(self, answers: Sequence[str]) -> Tally:
         """Correct, predicted and reference counts of each class, per text."""
         return class_tally(answers, self.references)
+
+
+def label_run(
+    run: TrainedRun,
+    texts: str | Sequence[str],
+    *,
+    top: int | None = None,
+    device: Device | None = None,
+) -> list[Classes]:
+    """The most probable classes of each text, as (name, probability); all if `top` is None.
+
+    Args:
+        run: a run of a text classifier.
+        texts: one text or several.
+        top: classes per text.
+        device: where to compute, on a copy of the model; None is where the model is.
+
+    >>> words, data = rg.data.ByteTokenizer(), LabelsTask(train="", names=("no", "yes"))
+    >>> config = rg.models.classifier_tiny(vocab=words.vocab, classes=2)
+    >>> train = rg.train.TrainConfig(steps=1)
+    >>> recipe = rg.tasks.Recipe(name="a", data=data, model=config, train=train)
+    >>> run = rg.Run(None, recipe, rg.models.Classifier(config).eval(), words)
+    >>> len(label_run(run, "good", top=1)[0])
+    1
+    """
+    require_verb(run, "label")
+    pipeline = Pipeline(run, LabelOptions(top=top), device=device)
+    return outputs_of(pipeline, [texts] if isinstance(texts, str) else texts)
+
+
+class Labels:
+    """`run.label`."""
+
+    label = label_run

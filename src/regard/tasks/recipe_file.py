@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from regard.errors import ConfigError, FileError, RegardError, suggestion
 from regard.files import parse_toml, read_text
 from regard.models import config_types
-from regard.tasks.recipe import Recipe, Task
+from regard.tasks.base import Recipe, Task
 from regard.tasks.registry import find_task
 from regard.train.config import TrainConfig
 

@@ -1,18 +1,23 @@
 """The registry of tasks and recipes."""
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
+from pkgutil import walk_packages
+from typing import Any, TypeVar
 
 from regard.errors import ConfigError, suggestion
 from regard.files import read_text
 from regard.models import config_types
-from regard.tasks.recipe import Recipe, Task
+from regard.tasks.base import Recipe, Task
 
 ENTRY_POINTS = "regard.tasks"  # group of the entry points by which packages add tasks
-TASKS: dict[str, type[Task]] = {}
+_tasks: dict[str, type[Task]] = {}
+# of the library, of imported files and of packages that were named; made on first use
+TASKS: dict[str, type[Task]]
 
 TaskClass = TypeVar("TaskClass", bound=type[Task])
 
@@ -24,19 +29,44 @@ def task(name: str) -> Callable[[TaskClass], TaskClass]:
     your own is imported by `regard --import FILE …`, or before `rg.load`.
 
     >>> @task("again")
-    ... class Again(TASKS["phrases"]): ...
-    >>> TASKS.pop("again").name
+    ... class Again(find_task("phrases")): ...
+    >>> rg.tasks.TASKS.pop("again").name
     'again'
     """
 
     def register(cls: TaskClass) -> TaskClass:
-        if name in TASKS:
+        if name in _tasks:
             raise ConfigError(f"name: needs an unused name, got {name!r}")
         cls.name = name
-        TASKS[name] = cls
+        _tasks[name] = cls
         return cls
 
     return register
+
+
+def all_tasks() -> dict[str, type[Task]]:
+    """The registered tasks by name, those of the library among them.
+
+    >>> sorted(name for name, cls in all_tasks().items() if cls.verb == "translate")
+    ['pairs', 'phrases']
+    """
+    _import_library()
+    return _tasks
+
+
+@cache
+def _import_library() -> None:
+    """Import every module of the library that may register a task."""
+    from regard import tasks
+
+    for module in walk_packages(tasks.__path__, "regard.tasks."):
+        import_module(module.name)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TASKS":
+        return all_tasks()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def find_task(name: str) -> type[Task]:
@@ -47,13 +77,14 @@ def find_task(name: str) -> type[Task]:
         ...
     regard.errors.ConfigError: task: needs one of ..., got 'phrase'; try phrases
     """
-    if name not in TASKS:
+    tasks = all_tasks()
+    if name not in tasks:
         for entry in entry_points(group=ENTRY_POINTS, name=name):
             entry.load()  # its module registers it
-    if name in TASKS:
-        return TASKS[name]
-    hint = suggestion(name, TASKS) or "; try importing the file that registers it (--import FILE)"
-    raise ConfigError(f"task: needs one of {', '.join(sorted(TASKS))}, got {name!r}{hint}")
+    if name in tasks:
+        return tasks[name]
+    hint = suggestion(name, tasks) or "; try importing the file that registers it (--import FILE)"
+    raise ConfigError(f"task: needs one of {', '.join(sorted(tasks))}, got {name!r}{hint}")
 
 
 def recipe_names() -> list[str]:
@@ -107,4 +138,4 @@ def recipe_config_types() -> dict[str, type]:
     >>> "PhrasesTask" in recipe_config_types(), "TranslatorConfig" in recipe_config_types()
     (True, True)
     """
-    return {**{cls.__name__: cls for cls in TASKS.values()}, **config_types()}
+    return {**{cls.__name__: cls for cls in all_tasks().values()}, **config_types()}

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from regard.data import LoadReport, TaggedTokens, Tokenizer, read_tagged_tokens, split_words
 from regard.data.batches import Encoded
 from regard.data.text.word_split import (
-    WORD_SPLITS,
     MeasuredSplit,
     WordSplit,
     measure_word_split,
@@ -25,7 +24,9 @@ from regard.tasks.annotated_text import (
     AnnotatedTextTask,
     compute_logits,
 )
-from regard.tasks.recipe import EvalSplit
+from regard.tasks.annotated_verb import Tag, TagOptions
+from regard.tasks.base import EvalSplit
+from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
 from regard.tasks.registry import task
 from regard.train import make_objective, register_objective
 from regard.train.losses import Batch, ModelOutputs, label_smoothed_cross_entropy
@@ -79,7 +80,7 @@ class TaggedText(list[tuple[str, str]]):
 
 @task("tagging")
 @dataclass(frozen=True, kw_only=True)
-class TaggingTask(AnnotatedTextTask):
+class TaggingTask(Tag, AnnotatedTextTask):
     """Sentences in CoNLL-like files or JSON lines, see `data.read_tagged_tokens`.
 
     Words are split into subword tokens; the first of each word predicts its tag. Of a longer
@@ -95,7 +96,6 @@ class TaggingTask(AnnotatedTextTask):
     """
 
     objective: ClassVar[str] = "tag"
-    verb: ClassVar[str] = "tag"
     unit: ClassVar[str] = "words"
     fitted: ClassVar[dict[str, Any]] = {"names": (), "word_split": ""}
 
@@ -173,20 +173,10 @@ class TaggingTask(AnnotatedTextTask):
         return tagged
 
     def apply(
-        self,
-        run: Any,
-        inputs: Sequence[str | Sequence[str]],
-        *,
-        word_split: WordSplit | None = None,
+        self, run: Any, inputs: Sequence[str | Sequence[str]], options: TagOptions
     ) -> list[TaggedText]:
-        """The tags of each input: a list of words, or a text that is split into words.
-
-        `word_split` is used instead of the run's; "spaces" takes the words of a text as they are.
-        """
-        if word_split is not None and word_split not in WORD_SPLITS:
-            known = ", ".join(WORD_SPLITS)
-            raise ConfigError(f"word_split: needs one of {known}, got {word_split!r}")
-        split = word_split or self.word_split or self._measure_again().name
+        """The tags of each input: a list of words, or a text that is split into words."""
+        split = options.word_split or self.word_split or self._measure_again().name
         sentences = [split_words(x, split) if isinstance(x, str) else list(x) for x in inputs]
         return self.tag(run.model, run.tokenizer, sentences)
 
@@ -218,6 +208,41 @@ def cut_words(
         used += len(tokens)
     if piece:
         yield piece
+
+
+def tag_run(
+    run: TrainedRun,
+    texts: str | Sequence[str | Sequence[str]],
+    *,
+    word_split: WordSplit | None = None,
+    device: Device | None = None,
+) -> list[TaggedText]:
+    """The words of each text with their tags.
+
+    Args:
+        run: a run of a tagger.
+        texts: one text or several; a list of words is taken as it is.
+        word_split: used instead of the run's; "spaces" takes words between spaces as they are.
+        device: where to compute, on a copy of the model; None is where the model is.
+
+    >>> words = rg.data.ByteTokenizer()
+    >>> data = TaggingTask(train="", names=("O", "B"), word_split="spaces")
+    >>> config = rg.models.classifier_tiny(vocab=words.vocab, classes=2, pooling="none")
+    >>> train = rg.train.TrainConfig(steps=1)
+    >>> recipe = rg.tasks.Recipe(name="a", data=data, model=config, train=train)
+    >>> run = rg.Run(None, recipe, rg.models.Classifier(config).eval(), words)
+    >>> [word for word, tag in tag_run(run, "good day")[0]]
+    ['good', 'day']
+    """
+    require_verb(run, "tag")
+    pipeline = Pipeline(run, TagOptions(word_split=word_split), device=device)
+    return outputs_of(pipeline, [texts] if isinstance(texts, str) else texts)
+
+
+class Tags:
+    """`run.tag`."""
+
+    tag = tag_run
 
 
 class TaggingEvaluator(AnnotatedTextEvaluator):

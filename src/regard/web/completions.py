@@ -9,12 +9,14 @@ from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from regard.decode import Sampling
 from regard.errors import ConfigError, RegardError
-from regard.runs import Run, ScoredToken, TextPiece, score_prompt
-from regard.web.own_tasks import MAX_CHARS, MAX_TEXTS, ApiRequest, check_lengths
-from regard.web.server import Server
+from regard.runs import Run
+from regard.tasks import ScoredToken, TextPiece
+from regard.tasks.language.generate import sampling_of
+from regard.tasks.language.verb import GenerateOptions
+from regard.web.server import COMPLETIONS, Server
 from regard.web.streams import begun, event, merged, while_connected
+from regard.web.task_routes import MAX_CHARS, MAX_TEXTS, ApiRequest, check_lengths
 
 MAX_NEW_TOKENS = 4096
 Seed = Annotated[int | None, Field(ge=0, lt=1 << 62)]
@@ -51,30 +53,18 @@ class CompletionRequest(ApiRequest):
     suffix: str | None = Field(None, max_length=0)
 
 
-def sampling_of(temperature: float, top_p: float, seed: int | None) -> Sampling | None:
-    """The sampling of a request; None, greedy, at temperature 0.
-
-    >>> sampling_of(0.0, 1.0, None) is None
-    True
-    """
-    if temperature == 0:
-        return None
-    seed = time.monotonic_ns() % (1 << 31) if seed is None else seed
-    return Sampling(temperature=temperature, top_p=top_p, seed=seed)
-
-
 def add_completions(app: FastAPI, server: Server) -> None:
     """Add the paths that OpenAI's clients use."""
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
-        names = [name for name, paths in server.paths.items() if "/v1/completions" in paths]
+        names = [name for name, paths in server.paths.items() if COMPLETIONS in paths]
         data = [{"id": name, "object": "model", "owned_by": "regard"} for name in names]
         return {"object": "list", "data": data}
 
-    @app.post("/v1/completions")
+    @app.post(COMPLETIONS)
     async def completions(request: Request, body: CompletionRequest) -> Any:
-        name, run = await server.open("/v1/completions", body.model)
+        name, run = await server.open(COMPLETIONS, body.model)
         head = {"id": f"cmpl-{time.time_ns():x}", "object": "text_completion"}
         head |= {"created": int(time.time()), "model": name}
         answer = _Completion(server, run, body, head)
@@ -118,7 +108,8 @@ class _Completion:
         """The tokens of a prompt that is echoed with log probabilities."""
         if (count := self.body.logprobs) is None:
             return []
-        score = lambda prompts: [score_prompt(self.run, prompts[0], count)]  # noqa: E731
+        generator = self.server.generator(self.run)
+        score = lambda prompts: [generator.score(prompts[0], count)]  # noqa: E731
         (tokens,) = await self.server.compute(object(), [prompt], score)
         return tokens
 
@@ -130,7 +121,9 @@ class _Completion:
             self.run,
             self.prompts[index // body.n],
             max_new_tokens=body.max_tokens,
-            sampling=sampling_of(body.temperature, body.top_p, seed),
+            sampling=sampling_of(
+                GenerateOptions(temperature=body.temperature, top_p=body.top_p, seed=seed)
+            ),
             stop=[body.stop] if isinstance(body.stop, str) else body.stop or (),
             top_logprobs=body.logprobs,
         )

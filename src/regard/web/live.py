@@ -10,8 +10,8 @@ from fastapi import WebSocket, WebSocketDisconnect
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk
 from regard.runs.contents import RunContents
+from regard.tasks.recognition.pipeline import TranscriptChunk
 from regard.web.gate import SUBPROTOCOL
 from regard.web.jobs import failure_text
 from regard.web.worker import Busy, Worker
@@ -43,7 +43,8 @@ class LiveTranscript:
 
     def __init__(self, run: RunContents, rate: int | None):
         self._waves = deque[Tensor]()
-        self._chunks = TranscribeJob(run).stream(self._arrived(), rate=rate, name="recording")
+        pipeline: Any = run.pipeline()  # of sounds: a stream has a rate
+        self._chunks = pipeline.stream(self._arrived(), rate=rate, name="recording")
 
     def _arrived(self) -> Iterator[Tensor]:
         while self._waves:  # empty when the recording ends: `push` always adds one first

@@ -3,46 +3,42 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from regard.errors import ConfigError, FileError, suggestion
-from regard.runs import Run, TextGenerator, TextPiece, TranslationPipeline, load
-from regard.runs.apply.any_task import BY_VERB, has_own_apply
+from regard.runs import Run, load
 from regard.runs.contents import files_version
+from regard.tasks import Pipeline, Prompt, SoundFile, TaskOptions, Text, TextPiece
 from regard.web.worker import END, Busy, Worker
 
-# of these paths a task with an `apply` of its own gets none
-RESERVED = {
-    *BY_VERB,
-    "apply",
-    "health",
-    "models",
-    "metrics",
-    "v1",
-    "openapi.json",
-    "explore",
-    "page",
-}
-# beside the path of its verb
-MORE_PATHS = {"generate": ["/v1/completions"], "transcribe": ["/transcribe/stream"]}
-MAX_PIPELINES = 32  # translation pipelines that are kept ready, one per combination of options
+COMPLETIONS, STREAM = "/v1/completions", "/stream"
+MAX_PIPELINES = 32  # pipelines that are kept ready, one per combination of options
 
 
-def paths(run: Run) -> list[str]:
-    """The paths that serve a run: that of its task's verb, and `/apply` for a task of your own.
+def paths(run: Run, taken: Collection[str] = ()) -> list[str]:
+    """The paths that serve a run: that of its task's verb, `/apply`, and those of its streams.
+
+    Args:
+        run: a run; one without a task has no paths.
+        taken: paths of something else.
 
     >>> paths(rg.load("phrases", device="cpu"))
     ['/translate']
     """
     if run.recipe is None:
         return []
-    verb = run.data.verb
-    if has_own_apply(run):
-        return ["/apply"] if verb in RESERVED else [f"/{verb}", "/apply"]
-    return [f"/{verb}", *MORE_PATHS.get(verb, [])]
+    task, kind = run.data, run.data.reads
+    first, found = f"/{task.verb}", list[str]()
+    if first not in taken:
+        found.append(first)
+        found += [first + STREAM] if isinstance(kind, SoundFile) and task.can_stream else []
+    if isinstance(kind, Prompt):
+        return [*found, COMPLETIONS] if task.can_stream else found
+    # what has fields of its own has a path of its own only
+    return [*found, "/apply"] if isinstance(kind, Text) and kind.field == Text().field else found
 
 
 class Server:
@@ -57,9 +53,21 @@ class Server:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: dict[str, float] = defaultdict(float)
         self.pipeline = lru_cache(MAX_PIPELINES)(_pipeline)
-        self.generator = lru_cache(None)(TextGenerator)
+        self.generator = lru_cache(None)(lambda run: run.pipeline().generator())
         self._reloading = asyncio.Lock()
-        self.paths = {name: paths(run) for name, run in self.runs.items()}
+        self.set_paths(())
+
+    def set_paths(self, taken: Collection[str]) -> None:
+        """Give each run its paths; one that takes other requests than an earlier run is left out.
+
+        `taken` are the paths of something else.
+        """
+        kinds, self.paths, self._taken = dict[str, Any](), dict[str, list[str]](), taken
+        for name, run in self.runs.items():
+            reads = None if run.recipe is None else run.data.reads
+            kind = type(reads), getattr(reads, "field", "")
+            known = [x for x in paths(run, taken) if kinds.setdefault(x, kind) == kind]
+            self.paths[name] = known
 
     async def open(self, path: str, name: str | None) -> tuple[str, Run]:
         """The run that `select` names, opened once more if its files changed."""
@@ -75,7 +83,7 @@ class Server:
                     raise Busy(
                         f"model: needs the whole files of {name!r}, got changed ones: {error}"
                     ) from error
-                self.paths[name] = paths(self.runs[name])
+                self.set_paths(self._taken)
                 self.pipeline.cache_clear()
                 self.generator.cache_clear()
         return self.select(path, name)
@@ -137,7 +145,5 @@ class Server:
         return "\n".join(lines) + "\n"
 
 
-def _pipeline(
-    run: Run, to: tuple[str, ...], beam_width: int | None, limit: int | None
-) -> TranslationPipeline:
-    return TranslationPipeline(run, to, beam_width=beam_width, max_new_tokens=limit)
+def _pipeline(run: Run, options: TaskOptions) -> Pipeline:
+    return run.data.pipeline(run, options)

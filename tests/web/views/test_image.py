@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import regard as rg
 from regard.errors import ConfigError, FileError
-from regard.runs.apply.classify import read_run_image
+from regard.tasks.classification.pipeline import read_run_image
 from regard.web.explorer.catalog import Catalog, CatalogEntry
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import find_query, unpack

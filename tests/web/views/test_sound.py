@@ -15,7 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 import regard as rg
 from regard.data.audio.peak_normalization import normalize_recording
 from regard.errors import ConfigError, FileError, LookError
-from regard.runs.apply.transcribe import TranscribeJob
+from regard.tasks.recognition.pipeline import TranscribeJob
 from regard.web.api import create_app
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer

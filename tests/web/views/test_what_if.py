@@ -8,8 +8,8 @@ from regard.errors import RegardError
 from regard.inspection import compare_edits, compare_sights, edit
 from regard.inspection.edits.closed_forms import drop_key_effect, scale_key_effect
 from regard.inspection.edits.registry import EDITS
-from regard.runs.alignment import record_translation
 from regard.tasks import translate_texts
+from regard.tasks.translation.alignment import record_translation
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import find_query, unpack

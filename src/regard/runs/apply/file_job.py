@@ -1,13 +1,10 @@
 """File jobs: the inputs of a file or a list, answered by a run, written in order, resumable."""
 
 import hashlib
-import multiprocessing
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from io import BufferedIOBase, TextIOBase
@@ -17,7 +14,6 @@ from typing import Any, NamedTuple, TextIO
 
 import torch
 
-from regard.data import PoCatalog
 from regard.errors import ConfigError, FileError
 from regard.files import (
     PartialFile,
@@ -28,17 +24,14 @@ from regard.files import (
     parse_json,
 )
 from regard.models.serialization import WEIGHTS_FILE
-from regard.runs.apply.answers import (
-    Answer,
-    Answerer,
-    JobInput,
-    TranslationAnswers,
-    make_answers,
-)
-from regard.runs.apply.report import Reporter, SilentReporter
-from regard.runs.apply.translate import shorten
+from regard.runs.apply.answers import TaskAnswers
+from regard.runs.apply.processes import submitter
 from regard.runs.contents import RunContents
+from regard.tasks import Answer, JobInput, Reporter
+from regard.tasks.pipeline import shorten
+from regard.tasks.reporter import SilentReporter
 
+LINES = ("inputs", "lines", "tsv")  # formats that are answered line by line
 FORMATS = ("lines", "tsv", "po")
 MAX_WARNINGS = 5  # low-confidence warnings per file that are reported one by one
 Output = TextIO | TextIOBase
@@ -94,7 +87,7 @@ class FileJob:
     (2, '3 Tage\\t3 dny\\n2 Tage\\t2 dny\\n')
     """
 
-    answers: Answerer
+    answers: TaskAnswers
     out: Path | Output
     inputs: Sequence[str] = ()
     file: Path | BufferedIOBase | None = None
@@ -136,7 +129,7 @@ class FileJob:
         """Answer everything, and write it."""
         started, self.report, self.digest = time.monotonic(), JobReport(), hashlib.sha256()
         self.before = 0  # inputs that an earlier process has finished
-        (self._fill_catalog if self.format == "po" else self._answer_lines)()
+        (self._answer_lines if self.format in LINES else self._answer_document)()
         report = self.report
         if report.warnings > MAX_WARNINGS and self.format != "inputs":
             self.reporter.message(
@@ -248,7 +241,7 @@ class FileJob:
             return [self._parse(line, first + n) for n, line in enumerate(raw, 1)]
 
         number = self.report.inputs
-        with _submitter(self.answers, self.jobs) as submit:
+        with submitter(self.answers, self.jobs) as submit:
             waiting = deque[tuple[list[bytes], list[_Line], Callable[[], list[Answer]]]]()
             for raw in batches:
                 lines = parse(raw, number)
@@ -266,10 +259,10 @@ class FileJob:
     def _merged(
         self, raw: list[bytes], lines: list[_Line], answers: Callable[[], list[Answer]]
     ) -> tuple[list[bytes], list[tuple[_Line, Answer]]]:
-        found, merged = iter(answers()), list[tuple[_Line, Answer]]()
+        outputs, merged = iter(answers()), list[tuple[_Line, Answer]]()
         for line in lines:
             if self._is_ready(line):
-                merged.append((line, next(found)))
+                merged.append((line, next(outputs)))
             else:
                 problems = (f"{line.given.name}: {line.refusal}",) if line.refusal else ()
                 merged.append((line, Answer([("",) * self.answers.columns], problems)))
@@ -318,73 +311,50 @@ class FileJob:
         own = {"format": self.format, "batch": self.answers.batch_size}
         return {**own, "columns": self.answers.columns, **self.identity}
 
-    def _fill_catalog(self) -> None:
-        assert isinstance(self.answers, TranslationAnswers)
-        file, pipeline = self.file, self.answers.pipeline
-        content = () if isinstance(file, Path) or file is None else (file.read(),)
-        name = file if isinstance(file, Path) else self.name
-        catalog = PoCatalog(name, *content, language=pipeline.languages[0])
-        pending = [message for message in catalog.messages if message.needs_translation]
-        total = sum(len(message.untranslated()) for message in pending)
-        unsure = dict[str, str]()  # text: why its translation is left out
+    def _answer_document(self) -> None:
+        """Answer a file as a whole; batches that an interrupted process finished are restored."""
+        content = None if isinstance(self.file, Path) or self.file is None else self.file.read()
+        name = self.file if isinstance(self.file, Path) else self.name
+        document = self.answers.pipeline.document(name, content)
 
-        def translate(texts: list[str]) -> list[str | None]:
-            raw = [text.encode() for text in texts]
-            if journal:  # of an interrupted process
-                before, found, reasons = journal.popleft()
-                unsure.update(reasons)
+        def answer(texts: list[str]) -> list[str | None]:
+            if journal:
+                before, record = journal.popleft()
                 if before != texts:
                     raise FileError(
-                        f"{self.out}: needs the same catalog to be continued, got another; "
+                        f"{self.out}: needs the same file to be continued, got another; "
                         f"try deleting {self.out}.partial"
                     )
             else:
-                best = [by_language[0][0] for by_language in pipeline.translate(texts)]
-                reasons = {
-                    text: f"confidence {one.confidence:.2f} is below {pipeline.threshold:.2f}"
-                    for text, one in zip(texts, best, strict=True)
-                    if pipeline.is_unsure(one)
-                }
-                unsure.update(reasons)
-                found = [
-                    x.text if x.ended and x.text and text not in reasons else None
-                    for text, x in zip(texts, best, strict=True)
-                ]
-                self.report.warnings += len(reasons)
-                out.journal([texts, found, reasons])
-            self._count(raw, lambda amount: advance(len(texts)))
+                record = document.compute(texts)
+                out.journal([texts, record])
+            answers = document.restore(texts, record)
+            self.report.warnings = document.warnings
+            self._count([text.encode() for text in texts], lambda _: advance(len(texts)))
             out.commit(self._state())
-            return found
+            return answers
 
-        with self._output() as out, self.reporter.progress(self.verb, total) as advance:
+        with (
+            self._output() as out,
+            self.reporter.progress(self.verb, document.total) as advance,
+        ):
             journal = self._read_journal(out.read())
             if journal:
-                self.report.warnings = out.state["report"]["warnings"]
-                self.before = sum(len(texts) for texts, *_ in journal)
+                self.before = sum(len(texts) for texts, _ in journal)
                 self.reporter.message(f"{self.out}: continued after {self.before} inputs")
-            result = catalog.fill(
-                translate,
-                pipeline.refusal,
-                lambda text: unsure.get(text, "no complete translation"),
-            )
-            self.final_text = str(catalog)
-        for reason in result.skipped:
-            self.report.problems += 1
-            self.reporter.message(f"skipped: {reason}")
-        low = f", {len(unsure)} of them with low confidence" if unsure else ""
-        self.reporter.message(
-            f"filled {result.filled} (marked fuzzy), kept {result.unchanged}, "
-            f"skipped {len(result.skipped)}{low}"
-        )
+            problems, summary = document.fill(answer)
+            self.final_text = str(document)
+        self.report.problems += len(problems)
+        for message in (*problems, summary):
+            self.reporter.message(message)
 
-    def _read_journal(self, text: str) -> deque[tuple[list[str], list[str | None], dict[str, str]]]:
-        """Texts, translations and reasons of batches that an interrupted process finished."""
+    def _read_journal(self, text: str) -> deque[tuple[list[str], Any]]:
+        """The texts and records of batches that an interrupted process finished."""
         try:
-            records = [parse_json(line) for line in text.splitlines()]
-            return deque((texts, found, dict(reasons)) for texts, found, reasons in records)
+            return deque((texts, record) for texts, record in map(parse_json, text.splitlines()))
         except (ValueError, TypeError) as error:
             raise FileError(
-                f"{self.out}.partial: needs translations of a catalog, got a damaged file; "
+                f"{self.out}.partial: needs the journal of a job, got a damaged file; "
                 "try deleting it"
             ) from error
 
@@ -410,42 +380,6 @@ class _StreamOutput:
     def complete(self, text: str | None = None) -> None:
         self.out.write(text or "")
         self.out.flush()
-
-
-_inherited: Answerer | None = None  # by forked processes: models are not sent to them
-
-
-@contextmanager
-def _submitter(
-    answers: Answerer, jobs: int
-) -> Iterator[Callable[[list[JobInput]], Callable[[], list[Answer]]]]:
-    """A function that starts to compute answers, and returns the function that waits for them."""
-    global _inherited
-    if jobs == 1:
-        yield lambda given: lambda: answers(given) if given else []
-        return
-    _inherited = answers
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a forked process cannot use the threads of its parent
-    fork = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(jobs, mp_context=fork, initializer=_start_process)
-    try:
-        yield lambda given: pool.submit(_answer_inherited, given).result
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
-        _inherited = None
-
-
-def _start_process() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the job
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
-
-
-def _answer_inherited(given: list[JobInput]) -> list[Answer]:
-    assert _inherited is not None
-    return _inherited(given) if given else []
 
 
 def run_identity(run: RunContents, **options: Any) -> dict[str, Any]:
@@ -481,6 +415,6 @@ def apply_file(
     >>> file.read_text()
     '3 Tage\\n'
     """
-    answers, identity = make_answers(run, **options), run_identity(run, **options)
+    answers, identity = TaskAnswers(run, **options), run_identity(run, **options)
     job = FileJob(answers=answers, file=Path(file), out=Path(out), jobs=jobs, identity=identity)
     return job.run()

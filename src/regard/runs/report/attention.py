@@ -11,9 +11,8 @@ from regard.data import Pair
 from regard.inspection import Sight, look
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.inspection.sites.site import Site
-from regard.runs.alignment import align
 from regard.runs.report.facts import RunFacts
-from regard.tasks import TranslationEvaluator
+from regard.tasks import TranslationEvaluator, align
 
 EXAMPLES = 2
 MAX_TOKENS = 32  # longer inputs make a map unreadable

@@ -7,14 +7,6 @@ from regard.runs.report.facts import RunFacts
 from regard.runs.settings import iter_settings
 
 CARD_FILE = "CARD.md"
-TAGS = {
-    "translate": "translation",
-    "generate": "text-generation",
-    "classify": "image-classification",
-    "transcribe": "automatic-speech-recognition",
-    "label": "text-classification",
-    "tag": "token-classification",
-}
 
 
 def model_card(facts: RunFacts) -> str:
@@ -25,7 +17,7 @@ def model_card(facts: RunFacts) -> str:
     ('---', True)
     """
     run, recipe = facts.run, facts.run.recipe
-    tag = TAGS.get(run.data.verb)
+    tag = run.data.hub_tag
     head = ["library_name: regard", *([f"pipeline_tag: {tag}"] if tag else [])]
     command, code = facts.usage()
     result = run.result

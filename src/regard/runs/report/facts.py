@@ -1,5 +1,6 @@
 """What a report and a model card state about a run."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 from regard.costs import Cost, cost
 from regard.errors import RegardError
 from regard.ops.maybe_none import MaybeNone
-from regard.runs.contents import RunContents, require_verb
+from regard.runs.contents import RunContents
 from regard.runs.evaluate import EvaluatedAnswer, Evaluation, evaluate_model
 from regard.runs.text_model import TextModel
 from regard.tasks import DataReport, LanguageTask, inspect_data
+from regard.tasks.pipeline import require_verb
 from regard.tasks.tagging import TaggedText
+from regard.tasks.verb import Prompt, Text
 
 MAX_DATA_BYTES = 50_000_000  # larger data is not read again for the data section
 MAX_CLASSES = 40  # of a confusion table
@@ -129,21 +132,16 @@ class RunFacts:
 
     def usage(self) -> tuple[str, str]:
         """How to use the run: a command, and Python."""
-        verb, place = self.run.data.verb, self.run.folder or self.title
-        example = {
-            "translate": ('"some text"', '["some text"]'),
-            "generate": ('"Once upon"', '"Once upon"'),
-            "classify": ("image.png", '"image.png"'),
-            "transcribe": ("audio.wav", '"audio.wav"'),
-        }.get(verb, ('"some text"', '["some text"]'))
-        known = verb in ("label", "tag") or hasattr(type(self.run), verb)
-        command = verb if known else "apply"
-        languages = getattr(self.run.tokenizer, "languages", ()) if verb == "translate" else ()
-        options = (f" --to {languages[-1]}", f', to="{languages[-1]}"') if languages else ("", "")
+        task, place = self.run.data, self.run.folder or self.title
+        given, options = task.example(self.run)
+        shown = json.dumps(given, ensure_ascii=False)
+        is_list = isinstance(task.reads, Text) and not isinstance(task.reads, Prompt)
+        values = "".join(f", {name}={json.dumps(x)}" for name, x in options.items())
+        flags = "".join(f" --{name} {x}" for name, x in options.items())
         return (
-            f"regard {command} {place} {example[0]}{options[0]}",
+            f"regard {task.verb} {place} {given if task.reads.is_file else shown}{flags}",
             f'import regard as rg\n\nrun = rg.load("{place}")\n'
-            f"run.{verb}({example[1]}{options[1]})",
+            f"run.{task.verb}({f'[{shown}]' if is_list else shown}{values})",
         )
 
 

@@ -25,13 +25,13 @@ from regard.page.document import (
     text,
     tiles,
 )  # fmt: skip
-from regard.runs.apply.generate import generate_run
 from regard.runs.contents import RECIPE_TOML, RunContents
 from regard.runs.evaluate import EvaluatedAnswer, Evaluation
 from regard.runs.report.attention import attention_examples
 from regard.runs.report.card import CARD_FILE, model_card
 from regard.runs.report.facts import RunFacts, collect_facts
 from regard.runs.settings import iter_settings
+from regard.tasks import LanguageTask, generate_run
 from regard.tasks.data_report import MAX_VALUES
 from regard.train.progress import format_duration
 
@@ -167,7 +167,7 @@ def _samples(facts: RunFacts) -> list[Block]:
     if facts.answers:
         about = text("The first test examples, not selected.")
         return [about, _outputs(facts, "Outputs", facts.answers[:SHOWN])]
-    if facts.run.data.verb != "generate" or facts.run.tokenizer is None:
+    if not isinstance(facts.run.data, LanguageTask) or facts.run.tokenizer is None:
         return []
     row: list[int] = getattr(facts.evaluator, "row", torch.empty(0)).tolist()
     starts = [row[start : start + PROMPT] for start in (0, len(row) // 2)]

@@ -15,12 +15,12 @@ from regard.data.split import Split
 from regard.errors import ConfigError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
+from regard.tasks.base import EvalSplit
 from regard.tasks.classification.evaluator import (
     CalibratedClassificationEvaluator,
     ClassificationEvaluator,
 )
 from regard.tasks.classification.images import ImageTask, LabeledImages
-from regard.tasks.recipe import EvalSplit
 from regard.tasks.registry import task
 
 

@@ -13,8 +13,10 @@ from regard.data.image.image_batches import ImageBatches
 from regard.data.image.image_file import crop_to_multiple
 from regard.errors import ConfigError
 from regard.models.config import check_positive
+from regard.tasks.base import BatchUnit, Shard, Task
 from regard.tasks.class_names import Classes, format_classes
-from regard.tasks.recipe import BatchUnit, Shard, Task
+from regard.tasks.classification.pipeline import ClassificationPipeline
+from regard.tasks.classification.verb import Classify
 from regard.train.config import TrainConfig
 from regard.train.device import select_device
 
@@ -22,7 +24,7 @@ LabeledImages = tuple[Tensor, Tensor]  # uint8 images, and their labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTask(Task):
+class ImageTask(Classify, Task):
     """Image classification task.
 
     Args:
@@ -37,7 +39,7 @@ class ImageTask(Task):
     """
 
     objective: ClassVar[str] = "class"
-    verb: ClassVar[str] = "classify"
+    pipeline_type = ClassificationPipeline
     unit: ClassVar[str] = "images"
     batch_unit: ClassVar[BatchUnit] = "batch_size"
 

@@ -29,10 +29,10 @@ from regard.data.split import assign_split
 from regard.errors import ConfigError, FileError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
+from regard.tasks.base import DataContents, EvalSplit
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
 from regard.tasks.classification.evaluator import ClassificationEvaluator
 from regard.tasks.classification.images import ImageTask, LabeledImages
-from regard.tasks.recipe import DataContents, EvalSplit
 from regard.tasks.registry import task
 
 

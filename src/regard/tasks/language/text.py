@@ -25,8 +25,10 @@ from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig
 from regard.models.config import check_positive
+from regard.tasks.base import DataContents, EvalSplit, Shard, Task
+from regard.tasks.language.generate import GenerationPipeline
+from regard.tasks.language.verb import Generate
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
-from regard.tasks.recipe import DataContents, EvalSplit, Shard, Task
 from regard.tasks.registry import task
 from regard.tasks.text_tokenizer import TextTokenizer, encode_train_split
 from regard.train.config import TrainConfig
@@ -34,7 +36,7 @@ from regard.train.config import TrainConfig
 PIECE_CHARS = 10_000  # of texts that a tokenizer's sample consists of
 
 
-class LanguageTask(Task):
+class LanguageTask(Generate, Task):
     """Language modelling.
 
     >>> rg.tasks.recipe("stdlib").data.objective
@@ -42,7 +44,7 @@ class LanguageTask(Task):
     """
 
     objective: ClassVar[str] = "next_token"
-    verb: ClassVar[str] = "generate"
+    pipeline_type = GenerationPipeline
 
     @abstractmethod
     def document_edges(self, tokenizer: Tokenizer) -> list[int]:

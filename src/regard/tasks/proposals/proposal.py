@@ -10,8 +10,8 @@ from typing import Any
 from regard import models
 from regard.data import Split
 from regard.errors import FileError
+from regard.tasks.base import Recipe, Task
 from regard.tasks.data_report import MAX_TOKENIZED, DataReport, inspect_data
-from regard.tasks.recipe import Recipe, Task
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train.config import TrainConfig
 from regard.train.device import select_device

@@ -8,9 +8,11 @@ import torch
 
 from regard.data import Tokenizer
 from regard.models import Recogniser
-from regard.tasks.recipe import BatchUnit, Task
+from regard.tasks.base import BatchUnit, Task
 from regard.tasks.recognition.evaluator import edit_distance
+from regard.tasks.recognition.pipeline import TranscribeJob
 from regard.tasks.recognition.transcripts import Transcript
+from regard.tasks.recognition.verb import Transcribe
 from regard.train.config import TrainConfig
 
 CORRECT_ERROR_RATE = 0.1  # highest character error rate of a transcript that counts as correct
@@ -19,11 +21,11 @@ CMVN_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioTask(Task):
+class AudioTask(Transcribe, Task):
     """Data of a recogniser: CTC loss, and global feature statistics from training batches."""
 
     objective: ClassVar[str] = "ctc"
-    verb: ClassVar[str] = "transcribe"
+    pipeline_type = TranscribeJob
     unit: ClassVar[str] = "recordings"
     batch_unit: ClassVar[BatchUnit] = "batch_size"
 

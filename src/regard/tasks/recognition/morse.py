@@ -7,7 +7,7 @@ from regard.data import AudioBatches, CharTokenizer, Morse, Tokenizer, morse_bat
 from regard.data.content.morse.channel import MORSE_CODE
 from regard.models import RecogniserConfig
 from regard.models.config import check_positive
-from regard.tasks.recipe import EvalSplit, Shard
+from regard.tasks.base import EvalSplit, Shard
 from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.registry import task

@@ -24,7 +24,7 @@ from regard.errors import ConfigError, FileError
 from regard.files import open_binary
 from regard.models import RecogniserConfig
 from regard.models.config import check_choices, check_positive
-from regard.tasks.recipe import DataContents, EvalSplit, Shard
+from regard.tasks.base import DataContents, EvalSplit, Shard
 from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.registry import task

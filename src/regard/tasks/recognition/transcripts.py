@@ -32,6 +32,8 @@ class Transcript(NamedTuple):
     score: float  # of `decode.PathScore`
     confidence: float | MaybeNone = None
     warning: str = ""
+    notes: tuple[str, ...] = ()  # such as "resampled from …"
+    is_complete: bool = True  # False if the file is damaged or truncated
 
 
 def transcribe_batch(

@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from regard.data import Tokenizer
-from regard.tasks.recipe import Task
+from regard.tasks.base import Task
+from regard.tasks.translation.pipeline import TranslationPipeline
 from regard.tasks.translation.search import SearchConfig
+from regard.tasks.translation.verb import Translate
 
 
-class TranslationTask(Task):
+class TranslationTask(Translate, Task):
     """Translation.
 
     >>> rg.tasks.recipe("phrases").data.search.beam_width
@@ -17,7 +19,7 @@ class TranslationTask(Task):
     """
 
     objective: ClassVar[str] = "translation"
-    verb: ClassVar[str] = "translate"
+    pipeline_type = TranslationPipeline
 
     search: SearchConfig  # of the test split and of `regard translate`
 
@@ -28,6 +30,11 @@ class TranslationTask(Task):
     def format_output(self, output: dict[str, str]) -> str:
         """The translations of one text, one column per language."""
         return "\t".join(output.values())
+
+    def example(self, run: Any) -> tuple[str, dict[str, Any]]:
+        """A text, and the last of the languages."""
+        languages = getattr(run.tokenizer, "languages", ())
+        return self.reads.example, {"to": languages[-1]} if languages else {}
 
     def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the vocabulary size, shared by both sides."""

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from regard.data import Pair, Source, Tokenizer, collate, pair_preprocessor
-from regard.tasks.recipe import EvalSplit
+from regard.tasks.base import EvalSplit
 from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
 from regard.train.evaluation import mean_loss, score_texts, text_tally
 from regard.train.losses import objective

@@ -24,7 +24,7 @@ from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError
 from regard.files import iter_chunks, open_binary
 from regard.models.config import check_positive
-from regard.tasks.recipe import DataContents, EvalSplit, Shard
+from regard.tasks.base import DataContents, EvalSplit, Shard
 from regard.tasks.registry import task
 from regard.tasks.text_tokenizer import TextTokenizer, encode_train_split
 from regard.tasks.translation.data import TranslationTask

@@ -20,7 +20,7 @@ from regard.data import (
 )
 from regard.data.content.phrases.paraphrases import add_typo
 from regard.models.config import check_positive
-from regard.tasks.recipe import EvalSplit, Shard
+from regard.tasks.base import EvalSplit, Shard
 from regard.tasks.registry import task
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import MAX_GRADED, TranslationEvaluator

@@ -31,13 +31,14 @@ class CatalogEntry(NamedTuple):
     verb: str | None = None  # of the task of a run
     task: str | None = None
     languages: tuple[str, ...] = ()  # that a translator writes
+    input: str = "text"  # of a model
 
     @property
     def reads(self) -> str:
         """What the model reads: text, image, sound, or nothing for a saved sight."""
         if self.kind == "sight":
             return "nothing"
-        return {"classify": "image", "transcribe": "sound"}.get(self.verb or "", "text")
+        return self.input
 
     @property
     def version(self) -> Hashable:
@@ -198,7 +199,9 @@ def describe(path: Path) -> CatalogEntry:
     if (path / RECIPE_FILE).is_file():
         recipe = read_recipe(path)
         languages = tuple(getattr(recipe.data, "languages", ()) or ())
-        return CatalogEntry(name, path, "run", recipe.data.verb, recipe.data.name, languages)
+        return CatalogEntry(
+            name, path, "run", recipe.data.verb, recipe.data.name, languages, recipe.data.reads.page
+        )
     if (path / "config.json").is_file():  # first, as `load`: it has a model.safetensors too
         kinds = read_config(path).get("architectures")
         kind = kinds[0] if kinds and isinstance(kinds, list) else "model"

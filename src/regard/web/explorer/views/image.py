@@ -20,8 +20,8 @@ from regard.errors import ConfigError, RegardError
 from regard.inspection import Sight, attention_rollout, look
 from regard.models import VisionTransformer
 from regard.runs import Run
-from regard.runs.apply.classify import ClassifiedFile, patch_size, read_run_image
 from regard.tasks.classification.glyphs import GlyphsTask
+from regard.tasks.classification.pipeline import patch_size, read_run_image
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import ModelRequest, Rows, pack, query, unpack
 from regard.web.jobs import Job
@@ -128,7 +128,7 @@ def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[st
             "confidence": prediction.confidence,
             "threshold": None if prediction.confidence is None else prediction.threshold,
             "unsure": prediction.unsure,
-            "warning": ClassifiedFile("image", prediction).warning.removeprefix("warning: "),
+            "warning": prediction.warning("image").removeprefix("warning: "),
             "original": _preview(path),
             "image": pack(pixels),
             "cropped": run.data.crops_to_ink,

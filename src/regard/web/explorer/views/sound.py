@@ -22,8 +22,8 @@ from regard.decode import BestPath
 from regard.inspection import Sight, Site, look
 from regard.ops.audio import HOP_SECONDS
 from regard.runs import Run
-from regard.runs.apply.transcribe import TranscribeJob, TranscriptChunk
 from regard.tasks.recognition.morse import MorseTask
+from regard.tasks.recognition.pipeline import TranscribeJob, TranscriptChunk
 from regard.tasks.recognition.transcripts import feature_batches
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import ModelRequest, Rows, finite, pack, query, unpack

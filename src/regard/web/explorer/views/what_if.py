@@ -18,8 +18,8 @@ from regard.inspection import (
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.registry import EditCall, parse_edits
 from regard.inspection.sites.labels import key_labels, query_labels
-from regard.runs.alignment import alignment_head
 from regard.runs.text_model import Reading
+from regard.tasks.translation.alignment import alignment_head
 from regard.web.explorer.edits import (
     EditRequest,
     build_edits,

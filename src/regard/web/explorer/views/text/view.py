@@ -13,8 +13,8 @@ from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS
 from regard.inspection.heads.measures import HEAD_STATISTICS
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.ops import Survey
-from regard.runs.apply.any_task import has_own_apply
 from regard.runs.text_model import Reading
+from regard.tasks import Pipeline
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Rows, TextRequest, finite, pack, query
 from regard.web.explorer.recordings import find_head, recorded_sites
@@ -124,7 +124,7 @@ def _apply(explorer: Explorer, request: TextViewRequest) -> str | None:
     if explorer.catalog.entry(request.model).kind != "run":
         return None
     run = explorer.catalog.run(request.model)
-    if run.recipe is None or not has_own_apply(run):
+    if run.recipe is None or run.data.pipeline_type is not Pipeline:  # the view has the rest
         return None
     try:
         return run.data.format_output(run.apply([request.text])[0])

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
@@ -11,6 +12,8 @@ from torch import nn
 from regard.data import LoadReport, Split, Tokenizer
 from regard.data.batches import Shard
 from regard.errors import ConfigError
+from regard.tasks.pipeline import Pipeline
+from regard.tasks.verb import TaskOptions, Verb
 from regard.train.config import TrainConfig
 from regard.train.prefetch import BatchSource
 
@@ -35,7 +38,7 @@ class DataContents(NamedTuple):
     files: Sequence[Path]
 
 
-class Task(ABC):
+class Task(Verb, ABC):
     """A task with the settings of its data: tokenizer, batches, loss, evaluation and use.
 
     A subclass is a frozen, keyword-only dataclass of settings (the `[data]` of a recipe file),
@@ -50,7 +53,7 @@ class Task(ABC):
     objective: ClassVar[str]  # name of the loss, of `regard.train.objective`
     unit: ClassVar[str] = "tokens"  # what the loss is a mean over, for the speed of training
     batch_unit: ClassVar[BatchUnit] = "batch_tokens"  # what limits a batch
-    verb: ClassVar[str]  # what its runs do: `regard VERB`, `run.VERB`
+    pipeline_type: ClassVar[type[Pipeline]] = Pipeline  # which calls `apply`, unless it says other
     paths: ClassVar[tuple[str, ...]] = ()  # settings that are paths, relative to the recipe file
 
     def fit(self, seed: int) -> "Task":
@@ -104,13 +107,34 @@ class Task(ABC):
         """The files that are read; `regard resume` names those that have changed."""
         return self.contents().files
 
-    def apply(self, run: Any, inputs: Sequence[Any], *_: Any, **options: Any) -> list[Any]:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "apply" not in cls.__dict__:
+            return
+        if "pipeline_type" not in cls.__dict__:
+            cls.pipeline_type = Pipeline
+        names = [*signature(cls.apply).parameters]
+        if len(names) != 4:
+            raise ConfigError(
+                f"apply: needs (self, run, inputs, options), got ({', '.join(names)}); try "
+                "class Options(TaskOptions)"
+            )
+
+    def pipeline(self, run: Any, options: TaskOptions) -> Pipeline:
+        """The model of a run, ready to be applied to inputs."""
+        return self.pipeline_type(run, options)
+
+    def apply(self, run: Any, inputs: Sequence[Any], options: Any) -> Sequence[Any]:
         """What a trained run (its `model`, `tokenizer`, `data`) returns for inputs, one per input.
 
-        `regard apply` and `run.apply` call it. The tasks of the library whose verb has a function
-        of its own, such as `translate`, do not define it.
+        `options` are the task's `Options`. A `RegardError` in place of an output says what is wrong
+        with that input alone.
         """
         raise NotImplementedError
+
+    def example(self, run: Any) -> tuple[str, dict[str, Any]]:
+        """An input to show the use of a run with, and the options that it needs."""
+        return self.reads.example, {}
 
     def format_output(self, output: Any) -> str:
         """One output as a line of text."""

@@ -2,8 +2,10 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +15,18 @@ from regard.data import AudioExample, AudioFile, Resampler
 from regard.decode import PrefixBeam, Transcriber
 from regard.errors import ConfigError, FileError
 from regard.ops.maybe_none import MaybeNone
-from regard.runs.apply.report import Reporter, low_confidence
-from regard.runs.contents import Device, RunContents, require_verb
-from regard.runs.text_model import model_on
-from regard.tasks import Transcript
-from regard.tasks.recognition.transcripts import transcribe_batch_detailed
+from regard.tasks.pipeline import (
+    Answer,
+    Device,
+    JobInput,
+    Pipeline,
+    TrainedRun,
+    outputs_of,
+    require_verb,
+)
+from regard.tasks.recognition.transcripts import Transcript, transcribe_batch_detailed
+from regard.tasks.recognition.verb import Transcribe, TranscribeOptions
+from regard.tasks.reporter import Reporter, low_confidence
 
 MAGIC = {b"RIFF": "a WAV file", b"fLaC": "a FLAC file", b"OggS": "an OGG file"}
 
@@ -25,7 +34,7 @@ BATCH_FILES, BATCH_SECONDS = 16, 30.0  # short files are transcribed together, o
 
 
 def transcribe_run_detailed(
-    run: RunContents,
+    run: TrainedRun,
     paths: str | Path | Sequence[str | Path],
     *,
     beam_width: int = 1,
@@ -47,16 +56,28 @@ def transcribe_run_detailed(
         ...
     regard.errors.FileError: none.wav: needs to be a sound file, got no such file
     """
-    job, transcripts, text = TranscribeJob(run, beam_width=beam_width, device=device), [], ""
-    for chunk in job.files([paths] if isinstance(paths, str | Path) else paths):
-        if chunk.error is not None:
-            raise chunk.error
-        text += chunk.text
-        if chunk.is_last:
-            sure = chunk.confidence, chunk.warning
-            transcripts.append(Transcript(text.strip(), chunk.score, *sure))
-            text = ""
-    return transcripts
+    job = TranscribeJob(run, beam_width=beam_width, device=device)
+    return outputs_of(job, [paths] if isinstance(paths, str | Path) else paths)
+
+
+class Transcribes:
+    """`run.transcribe`."""
+
+    def transcribe(
+        self: Any,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        beam_width: int = 1,
+        device: Device | None = None,
+    ) -> list[str]:
+        """The text of each audio file; warns of one that may be wrong.
+
+        `regard.runs.transcribe_run_detailed` returns the warnings, with the confidence.
+        """
+        transcripts = transcribe_run_detailed(self, paths, beam_width=beam_width, device=device)
+        for transcript in filter(lambda x: x.warning, transcripts):
+            warnings.warn(transcript.warning.removeprefix("warning: "), stacklevel=2)
+        return [transcript.text for transcript in transcripts]
 
 
 class TranscriptChunk(NamedTuple):
@@ -81,37 +102,35 @@ class TranscriptChunk(NamedTuple):
     error: FileError | None = None
 
 
-class TranscribeJob:
+class TranscribeJob(Pipeline):
     """Transcribes files or a stream with one run, and measures the time.
 
     Args:
         run: a run of a recogniser.
-        beam_width: of the CTC prefix beam search; 1 takes the best path.
-        normalize_peak: normalise level and noise floor to those of training.
-        device: where to compute, on a copy of the model; None is where the model is.
+        options: `TranscribeOptions`; None makes them of `values`.
+        values: `beam_width` and `normalize_peak`, and the `device`.
 
     >>> job = TranscribeJob(rg.load("morse", device="cpu"))
     >>> [type(chunk.error).__name__ for chunk in job.files(["none.wav"])]
     ['FileError']
     """
 
-    def __init__(
-        self,
-        run: RunContents,
-        *,
-        beam_width: int = 1,
-        normalize_peak: bool = True,
-        device: Device | None = None,
-    ):
+    declares = Transcribe
+    batch_size = BATCH_FILES
+
+    def __init__(self, run: TrainedRun, options: TranscribeOptions | None = None, **values: Any):
         require_verb(run, "transcribe")
-        search = PrefixBeam(width=beam_width) if beam_width != 1 else None  # it checks the width
+        super().__init__(run, options, **values)
+        beam_width, normalize_peak = self.options.beam_width, self.options.normalize_peak
+        search = PrefixBeam(width=beam_width) if beam_width != 1 else None
         self.transcriber = Transcriber(
-            model_on(run.model, device), run.tokenizer, search=search, normalize_peak=normalize_peak
+            self.model, run.tokenizer, search=search, normalize_peak=normalize_peak
         )
         self.sample_rate, self.calibration = self.transcriber.sample_rate, run.calibration
-        self._trained_rate = getattr(run.data, "trained_rate", 0)
+        self._trained_rate = getattr(run.recipe.data, "trained_rate", 0)
         self.audio_seconds = self.compute_seconds = 0.0
         self.chunk_times: list[float] = []  # to compute each chunk of a stream
+        self.chunk_seconds = 0.0  # of audio in each
         self._has_text = self._is_live = False
         # the same texts as from the stream, where no option needs it
         self._in_batches = beam_width == 1 and normalize_peak
@@ -122,6 +141,48 @@ class TranscribeJob:
     def delay(self) -> float:
         """Seconds of audio that the model waits for before it decides."""
         return self.transcriber.delay if self._is_live else self.transcriber.stream.config.delay
+
+    def __call__(self, inputs: Sequence[str | Path]) -> list[Transcript | FileError]:
+        outputs, text = list[Transcript | FileError](), ""
+        for chunk in self.files(inputs):
+            text += chunk.text
+            if chunk.is_last:
+                facts = chunk.confidence, chunk.warning, chunk.notes, chunk.is_complete
+                transcript = Transcript(text.strip(), chunk.score, *facts)
+                outputs.append(transcript if chunk.error is None else chunk.error)
+                text = ""
+        return outputs
+
+    def answer(
+        self,
+        given: JobInput,
+        output: Transcript,
+        *,
+        confidence: bool = False,
+        is_listed: bool = False,
+    ) -> Answer:
+        """File and text."""
+        row = given.text, output.text, *self.sure(output, confidence)
+        notes = tuple(f"{given.text}: {note}" for note in output.notes)
+        problems, notes = ((), notes) if output.is_complete else (notes, ())
+        return Answer([row], problems, (output.warning,) if output.warning else (), notes)
+
+    def as_json(self, output: Transcript) -> dict[str, Any]:
+        """Text, confidence, and why it may be wrong."""
+        warning = output.warning.removeprefix("warning: ")
+        return {"text": output.text, "confidence": output.confidence, "warning": warning}
+
+    def summary(self) -> str:
+        """Seconds of audio, and how fast they were transcribed."""
+        if not self.audio_seconds:  # nothing could be read, or other processes did it
+            return ""
+        factor = self.compute_seconds / self.audio_seconds
+        text = f"{self.audio_seconds:.1f} s of audio, real-time factor {factor:.3f}; "
+        text += f"latency: the model waits {1000 * self.delay:.0f} ms"
+        if times := [1000 * seconds for seconds in self.chunk_times]:
+            text += f", chunks of {1000 * self.chunk_seconds:.0f} ms"
+            text += f", each computed in {median(times):.1f} ms ({max(times):.1f} at most)"
+        return text
 
     def files(self, paths: Sequence[str | Path]) -> Iterator[TranscriptChunk]:
         """Transcribe files one after the other; a file that cannot be read stops no other."""
@@ -172,7 +233,7 @@ class TranscribeJob:
         yield last._replace(is_complete=audio.is_complete, notes=tuple(audio.notes))
 
     def stream(
-        self, waves: Iterable[Tensor], *, rate: int | None = None, name: str = "stream"
+        self, source: Iterable[Tensor], *, rate: int | None = None, name: str = "stream"
     ) -> Iterator[TranscriptChunk]:
         """Transcribe a live stream of sample chunks in [-1, 1] until it ends.
 
@@ -186,7 +247,7 @@ class TranscribeJob:
         if rate != self.sample_rate:
             self._resampler = Resampler(rate, self.sample_rate)
             self._notes = (f"resampled from {rate} to {self.sample_rate} samples per second",)
-        return self._stream(waves)
+        return self._stream(source)
 
     def _stream(self, waves: Iterable[Tensor]) -> Iterator[TranscriptChunk]:
         for wave in waves:

@@ -1,7 +1,9 @@
 """Text generation by the language model of a run."""
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -19,7 +21,7 @@ from regard.decode import (
 from regard.decode.language_stepper import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel
-from regard.runs.apply.text_stream import (
+from regard.tasks.language.text_stream import (
     CONTEXT,
     ScoredToken,
     TextPiece,
@@ -27,15 +29,15 @@ from regard.runs.apply.text_stream import (
     scored_token,
     token_text,
 )
-from regard.runs.contents import Device, RunContents, require_verb
-from regard.runs.text_model import model_on
+from regard.tasks.language.verb import Generate, GenerateOptions
+from regard.tasks.pipeline import Device, Pipeline, TrainedRun, model_on, require_verb
 
 MAX_ROWS = 32  # texts that are generated together
 MAX_SCORES = 1 << 24  # logits of a prompt that is scored: 64 MB of float32
 
 
 def generate_run(
-    run: RunContents,
+    run: TrainedRun,
     prompt: str = "",
     *,
     max_new_tokens: int = 200,
@@ -75,7 +77,7 @@ class TextGenerator:
     True
     """
 
-    def __init__(self, run: RunContents, *, device: Device | None = None):
+    def __init__(self, run: TrainedRun, *, device: Device | None = None):
         self.run, self.stepper = run, LanguageStepper(_model(run, device))
         # several only where one prompt is so long that padding the others to it would not pay
         self.batches: list[ContinuousBatch] = []
@@ -125,6 +127,10 @@ class TextGenerator:
         self.batches = [batch for batch in self.batches if batch.rows]
         return pieces
 
+    def score(self, prompt: str, count: int) -> list[ScoredToken]:
+        """The tokens of a prompt with log probabilities; see `score_prompt`."""
+        return score_prompt(self.run, prompt, count)
+
     def remove(self, stream: TextStream) -> None:
         """End a text early."""
         if self.streams.pop(stream.row, None) is not None:
@@ -133,7 +139,7 @@ class TextGenerator:
 
 
 def generate_texts(
-    run: RunContents,
+    run: TrainedRun,
     prompts: Sequence[str],
     *,
     max_new_tokens: int = 200,
@@ -155,8 +161,16 @@ def generate_texts(
     >>> len(generate_texts(run, ["import ", "def "], max_new_tokens=3))
     2
     """
-    generator, streams = TextGenerator(run, device=device), list[TextStream]()
-    waiting = deque(prompts)
+    return _generate(TextGenerator(run, device=device), prompts, max_new_tokens, sampling)
+
+
+def _generate(
+    generator: TextGenerator,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    sampling: Sampling | None,
+) -> list[str]:
+    streams, waiting = list[TextStream](), deque(prompts)
     while waiting or len(generator):
         while waiting and len(generator) < MAX_ROWS:
             options = {"max_new_tokens": max_new_tokens, "sampling": sampling}
@@ -165,7 +179,75 @@ def generate_texts(
     return [stream.text for stream in streams]
 
 
-def score_prompt(run: RunContents, prompt: str, count: int) -> list[ScoredToken]:
+def sampling_of(options: GenerateOptions) -> Sampling | None:
+    """The sampling that options ask for; None, greedy, at temperature 0.
+
+    >>> sampling_of(GenerateOptions()) is None
+    True
+    """
+    if options.temperature == 0:
+        return None
+    seed = time.monotonic_ns() % (1 << 31) if options.seed is None else options.seed
+    return Sampling(
+        temperature=options.temperature, top_k=options.top_k, top_p=options.top_p,
+        min_p=options.min_p, seed=seed,
+    )  # fmt: skip
+
+
+class GenerationPipeline(Pipeline):
+    """Continues prompts with the language model of a run.
+
+    >>> tokenizer = rg.data.ByteTokenizer()
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=tokenizer.vocab)).eval()
+    >>> run = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
+    >>> pipeline = run.pipeline(max_new_tokens=3)
+    >>> "".join(pipeline.stream("import ")) == pipeline(["import "])[0]
+    True
+    """
+
+    declares = Generate
+    batch_size = MAX_ROWS
+
+    def __call__(self, inputs: Sequence[str]) -> list[str]:
+        return _generate(TextGenerator(self.run), inputs, **self.stream_options())
+
+    def stream(self, source: str) -> Iterator[str]:
+        """The continuation, a piece at a time."""
+        return generate_run(self.run, source, **self.stream_options())
+
+    def stream_options(self) -> dict[str, Any]:
+        """The options of a stream of the generator."""
+        count = self.options.max_new_tokens
+        return {"max_new_tokens": count, "sampling": sampling_of(self.options)}
+
+    def generator(self) -> TextGenerator:
+        """What the streams of a server are made of."""
+        return TextGenerator(self.run)
+
+    def as_json(self, output: str) -> dict[str, str]:
+        """The continuation."""
+        return {"text": output}
+
+
+class Generates:
+    """`run.generate`."""
+
+    def generate(
+        self: Any,
+        prompt: str = "",
+        *,
+        max_new_tokens: int = 200,
+        sampling: Sampling | None = None,
+        device: Device | None = None,
+    ) -> str:
+        """The continuation of a prompt; `regard.runs.generate_run` yields it piece by piece."""
+        pieces = generate_run(
+            self, prompt, max_new_tokens=max_new_tokens, sampling=sampling, device=device
+        )
+        return "".join(pieces)
+
+
+def score_prompt(run: TrainedRun, prompt: str, count: int) -> list[ScoredToken]:
     """The tokens of a prompt, each scored by those before it.
 
     >>> tokenizer = rg.data.ByteTokenizer()
@@ -184,7 +266,7 @@ def score_prompt(run: RunContents, prompt: str, count: int) -> list[ScoredToken]
     scores = [None] + [
         TokenScore.of(logits[n], token, count=count) for n, token in enumerate(ids[1:])
     ]
-    edge, found = len(run.data.document_edges(tokenizer)), list[ScoredToken]()
+    edge, found = len(run.recipe.data.document_edges(tokenizer)), list[ScoredToken]()
     pending, offset = list[int](), 0  # tokens of an incomplete character, and where its text begins
     for n in range(edge, len(ids)):
         start, pending = n - len(pending), [*pending, ids[n]]
@@ -197,7 +279,7 @@ def score_prompt(run: RunContents, prompt: str, count: int) -> list[ScoredToken]
     return found
 
 
-def _model(run: RunContents, device: Device | None) -> LanguageModel:
+def _model(run: TrainedRun, device: Device | None) -> LanguageModel:
     require_verb(run, "generate")
     model = model_on(run.model, device).eval()
     assert isinstance(model, LanguageModel)
@@ -232,9 +314,9 @@ def _stream(
             yield piece.text
 
 
-def _prompt_ids(run: RunContents, prompt: str, max_new_tokens: int) -> list[int]:
+def _prompt_ids(run: TrainedRun, prompt: str, max_new_tokens: int) -> list[int]:
     """Token ids of the prompt, after the edge of a document where the data has such edges."""
-    ids = run.data.document_edges(run.tokenizer) + run.tokenizer.encode_input(prompt)
+    ids = run.recipe.data.document_edges(run.tokenizer) + run.tokenizer.encode_input(prompt)
     if not ids:
         raise ConfigError("prompt: needs a text for this model to continue, got none")
     config = run.model.config
