@@ -21,7 +21,10 @@ KEY_LINES = 1000  # of JSON that are searched for keys: not every line has all o
 UTF16_MARKS = (BOM_UTF16_LE, BOM_UTF16_BE)
 SURROGATE = re.compile("[\ud800-\udfff]").search
 HALF_PAIR = "half of a surrogate pair"
-MAX_CELL = f"more than {csv.field_size_limit():,}"
+CSV_REASONS = {  # by words of csv.Error
+    "field limit": f"a cell of more than {csv.field_size_limit():,} characters",
+    "new-line": "a \\r outside quotes",
+}
 
 
 class TableRow(NamedTuple):
@@ -227,10 +230,5 @@ def _rows(path: Path, table: TableFormat) -> Iterator[tuple[int, list[str], str,
         except StopIteration:
             return
         except csv.Error as error:
-            yield first, [], _csv_reason(error), 1
-
-
-def _csv_reason(error: csv.Error) -> str:
-    """What is wrong with a row, in our words."""
-    known = {"field limit": f"a cell of {MAX_CELL} characters", "new-line": "a \\r outside quotes"}
-    return next((text for words, text in known.items() if words in str(error)), str(error))
+            known = (text for words, text in CSV_REASONS.items() if words in str(error))
+            yield first, [], next(known, str(error)), 1

@@ -36,6 +36,10 @@ class TokenRow:
     def __init__(self, file: Path, dtype: str, size: int):
         self.file, self.dtype, self.size = file, np.dtype(dtype), size
         self._width = self.dtype.itemsize
+        if not file.is_file() or file.stat().st_size != size * self._width:
+            raise FileError(
+                f"{file}: needs {size} numbers of {dtype}, got a file cut short or none"
+            )
         self._handle = os.open(file, os.O_RDONLY)
         weakref.finalize(self, os.close, self._handle)
 
@@ -70,26 +74,19 @@ class TokenCache(Sequence[dict[str, np.ndarray]]):
     """
 
     def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+        self.folder, self.offsets = Path(folder), dict[str, np.ndarray]()
+        self.tokens, self._offsets = dict[str, TokenRow](), dict[str, TokenRow]()
         header = read_cache_header(self.folder)
         if header is None:
             raise FileError(f"{self.folder / CACHE_FILE}: needs a token cache, got no such file")
         try:
             self.size, fields, dtype = _check_header(header)
-            self.offsets = {
-                name: _mapped(_check_size(self.folder / f"{name}.offsets", "int64", self.size + 1))
-                for name in fields
-            }
-            self._offsets = {
-                name: TokenRow(self.folder / f"{name}.offsets", "int64", self.size + 1)
-                for name in fields
-            }
-            self.tokens = {
-                name: TokenRow(
-                    _check_size(self.folder / f"{name}.tokens", dtype, count), dtype, count
-                )
-                for name, count in fields.items()
-            }
+            for name, count in fields.items():
+                file = self.folder / f"{name}.offsets"
+                self._offsets[name] = TokenRow(file, "int64", self.size + 1)
+                # a plain view: indexing a np.memmap takes several times as long
+                self.offsets[name] = np.asarray(np.memmap(file, dtype="int64", mode="r"))
+                self.tokens[name] = TokenRow(self.folder / f"{name}.tokens", dtype, count)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, FileError):
                 raise
@@ -227,15 +224,3 @@ def _check_header(header: dict[str, Any]) -> tuple[int, dict[str, int], str]:
     if dtype not in DTYPES or not names_are_files or any(type(n) is not int for n in counts):
         raise ValueError(f"{dtype!r:.20}, {fields!r:.60}, {size!r:.20}")
     return size, fields, dtype
-
-
-def _check_size(file: Path, dtype: str, count: int) -> Path:
-    size = count * np.dtype(dtype).itemsize
-    if not file.is_file() or file.stat().st_size != size:
-        raise FileError(f"{file}: needs {count} numbers of {dtype}, got a file cut short or none")
-    return file
-
-
-def _mapped(file: Path) -> np.ndarray:
-    # a plain view: indexing a np.memmap takes several times as long
-    return np.asarray(np.memmap(file, dtype="int64", mode="r"))

@@ -156,7 +156,8 @@ def speech_batches(
     def render(plans: Sequence[RecordingPlan], number: int) -> Batch:
         cpu_generator = seeded_generator(seed, "voice", number)
         generator = seeded_generator(seed, "noise", number, device=device)
-        rows = [_read_frames(cache, plan.row, mels) for plan in plans]
+        bits = (cache[plan.row]["frames"].astype(np.uint16) for plan in plans)
+        rows = [torch.from_numpy(row.view(np.float16)).view(-1, mels) for row in bits]
         counts = torch.tensor([len(row) - PARTIAL_FRAMES for row in rows])
         lengths = counts + round(PAD_SECONDS * source.rate) // frame_sizes(source.rate)[1]
         x = torch.full((len(rows), int(lengths.max()), mels), LOG_MEL_FLOOR)
@@ -190,25 +191,15 @@ def speech_frames(
     for entry in source.entries["train"]:
         original = source.read(entry).wave
         for speed in speeds:
-            wave = _change_speed(original, speed, source.rate)
+            wave = original
+            if speed != 1:  # resampled, so that the recording is that much faster
+                resample = Resampler(round(source.rate * speed), source.rate)
+                wave = torch.cat([resample(original), resample.finish()])
             x = log_mel(
                 normalize_recording(wave, source.rate, dither=0.0), source.rate, n_mels=mels
             )
             x = x[: mel_frame_count(len(wave), source.rate) + PARTIAL_FRAMES]
             yield {"frames": x.half().flatten().numpy().view(np.uint16)}
-
-
-def _read_frames(cache: TokenCache, row: int, mels: int) -> Tensor:
-    values = cache[row]["frames"].astype(np.uint16)
-    return torch.from_numpy(values.view(np.float16)).view(-1, mels)
-
-
-def _change_speed(wave: Tensor, speed: float, rate: int) -> Tensor:
-    """Resample so that the recording is `speed` times as fast."""
-    if speed == 1:
-        return wave
-    resample = Resampler(round(rate * speed), rate)
-    return torch.cat([resample(wave), resample.finish()])
 
 
 @lru_cache(2)

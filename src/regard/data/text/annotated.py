@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,9 +121,9 @@ def _read_conll(
     path: Path, report: LoadReport, token_index: int, tag_index: int
 ) -> Iterator[TaggedTokens]:
     tokens, tags, error = list[str](), list[str](), ""
-    for number, raw in enumerate(_with_end(iter_lines(path)), 1):
+    for number, raw in enumerate(chain(iter_lines(path), [b""]), 1):
         line = raw.decode(errors="replace").rstrip()
-        if not line:
+        if not line:  # also after the last one
             if tokens and not error:
                 report.loaded += 1
                 yield TaggedTokens(tuple(tokens), tuple(tags))
@@ -136,11 +137,6 @@ def _read_conll(
         if not error:
             tokens.append(columns[token_index])
             tags.append(columns[tag_index])
-
-
-def _with_end(lines: Iterator[bytes]) -> Iterator[bytes]:
-    yield from lines
-    yield b""  # ends the last sentence
 
 
 def _is_multi_word(columns: list[str]) -> bool:

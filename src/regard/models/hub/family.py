@@ -118,7 +118,11 @@ class HubFamily:
                     f"state: needs tensors that fit the config, {hub!r} as {tuple(ours.shape)}, "
                     f"got {tuple(got)}"
                 )
-        _check_all_taken(set(state) - taken)
+        if others := sorted(set(state) - taken):
+            raise ConfigError(
+                f"state: needs only tensors of the family, got {len(others)} more: "
+                f"{', '.join(others[:3])}{' …' if len(others) > 3 else ''}"
+            )
         return named
 
     def base_names(self, tensors: Mapping[str, Tensor]) -> NamedTensors:
@@ -144,7 +148,11 @@ class HubFamily:
             options[ours] = read_activation(value) if ours == "activation" else value
         options |= {**self.fixed, **self.read_options(config, state)}
         if self.shared_table:
-            options["tied"] = not _is_untied(state, self.shared_table)
+            # a copy of the embedding is no output layer
+            weight, table = state.get("lm_head.weight"), state.get(self.shared_table)
+            if weight is not None and table is not None and torch.equal(weight, table):
+                del state["lm_head.weight"]
+            options["tied"] = "lm_head.weight" not in state
         return options
 
     def write(self, model: nn.Module) -> tuple[NamedTensors, dict[str, Any]]:
@@ -214,14 +222,6 @@ class HubFamily:
         return name.rpartition(".")[0].endswith(modules or ("\0",))
 
 
-def _is_untied(state: NamedTensors, table: str) -> bool:
-    """Whether an output layer has separate weights; a copy of the embedding is dropped."""
-    weight = state.get("lm_head.weight")
-    if weight is not None and table in state and torch.equal(weight, state[table]):
-        del state["lm_head.weight"]
-    return "lm_head.weight" in state
-
-
 def read_activation(name: str) -> str:
     """Our name of a hub activation."""
     if name not in ACTIVATIONS:
@@ -236,15 +236,6 @@ def write_activation(name: str) -> str:
 
 def _resolved(config: Any, name: str) -> Any:
     return getattr(config, f"resolved_{name}", getattr(config, name))
-
-
-def _check_all_taken(names: set[str]) -> None:
-    if names:
-        first = sorted(names)[:3]
-        raise ConfigError(
-            f"state: needs only tensors of the family, got {len(names)} more: "
-            f"{', '.join(first)}{' …' if len(names) > 3 else ''}"
-        )
 
 
 @contextmanager

@@ -37,8 +37,10 @@ def find_fonts(split: Split, *, characters: str, folder: str | None = None) -> t
     ['STIXGeneral', 'STIXGeneralBol', 'cmss10']
     """
     exists = folder is not None and Path(folder).expanduser().is_dir()
+    spec = find_spec("matplotlib")  # its folder, without importing it (1 s)
+    matplotlib = None if spec is None else f"{Path(spec.origin or '').parent}/mpl-data/fonts/ttf"
     added = _files(folder) if split == "train" or exists else ()  # only training needs it
-    bundled = {path.stem: path for path in (*added, *_files(_matplotlib()))}
+    bundled = {path.stem: path for path in (*added, *_files(matplotlib))}
     bundled[PILLOW_FONT] = Path(PILLOW_FONT)
     fonts = [str(bundled.get(name, "")) for name in FONTS[split]]
     if split == "train":
@@ -51,13 +53,6 @@ def find_fonts(split: Split, *, characters: str, folder: str | None = None) -> t
             "try others, or typefaces=one"
         )
     return usable
-
-
-def _matplotlib() -> str | None:
-    """Folder of matplotlib's fonts, without importing it (1 s)."""
-    spec = find_spec("matplotlib")
-    folders = spec.submodule_search_locations if spec else None
-    return str(Path(next(iter(folders))) / "mpl-data" / "fonts" / "ttf") if folders else None
 
 
 def _files(folder: str | None) -> tuple[Path, ...]:

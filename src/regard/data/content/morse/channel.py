@@ -181,7 +181,9 @@ def render_keyings(
     wave = wave + _noise(wave, torch.tensor(stds, device=device)[:, None], ch, rate, generator)
     valid = place < lengths.to(device)[:, None]
     wave = _peak_1(_gain_control(wave, ch, rate) * valid)
-    wave = _limited(wave, ch) + ch.dc_offset
+    driven = wave * ch.drive
+    limited = torch.where(ch.soft_clip > 0, driven.tanh(), driven.clamp(-1, 1))  # type: ignore[operator]
+    wave = torch.where(ch.drive > 0, limited, wave) + ch.dc_offset  # type: ignore[operator]
     return _peak_1(wave * valid) * 10 ** (ch.gain / 20), lengths
 
 
@@ -246,9 +248,3 @@ def _gain_control(wave: Tensor, ch: Channel, rate: int) -> Tensor:
     followed = ((blocks + fall).cummax(1).values - fall).clamp(min=-math.log(MAX_AGC_GAIN))
     gain = F.interpolate(torch.exp(-ch.agc * followed)[:, None], wave.shape[1], mode="linear")[:, 0]
     return torch.where(ch.agc > 0, (wave * gain).clamp(-MAX_AGC_OUTPUT, MAX_AGC_OUTPUT), wave)  # type: ignore[operator]
-
-
-def _limited(wave: Tensor, ch: Channel) -> Tensor:
-    driven = wave * ch.drive
-    limited = torch.where(ch.soft_clip > 0, driven.tanh(), driven.clamp(-1, 1))  # type: ignore[operator]
-    return torch.where(ch.drive > 0, limited, wave)  # type: ignore[operator]
