@@ -113,10 +113,7 @@ def file_descriptor(file: str | Path) -> int | None:
 
 
 def fsync_path(path: str | Path) -> None:
-    """Flush a file or folder to disk.
-
-    >>> fsync_path("/tmp")
-    """
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -194,11 +194,6 @@ def read_manifest(
     Formats: .tsv of `file<tab>text`; .tsv or .csv with a header, such as `path` and `sentence`
     (Common Voice); .jsonl with keys such as `audio` and `text`; LJSpeech (`id|text|…`, recordings
     in wavs/); a folder of Kaldi, whose wav.scp may name files but no commands.
-
-    >>> list(read_manifest("nothing.tsv", LoadReport()))
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nothing.tsv: needs to be a manifest, got no such file
     """
     path = Path(manifest)
     folder = None if audio_folder is None else Path(audio_folder)

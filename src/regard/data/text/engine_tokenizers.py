@@ -27,11 +27,7 @@ MAX_PENALTY = 0.03  # that the trainer adds to the scores of bytes that no text 
 
 
 class EngineTokenizer(Tokenizer):
-    """A tokenizer on one of the `tokenizers` library, given as its JSON.
-
-    >>> issubclass(BPETokenizer, EngineTokenizer)
-    True
-    """
+    """A tokenizer on one of the `tokenizers` library, given as its JSON."""
 
     _merges: tuple[dict[tuple[str, ...], int], dict[str, int]] | None = None  # and the vocabulary
     _fixed: Set[int] = frozenset()  # ids that are not merged from characters

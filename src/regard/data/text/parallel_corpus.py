@@ -196,11 +196,7 @@ def _check_path(path: CorpusPath) -> Path | tuple[Path, Path]:
 
 
 def list_catalogs(path: Path) -> list[Path]:
-    """The .po files of a folder and those below it; none of a file.
-
-    >>> list_catalogs(Path("nowhere"))
-    []
-    """
+    """The .po files of a folder and those below it; none of a file."""
     files = list_tree(path) if path.is_dir() else []
     return [file for file in files if corpus_suffix(file) == ".po"]
 
