@@ -8,7 +8,7 @@ import pytest
 
 from regard import cli, models, ops
 from regard.inspection import draw, edit
-from regard.models.hub.convert import FAMILIES
+from regard.models.hub.folder import FAMILIES
 from regard.ops.survey.statistics import STATISTICS
 from regard.ops.term_registry import TERMS
 

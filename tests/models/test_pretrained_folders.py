@@ -25,7 +25,7 @@ from test_convert import (
 
 from regard import models
 from regard.errors import ConfigError, FileError
-from regard.models.hub.convert import FAMILIES as CONVERTERS
+from regard.models.hub.folder import FAMILIES as CONVERTERS
 
 
 def qwen2(**more):

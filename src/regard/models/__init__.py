@@ -19,8 +19,12 @@ from regard.models.config import (
     make_encoder,
     register_model,
 )
-from regard.models.hub.convert import from_transformers, to_transformers
-from regard.models.hub.folder import from_pretrained, save_pretrained
+from regard.models.hub.folder import (
+    from_pretrained,
+    from_transformers,
+    save_pretrained,
+    to_transformers,
+)
 from regard.models.language import (
     LanguageConfig,
     LanguageModel,

@@ -8,8 +8,7 @@ from torch import nn
 
 from regard.data.text.tokenizer_file import check_token_ids
 from regard.errors import FileError, LookError, library_errors
-from regard.models.hub.bounds import bounded_model
-from regard.models.hub.data_copy import data_copy
+from regard.models.hub.bounds import bounded_model, data_copy
 from regard.models.hub.folder import read_config, read_weights
 from regard.runs.text_model import TextModel
 

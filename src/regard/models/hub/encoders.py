@@ -11,6 +11,8 @@ from regard.models.vision import VisionConfig, VisionTransformer
 
 
 class Bert(HubFamily):
+    """BertModel (pooled vector, no head) and BertForSequenceClassification."""
+
     model_types = ("bert",)
     architecture = "BertForSequenceClassification"
     model, config = Classifier, ClassifierConfig
@@ -70,6 +72,8 @@ class Bert(HubFamily):
 
 
 class ViT(HubFamily):
+    """ViTForImageClassification of square images and patches."""
+
     model_types = ("vit",)
     architecture = "ViTForImageClassification"
     model, config = VisionTransformer, VisionConfig
