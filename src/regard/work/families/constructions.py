@@ -9,7 +9,7 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
 from regard.work.families.attention import AttentionSetup, add_attention
-from regard.work.families.registry import check_choice, family
+from regard.work.families.registry import check_choice, declared_steps, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -52,11 +52,7 @@ def solve_identity(
     if builder.values["S"] == sympy.eye(tokens.rows):
         title = "the diagonal weight in closed form (orthonormal tokens)"
         builder.add_step("c", "diagonal softmax weight", "β", "n", title=title)
-    title = "a scale at which each token has a weight of p on itself"
-    builder.add_steps(
-        ("δ", "diagonal margin", "S", "the margin: own score minus the largest other"),
-        ("b", "scale for weight", "p n δ", title),
-    )
+    builder.add_steps(*declared_steps("identity", "scale"))
     _add_error(builder, out, "X")
     _identity_remarks(builder)
     return builder.build()
@@ -70,10 +66,7 @@ def _parse_weight(text: Any) -> Any:
 
 
 def _add_error(builder: SolutionBuilder, actual: str, expected: str) -> None:
-    builder.add_steps(
-        ("R", "subtract", f"{actual} {expected}", "the error"),
-        ("r", "norm of 1", "R", "the norm of the error"),
-    )
+    builder.add_steps(*declared_steps("identity", "error", actual=actual, expected=expected))
 
 
 def _identity_remarks(builder: SolutionBuilder) -> None:
@@ -129,12 +122,7 @@ def solve_permutation(
     builder = SolutionBuilder("permutation", matrices)
     add_attention(builder, "Q", "K", "X", setup=AttentionSetup(scale=scale))
     builder.add_given("one", 1)
-    title = "a scale at which each position has a weight of p on its source"
-    builder.add_steps(
-        ("b", "scale for weight", "p n one", title),
-        ("Y", "product", "Q X", "the expected output: the permuted tokens"),
-        ("T", "sum over columns", "Q", "how often each token is selected"),
-    )
+    builder.add_steps(*declared_steps("permutation", "scale"))
     _add_error(builder, "H", "Y")
     counts = list(builder.values["T"])
     if set(counts) == {1}:
@@ -185,15 +173,7 @@ def _add_one_head(builder: SolutionBuilder) -> None:
             f"kernel: needs taps of 0 or more for one head, got {min(kernel)}; "
             'try method = "head_per_tap"'
         )
-    builder.add_steps(
-        ("B", "log taps", "kernel X", "the bias: the log kernel by distance"),
-        ("E", "exp", "B", "the exponentials: the kernel"),
-        ("N", "sum over rows", "E", "the normaliser of each query, smaller at the ends"),
-        ("A", "divide rows", "E N", "the weights: they sum to 1 for each query"),
-        ("H", "product", "A X", "the weighted mean"),
-        ("k", "sum of entries", "kernel", "the sum of the kernel, a factor of the values"),
-        ("O", "scale", "H k", "the output"),
-    )
+    builder.add_steps(*declared_steps("convolution", "one_head"))
 
 
 def _add_head_per_tap(builder: SolutionBuilder) -> None:
@@ -206,11 +186,8 @@ def _add_head_per_tap(builder: SolutionBuilder) -> None:
         builder.add_given(f"o_{n}", offset)
         builder.add_given(f"w_{n}", tap)
         shift = f" {'+' if offset > 0 else '-'} {abs(offset)}" if offset else ""
-        parts += builder.add_steps(
-            (f"A_{n}", "shift", f"o_{n} X", f"head {n} attends to position i{shift}"),
-            (f"P_{n}", "product", f"A_{n} X", "the shifted tokens"),
-            (f"T_{n}", "scale", f"P_{n} w_{n}", "times its tap"),
-        )[-1:]
+        head = declared_steps("convolution", "head_of_tap", n=n, shift=shift)
+        parts.append(builder.add_steps(*head)[-1])
     if not 2 <= len(parts) <= 12:
         raise WorkError(f"kernel: needs 2 to 12 taps other than 0 for heads, got {len(parts)}")
     builder.add_step("O", f"sum of {len(parts)}", *parts, title="the sum of the heads")

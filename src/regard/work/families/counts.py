@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.families.registry import family
+from regard.work.families.registry import declared_steps, family
 from regard.work.solution import Solution, SolutionBuilder
 
 
@@ -54,36 +54,18 @@ def _add_exact_quotient(
 
 def _add_heads(builder: SolutionBuilder) -> None:
     _add_exact_quotient(builder, "d_k", "d", "h", "the width of one head")
-    builder.add_steps(
-        ("w_1", "elementwise product", "d d_k", "query weights of one head"),
-        ("w_Q", "elementwise product", "h w_1", "query weights of all heads: d² for any h"),
-        ("w_QKV", "times 3", "w_Q", "with keys and values"),
-        ("w_O", "square", "d", "weights of the output projection"),
-        ("w_A", "add", "w_QKV w_O", "weights of the attention"),
-    )
+    builder.add_steps(*declared_steps("counts", "heads"))
 
 
 def _add_feed_forward(builder: SolutionBuilder) -> None:
-    builder.add_steps(
-        ("w_F", "elementwise product", "d d_ff", "weights of one layer of the feed-forward"),
-        ("w_FF", "times 2", "w_F", "weights of both layers"),
-        ("b_FF", "add", "d_ff d", "the biases"),
-        ("FF", "add", "w_FF b_FF", "the feed-forward"),
-    )
+    builder.add_steps(*declared_steps("counts", "feed_forward"))
 
 
 def _add_patches(builder: SolutionBuilder) -> None:
     _add_exact_quotient(builder, "g", "side", "P", "patches along one side")
-    builder.add_steps(
-        ("N", "square", "g", "patches"),
-        ("tokens", "plus 1", "N", "with the class token"),
-        ("p", "square", "P", "pixels per patch and channel"),
-    )
+    builder.add_steps(*declared_steps("counts", "patches"))
     vector = "p"
     if "C" in builder.values:
         vector = builder.add_step("v", "elementwise product", "p", "C", title="values per patch")
     if "d" in builder.values:
-        builder.add_steps(
-            ("w_E", "elementwise product", f"{vector} d", "weights of the patch embedding"),
-            ("w_P", "elementwise product", "tokens d", "position embeddings"),
-        )
+        builder.add_steps(*declared_steps("counts", "tokens", vector=vector))

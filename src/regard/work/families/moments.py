@@ -6,7 +6,7 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
-from regard.work.families.registry import check_integer, family
+from regard.work.families.registry import check_integer, declared_steps, family
 from regard.work.solution import Solution, SolutionBuilder
 
 
@@ -37,24 +37,10 @@ def solve_moments(
         if any(x.is_infinite for x in value):
             raise WorkError(f"{name}: needs finite numbers, got inf")
     if q_is_k:
-        builder.add_steps(
-            ("E", "mean of q·q", "σ m d", "the mean of q·q"),
-            ("v", "variance of q·q", "σ m d", "the variance of q·q"),
-        )
+        builder.add_steps(*declared_steps("moments", "same_vector"))
     else:
-        noise = "the variance due to the noise: d products of variance σ⁴"
-        builder.add_steps(
-            ("E", "copy", "m", "the mean: E[q·k] = E[q]·E[k], q and k independent"),
-            ("v_1", "variance from the mean", "σ m d", "the variance due to the mean"),
-            ("v_2", "variance from the noise", "σ d", noise),
-            ("v", "add", "v_1 v_2", "the variance of q·k"),
-        )
-    builder.add_steps(
-        ("s", "root", "v", "divide by this for a variance of 1"),
-        ("r", "root", "d", "the default scale"),
-        ("u", "divided by the square", "v r", "the variance after division by √d"),
-        ("w", "divided by", "E r", "the mean after division by √d"),
-    )
+        builder.add_steps(*declared_steps("moments", "two_vectors"))
+    builder.add_steps(*declared_steps("moments", "scaled"))
     if builder.has_symbols:
         return builder.build()
     if samples:

@@ -7,7 +7,7 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.registry import check_choice, family
+from regard.work.families.registry import check_choice, declared_steps, family
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -105,33 +105,16 @@ def _add_orders(builder: SolutionBuilder, before: tuple[str, ...], after: tuple[
         _add_bilinear_orders(builder, before, after)
     else:
         d = _add_scaled(builder, "D", "dS", "the change of the scaled scores")
-        builder.add_steps(
-            ("A_1", "softmax, first order", f"A {d}", "the first-order change of the weights"),
-            ("A_2", "softmax, second order", f"A {d}", "the second-order term"),
-        )
+        builder.add_steps(*declared_steps("perturb", "weights", d=d))
     v = before[2]
     changes = v != after[2]
     if changes and f"d{v}" not in builder.values:  # without weights X is queries, keys and values
         builder.add_step(f"d{v}", "subtract", after[2], v, title="the change of the values")
-    first_order, second_order = ("P_1", "P_2") if changes else ("H_1", "H_2")
-    builder.add_steps(
-        (first_order, "product", f"A_1 {v}", "first order of the outputs: due to the weights"),
-        (second_order, "product", f"A_2 {v}", "the second-order term"),
-    )
+    order = "P" if changes else "H"
+    builder.add_steps(*declared_steps("perturb", "outputs", v=v, order=order))
     if changes:
-        builder.add_steps(
-            ("V_1", "product", f"A d{v}", "first order: due to the values"),
-            ("H_1", "add", "P_1 V_1", "first order of the outputs"),
-            ("V_2", "product", f"A_1 d{v}", "second order: due to both"),
-            ("H_2", "add", "P_2 V_2", "the second-order term"),
-        )
-    builder.add_steps(
-        ("R_1", "subtract", "dH H_1", "the first-order error"),
-        ("R_2", "subtract", "R_1 H_2", "the second-order error"),
-        ("n_0", "norm of 1", "dH", "the norm of dH"),
-        ("n_1", "norm of 1", "R_1", "the norm of R_1"),
-        ("n_2", "norm of 1", "R_2", "the norm of R_2"),
-    )
+        builder.add_steps(*declared_steps("perturb", "output_orders", v=v))
+    builder.add_steps(*declared_steps("perturb", "errors"))
 
 
 def _add_bilinear_orders(
@@ -145,25 +128,15 @@ def _add_bilinear_orders(
     dq = dk = builder.add_step(f"d{q}", "subtract", q_a, q, title="the change of the queries")
     if q != k:
         dk = builder.add_step(f"d{k}", "subtract", k_a, k, title="the change of the keys")
-    rule = "product with transpose"
-    builder.add_steps(
-        ("S_q", rule, f"{dq} {k}", "first order of the scores: due to the queries"),
-        ("S_k", rule, f"{q} {dk}", "first order of the scores: due to the keys"),
-        ("S_1", "add", "S_q S_k", "first order of the scores"),
-        ("S_2", rule, f"{dq} {dk}", "second order: the token's own score"),
-    )
+    builder.add_steps(*declared_steps("perturb", "score_orders", dq=dq, k=k, q=q, dk=dk))
     d_1 = _add_scaled(builder, "D_1", "S_1", "the first order of the scaled scores")
     d_2 = _add_scaled(builder, "D_2", "S_2", "the second order of the scaled scores")
-    first, second, due = "softmax, first order", "softmax, second order", "second order: due to the"
-    builder.add_steps(
-        ("A_1", first, f"A {d_1}", "the first-order change of the weights"),
-        ("B_1", second, f"A {d_1}", f"{due} first order of the scores"),
-        ("B_2", first, f"A {d_2}", f"{due} second order of the scores"),
-        ("A_2", "add", "B_1 B_2", "the second-order term"),
-    )
+    builder.add_steps(*declared_steps("perturb", "weight_orders", d_1=d_1, d_2=d_2))
     whole = M(builder.values[d_1] + builder.values[d_2])
     title = "the change of the token's own score was not split by order"
-    builder.add_mistake("A_1", title, get_rule(first).run(builder.values["A"], whole))
+    builder.add_mistake(
+        "A_1", title, get_rule("softmax, first order").run(builder.values["A"], whole)
+    )
 
 
 def _add_scaled(builder: SolutionBuilder, name: str, scores: str, title: str) -> str:

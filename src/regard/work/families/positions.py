@@ -8,7 +8,7 @@ import sympy
 from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, add_scores
-from regard.work.families.registry import family
+from regard.work.families.registry import declared_steps, family
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -43,10 +43,7 @@ def solve_positions(given: Mapping[str, Any]) -> Solution:
         _add_shift(builder)
     rows, width = builder.values["PE"].shape
     if rows * rows * width <= MAX_PAIR_PRODUCTS:
-        builder.add_steps(
-            ("G", "product with transpose", "PE PE", "the dot product of each pair"),
-            ("L", "addition theorem", "G", "simplified: a function of the distance"),
-        )
+        builder.add_steps(*declared_steps("positions", "products"))
         _lag_remark(builder)
     return builder.build()
 
@@ -67,10 +64,7 @@ def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = Non
     positions = _parse_positions(given.get("p", q.rows))
     builder = SolutionBuilder("rotary", {"p": positions, **others, "d": q.cols})
     _add_angles(builder, given)
-    builder.add_steps(
-        ("Q_p", "rotate pairs", "Q Θ", "the queries, rotated by position"),
-        ("K_p", "rotate pairs", "K Θ", "the keys, rotated by position"),
-    )
+    builder.add_steps(*declared_steps("rotary", "rotated"))
     setup = AttentionSetup(scale=scale, mask=mask)
     if "V" in builder.values:
         add_attention(builder, "Q_p", "K_p", "V", setup=setup)
@@ -97,22 +91,12 @@ def _parse_positions(spec: Any) -> Matrix:
 
 def _add_angles(builder: SolutionBuilder, given: Mapping[str, Any]) -> None:
     builder.add_given("base", given.get("base", DEFAULT_BASE))
-    builder.add_steps(
-        ("ω", "frequencies", "d base", "the angular frequency of each pair"),
-        ("Θ", "product", "p ω", "the angles: one row per position, one column per pair"),
-    )
+    builder.add_steps(*declared_steps("positions", "angles"))
 
 
 def _add_shift(builder: SolutionBuilder) -> None:
     """Add R_k PE(p) and PE(p + k), for comparison."""
-    builder.add_steps(
-        ("δ", "scale", "ω k", "the angle of a shift by k"),
-        ("R_k", "rotation", "δ", "the matrix that shifts every encoding by k"),
-        ("T", "product with transpose", "PE R_k", "the shifted encodings"),
-        ("T_k", "addition theorem", "T", "simplified"),
-        ("Θ_k", "add to rows", "Θ δ", "the angles at p + k"),
-        ("PE_k", "sines and cosines", "Θ_k", "the encodings of p + k, from the formula"),
-    )
+    builder.add_steps(*declared_steps("positions", "shift"))
     if builder.values["T_k"] == builder.values["PE_k"]:
         builder.add_remark(
             "R_k PE(p) equals PE(p + k) exactly, for every p: R_k depends on k only."

@@ -39,6 +39,19 @@ def expand_names(names: str) -> str:
     return " ".join(words)
 
 
+def declared_steps(family: str, part: str, **names: object) -> list[tuple[str, str, str, str]]:
+    """Steps that families.toml declares: name, rule, inputs and title of each.
+
+    >>> declared_steps("rnn", "backward", t=2, p=1, preactivation="hs_2")[0][:3]
+    ('dhs_2', 'tanh backward', 'dh_2 h_2')
+    """
+    rows = DECLARATIONS[family]["steps"][part]
+    return [
+        (name, rule, inputs, title)
+        for name, rule, inputs, title in ([x.format(**names) for x in row] for row in rows)
+    ]
+
+
 def parse_shapes(text: str) -> dict[str, MatrixShape]:
     """Shapes in plain text; several letters after an underscore are several names.
 

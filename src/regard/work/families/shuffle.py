@@ -7,7 +7,7 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.registry import family
+from regard.work.families.registry import declared_steps, family
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -36,13 +36,7 @@ def solve_shuffle(given: Mapping[str, Any], *, scale: Any = None, mask: Any = No
     builder.add_step("X_P", "product", "P", "X", title="the permuted tokens")
     permuted = project_qkv(builder, suffix="_2", sources=("X_P", "X_P"))
     add_attention(builder, *permuted, "_2", setup)
-    builder.add_steps(
-        ("PH", "product", "P H_1", "the first outputs, permuted"),
-        ("D", "subtract", "H_2 PH", "the difference: 0 if equivariant"),
-        ("c_1", "sum over columns", "H_1", "the first outputs, summed over tokens"),
-        ("c_2", "sum over columns", "H_2", "the second outputs, summed over tokens"),
-        ("d", "subtract", "c_2 c_1", "the difference: 0 if invariant"),
-    )
+    builder.add_steps(*declared_steps("shuffle", "compared"))
     _remarks(builder)
     return builder.build()
 

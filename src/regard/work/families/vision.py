@@ -17,7 +17,7 @@ from regard.work.families.block import (
     add_norm,
     start_block,
 )
-from regard.work.families.registry import check_choice, check_integer, family
+from regard.work.families.registry import check_choice, check_integer, declared_steps, family
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
 from regard.work.solution import Solution, SolutionBuilder
@@ -176,12 +176,8 @@ def _add_resize(
     resized = f"resized as an image, {old[0]}×{old[1]} to {new[0]}×{new[1]}: R interpolates"
     if old == new:
         builder.add_remark("Same grid: R is the identity.")
-    return builder.add_steps(
-        ("pos_cls", "rows 1 to 1", "pos", "the class token keeps its row"),
-        ("pos_p", f"rows 2 to {rows}", "pos", "the rows of the patches"),
-        ("pos_r", "product", "R pos_p", resized),
-        ("pos_new", "stack 2", "pos_cls pos_r", "the new position embeddings"),
-    )[-1]
+    table = declared_steps("position-resize", "rows", rows=rows, resized=resized)
+    return builder.add_steps(*table)[-1]
 
 
 def interpolation_weights(old: int, new: int, interpolation: str = "cubic") -> Matrix:
@@ -224,11 +220,7 @@ def _add_classifier(builder: SolutionBuilder, z: str, pre_norm: bool) -> None:
         x = add_linear(builder, "y", x, "W_P", title="the hidden layer of the head")
         x = builder.add_step("t", "tanh", x, title="tanh")
     logits = add_linear(builder, "l", x, "W_H", title="the logits")
-    builder.add_steps(
-        ("e", "exp", logits, "the exponentials"),
-        ("s", "sum over rows", "e", "their sum"),
-        ("p", "divide rows", "e s", "the class probabilities"),
-    )
+    builder.add_steps(*declared_steps("vit", "probabilities", logits=logits))
     p = builder.values["p"]
     if p.free_symbols:
         return  # the argmax depends on the symbols

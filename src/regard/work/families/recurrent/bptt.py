@@ -17,7 +17,13 @@ from regard.work.families.recurrent.jacobians import (
     add_lstm_jacobians,
     add_rnn_jacobians,
 )
-from regard.work.families.registry import check_choice, check_given, expand_names, family
+from regard.work.families.registry import (
+    check_choice,
+    check_given,
+    declared_steps,
+    expand_names,
+    family,
+)
 from regard.work.rules import M
 from regard.work.rules.recurrent import MAX_SUM_TERMS
 from regard.work.solution import Solution, SolutionBuilder
@@ -131,52 +137,23 @@ def _add_state_gradient(builder: SolutionBuilder, t: int) -> None:
 
 def _rnn(builder: SolutionBuilder, t: int) -> None:
     preactivation = f"hb_{t}" if f"hb_{t}" in builder.values else f"hs_{t}"
-    builder.add_steps(
-        (f"dhs_{t}", "tanh backward", f"dh_{t} h_{t}", f"∂J/∂{preactivation}: through tanh"),
-        (f"p{t - 1}", "transpose times", f"U dhs_{t}", f"back to h_{t - 1} through U"),
-    )
+    builder.add_steps(*declared_steps("rnn", "backward", t=t, preactivation=preactivation, p=t - 1))
 
 
 def _gru(builder: SolutionBuilder, t: int) -> None:
-    d, z, r, g, old = f"dh_{t}", f"z_{t}", f"r_{t}", f"g_{t}", f"h_{t - 1}"
-    back = f"back to {old}"
-    builder.add_steps(
-        (f"dz_{t}", "update gate backward", f"{d} {g} {old}", f"∂J/∂{z}: new minus old state"),
-        (f"dzs_{t}", "σ backward", f"dz_{t} {z}", "through σ"),
-        (f"dg_{t}", "gate backward", f"{d} {z}", f"∂J/∂{g}: times the update gate"),
-        (f"dgs_{t}", "tanh backward", f"dg_{t} {g}", "through tanh"),
-        (f"dr_{t}", "gate backward", f"dgs_{t} gh_{t}", f"∂J/∂{r}: times U h"),
-        (f"drs_{t}", "σ backward", f"dr_{t} {r}", "through σ"),
-        (f"dgh_{t}", "gate backward", f"dgs_{t} {r}", "∂J/∂(U h): times the reset gate"),
-        (f"k{t - 1}", "keep path backward", f"{d} {z}", f"{back} along the direct path"),
-        (f"p{t - 1}", "transpose times", f"U_z dzs_{t}", f"{back} through U_z"),
-        (f"q{t - 1}", "transpose times", f"U_r drs_{t}", f"{back} through U_r"),
-        (f"r{t - 1}", "transpose times", f"U dgh_{t}", f"{back} through U"),
-    )
+    builder.add_steps(*declared_steps("gru", "backward", t=t, p=t - 1))
 
 
 def _lstm(builder: SolutionBuilder, t: int) -> None:
-    d, c, later = f"dh_{t}", f"dc_{t}", f"kc_{t}"
+    c, later = f"dc_{t}", f"kc_{t}"
     is_last = later not in builder.values
-    tanh, total = f"t_{t}", c if is_last else f"hc_{t}"
-    builder.add_steps(
-        (f"do_{t}", "gate backward", f"{d} {tanh}", f"∂J/∂o_{t}: times tanh of the cell"),
-        (total, "cell backward", f"{d} o_{t} {tanh}", f"∂J/∂c_{t}: through h_{t}"),
-    )
+    total = c if is_last else f"hc_{t}"
+    builder.add_steps(*declared_steps("lstm", "backward_output", t=t, total=total))
     if not is_last:
         title = f"∂J/∂c_{t}: through h_{t} and the next cell"
         builder.add_step(c, "add cell paths", total, later, title=title)
     kept = f"kc_{t - 1}" if t > 1 else "dc_0"
-    builder.add_steps(
-        (f"di_{t}", "gate backward", f"{c} g_{t}", f"∂J/∂i_{t}: times the candidate"),
-        (f"df_{t}", "gate backward", f"{c} c_{t - 1}", f"∂J/∂f_{t}: times the previous cell"),
-        (f"dg_{t}", "gate backward", f"{c} i_{t}", f"∂J/∂g_{t}: times the input gate"),
-        (f"dis_{t}", "σ backward", f"di_{t} i_{t}", "through σ"),
-        (f"dfs_{t}", "σ backward", f"df_{t} f_{t}", "through σ"),
-        (f"dos_{t}", "σ backward", f"do_{t} o_{t}", "through σ"),
-        (f"dgs_{t}", "tanh backward", f"dg_{t} g_{t}", "through tanh"),
-        (kept, "gate backward", f"{c} f_{t}", f"back to c_{t - 1} directly: times the forget gate"),
-    )
+    builder.add_steps(*declared_steps("lstm", "backward", t=t, p=t - 1, kept=kept))
     for name, (gate, suffix) in zip("pqrs", GATE_SUFFIXES["lstm"].items(), strict=True):
         title = f"back to h_{t - 1} through U{suffix}"
         inputs = (f"U{suffix}", f"d{gate}s_{t}")

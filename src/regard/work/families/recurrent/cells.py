@@ -8,6 +8,7 @@ from regard.work.exact.numbers import parse_matrix
 from regard.work.families.registry import (
     check_choice,
     check_required,
+    declared_steps,
     family,
 )
 from regard.work.rules import M
@@ -116,34 +117,18 @@ def _rnn(builder: SolutionBuilder, t: int) -> None:
 
 
 def _gru(builder: SolutionBuilder, t: int) -> None:
-    previous = f"h_{t - 1}"
     _add_gates(builder, t, {"z": "the update gate", "r": "the reset gate"})
-    x, _, reset = builder.add_steps(
-        (f"gx_{t}", "product", f"W x_{t}", "the candidate: the input"),
-        (f"gh_{t}", "product", f"U {previous}", "the previous state"),
-        (f"gr_{t}", "elementwise product", f"r_{t} gh_{t}", "the reset state"),
-    )
+    x, _, reset = builder.add_steps(*declared_steps("gru", "candidate", t=t, p=t - 1))
     # Cho et al. (2014) reset before the product; cuDNN and torch after it, as here
     values = builder.values
-    reset_first = apply_rule("elementwise product", values[f"r_{t}"], values[previous])
+    reset_first = apply_rule("elementwise product", values[f"r_{t}"], values[f"h_{t - 1}"])
     description = "the state was reset before the product, U (r ∘ h): the other GRU"
     builder.add_mistake(reset, description, apply_rule("product", values["U"], reset_first))
     total = _add_sum(builder, t, "g", x, reset, "b")
-    builder.add_steps(
-        (f"g_{t}", "tanh", total, "the candidate"),
-        (f"h_{t}", "gated mix", f"z_{t} {previous} g_{t}", f"the state after step {t}"),
-    )
+    builder.add_steps(*declared_steps("gru", "state", t=t, total=total, p=t - 1))
 
 
 def _lstm(builder: SolutionBuilder, t: int) -> None:
     _add_gates(builder, t, {"i": "the input gate", "f": "the forget gate", "o": "the output gate"})
     total = add_preactivation(builder, t, "g", "_c", "the candidate")
-    by = "elementwise product"
-    builder.add_steps(
-        (f"g_{t}", "tanh", total, "the candidate"),
-        (f"k_{t}", by, f"f_{t} c_{t - 1}", "the part that is kept"),
-        (f"n_{t}", by, f"i_{t} g_{t}", "the part that is added"),
-        (f"c_{t}", "add", f"k_{t} n_{t}", f"the cell after step {t}"),
-        (f"t_{t}", "tanh", f"c_{t}", "tanh of the cell"),
-        (f"h_{t}", by, f"o_{t} t_{t}", f"the state after step {t}"),
-    )
+    builder.add_steps(*declared_steps("lstm", "state", t=t, total=total, p=t - 1))

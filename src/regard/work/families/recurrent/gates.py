@@ -6,7 +6,7 @@ from typing import Any
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import parse_matrix, parse_number
 from regard.work.families.recurrent.cells import CELL_WEIGHTS, add_time_step, start_recurrent
-from regard.work.families.registry import check_required, family
+from regard.work.families.registry import check_required, declared_steps, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -42,27 +42,12 @@ def solve_gates(given: Mapping[str, Any], *, gate_eps: Any = "1/1000") -> Soluti
 
 def _add_gru_statements(builder: SolutionBuilder, gate_value: Any) -> None:
     """Statements 1 and 2."""
-    builder.add_steps(
-        ("gx", "product", "W x", "the candidate of a GRU: the input"),
-        ("gh", "product", "U h_0", "the state, with r = 1"),
-        ("gs", "add", "gx gh", "their sum"),
-        ("g", "tanh", "gs", "the candidate"),
-        ("a", "gated mix", "z_0 h_0 g", "statement 1: the new state with z about 0"),
-        ("am", "subtract", "a h_0", "the change"),
-        ("an", "norm of 1", "am", "its norm"),
-    )
+    builder.add_steps(*declared_steps("gates", "update"))
     builder.add_remark(
         f"1. z ≈ 0 keeps the state: true. With z = {gate_value} it changes by "
         f"{builder.number('an'):.3g}, which is z ‖g - h‖."
     )
-    rule, title = "Jacobian with fixed gates", "∂h'/∂h with z about 1 and r about 0, gates fixed"
-    builder.add_steps(
-        ("g_0", "tanh", "gx", "statement 2: the candidate with r about 0"),
-        ("Ja", rule, "z_1 r_0 g_0 U", title),
-        ("na", "norm of 1", "Ja", "its norm: the dependence on the old state"),
-        ("Jb", rule, "z_1 r_1 g U", "the same with z about 1 and r = 1"),
-        ("nb", "norm of 1", "Jb", "its norm: the candidate still depends on the state"),
-    )
+    builder.add_steps(*declared_steps("gates", "forget"))
     without_reset, with_reset = builder.number("na"), builder.number("nb")
     enough = "not" if with_reset > 2 * without_reset else "too here"
     builder.add_remark(
@@ -74,23 +59,14 @@ def _add_gru_statements(builder: SolutionBuilder, gate_value: Any) -> None:
 def _add_lstm_statements(builder: SolutionBuilder) -> None:
     """Statements 3 to 6."""
     add_time_step(builder, "lstm", 1)
-    builder.add_steps(
-        ("bm", "subtract", "h_1 h_0", "statement 3: the change of h in an LSTM with x = 0"),
-        ("bn", "norm of 1", "bm", "its norm"),
-    )
+    builder.add_steps(*declared_steps("gates", "no_input"))
     moved = builder.number("bn")
     verdict = "true here, since it is at a fixed point" if moved == 0 else "false"
     builder.add_remark(
         f"3. In an LSTM x = 0 leaves h unchanged: {verdict}; it changes by {moved:.3g}, because "
         "the gates and the candidate depend on h. Only h = c = 0 (without bias) is a fixed point."
     )
-    title = "statement 4: ∂c/∂h with f = 0: through the gate i"
-    builder.add_steps(
-        ("Bi", "Jacobian of a gate", "g_1 i_1 U_i", title),
-        ("Bg", "Jacobian of the candidate", "i_1 g_1 U_c", "through the candidate"),
-        ("B", "add", "Bi Bg", "their sum; the path through f is 0"),
-        ("Bn", "norm of 1", "B", "its norm: the remaining gradient"),
-    )
+    builder.add_steps(*declared_steps("gates", "closed"))
     norm = builder.number("Bn")
     verdict = "false" if norm else "true here, since U_i and U_c are 0"
     builder.add_remark(

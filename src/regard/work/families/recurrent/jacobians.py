@@ -4,6 +4,7 @@ from typing import Any
 
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal
+from regard.work.families.registry import declared_steps
 from regard.work.solution import SolutionBuilder
 
 
@@ -17,10 +18,7 @@ def add_rnn_jacobians(builder: SolutionBuilder, steps: int) -> None:
     >>> solution["G_0"], solution["ρ"]
     (Matrix([[1/4]]), Matrix([[1/2]]))
     """
-    builder.add_steps(
-        ("ρ", "spectral radius", "U", "the spectral radius"),
-        ("u", "spectral norm", "U", "the spectral norm"),
-    )
+    builder.add_steps(*declared_steps("bptt", "norms_of_u"))
     for t in range(1, steps + 1):
         title = f"∂h_{t}/∂h_{t - 1}: the Jacobian of step {t}"
         builder.add_step(f"J_{t}", "Jacobian of a step", f"h_{t}", "U", title=title)
@@ -95,16 +93,8 @@ def add_lstm_jacobians(builder: SolutionBuilder, steps: int) -> None:
 
 def _add_total_jacobian(builder: SolutionBuilder, t: int) -> None:
     """Add the total ∂c_t/∂c_{t-1} of the last step, with the path through the state."""
-    h, by_h, by_c = f"h_{t - 1}", f"∂c_{t}/∂h_{t - 1}", f"∂c_{t}/∂c_{t - 1}"
-    gate = "Jacobian of a gate"
-    builder.add_steps(
-        ("Bf", gate, f"c_{t - 1} f_{t} U_f", f"{by_h} through the gate f"),
-        ("Bi", gate, f"g_{t} i_{t} U_i", f"{by_h} through the gate i"),
-        ("Bg", "Jacobian of the candidate", f"i_{t} g_{t} U_c", f"{by_h} through the candidate"),
-        ("B", "sum of 3", "Bf Bi Bg", f"{by_h}, total"),
-        ("D", "scale columns by o tanh'", f"B o_{t - 1} t_{t - 1}", f"{by_c} through {h}"),
-        ("C", "diagonal and rest", f"f_{t} D", f"{by_c}, total: direct and through {h}"),
-    )
+    h, by_c = f"h_{t - 1}", f"∂c_{t}/∂c_{t - 1}"
+    builder.add_steps(*declared_steps("bptt", "total_jacobian", p=t - 1, t=t))
     largest = max(abs(to_float(x)) for x in builder.values["D"])
     builder.add_remark(
         f"{by_c} = diag(f_{t}) holds for a fixed {h}; the path through {h} adds up to "
