@@ -69,7 +69,8 @@ def batched_product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     [[[3.0]], [[3.0]]]
     """
     is_large = min(a.shape[-2], b.shape[-2]) >= MIN_ONEDNN_SIZE
-    if not (is_large and a.dtype == torch.float32 and a.device.type == "cpu" and mkl_is_slow()):
+    fits = is_large and a.dtype == torch.float32 and a.device.type == "cpu"
+    if not (fits and mkl_is_slow() and torch.backends.cpu.get_cpu_capability() == "AVX512"):
         return torch.matmul(a, b.mT, out=out)
     matrices = (x.reshape(-1, *x.shape[-2:]) for x in (a, b, out))
     for x, y, product in zip(*matrices, strict=True):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.ops.influence.effect import AttentionRecord, Effect, Influence, RowBand
 from regard.ops.influence.fast_path import FastPath
-from regard.ops.survey.peak_search import first_argmax
+from regard.ops.survey.peak_search import group_size
 from regard.ops.terms import upcast
 from regard.ops.tiling import iter_tiles
 
@@ -41,11 +41,16 @@ def add_tiles(
             e = band.effects(keys, effect, alpha) if e is None else e
             on_query[..., at] += e.sum(-1)
             of_key[..., keys.start : keys.stop] += e.sum(-2)
-            # the index is slow: only in rows with a new maximum; of equal ones the first key stays
-            value = e.amax(-1).to(like.dtype)
+            # an index is slow: only in rows with a new maximum; of equal ones the first key stays
+            groups = e.flatten(0, -2).unflatten(-1, (-1, group_size(len(keys))))
+            tops = groups.amax(-1)
+            value = tops.amax(-1).view(e.shape[:-1]).to(like.dtype)
             is_new = value > best[0]
             if is_new.any():
-                best[1][is_new] = first_argmax(e[is_new]) + keys.start
+                new = is_new.flatten().nonzero()[:, 0]
+                group = tops[new].max(-1).indices
+                inside = groups[new, group].max(-1).indices
+                best[1][is_new] = group * groups.shape[-1] + inside + keys.start
             torch.maximum(value, best[0], out=best[0])
         if (e := band.dominant_effects(effect)) is not None:
             e = e.to(like.dtype)

@@ -59,11 +59,18 @@ def first_argmax(rows: Tensor) -> Tensor:
     >>> first_argmax(torch.tensor([[0.0, 2.0, 1.0, 2.0]]))
     tensor([1])
     """
-    width = rows.shape[-1]
-    group = next(size for size in range(min(MAX_GROUP, width), 0, -1) if width % size == 0)
-    if group < 16 or group == width:
-        return rows.max(-1).indices
+    group = group_size(rows.shape[-1])
     groups = rows.unflatten(-1, (-1, group))
     which = groups.amax(-1).max(-1).indices
     index = torch.arange(len(rows), device=rows.device) * groups.shape[1] + which
     return which * group + groups.flatten(0, 1).index_select(0, index).max(-1).indices
+
+
+def group_size(width: int) -> int:
+    """The largest divisor of a row's width up to MAX_GROUP, or the width if that is below 16.
+
+    >>> group_size(512), group_size(510), group_size(509)
+    (64, 51, 509)
+    """
+    size = next(size for size in range(min(MAX_GROUP, width), 0, -1) if width % size == 0)
+    return size if size >= 16 else width
