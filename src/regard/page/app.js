@@ -21,8 +21,11 @@ const VIEWS = {
   runs: ["Runs", () => import("./views/runs.js")],
 };
 
-// An offline page may be a document instead: the report of a run, or a comparison.
-const REPORT = ["Report", () => import("./views/report.js")];
+// An offline page may be about something else: a sight, the report of a run, or a comparison.
+const OFFLINE = {
+  sight: () => import("./views/sight.js"),
+  report: () => import("./views/report.js"),
+};
 const shown = Object.entries(VIEWS).filter(([name]) => !offline || offline.views.includes(name));
 
 function Shell() {
@@ -32,8 +35,7 @@ function Shell() {
   useSignal(theme);
   useSignal(models); // the table of a view may be one of its first model
   document.documentElement.dataset.theme = theme.peek();
-  const [name, load] = VIEWS[view] ?? (view === "report" && offline ? REPORT : []), title = name
-    && (offline?.title || name);
+  const [name, load] = VIEWS[view] ?? (offline ? [view, OFFLINE[view]] : []), title = load && (offline?.title || name);
   useEffect(() => {
     let live = true;
     setFailed("");

@@ -152,10 +152,10 @@ def _plain(block: Block) -> str:
         case "tokens":
             return f"<p>{escape(' '.join(label for label, _ in block['items']))}</p>"
         case "table":
-            return _plain_table(block["caption"], block["columns"], block["rows"])
+            return plain_table(block["caption"], block["columns"], block["rows"])
         case "confusions":
             rows = [[n, *x] for n, x in zip(block["names"], block["counts"], strict=True)]
-            return _plain_table("Confusions", ["", *block["names"]], rows)
+            return plain_table("Confusions", ["", *block["names"]], rows)
         case "picture":
             return f'<img alt="{escape(block["alt"])}" src="data:image/png;base64,{block["png"]}">'
         case "mark":
@@ -163,7 +163,12 @@ def _plain(block: Block) -> str:
     return ""  # tiles are rows of a table, too
 
 
-def _plain_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def plain_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table without JavaScript.
+
+    >>> plain_table("", ["a"], [["<"]])
+    '<table><caption></caption><tr><th>a</th></tr><tr><td>&lt;</td></tr></table>'
+    """
     lines = [
         "".join(f"<td>{_plain(x) if isinstance(x, dict) else escape(str(x))}</td>" for x in row)
         for row in rows

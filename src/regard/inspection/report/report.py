@@ -1,7 +1,5 @@
-"""Writes a self-contained HTML page about a sight, of bounded size."""
+"""Writes a sight as an offline page of bounded size, drawn by the view `sight` of the page."""
 
-import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
@@ -12,24 +10,20 @@ from typing import Any
 from regard.errors import FileError, LookError, ShapeError
 from regard.files import write_text
 from regard.inspection.heads.head_table import HeadTable, classify_heads
-from regard.inspection.heads.head_types import Thresholds
+from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, HeadRow, Thresholds
 from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.report.predictions import Predictions
 from regard.inspection.report.report_data import PageBudget, site_data, survey_for_page
+from regard.page import offline_page, saved
+from regard.page.document import plain_table
 
-TEMPLATE = Path(__file__).with_name("report.html")
 FACT_START, FACT_END = 300, 100  # characters shown of a longer text
-REPORT_COLUMNS = (
-    "self_share",
-    "previous_share",
-    "next_share",
-    "local_share",
-    "sink_share",
-    "separator_share",
-    "peak",
-    "normalized_entropy",
-    "mean_distance",
-    "monotone",
+LEAST = 0.0005  # a probability below would read 0.000
+# first_share of the page is that of the first key alone, which is sink_share
+COLUMN_NAMES = tuple(
+    name
+    for name in (*COLUMNS, "separator_share", "monotone", *MORE_COLUMNS)
+    if name != "first_share"
 )
 
 
@@ -93,29 +87,64 @@ def write_report(
         site_data(site, survey, list(islice(rows, site.heads)), budget, batch, queries)
         for site, survey in zip(sites, surveys, strict=True)
     ]
-    columns = REPORT_COLUMNS if probe is None else (*REPORT_COLUMNS, "induction", "duplicate")
+    columns = COLUMN_NAMES if probe is None else (*COLUMN_NAMES, "induction", "duplicate")
+    table = [[row.site, str(row.head), row.type, *_numbers(row, columns)] for row in heads]
+    numbers = iter(table)
+    for site in data:
+        site["numbers"] = [
+            [float(x) for x in row[3:]] for row in islice(numbers, len(site["heads"]))
+        ]
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
     missing = f"; {sight.missing}" if sight.missing else ""
-    skipped = format_skipped(sight.skipped, names=len(sight.skipped))
-    items = "".join(f"<li>{escape(line)}</li>" for line in skipped)
-    parts = {
-        "TITLE": escape(title),
-        "SUMMARY": escape(f"{len(data)} attentions, {len(heads)} heads: {counts}{missing}"),
-        "VERSION": escape(version("regard")),
-        "SKIPPED": f"<p>Skipped:</p><ul>{items}</ul>" if items else "",
-        "FACTS": _render_facts(facts or {}, predictions),
-        "HEADER": header_html,
-        "HEADINGS": "".join(f'<th scope="col">{name}</th>' for name in columns),
-        "ROWS": _render_rows(data, heads, columns),
-        "DATA": _page_json(data, predictions),
+    summary = f"{len(data)} attentions, {len(heads)} heads: {counts}{missing}."
+    outputs = _outputs(predictions)
+    response: dict[str, Any] = {
+        "summary": summary,
+        "facts": [[name, _cut(text)] for name, text in (facts or {}).items()],
+        "skipped": format_skipped(sight.skipped, names=len(sight.skipped)),
+        "columns": columns,
+        "outputs": outputs,
+        "written": f"Written by regard {version('regard')}.",
+        **_with_shared_labels(data, predictions),
     }
-    # one pass: a placeholder inside a title or a token is not replaced
-    page = TEMPLATE.read_text(encoding="utf-8")
-    return write_text(path, re.sub(r"\[\[([A-Z]+)\]\]", lambda match: parts[match[1]], page))
+    lines = [summary, *(f"{n}: {x}" for n, x in response["facts"]), *response["skipped"]]
+    if outputs is not None:
+        lines.append(", ".join(f"{name} {p:.3f}" for name, p in outputs["rows"]))
+    plain = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    plain += plain_table("Heads", ("site", "head", "type", *columns), table)
+    page = offline_page(
+        "/sight",
+        [saved("sight", response)],
+        title=title,
+        header_html=header_html,
+        plain_html=f"<h1>{escape(title)}</h1>{plain}",
+    )
+    return write_text(path, page)
 
 
-def _page_json(data: list[dict[str, Any]], predictions: Predictions | None) -> str:
-    """The data of the script; sites with the same labels share them."""
+def _numbers(row: HeadRow, columns: Sequence[str]) -> list[str]:
+    return [f"{row.number(name) or 0:.3f}" for name in columns]
+
+
+def _cut(text: str) -> str:
+    """A text of bounded length, with its start and its end."""
+    if len(text) <= FACT_START + FACT_END:
+        return text
+    return f"{text[:FACT_START]} … {text[-FACT_END:]} ({len(text):,} characters)"
+
+
+def _outputs(predictions: Predictions | None) -> dict[str, Any] | None:
+    """The most probable outputs at the position that is shown first."""
+    if predictions is None or not predictions.rows:
+        return None
+    rows = [[name, p] for name, p in predictions.rows[predictions.at] if p >= LEAST]
+    return {"kind": predictions.kind, "rows": rows}
+
+
+def _with_shared_labels(
+    data: list[dict[str, Any]], predictions: Predictions | None
+) -> dict[str, Any]:
+    """The sites, where those with the same labels share them, and predictions by position."""
     labels: list[Any] = []
     for site in data:
         for name in ("query_labels", "key_labels"):
@@ -127,46 +156,6 @@ def _page_json(data: list[dict[str, Any]], predictions: Predictions | None) -> s
         last = data[-1]  # the outputs are computed from its queries
         shown = last["top"]["rows"] if last["queries"] == len(predictions.rows) else []
         rows = {i: predictions.rows[i] for i in shown}
-        page["predictions"] = {
-            "labels": last["query_labels"],
-            "kind": predictions.kind,
-            "rows": rows,
-        }
-    # "</script>" inside the data would end the script
-    return json.dumps(page, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _render_facts(facts: Mapping[str, str], predictions: Predictions | None) -> str:
-    items = []
-    for name, text in facts.items():
-        cut = f"{text[:FACT_START]} … {text[-FACT_END:]} ({len(text):,} characters)"
-        text = text if len(text) <= FACT_START + FACT_END else cut
-        items.append(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>")
-    if predictions is not None and predictions.rows:
-        bars = "".join(
-            f'<li><span>{escape(name)}</span><i style="width: {100 * p:.1f}%"></i>'
-            f"<span>{p:.3f}</span></li>"
-            for name, p in predictions.rows[predictions.at]
-            if p >= 0.0005  # would read 0.000
-        )
-        items.append(
-            f'<dt>{predictions.kind.capitalize()}</dt><dd><ol class="bars">{bars}</ol></dd>'
-        )
-    return f"<dl>{''.join(items)}</dl>" if items else ""
-
-
-def _render_rows(data: list[dict[str, Any]], heads: HeadTable, columns: Sequence[str]) -> str:
-    """The rows of the table of heads, readable without JavaScript."""
-    lines, rows = [], iter(heads)
-    for i, site in enumerate(data):
-        name = escape(site["name"]) + (f" (call {site['call']})" if site["call"] else "")
-        for row in islice(rows, len(site["heads"])):
-            target = f'data-site="{i}" data-head="{row.head}"'
-            button = f'<button type="button" class="go" {target}>{row.head}</button>'
-            numbers = "".join(f"<td>{getattr(row, name) or 0:.3f}</td>" for name in columns)
-            lines.append(
-                f'<tr data-type="{row.type.split()[0]}"><th scope="row">{name}</th>'
-                f'<td>{button}</td><td class="type" title="{escape(row.reason)}">'
-                f"{escape(row.type)}</td>{numbers}</tr>"
-            )
-    return "\n".join(lines)
+        labels_of = {"labels": last["query_labels"], "kind": predictions.kind}
+        page["predictions"] = labels_of | {"rows": rows}
+    return page

@@ -3,7 +3,6 @@
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from regard.ops import Survey
 from regard.ops.tiling import row_bands
 
 # Limits of the whole page, divided among its heads; together they keep it under 3 MB.
-PIXELS = 600_000  # of pooled maps, one byte each before compression
+PIXELS = 350_000  # of pooled maps, one byte each
 POINTS = 75_000  # of statistics per position, four bytes each
 ENTRIES = 150_000  # top keys with their weights, four bytes each
 CELLS = 400_000  # of exact blocks, two bytes each
@@ -98,7 +97,7 @@ def site_data(
     visible_keys = {*keys.unique().tolist(), *_edges(site.keys, maps.shape[-1])[:-1].tolist()}
     visible_keys |= {j for _, keys in spans for j in range(*keys)}
     scale = maps.amax((-2, -1)).clamp(min=1e-30)
-    sprite = encode_png(torch.cat([*(maps / scale[:, None, None]).sqrt()], -1))
+    grey = ((maps / scale[:, None, None]).clamp(0, 1).sqrt() * 255).round()
     dtype = "u2" if site.keys < PACKED else "u4"
     keys = torch.where(keys < 0, PACKED if dtype == "u2" else 2**32 - 1, keys)
     return {
@@ -112,7 +111,7 @@ def site_data(
         "image": {
             "cells": list(maps.shape[-2:]),
             "scale": scale.tolist(),
-            "png": b64encode(sprite).decode(),
+            "data": encode_base64(grey, "u1"),
         },
         "strips": _strips(survey, budget.strip, batch),
         "top": {
@@ -131,18 +130,8 @@ def site_data(
 
 
 def encode_base64(x: Tensor, dtype: str) -> str:
-    """A tensor as base64 of little-endian f4, u2 or u4."""
+    """A tensor as base64 of little-endian f4, u1, u2 or u4."""
     return b64encode(np.ascontiguousarray(x.cpu().numpy()).astype(f"<{dtype}").tobytes()).decode()
-
-
-def encode_png(values: Float[Tensor, "row column"]) -> bytes:
-    """Values from 0 to 1 as a grey PNG, one pixel each; the page colours it."""
-    from PIL import Image
-
-    pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
-    buffer = BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
 
 
 def _mean_maps(survey: Survey, site: Site, batch: int) -> Float[Tensor, "head row column"]:

@@ -135,6 +135,4 @@ export async function fetchOfflinePage() {
   return (await sendJson("/explore/offline", { state: formatState(state.peek()), responses: latest })).text();
 }
 
-export const decodeBase64 = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-// A tensor of the server: {shape, float32 in base64} -> {shape, values}.
-export const unpack = ({ shape, float32 }) => ({ shape, values: new Float32Array(decodeBase64(float32).buffer) });
+export { decodeBase64, unpack } from "./pack.js";

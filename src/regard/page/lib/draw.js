@@ -46,11 +46,12 @@ export function cellHandlers({ rows, columns, area, at, clamped = false, onMove,
 }
 
 // A heat map with labelled axes. Hover or move with the arrow keys; Enter or a click selects a cell.
-// values: Float32Array (row-major) · rowLabels, columnLabels: strings · selected: {row, column} · onSelect(row, column)
+// values: Float32Array (row-major) · rowLabels, columnLabels: strings · selected: {row, column}
+// boxes: outlined parts, in cells · rowName, columnName: of a cell in the readout · onSelect(row, column)
 export function HeatMap({
   values, rows, columns, rowLabels, columnLabels, label, kind = "sequential", max, log = false,
   selected = null, onSelect = () => {}, onHover = () => {}, maxCell = 34, rowTitle = "query", columnTitle = "key",
-  square = true,
+  square = true, boxes = [], rowName = null, columnName = null,
 }) {
   useSignal(theme);
   const box = useRef(null), width = useWidth(box);
@@ -65,8 +66,9 @@ export function HeatMap({
   const move = (place) => { setCursor(place); onHover(place); };
   const name = (labels, i) => (labels ? `${showToken(labels[i] ?? "")} (${i})` : i);
   const readout = at && at.row < rows && at.column < columns
-    ? `${rowTitle} ${name(rowLabels, at.row)}, ${columnTitle} ${name(columnLabels,
-      at.column)}: ${format(values[at.row * columns + at.column], 4)}` : "";
+    ? `${rowTitle} ${rowName?.(at.row) ?? name(rowLabels, at.row)}, ${columnTitle} ${
+      columnName?.(at.column) ?? name(columnLabels, at.column)}: ${format(values[at.row * columns + at.column], 4)}`
+        : "";
   const cells = rows * columns <= MAX_RECTANGLES
     ? range(rows * columns).map((i) => {
       const fill = colour(values[i]);
@@ -93,6 +95,8 @@ export function HeatMap({
         font-size=${Math.min(11, cell + 1)}>${showToken(x).slice(0, 16)}</text>`)}
       ${!showsLabels && html`<text x=${left} y="14" font-size="11">${columnTitle} 0 … ${columns - 1} →</text>
         <text transform=${`translate(14,${top}) rotate(90)`} font-size="11">${rowTitle} 0 … ${rows - 1} →</text>`}
+      ${boxes.map((b) => html`<rect class="outline box" fill="none" x=${left + b.column * cell} y=${top + b.row * tall}
+        width=${Math.max(6, b.columns * cell)} height=${Math.max(6, b.rows * tall)} />`)}
       ${selected && outline(selected, left, top, cell, tall, "selected")}
       ${cursor && outline(cursor, left, top, cell, tall, "cursor")}
     </svg>
