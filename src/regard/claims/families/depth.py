@@ -162,8 +162,7 @@ def block_as_identity(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(changes.values()) < 1e-12,
         holds_if=changes["pre-LN"] < 1e-12,
-        measures={"largest change with F = 0": changes},
-        chart=Bars(changes, "largest ‖block(x) − x‖, F = 0"),
+        measures={"largest ‖block(x) − x‖, F = 0": changes},
     )
 
 

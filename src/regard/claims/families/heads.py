@@ -212,8 +212,7 @@ def projection_shapes(trial: Trial) -> Evidence:
         holds=fits["columns, d × d/h"] == 1,
         corrected=fits["columns, d/h × d"] == fits["rows, d × d/h"] == 1
         and fits["rows, d/h × d"] == fits["columns, d × d/h"] == 0,
-        measures={f"share of sizes that fit: {name}": x for name, x in fits.items()},
-        chart=Bars(fits, "share of sizes that fit"),
+        measures={"share of sizes that fit": fits},
     )
 
 

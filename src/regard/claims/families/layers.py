@@ -104,9 +104,8 @@ def norm_per_token(trial: Trial) -> Evidence:
         measures={
             "difference from a norm of the whole example, 5 tokens": whole,
             "difference from a norm of the whole example, 1 token": single,
-            "change of the other tokens": changes,
+            "change of other tokens, one × 10": changes,
         },
-        chart=Bars(changes, "change of other tokens, one × 10"),
     )
 
 

@@ -164,18 +164,12 @@ def state_is_own_value(trial: Trial) -> Evidence:
     mixed, itself = attention(normed), attention.to_out(attention.to_v(normed))
     state = _after_attention(block, x)
     literal, corrected = ((state - (y + mixed)).abs().max() for y in (itself, x))
+    errors = {"own value + context": literal, "residual + mixture": corrected}
     return Evidence(
         holds=literal < 1e-6,
         corrected=corrected < 1e-12,
-        measures={
-            "difference from own value + context": literal,
-            "difference from residual input + mixture of all values": corrected,
-        },
-        chart=Bars(
-            {"own value + context": literal, "residual + mixture": corrected},
-            "largest difference",
-            log="y",
-        ),
+        measures={"largest difference": errors},
+        chart=Bars(errors, "largest difference", log="y"),
     )
 
 
@@ -249,10 +243,9 @@ def kinds_of_attention(trial: Trial) -> Evidence:
     return Evidence(
         holds=set(kinds) == {"encoder, self", "decoder, masked self", "decoder, cross"},
         measures={
-            **{f"{name}: layers": n for name, n in kinds.items()},
+            "layers": kinds,
             "cross-attentions of a language model": crossing,
         },
-        chart=Bars(kinds, "layers"),
     )
 
 
