@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from regard.claims import CLAIMS, Bars, Evidence, Measure, claim, run_claims, select_claims
+from regard.claims import CLAIMS, Bars, Evidence, Lines, Measure, claim, run_claims, select_claims
 from regard.cli import app
 from regard.errors import ConfigError
 
@@ -97,6 +97,36 @@ def test_the_verdict_follows_from_the_evidence(found, verdict):
 def test_an_interval_is_that_of_students_distribution():
     mean = Measure.mean("x", [1.0, 2.0, 3.0])
     assert (mean.low, mean.high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5))
+
+
+def test_the_interval_of_a_share_stays_within_0_and_1():
+    samples = [0.9, 1.0, 0.95, 0.1]
+    share, other = (
+        Measure.mean(name, samples) for name in ("accuracy, 4 seeds", "gain in accuracy")
+    )
+    assert (share.low, share.high) == (max(other.low, 0.0), 1.0)
+    assert other.high > 1
+
+
+def test_a_chart_follows_the_conditions_of_a_measure():
+    losses = {"softmax": [1.0, 3.0], "argmax": 4.0}
+    evidence = Evidence(holds=True, measures={"steps": 20, "loss": losses})
+    names = [measure.name for measure in evidence.measures]
+    assert names == ["steps", "loss, softmax", "loss, argmax"]
+    assert evidence.chart.values == {"softmax": 2.0, "argmax": 4.0}
+    assert (evidence.chart.y_label, evidence.chart.log) == ("loss", "")
+    assert list(evidence.chart.intervals) == ["softmax"]
+    wide = Evidence(holds=True, measures={"error": {"a": 1e-16, "b": 1.0}}).chart
+    assert (wide.log, wide.intervals) == ("y", {})
+    groups = Evidence(holds=True, measures={"loss": {"12 layers": losses, "32 layers": losses}})
+    assert groups.chart.values["32 layers"] == {"softmax": 2.0, "argmax": 4.0}
+
+
+def test_samples_of_a_curve_become_its_mean_and_band():
+    lines = Lines([1, 2], {"loss": torch.tensor([[1.0, 3.0], [2.0, 2.0]])}, "d", log="y")
+    assert (lines.curves, lines.y_label) == ({"loss": [2.0, 2.0]}, "loss")
+    assert lines.bands == {"loss": [[1.0, 2.0], [3.0, 2.0]]}
+    assert Lines([1], {"error": [0.0]}, "x", log="y").curves["error"] == [1e-17]
 
 
 def test_an_experiment_neither_reads_nor_leaves_torchs_random_numbers(monkeypatch, tmp_path):

@@ -79,12 +79,6 @@ def test_a_gap_that_stays_and_a_vit_ahead(monkeypatch):
     assert CLAIMS["L10"].run().verdict == CLAIMS["L11"].run().verdict == "false"
 
 
-def test_a_large_set_that_helps_most_when_it_comes_last(monkeypatch):
-    found = {"target alone": 0.6, "large set first": 0.7, "large set last": 0.8}
-    monkeypatch.setattr(trained_vision, "fine_tune", lambda *_: found)
-    assert CLAIMS["L13"].run().verdict == "true"
-
-
 def plant_tables(monkeypatch, tables):
     models = [
         trained_vision.VisionModel("ViT", images, seed, None, 1.0, 1.0, dict(enumerate(tables)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from regard.inspection.figures.canvas import COLORMAP, new_figure
+from regard.inspection.figures.canvas import COLORMAP, COLOURS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Numbers = Any  # a sequence of numbers, or a tensor; stored as a list
 Log = Literal["", "x", "y", "xy"]
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe-Ito
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = "osD^vPX"
 ZERO = 1e-17  # an exact zero on a logarithmic axis, below rounding in float64
@@ -51,11 +50,11 @@ class Lines:
         """Draw on matplotlib axes."""
         for n, (name, y) in enumerate(self.curves.items()):
             marker = MARKERS[n % 7] if len(y) <= 30 else None
-            style = {"color": COLORS[n % 7], "linestyle": DASHES[n % 7], "marker": marker}
+            style = {"color": COLOURS[n % 7], "linestyle": DASHES[n % 7], "marker": marker}
             axes.plot(self.x, y, label=name, markersize=4, **style)
             if name in self.bands:
                 low, high = self.bands[name]
-                axes.fill_between(self.x, low, high, color=COLORS[n % 7], alpha=0.2, linewidth=0)
+                axes.fill_between(self.x, low, high, color=COLOURS[n % 7], alpha=0.2, linewidth=0)
         _finish(axes, self.x_label, self.y_label, self.log, legend=len(self.curves) > 1)
         if "x" in self.log and len(self.x) <= 6:  # labels of a log axis would overlap
             axes.set_xticks(self.x, [f"{x:g}" for x in self.x])
@@ -86,7 +85,7 @@ class Bars:
         for n, group in enumerate(groups):
             heights = [v[group] if group else v for v in self.values.values()]
             places = [i + (n - (len(groups) - 1) / 2) * width for i in range(len(heights))]
-            axes.bar(places, heights, width * 0.95, label=group, color=COLORS[n % 7])
+            axes.bar(places, heights, width * 0.95, label=group, color=COLOURS[n % 7])
             for i, name in enumerate(self.values if not group else ()):
                 if name in self.intervals:
                     low, high = self.intervals[name]
@@ -117,7 +116,7 @@ class Points:
     def draw(self, axes: "Axes") -> None:
         """Draw on matplotlib axes."""
         for n, (name, (x, y)) in enumerate(self.groups.items()):
-            axes.scatter(x, y, s=14, label=name, color=COLORS[n % 7], marker=MARKERS[n % 7])
+            axes.scatter(x, y, s=14, label=name, color=COLOURS[n % 7], marker=MARKERS[n % 7])
         for n, (name, (x, y)) in enumerate(self.curves.items()):
             axes.plot(x, y, label=name, color="black", linestyle=DASHES[n % 7], linewidth=1)
         _finish(axes, self.x_label, self.y_label, self.log, len(self.groups) + len(self.curves) > 1)

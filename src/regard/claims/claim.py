@@ -40,7 +40,7 @@ class Measure:
     """A number of an experiment, with its 95% interval if it was sampled.
 
     >>> print(Measure.mean("accuracy", [0.9, 1.0, 0.95]))
-    accuracy: 0.95 [0.826, 1.07]
+    accuracy: 0.95 [0.826, 1]
     """
 
     name: str
@@ -56,13 +56,19 @@ class Measure:
 
     @classmethod
     def mean(cls, name: str, samples: Iterable[float | Tensor]) -> "Measure":
-        """Mean of independent samples and Student's t interval: mean ± t · s / √n."""
+        """Mean of independent samples and Student's t interval: mean ± t · s / √n.
+
+        The interval of a measure whose name begins with "accuracy" or "share" ends at 0 and 1.
+        """
         values = [float(x) for x in samples]
         mean = statistics.fmean(values)
         if len(values) < 2:
             return cls(name, mean)
         margin = student_t(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-        return cls(name, mean, mean - margin, mean + margin)
+        low, high = mean - margin, mean + margin
+        if name.startswith(("accuracy", "share")):
+            low, high = max(low, 0.0), min(high, 1.0)
+        return cls(name, mean, low, high)
 
     def __str__(self) -> str:
         interval = "" if self.low is None else f" [{self.low:.3g}, {self.high:.3g}]"
@@ -288,7 +294,7 @@ def claim(
     `Refutation`, the observation that would have given another verdict, and `Remark`.
 
     Args:
-        name: id, the letter of the family and a number; Z is for your own.
+        name: id, the letter of the family and a number; Z is for custom claims.
         source: kind of document that states it.
         verdict: true, conditional, false or open.
         trained: whether the experiment trains models.
@@ -348,7 +354,7 @@ def _check(name: str, verdict: str, texts: dict[str, Any]) -> None:
         raise ConfigError(f"id: needs one of {families} and a number, got {name!r}")
     if verdict not in get_args(Verdict):
         raise ConfigError(f"verdict: needs one of {get_args(Verdict)}, got {verdict!r}")
-    own = {"conditional": ["condition"], "false": ["correction"]}.get(verdict, [])
-    for text in ("statement", "refutation", *own):
+    texts_of_verdict = {"conditional": ["condition"], "false": ["correction"]}.get(verdict, [])
+    for text in ("statement", "refutation", *texts_of_verdict):
         if not texts.get(text):
             raise ConfigError(f"{text}: needs a sentence, as {name} is {verdict}, got none")

@@ -1,4 +1,4 @@
-"""Results of claims: what was found, as JSON, in a cache on disk, and as JUnit XML."""
+"""Results of claims as JSON, in a cache on disk, and as JUnit XML."""
 
 import hashlib
 import json
@@ -49,7 +49,7 @@ class Result:
 
     @property
     def agrees(self) -> bool:
-        """Whether the declared verdict was found."""
+        """Whether the verdict is the declared one."""
         return self.verdict == self.claim.verdict
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def _checksum(data: bytes) -> bytes:
 def _cache_file(name: str, trial: Trial) -> Path:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     file = CLAIMS[name].file
-    own = file.read_bytes() if file and file.is_file() else b""  # it may be one of the user's
+    code = file.read_bytes() if file and file.is_file() else b""  # it may be one of the user's
     settings = repr((name, trial.seed, trial.full, trial.device, torch.__version__))
-    key = hashlib.sha256(_library_digest() + own + settings.encode()).hexdigest()[:32]
+    key = hashlib.sha256(_library_digest() + code + settings.encode()).hexdigest()[:32]
     return root / "regard" / "claims" / f"{name}-{key}.json"
 
 

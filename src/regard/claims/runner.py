@@ -31,10 +31,10 @@ def select_claims(names: Iterable[str]) -> list[Claim]:
         key = name.upper()
         if name.endswith(".py"):
             file = Path(str(import_file(name).__file__))
-            own = {claim.id: claim for claim in CLAIMS.values() if claim.file == file}
-            if not own:
+            custom = {claim.id: claim for claim in CLAIMS.values() if claim.file == file}
+            if not custom:
                 raise ConfigError(f"{name}: needs a function with @claim, got none")
-            chosen |= own
+            chosen |= custom
         elif key in FAMILIES:
             chosen |= {claim.id: claim for claim in ordered if claim.id[0] == key}
         elif key in CLAIMS:

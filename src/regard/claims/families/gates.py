@@ -130,25 +130,33 @@ def gradients_at_forget_zero(trial: Trial) -> Evidence:
     )
 
 
-@claim("I13", source="exercises", verdict="false")
+@claim("I13", source="exercises", verdict="conditional")
 def forget_zero_vanishes(trial: Trial) -> Evidence:
     """A forget gate near 0 makes the gradient through time vanish.
 
-    Correction: Only the direct path through the cell vanishes; those through the gates remain.
-    Refutation: a total gradient that vanishes together with the product of forget gates
+    Condition: The sequence is long, and the recurrent weights U are not large: the path through
+        the cell vanishes at once, those through the gates only step by step.
+    Refutation: with U of ordinary size, a gradient that stays over 20 steps, or one that vanishes
+        over 5 together with the product of forget gates
     """
-    biases = torch.linspace(-8, 4, 13)
-    total = torch.stack([_input_gradients(trial, forget=b)[0] for b in biases.tolist()])
-    direct = torch.sigmoid(biases.double()) ** 4
-    curves = {"all paths": total, "product of forget gates": direct}
+    steps, names = [2, 5, 10, 20, 40], {"all paths": 1.0, "all paths, 8 U": 8.0}
+    curves = {
+        name: [_input_gradients(trial, -8.0, gain, n)[0] for n in steps]
+        for name, gain in names.items()
+    }
+    (_, ordinary, _, last, _), (*_, large, _) = curves.values()
+    f = float(torch.sigmoid(torch.tensor(-8.0)))
+    direct = {"product of forget gates": [f ** (n - 1) for n in steps]}
     return Evidence(
-        holds=total[0] < 1e-6,
-        corrected=direct[0] < 1e-12 and total[0] > 1e-6,
+        holds=max(ordinary, last, large) < 1e-6,
+        holds_if=f**4 < 1e-12 and ordinary > 1e-6 and last < 1e-9 and large > 1e-4,
         measures={
-            "‖∂h₅/∂x₁‖ at f = 0.0003": total[0],
-            "product of the forget gates": direct[0],
+            "‖∂h₅/∂x₁‖ at f = 0.0003": ordinary,
+            "‖∂h₂₀/∂x₁‖": last,
+            "‖∂h₂₀/∂x₁‖, U eight times as large": large,
+            "product of the forget gates over 5 steps": f**4,
         },
-        chart=Lines(torch.sigmoid(biases), curves, "f", "‖∂h₅/∂x₁‖", log="xy"),
+        chart=Lines(steps, curves | direct, "steps T", "‖∂h_T/∂x₁‖ at f = 0.0003", log="y"),
     )
 
 
@@ -316,13 +324,13 @@ def _dependence_on_state(trial: Trial) -> Tensor:
     return torch.stack(rows).view(5, 5)
 
 
-def _input_gradients(trial: Trial, forget: float, u_gain: float = 1.0) -> Tensor:
-    """Norms of ∂h₅/∂x_t, t = 1 … 5, of an LSTM whose forget gate is set by a bias."""
+def _input_gradients(trial: Trial, forget: float, u_gain: float = 1.0, steps: int = 5) -> Tensor:
+    """Norms of ∂h_T/∂x_t, t = 1 … T, of an LSTM whose forget gate is set by a bias."""
     trial.rng.manual_seed(trial.seed)
     forced = _lstm(trial, u_gain, forget)
     rows = slice(HIDDEN, 2 * HIDDEN)
     forced.w[rows], forced.u[rows] = 0, 0
-    x = trial.normal(5, DIM)
+    x = trial.normal(steps, DIM)
     jacobian = torch.func.jacrev(lambda x: recur(x, forced, backend="reference").out[-1])(x)
     return torch.linalg.matrix_norm(jacobian.movedim(1, 0), 2)
 

@@ -163,7 +163,7 @@ def _stream(encoder: Encoder, x: Tensor, mask: Mask, cache: KVCache) -> tuple[Te
 
 
 def _delay(trial: Trial, layers: int, ahead: int, n: int = 16) -> float:
-    """Frames after its own that an output waits for, with a look-ahead in every layer."""
+    """Frames after the current one that an output waits for, with a look-ahead in every layer."""
     band = DenseMask(Local(4).dense(n, n).tril(ahead))
     needed = _dependence(trial, layers, band, n)[0].nonzero().max()
     return float(needed)

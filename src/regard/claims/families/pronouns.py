@@ -58,13 +58,13 @@ def more_heads(trial: Trial) -> Evidence:
     gradients = {h: torch.tensor([m.gradient for m in models[h]]) for h in HEAD_COUNTS}
     growth = gradients[8] / gradients[1]
     redundant = drops[8].max() < drops[2].min() and drops[8].mean() < 0.5 * drops[1].mean()
-    curves = {"accuracy lost with a head": drops, "gradient before training": gradients}
+    curves = {"loss of accuracy with a head": drops, "gradient before training": gradients}
     means = {name: [x.mean() for x in by_heads.values()] for name, by_heads in curves.items()}
     return Evidence(
         holds=redundant and growth.min() > 1.5,
         holds_if=redundant and growth.min() > 0.5 and growth.max() < 1.5,
         measures={
-            "accuracy lost with a head": {f"{h} heads": x for h, x in drops.items()},
+            "loss of accuracy with a head": {f"{h} heads": x for h, x in drops.items()},
             "gradient before training, 8 heads to 1": growth,
         },
         chart=Lines(HEAD_COUNTS, means, "heads", "mean over seeds"),

@@ -131,17 +131,24 @@ def weights_grow_exponentially(trial: Trial) -> Evidence:
 def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
     """Batch normalisation is a remedy for vanishing gradients in an RNN.
 
-    Correction: Neither batch nor layer norm makes it recall over 20 tokens; attention does.
+    Correction: Batch norm raises the gradient by the first of 20 tokens, yet to less than a
+        hundredth of that by the last. Neither batch nor layer norm makes the network recall it;
+        attention does.
     Remark: Open in the literature for other tasks; settled here for recall of the first token.
     Refutation: a normalised RNN that recalls the first of 20 tokens after the same training
     """
     kinds = ("rnn", "batch norm", "layer norm", "hybrid")
     study = recall_study(trial, 20, kinds, seeds=(5, 10))
     means = {kind: sum(x) / len(x) for kind, x in study.items()}
+    reach = {kind: _gradient_share(trial, kind) for kind in kinds}
     return Evidence(
         holds=means["batch norm"] > 0.9,
-        corrected=max(means[kind] for kind in kinds[:3]) < 0.6 < means["hybrid"],
-        measures={"accuracy over 20 tokens, chance 0.25": study},
+        corrected=max(means[kind] for kind in kinds[:3]) < 0.6 < means["hybrid"]
+        and reach["rnn"] < reach["batch norm"] < 0.01,
+        measures={
+            "accuracy over 20 tokens, chance 0.25": study,
+            "gradient by token 1 over that by token 20, before training": reach,
+        },
     )
 
 
@@ -296,6 +303,14 @@ class Recall(nn.Module):
         if self.kind == "attention":
             return self.classifier(tokens)
         return self.head(self.layer(self.embedding(tokens))[0][:, -1])
+
+
+def _gradient_share(trial: Trial, kind: str, length: int = 20) -> Tensor:
+    """Gradient of the last output by the first input, over that by the last, before training."""
+    layer, x = trial.build(lambda: Recall(kind)).layer.train(), trial.normal(32, length, HIDDEN)
+    last = layer(x.requires_grad_())[0][:, -1]
+    gradient = torch.autograd.grad((last * trial.normal(*last.shape)).sum(), x)[0].norm(dim=(0, 2))
+    return gradient[0] / gradient[-1]
 
 
 class NormalisedRNN(nn.Module):

@@ -309,13 +309,13 @@ def draw_items(rng: torch.Generator, copies: int = 1, items: int = 6, size: int 
     """A batch of items in random order, each present `copies` times, and a name to look up."""
     names = torch.rand(size, SYMBOLS, generator=rng).argsort(-1)[:, : items // copies]
     values = torch.randint(SYMBOLS, names.shape, generator=rng)
-    wanted = torch.randint(names.shape[1], (size, 1), generator=rng)
+    target = torch.randint(names.shape[1], (size, 1), generator=rng)
     order = torch.rand(size, items, generator=rng).argsort(-1)
     return {
         "names": names.repeat(1, copies).gather(1, order),
         "values": values.repeat(1, copies).gather(1, order),
-        "query": names.gather(1, wanted)[:, 0],
-        "target": values.gather(1, wanted)[:, 0],
+        "query": names.gather(1, target)[:, 0],
+        "target": values.gather(1, target)[:, 0],
     }
 
 

@@ -1,6 +1,6 @@
 """Claims about Vision Transformers that train models: learned positions, data size, fine-tuning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.claims.charts import Lines
-from regard.claims.claim import Evidence, Trial, claim, literature
+from regard.claims.claim import Evidence, Measure, Trial, claim, literature
 from regard.claims.families.vision import VIT, similarity
 from regard.claims.training import Batch, accuracy, label_loss, train_model
 from regard.models import (
@@ -104,12 +104,12 @@ def cnn_against_vit(trial: Trial) -> Evidence:
     """
     sizes, accuracies = _by_size(shape_study(trial), "test")
     gaps = accuracies["CNN"] - accuracies["ViT"]  # size, seed
-    means = gaps.mean(1)
+    means, few = gaps.mean(1), Measure.mean("100 images", gaps[0])
     return Evidence(
-        holds=gaps[0].min() > 0.03 and means[-1] < 0.5 * means.max(),
+        holds=few.low is not None and few.low > 0 and means[-1] < 0.5 * means.max(),
         measures={
             **{f"CNN less ViT, {n} images": row for n, row in zip(sizes, gaps, strict=True)},
-            **{f"test accuracy of the {k}, {sizes[0]} images": x[0] for k, x in accuracies.items()},
+            **{f"accuracy of the {k}, {sizes[0]} images": x[0] for k, x in accuracies.items()},
         },
         chart=Lines(sizes, accuracies, "training images", "test accuracy", log="x"),
     )
@@ -127,13 +127,14 @@ def vit_overfits(trial: Trial) -> Evidence:
     (sizes, train), (_, test) = (_by_size(models, what) for what in ("train", "test"))
     lost = {kind: train[kind] - test[kind] for kind in train}
     more = lost["ViT"] - lost["CNN"]
+    few = Measure.mean("ViT less CNN, 100 images", more[0])
     by_size = {
         kind: {f"{n} images": x for n, x in zip(sizes, rows, strict=True)}
         for kind, rows in lost.items()
     }
     return Evidence(
-        holds=more[0].min() > 0.03 and more.mean(1).min() > -0.03,
-        measures={"train less test accuracy": by_size},
+        holds=few.low is not None and few.low > 0 and more.mean(1).min() > -0.03,
+        measures={"train less test accuracy": by_size, few.name: few},
         chart=Lines(sizes, lost, "training images", "train − test accuracy", log="x"),
     )
 
@@ -150,31 +151,17 @@ literature(
 )
 
 
-@claim("L13", source="homework", verdict="false", trained=True, study="vision")
-def fine_tuned_on_the_large_set(trial: Trial) -> Evidence:
-    """The ViTs of the paper were fine-tuned on ImageNet-21k.
-
-    Correction: They were pre-trained on the large set and fine-tuned on the smaller ones that they
-        were tested on. The large set comes first: trained on last, it undoes the target task.
-    Refutation: a target accuracy that is best when the large set comes last
-    Remark: Dosovitskiy et al. 2020, sections 3.2 and 4.1. The toy: 4 shapes in many images and 4
-        other shapes in 100.
-    """
-    runs = [fine_tune(trial, seed) for seed in trial.seeds(2, 5)]
-    accuracies = {name: torch.tensor([run[name] for run in runs]) for name in runs[0]}
-    last, first = accuracies["large set last"], accuracies["large set first"]
-    gain = first - accuracies["target alone"]
-    return Evidence(
-        holds=last.mean() > first.mean(),
-        corrected=(first - last).min() > 0.05 and gain.mean() > 0,
-        measures={"accuracy on the target set": accuracies, "gain by pre-training": gain},
-    )
+literature(
+    "L13",
+    "The ViTs of the paper were fine-tuned on ImageNet-21k.",
+    source="homework",
+    remark="They were not: they were pre-trained on the large set, ImageNet-21k or JFT-300M, and "
+    "fine-tuned on the smaller ones that they were tested on. Dosovitskiy et al., ICLR 2021 (arXiv "
+    "2010.11929), sections 3.2 and 4.1.",
+)
 
 
 Labelled = tuple[Tensor, Tensor]  # images and their classes
-
-
-SHAPES, OTHER_SHAPES = range(4), range(4, 8)
 
 
 @dataclass(frozen=True)
@@ -195,7 +182,7 @@ def shape_study(trial: Trial) -> list[VisionModel]:
     return [
         _train_on_shapes(kind, count, seed, trial.size(250, 2000), trial.device)
         for count in (100, 800, trial.size(6400, 50000))
-        for seed in trial.seeds(2, 5)
+        for seed in trial.seeds(4, 5)
         for kind in ("CNN", "ViT")
     ]
 
@@ -221,33 +208,6 @@ def _train_on_places(seed: int, steps: int, device: str) -> VisionModel:
     rng = torch.Generator().manual_seed(seed)
     data, test = draw_places(rng, 6400), draw_places(rng, 1000)
     return _train("ViT", lambda: VisionTransformer(VIT), data, test, seed, steps, device)
-
-
-def fine_tune(trial: Trial, seed: int) -> dict[str, float]:
-    """Accuracy on a target set of 100 images, by when the large set was trained on."""
-    rng, steps = torch.Generator().manual_seed(1000 + seed), trial.size(80, 400)
-    target, test = draw_shapes(rng, 100, OTHER_SHAPES), draw_shapes(rng, 1000, OTHER_SHAPES)
-    count, large_steps = trial.size(6400, 50000), trial.size(250, 2000)
-    large = draw_shapes(torch.Generator().manual_seed(seed), count)
-    pretrained = _train_on_shapes("ViT", count, seed, large_steps, trial.device).model
-
-    def train(start: nn.Module | None, data: Labelled) -> nn.Module:
-        def build() -> nn.Module:
-            model = VisionTransformer(VIT)
-            if start is not None:
-                body = {n: x for n, x in start.state_dict().items() if "head" not in n}
-                model.load_state_dict(body, strict=False)  # a new head
-            return model
-
-        return _train("ViT", build, data, test, seed, steps, trial.device).model
-
-    alone, tuned = train(None, target), train(pretrained, target)
-    last = train(alone, large)
-    last.load_state_dict(
-        {n: x for n, x in alone.state_dict().items() if "head" in n}, strict=False
-    )  # the head of the target task
-    order = {"target alone": alone, "large set first": tuned, "large set last": last}
-    return {name: _accuracy(model, test) for name, model in order.items()}
 
 
 def _train(
@@ -281,12 +241,9 @@ def _train(
     return VisionModel(kind, len(images), seed, model, *scores, tables)
 
 
-def draw_shapes(rng: torch.Generator, count: int, kinds: Sequence[int] = SHAPES) -> Labelled:
-    """Noisy 16 × 16 images of a shape at a random place, and which of the kinds it is.
-
-    Disc, cross, ring, frame, square, diamond, X, bar.
-    """
-    label = torch.randint(len(kinds), (count,), generator=rng)
+def draw_shapes(rng: torch.Generator, count: int) -> Labelled:
+    """Noisy 16 × 16 images of a disc, cross, ring or frame at a random place, and which it is."""
+    label = torch.randint(4, (count,), generator=rng)
     x, y, radius = _coordinates(rng, count, 16, reach=0.4, radii=(0.5, 0.65))
     circle, box = (x * x + y * y).sqrt(), torch.maximum(x, y)
     inside = [  # positive inside the shape
@@ -294,12 +251,8 @@ def draw_shapes(rng: torch.Generator, count: int, kinds: Sequence[int] = SHAPES)
         torch.minimum(0.35 - torch.minimum(x, y), 1 - box),
         torch.minimum(1 - circle, circle - 0.55),
         torch.minimum(0.9 - box, box - 0.5),
-        0.85 - box,
-        1.1 - (x + y),
-        torch.minimum(0.4 - (x - y).abs(), 1 - box),
-        torch.minimum(0.35 - y, 1 - x),
     ]
-    chosen = torch.stack([inside[kind] for kind in kinds], 1)[torch.arange(count), label]
+    chosen = torch.stack(inside, 1)[torch.arange(count), label]
     return _add_noise(rng, (16 * radius * chosen).sigmoid()), label
 
 

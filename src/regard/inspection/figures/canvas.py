@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 COLORMAP = "cividis"  # same with and without colour blindness, and monotone in grey
+DIVERGING = "PuOr"  # distinguishable with colour blindness; white is 0
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe-Ito
 SUFFIXES = (".png", ".svg", ".pdf")
 MAX_AXIS_LABELS = 48  # axes with more tokens show positions
 MAX_CELLS = 256  # larger maps are pooled
@@ -99,6 +101,27 @@ def show_matrix(
     if options.get("norm") is None:
         options.setdefault("vmin", 0)
     return axes.imshow(w.detach().float().cpu().numpy(), extent=extent, **options)
+
+
+def signed_scale(x: Tensor, least: float = 1e-12) -> dict[str, Any]:
+    """Options of `show_matrix` for signed numbers, white at 0."""
+    limit = max(least, float(x.nan_to_num(0).abs().max()))
+    return {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+
+
+def show_map(
+    axes: "Axes",
+    w: Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    first: tuple[int, int] = (0, 0),
+    **options: Any,
+) -> "AxesImage":
+    """`show_matrix` with a label on each row and column, which may be pooled."""
+    image = show_matrix(axes, w, (len(rows), len(columns)), first, **options)
+    label_axis(axes, "y", rows, first[0])
+    label_axis(axes, "x", columns, first[1])
+    return image
 
 
 def label_axis(axes: "Axes", which: str, labels: Sequence[str], first: int = 0) -> None:

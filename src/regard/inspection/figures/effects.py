@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from regard.inspection.figures.canvas import (
+    DIVERGING,
     MAX_CELLS,
     axis_inches,
     escape_mathtext,
-    label_axis,
     new_figure,
     save_figure,
-    show_matrix,
+    show_map,
+    signed_scale,
 )
 from regard.inspection.record.sight_comparison import SightComparison
 from regard.inspection.sites.labels import shorten_label
@@ -21,7 +22,7 @@ from regard.inspection.sites.labels import shorten_label
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DIVERGING = "PuOr"  # distinguishable with colour blindness; white is 0
+__all__ = ["DIVERGING", "draw_comparison", "draw_effects"]
 
 
 def draw_effects(
@@ -54,13 +55,8 @@ def draw_effects(
     height, width = effect.shape
     figure = new_figure(3.0 + axis_inches(width, 1.5, 12), 1.2 + axis_inches(height, 1.2, 12, 0.2))
     axes = figure.subplots()
-    limit = max(1e-12, float(effect.nan_to_num(0).abs().max()))
-    limits = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
-    image = show_matrix(axes, effect, (height, width), **limits)
-    label_axis(axes, "x", columns)
-    label_axis(axes, "y", rows)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    image = show_map(axes, effect, rows, columns, **signed_scale(effect))
+    axes.set(xlabel=x_label, ylabel=y_label)
     axes.set_title(title, fontsize=10)
     figure.colorbar(image, ax=axes, label="effect")
     return save_figure(figure, path)
@@ -91,19 +87,16 @@ def draw_comparison(
     figure = new_figure(3 * side + 2.5, len(rows) * (side + 0.4))
     grid = figure.subplots(len(rows), 3, squeeze=False)
     for row, pair, panels in zip(rows, pairs, grid, strict=True):
-        size = len(pair.queries), len(pair.keys)
-        pool = -(-size[0] // MAX_CELLS), -(-size[1] // MAX_CELLS)
+        queries, keys = ([t.label for t in side] for side in (pair.queries, pair.keys))
+        pool = -(-len(queries) // MAX_CELLS), -(-len(keys) // MAX_CELLS)
         pooled = pool != (1, 1)
         cell = f" (mean of {pool[0]}×{pool[1]}, weights on a square-root scale)" if pooled else ""
         maps = comparison.maps(row.site, row.head, pool)
         top = max(1e-12, float(maps[:2].nan_to_num(0).max()))
         weight: dict[str, Any] = {"norm": PowerNorm(0.5 if pooled else 1.0, vmin=0, vmax=top)}
-        limit = max(1e-12, float(maps[2].nan_to_num(0).abs().max()))
-        change: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
-        for axes, x, options in zip(panels, maps, (weight, weight, change), strict=True):
-            image = show_matrix(axes, x, size, **options)
-            label_axis(axes, "x", [t.label for t in pair.keys])
-            label_axis(axes, "y", [t.label for t in pair.queries])
+        scales = (weight, weight, signed_scale(maps[2]))
+        for axes, x, options in zip(panels, maps, scales, strict=True):
+            image = show_map(axes, x, queries, keys, **options)
             axes.tick_params(labelsize=6)
             if axes is not panels[0]:
                 figure.colorbar(image, ax=axes, shrink=0.8)

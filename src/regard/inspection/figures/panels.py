@@ -17,6 +17,7 @@ from regard.inspection.figures.canvas import (
     new_figure,
     save_figure,
     show_matrix,
+    signed_scale,
 )
 from regard.inspection.heads.head_table import HeadTable
 from regard.inspection.record.sight import missing_note
@@ -220,11 +221,9 @@ def draw_gates(
     figure = new_figure(axis_inches(time, min_inches=4) + 1.6, (height + 0.7) * len(gates))
     panels = figure.subplots(len(gates), 1, squeeze=False)[:, 0]
     for axes, (name, x) in zip(panels, gates.items(), strict=True):
-        limit = x.abs().max().item() if x.numel() else 0.0
-        options: dict[str, Any] = {"vmin": 0, "vmax": max(1.0, limit)}  # gates
-        if x.numel() and x.min() < 0:  # signed states
-            limit = max(1e-6, limit)
-            options = {"cmap": "PuOr", "vmin": -limit, "vmax": limit}
+        is_signed = x.numel() and x.min() < 0  # states; gates are not
+        top = {"vmax": max(1.0, float(x.max()) if x.numel() else 0.0)}
+        options: dict[str, Any] = signed_scale(x, 1e-6) if is_signed else top
         image = show_matrix(axes, x.mT, (hidden, time), **options)
         label_axis(axes, "x", [str(t) for t in range(time)] if tokens is None else tokens)
         axes.set(title=escape_mathtext(name), ylabel="unit")
