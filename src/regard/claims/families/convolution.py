@@ -191,15 +191,15 @@ def diagonal_is_pointwise(trial: Trial) -> Evidence:
         drawn["unmasked"].min(),
         drawn["leaked"].min(),
     )
-    bars = {"diagonal weights": pointwise, "unmasked": wider}
     return Evidence(
         holds=pointwise < 1e-10 and leaked > 0,
         measures={
-            "largest difference, diagonal weights": pointwise,
-            "smallest difference, unmasked": wider,
+            "|attention − convolution of width 1|": {
+                "diagonal weights": pointwise,
+                "unmasked": wider,
+            },
             "least weight on other tokens, unmasked": leaked,
         },
-        chart=Bars(bars, "|attention − convolution of width 1|", log="y"),
     )
 
 

@@ -139,14 +139,14 @@ def forget_zero_vanishes(trial: Trial) -> Evidence:
     Refutation: with U of ordinary size, a gradient that stays over 20 steps, or one that vanishes
         over 5 together with the product of forget gates
     """
-    steps, names = [2, 5, 10, 20, 40], {"all paths": 1.0, "all paths, 8 U": 8.0}
+    steps, names = [2, 5, 10, 20], {"all paths": 1.0, "all paths, 8 U": 8.0}
     curves = {
         name: [_input_gradients(trial, -8.0, gain, n)[0] for n in steps]
         for name, gain in names.items()
     }
-    (_, ordinary, _, last, _), (*_, large, _) = curves.values()
+    (_, ordinary, _, last), (*_, large) = curves.values()
     f = float(torch.sigmoid(torch.tensor(-8.0)))
-    direct = {"product of forget gates": [f ** (n - 1) for n in steps]}
+    direct = {"product of forget gates (to 1e-20)": [max(f ** (n - 1), 1e-20) for n in steps]}
     return Evidence(
         holds=max(ordinary, last, large) < 1e-6,
         holds_if=f**4 < 1e-12 and ordinary > 1e-6 and last < 1e-9 and large > 1e-4,

@@ -157,11 +157,7 @@ def one_head_one_relation(trial: Trial) -> Evidence:
     return Evidence(
         holds=min(untagged[0], with_tags[0]) > 0.4,
         holds_if=untagged[0] > 0.4 and max(untagged[1:]) < 1e-4 and with_tags[0] < 1e-4,
-        measures={
-            "error, 1 head": untagged[0],
-            "error, 2 heads": untagged[1],
-            "error, 1 head, tagged values": with_tags[0],
-        },
+        measures={"relative squared error": bars},
         chart=Bars(bars, "relative squared error, both neighbours"),
     )
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from regard.claims.charts import Bars, Lines, Maps
+from regard.claims.charts import Lines, Maps
 from regard.claims.claim import Evidence, Trial, claim, literature
 from regard.claims.measurements import count_parameters, jacobian, log_slope
 from regard.models import (
@@ -39,13 +39,7 @@ def norm_moments(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(off.values()) < 1e-4,
         holds_if=off["usual"] < 1e-4,
-        measures={
-            "variance": means["usual"]["variance"],
-            "variance, gain 1.7, bias 0.3": means["gain 1.7, bias 0.3"]["variance"],
-            "mean, gain 1.7, bias 0.3": means["gain 1.7, bias 0.3"]["mean"],
-            "variance, token × 0.003": means["token × 0.003"]["variance"],
-        },
-        chart=Bars(means, "of the output"),
+        measures={"of the output": means},
     )
 
 
@@ -193,14 +187,9 @@ def feed_forward_bottleneck(trial: Trial) -> Evidence:
         corrected=set(ratios) == {4.0} and ranks[128] == 32 and ranks[8] == 8,
         measures={
             "hidden width over model width in 4 published sizes": max(ratios),
-            "rank of outputs of width 32, hidden layer of 128": ranks[128],
-            "rank of outputs of width 32, hidden layer of 8": ranks[8],
+            "rank of the outputs, model width 32": {f"hidden {n}": x for n, x in ranks.items()},
             "parameters at width 512": count_parameters(FeedForward(512)),
         },
-        chart=Bars(
-            {f"hidden {width}": x for width, x in ranks.items()},
-            "rank of the outputs, model width 32",
-        ),
     )
 
 
@@ -226,11 +215,9 @@ def feed_forward_parameters(trial: Trial) -> Evidence:
         and per_layer > 1e-3
         and counts == [depth * counts[0] for depth in depths],
         measures={
-            "difference of one vector at positions 1 to 64": per_position,
-            "smallest difference of one vector in two layers": per_layer,
+            "least difference of outputs of one vector": bars,
             "feed-forward parameters": {"1 layer": counts[0], "6 layers": counts[-1]},
         },
-        chart=Bars(bars, "least difference of outputs of one vector"),
     )
 
 

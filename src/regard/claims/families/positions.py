@@ -70,7 +70,7 @@ def cat_and_dog(trial: Trial) -> Evidence:
     return Evidence(
         holds=max(slot, same_word["causal mask"]) < 1e-10,
         holds_if=same_word["no positions"] < 1e-10 and min(slot, same_word["sinusoidal"]) > 1e-3,
-        measures={"distance by slot, no positions": slot, "distance by word": same_word},
+        measures={"largest distance": cases},
         chart=Bars(cases, "largest distance of vectors"),
     )
 
@@ -92,19 +92,12 @@ def causal_order(trial: Trial) -> Evidence:
         return (a - b).norm()
 
     changes = [torch.stack([change(depth) for _ in range(10)]) for depth in (1, 2, 3, 4)]
-    names = ["1 layer", "2 layers", "3 layers", "4 layers"]
+    names, means = ["1 layer", "2 layers", "3 layers", "4 layers"], [x.mean() for x in changes]
     return Evidence(
         holds=all(x.min() > 1e-3 for x in changes),
         holds_if=changes[0].max() < 1e-10 and all(x.min() > 1e-3 for x in changes[1:]),
-        measures={
-            "largest change of the last output, 1 layer": changes[0].max(),
-            "change of the last output, 2 layers": changes[1],
-            "change of the last output, 4 layers": changes[3],
-        },
-        chart=Bars(
-            {name: x.mean() for name, x in zip(names, changes, strict=True)},
-            "change of the last output",
-        ),
+        measures={"change of the last output": dict(zip(names, changes, strict=True))},
+        chart=Bars(dict(zip(names, means, strict=True)), "change of the last output"),
     )
 
 

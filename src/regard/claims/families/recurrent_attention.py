@@ -5,7 +5,7 @@ from graphlib import CycleError, TopologicalSorter
 import torch
 
 import regard as rg
-from regard.claims.charts import Bars, Lines, Maps
+from regard.claims.charts import Lines, Maps
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.families.recurrent import parity_study, recall_study
 from regard.claims.measurements import graph_depth, jacobian
@@ -27,16 +27,13 @@ def circular_definition(trial: Trial) -> Evidence:
     changed = x.clone()
     changed[:, -1] += 1
     moved = (layer(changed)[0] - layer(x)[0]).abs().amax((0, 2))[:-1].max()
-    bars = {"as written": float(orders[0]), "corrected": float(orders[1])}
     return Evidence(
         holds=orders[0],
         corrected=orders[1] and moved == 0,
         measures={
-            "equations as written have an order": orders[0],
-            "with the state before a_t as query": orders[1],
+            "can be evaluated: 1 is yes": {"as written": orders[0], "corrected": orders[1]},
             "change of earlier states by the last input": moved,
         },
-        chart=Bars(bars, "can be evaluated: 1 is yes"),
     )
 
 
@@ -155,19 +152,15 @@ def attention_converges_faster(trial: Trial) -> Evidence:
     ahead, behind = (recall.low or 0) > 0, (parity.high or 0) < 0
     gru = _depth(rg.nn.Recurrent(8, 8), trial.normal(1, 40, 8).float())
     attention = graph_depth(rg.nn.MultiHeadAttention(8, 2)(trial.normal(1, 40, 8).float()))
-    means = {
-        name: {kind: sum(values) / len(values) for kind, values in study.items()}
-        for name, study in studies.items()
-    }
     return Evidence(
         holds=ahead and (parity.low or 0) > 0 and attention < gru,
         holds_if=ahead and behind and attention < gru,
         measures={
+            "accuracy after the same updates": studies,
             "attention − GRU": {m.name: m for m in (recall, parity)},
             "dependent operations of a GRU over 40 tokens": gru,
             "of attention": attention,
         },
-        chart=Bars(means, "accuracy after the same updates"),
     )
 
 

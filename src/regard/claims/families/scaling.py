@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.claims.charts import Bars, Lines, Points
+from regard.claims.charts import Lines, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.families.temperature import Lookup, draw_items, lookup_loss, new_items
 from regard.claims.measurements import log_slope
@@ -143,11 +143,11 @@ def scaled_variance(trial: Trial) -> Evidence:
     return Evidence(
         holds=all(one),
         holds_if=one[0] and (half - 0.5**4).abs().max() < 0.02 and shifted.min() > 4,
-        measures={f"variance of q · k / √d, {n}, d = 64": x[-1] for n, x in drawn.items()},
-        chart=Bars(
-            {name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in drawn.items()},
-            "variance of q · k / √d",
-        ),
+        measures={
+            "variance of q · k / √d": {
+                name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in drawn.items()
+            }
+        },
     )
 
 

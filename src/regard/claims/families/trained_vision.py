@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.claims.charts import Lines
 from regard.claims.claim import Evidence, Measure, Trial, claim, literature
 from regard.claims.families.vision import VIT, similarity
+from regard.claims.measurements import count_parameters
 from regard.claims.training import Batch, accuracy, label_loss, train_model
 from regard.models import (
     ResNet,
@@ -161,9 +162,6 @@ literature(
 )
 
 
-Labelled = tuple[Tensor, Tensor]  # images and their classes
-
-
 @dataclass(frozen=True)
 class VisionModel:
     """A trained model, its accuracies, and, of a ViT, its position table by step of training."""
@@ -196,36 +194,36 @@ def place_study(trial: Trial) -> list[VisionModel]:
 def _train_on_shapes(kind: str, count: int, seed: int, steps: int, device: str) -> VisionModel:
     rng = torch.Generator().manual_seed(seed)
     data, test = draw_shapes(rng, count), draw_shapes(rng, 1000)
-    parameters = sum(p.numel() for p in VisionTransformer(VIT).parameters())
-    resnet = resnet_of_size(parameters, ResNetConfig(classes=4, blocks=1))
+    resnet = resnet_of_size(
+        count_parameters(VisionTransformer(VIT)), ResNetConfig(classes=4, blocks=1)
+    )
     build = (lambda: ResNet(resnet)) if kind == "CNN" else (lambda: VisionTransformer(VIT))
     lr = 1e-2 if kind == "CNN" else 3e-3  # the best of a few for each
-    return _train(kind, build, data, test, seed, steps, device, lr=lr)
+    return _train(kind, build, data, test, lr=lr, seed=seed, steps=steps, device=device)
 
 
 @cache
 def _train_on_places(seed: int, steps: int, device: str) -> VisionModel:
     rng = torch.Generator().manual_seed(seed)
     data, test = draw_places(rng, 6400), draw_places(rng, 1000)
-    return _train("ViT", lambda: VisionTransformer(VIT), data, test, seed, steps, device)
+    options = {"lr": 3e-3, "seed": seed, "steps": steps, "device": device}
+    return _train("ViT", lambda: VisionTransformer(VIT), data, test, **options)
 
 
 def _train(
     kind: str,
     build: Callable[[], nn.Module],
-    data: Labelled,
-    test: Labelled,
-    seed: int,
+    data: Batch,
+    test: Batch,
+    *,
     steps: int,
-    device: str,
-    lr: float = 3e-3,
+    **options: Any,
 ) -> VisionModel:
-    images, labels = data
-    batches, tables = 0, dict[int, Tensor]()
+    count, batches, tables = len(data["labels"]), 0, dict[int, Tensor]()
 
     def draw(rng: torch.Generator) -> Batch:
-        chosen = torch.randint(len(images), (32,), generator=rng)
-        return {"inputs": images[chosen], "labels": labels[chosen]}
+        chosen = torch.randint(count, (32,), generator=rng)
+        return {name: x[chosen] for name, x in data.items()}
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         nonlocal batches
@@ -234,14 +232,14 @@ def _train(
         batches += 1
         return label_loss(model, batch)
 
-    model = train_model(build, draw, loss, steps=steps, lr=lr, seed=seed, device=device).cpu()
+    model = train_model(build, draw, loss, steps=steps, **options).cpu()
     if isinstance(model, VisionTransformer):
         tables[steps] = model.positions.detach().double()
-    scores = _accuracy(model, (images[:1000], labels[:1000])), _accuracy(model, test)
-    return VisionModel(kind, len(images), seed, model, *scores, tables)
+    train = accuracy(model, {name: x[:1000] for name, x in data.items()})
+    return VisionModel(kind, count, options["seed"], model, train, accuracy(model, test), tables)
 
 
-def draw_shapes(rng: torch.Generator, count: int) -> Labelled:
+def draw_shapes(rng: torch.Generator, count: int) -> Batch:
     """Noisy 16 × 16 images of a disc, cross, ring or frame at a random place, and which it is."""
     label = torch.randint(4, (count,), generator=rng)
     x, y, radius = _coordinates(rng, count, 16, reach=0.4, radii=(0.5, 0.65))
@@ -253,14 +251,15 @@ def draw_shapes(rng: torch.Generator, count: int) -> Labelled:
         torch.minimum(0.9 - box, box - 0.5),
     ]
     chosen = torch.stack(inside, 1)[torch.arange(count), label]
-    return _add_noise(rng, (16 * radius * chosen).sigmoid()), label
+    return {"inputs": _add_noise(rng, (16 * radius * chosen).sigmoid()), "labels": label}
 
 
-def draw_places(rng: torch.Generator, count: int, side: int = 16) -> Labelled:
+def draw_places(rng: torch.Generator, count: int, side: int = 16) -> Batch:
     """Noisy images of a blob, and the quarter of the image that it is in."""
     x, y, _ = _coordinates(rng, count, side, reach=0.9, radii=(0.35, 0.35), signed=True)
     right, low = x[:, 0, side // 2] < 0, y[:, side // 2, 0] < 0
-    return _add_noise(rng, (-(x * x + y * y) / 2).exp()), 2 * right + low.long()
+    images = _add_noise(rng, (-(x * x + y * y) / 2).exp())
+    return {"inputs": images, "labels": 2 * right + low.long()}
 
 
 def _coordinates(
@@ -282,10 +281,6 @@ def _coordinates(
 
 def _add_noise(rng: torch.Generator, images: Tensor) -> Tensor:
     return (images + 0.1 * torch.randn(images.shape, generator=rng))[:, None]
-
-
-def _accuracy(model: nn.Module, data: Labelled) -> float:
-    return accuracy(model, {"inputs": data[0], "labels": data[1]})
 
 
 def _by_size(models: list[VisionModel], what: str) -> tuple[list[int], dict[str, Tensor]]:
@@ -325,7 +320,7 @@ def _accuracies_by_side(
             other.config = replace(model.config, image_size=side)
             patches = make_table(model.positions[1:], (side // 4) ** 2)
             other.positions = nn.Parameter(torch.cat([model.positions[:1], patches]))
-        accuracies.append(_accuracy(other, data))
+        accuracies.append(accuracy(other, data))
     return accuracies
 
 
