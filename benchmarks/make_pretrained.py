@@ -17,7 +17,7 @@ from regard import models, runs, train
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.files import write_text
 from regard.runs.contents import RECIPE_FILE, RESULT_FILE
-from regard.runs.load import PRETRAINED_FOLDER
+from regard.runs.loading import PRETRAINED_FOLDER
 from regard.train.evaluation import run_evaluation
 from regard.train.metrics.calibration import CALIBRATION_FILE
 

@@ -14,7 +14,7 @@ def live(runs_folder):
     """A run of a known recipe whose metrics the test writes line by line."""
     import shutil
 
-    from regard.runs.load import find_run
+    from regard.runs.loading import find_run
 
     folder = runs_folder / "live"
     folder.mkdir()

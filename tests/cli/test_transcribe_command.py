@@ -91,7 +91,7 @@ def test_a_pipe_that_closes_within_a_sample_loses_that_byte_alone():
 @pytest.fixture
 def judged(tmp_path):
     """The morse model in a folder of its own, with a calibration of this threshold, or none."""
-    from regard.runs.load import PRETRAINED_FOLDER
+    from regard.runs.loading import PRETRAINED_FOLDER
     from regard.train import Calibration, save_calibration
 
     def make(threshold: float | None):

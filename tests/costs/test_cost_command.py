@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from regard import models
 from regard.cli import app
-from regard.runs.load import preset_names
+from regard.runs.loading import preset_names
 
 
 def asked(*args):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.data.content.glyphs.fonts import find_fonts, load_font
-from regard.runs.load import PRETRAINED_FOLDER
+from regard.runs.loading import PRETRAINED_FOLDER
 from regard.tasks.classification.evaluator import top_log_odds
 from regard.tasks.classification.pipeline import read_run_image
 from regard.train.losses import classification_losses

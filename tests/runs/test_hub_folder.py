@@ -21,7 +21,7 @@ from regard.cli import app
 from regard.data import Tokenizer
 from regard.errors import FileError, RegardError
 from regard.runs.hub_model import build_hub_model
-from regard.runs.load import build_or_load_model
+from regard.runs.loading import build_or_load_model
 from regard.web.explorer.catalog import Catalog, describe
 
 pytestmark = pytest.mark.usefixtures("users_view")

@@ -12,7 +12,7 @@ import regard as rg
 from regard.cli import app
 from regard.errors import FileError
 from regard.runs import load, load_run, pretrained_names
-from regard.runs.load import PRETRAINED_FOLDER
+from regard.runs.loading import PRETRAINED_FOLDER
 from regard.tasks import SearchConfig, translate_texts
 
 

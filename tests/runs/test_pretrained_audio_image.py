@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.runs import load, load_run
-from regard.runs.load import PRETRAINED_FOLDER
+from regard.runs.loading import PRETRAINED_FOLDER
 from regard.tasks import error_rate, transcribe_batch
 
 

@@ -94,7 +94,7 @@ def test_a_saved_sight_that_is_loaded_owns_its_tensors(tmp_path):
 
 def test_files_that_change_while_they_are_read_are_read_again_or_refused(tmp_path, monkeypatch):
     folder, opened, times = copied(tmp_path), [], 1
-    module = sys.modules["regard.runs.load"]  # the package has a function of its name
+    module = sys.modules["regard.runs.loading"]  # the package has a function of its name
     open_ = module._open
 
     def open_and_change(path, device):

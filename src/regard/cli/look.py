@@ -235,7 +235,7 @@ def is_model(text: str) -> bool:
     >>> is_model("phrases"), is_model("and/or"), is_model("the cat sat on/off")
     (True, False, False)
     """
-    from regard.runs.load import holds_model, pretrained_names
+    from regard.runs.loading import holds_model, pretrained_names
 
     if len(text) > MAX_PATH or "\n" in text:
         return False

@@ -107,7 +107,7 @@ def stats(
 
 def _load(name: str) -> "Tokenizer":
     from regard.data import Tokenizer
-    from regard.runs.load import find_run
+    from regard.runs.loading import find_run
 
     return Tokenizer.load(name if Path(name).is_file() else find_run(name))
 

@@ -34,7 +34,7 @@ def view(
     from regard.cli.look import silence_transformers
     from regard.cli.output import progress_bar, report_written
     from regard.errors import ConfigError, FileError
-    from regard.runs.load import preset_names
+    from regard.runs.loading import preset_names
     from regard.web.explorer.catalog import Catalog, default_names
     from regard.web.explorer.demo_map import is_demo
     from regard.web.explorer.explorer import Explorer

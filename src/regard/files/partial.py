@@ -186,3 +186,26 @@ class PartialFile:
     def _remove(self) -> None:
         self.partial.unlink(missing_ok=True)  # first: a record alone means nothing
         self._state_file.unlink(missing_ok=True)
+
+
+class StreamOutput:
+    """Standard output, a FIFO or a device: written as it comes, nothing to continue."""
+
+    def __init__(self, out: Any):
+        self.out, self.state = out, dict[str, Any]()
+
+    def read(self) -> str:
+        return ""
+
+    def write(self, text: str) -> None:
+        self.out.write(text)
+
+    def journal(self, record: Any) -> None:
+        return
+
+    def commit(self, state: dict[str, Any]) -> None:
+        self.out.flush()
+
+    def complete(self, text: str | None = None) -> None:
+        self.out.write(text or "")
+        self.out.flush()

@@ -35,7 +35,7 @@ from regard.runs.contents import (
     read_recipe,
 )
 from regard.runs.data_changes import DATA_FILE, check_data, stamp_data, write_stamps
-from regard.runs.load import find_run
+from regard.runs.loading import find_run
 from regard.runs.lock import lock_folder
 from regard.runs.post_steps import TOKEN_CACHE, Training, check_skip, run_post_steps
 from regard.runs.settings import config_to_json, iter_settings, override_settings

@@ -19,7 +19,7 @@ const readsText = (m) => m.reads === "text" || m.kind === "sight";
 // The body of the requests: the parameters of the URL, or the first example of the model.
 function bodyOf(params, model) {
   return { model: model.name, text: params.text ?? model.examples[0] ?? "", to: languageOf(model, params),
-    target: params.target };
+    target: params.target, options: params.options };
 }
 
 export const csv = (params) => {
@@ -54,7 +54,7 @@ function Input({ params, model, body, cleared, setCleared, needsTarget }) {
     if (text !== "") setParams({ text });
   };
   const change = (changes) => { setCleared(false); setParams(changes); };
-  const clean = { site: null, head: null, query: null, key: null, position: null, target: null };
+  const clean = { options: null, site: null, head: null, query: null, key: null, position: null, target: null };
   return html`<section class="panel" aria-label="Input"><div class="row">
       <${ModelSelect} value=${model.name}
         onChange=${(name) =>
@@ -65,6 +65,7 @@ function Input({ params, model, body, cleared, setCleared, needsTarget }) {
           <textarea dir="auto" rows=${Math.min(6, body.text.split("\n").length)}
         value=${cleared ? "" : body.text} onInput=${(e) => write(e.target.value)} spellcheck="false"></textarea>
           </label>`}
+      <${TaskOptions} model=${model} given=${params.options} />
       ${needsTarget && html`<label class="field grow"><span>Target text (what the decoder has written)</span>
         <textarea dir="auto" rows="1" value=${params.target ?? ""}
         onInput=${(e) => setParams({ target: e.target.value })}></textarea></label>`}
@@ -73,6 +74,28 @@ function Input({ params, model, body, cleared, setCleared, needsTarget }) {
       ${model.examples.map((text) =>
         html`<button onClick=${() => change({ text, query: null, key: null, position: null })}
       aria-pressed=${text === body.text && !cleared}>${text.replace(/\n/g, "↵")}</button>`)}</div></section>`;
+}
+
+// The options that the task of the model declares; the URL has those that were changed.
+function TaskOptions({ model, given }) {
+  const changed = given ? Object.fromEntries(new URLSearchParams(given)) : {};
+  const write = (name, value, normal) => {
+    const { [name]: _, ...rest } = changed;
+    const next = value === "" || value === normal ? rest : { ...rest, [name]: value };
+    setParams({ options: new URLSearchParams(next).toString() || null });
+  };
+  return (model.options ?? []).map((o) => {
+    const normal = String(o.default ?? ""), value = changed[o.name] ?? normal, label = o.name.replaceAll("_", " ");
+    const onChange = (x) => write(o.name, x, normal);
+    const choices = o.type === "boolean" ? ["false", "true"] : o.choices;
+    if (choices.length) {
+      const options = choices.includes(normal) ? choices : ["", ...choices];
+      return html`<${Select} label=${label} value=${value} options=${options} onChange=${onChange} />`;
+    }
+    return html`<label class="field" title=${o.help}><span>${label}</span>
+      <input type=${o.is_list || o.type === "string" ? "text" : "number"} step=${o.type === "number" ? "any" : 1}
+        min=${o.minimum} max=${o.maximum} value=${value} onChange=${(e) => onChange(e.target.value)} /></label>`;
+  });
 }
 
 // What came out: the translation, and the most probable outputs at one position.

@@ -23,6 +23,7 @@ from regard.files import (
     open_binary,
     parse_json,
 )
+from regard.files.partial import StreamOutput
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs.apply.answers import TaskAnswers
 from regard.runs.apply.processes import submitter
@@ -284,14 +285,14 @@ class FileJob:
             self.reporter.message(warning)
 
     @contextmanager
-    def _output(self) -> Iterator["PartialFile | _StreamOutput"]:
+    def _output(self) -> Iterator[PartialFile | StreamOutput]:
         """The output, opened first; a file is replaced at the end."""
         self.final_text: str | None = None
         if not isinstance(self.out, Path) or is_stream(self.out):
             options: Any = {"encoding": "utf-8", "newline": "", "errors": "surrogateescape"}
             opened = self.out.open("w", **options) if isinstance(self.out, Path) else None
             with opened or nullcontext(self.out) as file:
-                out = _StreamOutput(file)
+                out = StreamOutput(file)
                 yield out
                 out.complete(self.final_text)
             return
@@ -357,29 +358,6 @@ class FileJob:
                 f"{self.out}.partial: needs the journal of a job, got a damaged file; "
                 "try deleting it"
             ) from error
-
-
-class _StreamOutput:
-    """Standard output, a FIFO or a device: written as it comes, nothing to continue."""
-
-    def __init__(self, out: Any):
-        self.out, self.state = out, dict[str, Any]()
-
-    def read(self) -> str:
-        return ""
-
-    def write(self, text: str) -> None:
-        self.out.write(text)
-
-    def journal(self, record: Any) -> None:
-        return
-
-    def commit(self, state: dict[str, Any]) -> None:
-        self.out.flush()
-
-    def complete(self, text: str | None = None) -> None:
-        self.out.write(text or "")
-        self.out.flush()
 
 
 def run_identity(run: RunContents, **options: Any) -> dict[str, Any]:

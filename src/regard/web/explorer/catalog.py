@@ -12,7 +12,9 @@ from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
 from regard.models.hub.folder import read_config
 from regard.runs import Run, load, pretrained_names
 from regard.runs.contents import RECIPE_FILE, files_version, read_recipe
-from regard.runs.load import find_run, holds_model
+from regard.runs.loading import find_run, holds_model
+from regard.tasks import Pipeline, Task
+from regard.tasks.verb import options_of
 
 MAX_OPEN = 4  # models in memory
 Kind = Literal["run", "hugging face", "model", "sight"]
@@ -32,6 +34,7 @@ class CatalogEntry(NamedTuple):
     task: str | None = None
     languages: tuple[str, ...] = ()  # that a translator writes
     input: str = "text"  # of a model
+    options: tuple[Any, ...] = ()  # of its task, for a form, where a view shows what it returns
 
     @property
     def reads(self) -> str:
@@ -191,6 +194,13 @@ def default_names() -> list[str]:
     return sorted(pretrained_names(), key=lambda x: (first.index(x) if x in first else 9, x))
 
 
+def _form(task: Task) -> tuple[Any, ...]:
+    """The options that the text view shows, as JSON; other views have fields of their own."""
+    if task.pipeline_type is not Pipeline:
+        return ()
+    return tuple(x.describe() for x in options_of(task.Options) if not x.local)
+
+
 def describe(path: Path) -> CatalogEntry:
     """The entry of a folder or file, read from its small files only."""
     name = path.resolve().name
@@ -199,9 +209,9 @@ def describe(path: Path) -> CatalogEntry:
     if (path / RECIPE_FILE).is_file():
         recipe = read_recipe(path)
         languages = tuple(getattr(recipe.data, "languages", ()) or ())
-        return CatalogEntry(
-            name, path, "run", recipe.data.verb, recipe.data.name, languages, recipe.data.reads.page
-        )
+        task = recipe.data
+        facts = task.verb, task.name, languages, task.reads.page, _form(task)
+        return CatalogEntry(name, path, "run", *facts)
     if (path / "config.json").is_file():  # first, as `load`: it has a model.safetensors too
         kinds = read_config(path).get("architectures")
         kind = kinds[0] if kinds and isinstance(kinds, list) else "model"

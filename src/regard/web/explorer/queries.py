@@ -40,6 +40,8 @@ class TextRequest(ModelRequest):
     text: str = Field(max_length=MAX_CHARS)
     to: str | None = Field(None, max_length=20)
     target: str | None = Field(None, max_length=MAX_CHARS)
+    # of the task, such as `times=2&end=!`; only what the task returns depends on them
+    options: str | None = Field(None, max_length=2000)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def _as_dict(entry: CatalogEntry) -> dict[str, Any]:
         "reads": entry.reads,
         "languages": list(entry.languages),
         "examples": _examples(entry),
+        "options": list(entry.options),
     }
 
 

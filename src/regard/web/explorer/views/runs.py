@@ -11,7 +11,7 @@ from regard.errors import ConfigError, FileError, suggestion
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs import list_runs
 from regard.runs.contents import RECIPE_FILE, RESULT_FILE, read_recipe
-from regard.runs.load import CHECKPOINTS
+from regard.runs.loading import CHECKPOINTS
 from regard.runs.lock import is_locked
 from regard.train.metrics.log import METRICS_FILE, read_metrics
 from regard.web.explorer.catalog import CatalogEntry

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from typing import Any
+from urllib.parse import parse_qsl
 
 import torch
 from pydantic import Field
@@ -15,6 +16,7 @@ from regard.inspection.sites.labels import key_labels, query_labels
 from regard.ops import Survey
 from regard.runs.text_model import Reading
 from regard.tasks import Pipeline
+from regard.tasks.pipeline import outputs_of
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import Rows, TextRequest, finite, pack, query
 from regard.web.explorer.recordings import find_head, recorded_sites
@@ -127,7 +129,8 @@ def _apply(explorer: Explorer, request: TextViewRequest) -> str | None:
     if run.recipe is None or run.data.pipeline_type is not Pipeline:  # the view has the rest
         return None
     try:
-        return run.data.format_output(run.apply([request.text])[0])
+        pipeline = run.parse_pipeline(dict(parse_qsl(request.options or "")))
+        return run.data.format_output(outputs_of(pipeline, [request.text])[0])
     except Exception as error:  # of the user's code: the maps are shown all the same
         return f"{type(error).__name__}: {error}"
 
