@@ -8,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -277,11 +278,11 @@ def sentencepieces() -> list[Files]:
     import sentencepiece
 
     found = []
-    for kind in ("unigram", "bpe"):
+    for kind, rule in product(("unigram", "bpe"), ("nmt_nfkc", "identity")):  # large and small
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(TEXT.splitlines() * 20), model_writer=model, vocab_size=60,
-            model_type=kind, minloglevel=9, hard_vocab_limit=False,
+            model_type=kind, minloglevel=9, hard_vocab_limit=False, normalization_rule_name=rule,
         )  # fmt: skip
         found += each("a.model", model.getvalue())
     return found
