@@ -182,7 +182,7 @@ def _identity(example: Encoded) -> Encoded:
     return example
 
 
-def _is_sequence(value: Any) -> bool:
+def _is_sequence(value: object) -> bool:
     """Lists and arrays of ids and (time, feature) tensors are; an image, of three axes, is not."""
     return isinstance(value, list | np.ndarray) or (
         isinstance(value, Tensor) and 0 < value.ndim < 3
@@ -213,11 +213,11 @@ class GeneratedBatches:
         self.make_batch, self.seed, self.rank, self.world_size = make_batch, seed, rank, world_size
         self._number = 0
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, int]:
         """The position in the data, valid for any rank of any number of ranks."""
         return {"seed": self.seed, "number": self._number}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, int]) -> None:
         """Continue from a state."""
         if set(state) != {"seed", "number"}:
             raise FileError(f"{state}: needs seed and number of GeneratedBatches.state()")
@@ -232,7 +232,7 @@ class GeneratedBatches:
             yield batch
 
 
-def seeded_generator(*key: Any, device: torch.device | str = "cpu") -> torch.Generator:
+def seeded_generator(*key: object, device: torch.device | str = "cpu") -> torch.Generator:
     """A random generator whose seed is a hash of the key.
 
     >>> first, second = (torch.rand(2, generator=seeded_generator(0, "a")) for _ in range(2))

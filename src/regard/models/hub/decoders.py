@@ -1,13 +1,12 @@
 """Decoders: Llama, Mistral, Qwen2, Arcee, Gemma and GPT-2."""
 
 from dataclasses import replace
-from typing import Any
 
 from einops import rearrange
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.hub.family import Chunk, HubConfig, HubFamily, HubField, NamedTensors
+from regard.models.hub.family import Chunk, HubConfig, HubFamily, HubField, HubOptions, NamedTensors
 from regard.models.language import LanguageConfig, LanguageModel
 
 
@@ -52,7 +51,7 @@ class Llama(HubFamily):
         "scale_embedding": False,
     }
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         attention_bias = config.get("attention_bias", False)
         return {
             "window": self.read_window(config),
@@ -62,7 +61,7 @@ class Llama(HubFamily):
             "rope_theta": _read_rope_theta(config),
         }
 
-    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+    def write_options(self, config: LanguageConfig) -> HubOptions:
         theta = config.rope_theta or 10000.0  # None: refused when the options are compared
         return {
             "rope_theta": theta,  # of releases up to 4; later ones read rope_parameters
@@ -73,11 +72,11 @@ class Llama(HubFamily):
             "eos_token_id": None,
         }
 
-    def read_window(self, config: HubConfig) -> Any:
+    def read_window(self, config: HubConfig) -> int | None | tuple[int | None, ...]:
         """The sliding window, one for all layers or one per layer."""
         return None
 
-    def write(self, model: nn.Module) -> tuple[NamedTensors, dict[str, Any]]:
+    def write(self, model: nn.Module) -> tuple[NamedTensors, HubOptions]:
         assert isinstance(model, LanguageModel)
         if model.config.rope_theta is not None and not model.config.rotate_half:
             model = _pair_halves(model)
@@ -90,10 +89,10 @@ class Mistral(Llama):
     model_types = ("mistral",)
     architecture = "MistralForCausalLM"
 
-    def read_window(self, config: HubConfig) -> Any:
+    def read_window(self, config: HubConfig) -> int | None | tuple[int | None, ...]:
         return config.get("sliding_window")
 
-    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+    def write_options(self, config: LanguageConfig) -> HubOptions:
         options = super().write_options(config) | {"sliding_window": config.window}
         del options["mlp_bias"], options["attention_bias"]
         return options
@@ -105,21 +104,21 @@ class Qwen2(Llama):
     model_types = ("qwen2",)
     architecture = "Qwen2ForCausalLM"
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         return super().read_options(config, state) | {
             "bias": False,
             "qkv_bias": True,
             "out_bias": False,
         }
 
-    def read_window(self, config: HubConfig) -> Any:
+    def read_window(self, config: HubConfig) -> int | None | tuple[int | None, ...]:
         if not config.get("use_sliding_window") or config.get("sliding_window") is None:
             return None
         first = config.get("max_window_layers", 0)  # the layers below attend to everything
         layers = config["num_hidden_layers"]
         return tuple(None if n < first else config["sliding_window"] for n in range(layers))
 
-    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+    def write_options(self, config: LanguageConfig) -> HubOptions:
         windows = config.windows
         first = next((n for n, window in enumerate(windows) if window is not None), len(windows))
         options = super().write_options(config) | {
@@ -171,13 +170,13 @@ class Gemma(Llama):
     unsupported = ("use_bidirectional_attention",)
     fixed = {**Llama.fixed, "scale_embedding": True}
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         options = super().read_options(config, state) | {"bias": False}
         if config.get("hidden_act") == "gelu":  # as published; transformers reads it as tanh too
             options["activation"] = "gelu_tanh"
         return options
 
-    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+    def write_options(self, config: LanguageConfig) -> HubOptions:
         options = super().write_options(config)
         del options["mlp_bias"]
         return options
@@ -228,10 +227,10 @@ class GPT2(HubFamily):
     }
     fixed = {"positions": "learned", "scale_embedding": False}
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         return {"scale": None if config.get("scale_attn_weights", True) else 1.0}
 
-    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+    def write_options(self, config: LanguageConfig) -> HubOptions:
         return {
             "scale_attn_weights": config.scale is None,
             "embd_pdrop": config.dropout,

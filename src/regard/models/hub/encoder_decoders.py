@@ -11,6 +11,7 @@ from regard.models.hub.family import (
     HubConfig,
     HubFamily,
     HubField,
+    HubOptions,
     NamedTensors,
     read_activation,
     write_activation,
@@ -74,7 +75,7 @@ class Marian(HubFamily):
     }
     fixed = {"output_bias": True, "norm_first": False, "final_norm": False, "positions": "learned"}
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         for name in ("ffn_dim", "attention_heads"):
             if config[f"encoder_{name}"] != config[f"decoder_{name}"]:
                 raise ConfigError(
@@ -87,7 +88,7 @@ class Marian(HubFamily):
                 state[f"{side}.embed_tokens.weight"] = shared
         return {"target_vocab": config.get("decoder_vocab_size") or config["vocab_size"]}
 
-    def write_options(self, config: TranslatorConfig) -> dict[str, Any]:
+    def write_options(self, config: TranslatorConfig) -> HubOptions:
         return {
             "decoder_ffn_dim": config.resolved_ffn_dim,
             "decoder_attention_heads": config.heads,
@@ -97,7 +98,7 @@ class Marian(HubFamily):
             "forced_eos_token_id": None,
         }
 
-    def write(self, model: nn.Module) -> tuple[NamedTensors, dict[str, Any]]:
+    def write(self, model: nn.Module) -> tuple[NamedTensors, HubOptions]:
         assert isinstance(model, Translator)
         state, config = super().write(model)
         if model.config.shared_embedding:  # one table under one name
@@ -218,7 +219,7 @@ class T5(HubFamily):
         "scale_embedding": False,
     }
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         words = config["feed_forward_proj"].split("-")
         gated = words[0] == "gated"
         # its "gated-gelu" has always meant the tanh approximation
@@ -231,7 +232,7 @@ class T5(HubFamily):
             "output_scale": config["d_model"] ** -0.5 if scaled else 1.0,
         }
 
-    def write_options(self, config: TranslatorConfig) -> dict[str, Any]:
+    def write_options(self, config: TranslatorConfig) -> HubOptions:
         activation = write_activation(config.activation)
         gated = "gelu" if config.activation == "gelu_tanh" else activation  # see `read_options`
         return {

@@ -1,12 +1,10 @@
 """Encoders alone: BERT, with or without a head, and ViTForImageClassification."""
 
-from typing import Any
-
 from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier, ClassifierConfig
-from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
+from regard.models.hub.family import HubConfig, HubFamily, HubOptions, NamedTensors
 from regard.models.vision import VisionConfig, VisionTransformer
 
 
@@ -56,14 +54,14 @@ class Bert(HubFamily):
     }
     from_tensors = ("classes", "pooler")
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         head = state.get("classifier.weight")
         return {
             "classes": 0 if head is None else len(head),
             "pooler": "pooler.dense.weight" in state,
         }
 
-    def write_options(self, config: ClassifierConfig) -> dict[str, Any]:
+    def write_options(self, config: ClassifierConfig) -> HubOptions:
         if not config.segments:  # transformers always adds one
             raise ConfigError("segments: needs 1 or more for a bert checkpoint, got 0")
         if not config.classes:
@@ -125,7 +123,7 @@ class ViT(HubFamily):
             )
         return state
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         head = state.get("classifier.weight")
         return {
             "classes": 1 if head is None else len(head),
@@ -134,7 +132,7 @@ class ViT(HubFamily):
             "qkv_bias": None if config.get("qkv_bias", True) else False,
         }
 
-    def write_options(self, config: VisionConfig) -> dict[str, Any]:
+    def write_options(self, config: VisionConfig) -> HubOptions:
         return {
             "image_size": config.image_size,
             "patch_size": config.patch_size,

@@ -13,7 +13,8 @@ from regard.errors import ConfigError, RegardError, suggestion
 from regard.models.config import StackConfig, get_config, without_effect
 from regard.models.hub.bounds import bounded_model
 
-HubConfig = Mapping[str, Any]
+HubConfig = Mapping[str, Any]  # of JSON
+HubOptions = dict[str, Any]
 NamedTensors = dict[str, Tensor]
 ACTIVATIONS = {
     "relu": "relu",
@@ -64,11 +65,11 @@ class HubFamily:
     zero_bias: ClassVar[tuple[str, ...]] = ()  # modules whose bias the hub does not have
     from_tensors: ClassVar[tuple[str, ...]] = ("tied",)  # options that the tensors decide
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         """Config values that `fields` cannot express, from the hub's config and tensors."""
         return {}
 
-    def write_options(self, config: Any) -> dict[str, Any]:
+    def write_options(self, config: Any) -> HubOptions:
         """The inverse of `read_options`."""
         return {}
 
@@ -136,7 +137,7 @@ class HubFamily:
                 state[name] = x
         return state
 
-    def _read_config(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+    def _read_config(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         options = {}
         for ours, field in self.fields.items():
             if isinstance(field, HubField):
@@ -155,7 +156,7 @@ class HubFamily:
             options["tied"] = "lm_head.weight" not in state
         return options
 
-    def write(self, model: nn.Module) -> tuple[NamedTensors, dict[str, Any]]:
+    def write(self, model: nn.Module) -> tuple[NamedTensors, HubOptions]:
         """The tensors and the config of a model, as the hub has them."""
         config = get_config(model)
         hub_config = self._write_config(config)
@@ -177,7 +178,7 @@ class HubFamily:
                 state[hub] = self._oriented(name, torch.cat(chunks[hub]))
         return {name: x.contiguous() for name, x in state.items()}, hub_config
 
-    def _write_config(self, config: Any) -> dict[str, Any]:
+    def _write_config(self, config: Any) -> HubOptions:
         hub = {"model_type": self.model_types[0], "architectures": [self.architecture]}
         hub |= self.write_options(config)
         if self.shared_table:

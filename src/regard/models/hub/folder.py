@@ -18,7 +18,7 @@ from regard.models.hub.bounds import check_sizes
 from regard.models.hub.decoders import GPT2, Arcee, Gemma, Llama, Mistral, Qwen2
 from regard.models.hub.encoder_decoders import T5, Marian, Whisper
 from regard.models.hub.encoders import Bert, ViT
-from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
+from regard.models.hub.family import HubConfig, HubFamily, HubOptions, NamedTensors
 from regard.models.serialization import read_safetensors, write_safetensors
 
 FAMILIES: dict[str, HubFamily] = {
@@ -46,7 +46,7 @@ def from_transformers(state: Mapping[str, Tensor], config: HubConfig) -> nn.Modu
 
 def to_transformers(
     model: nn.Module, model_type: str | None = None
-) -> tuple[NamedTensors, dict[str, Any]]:
+) -> tuple[NamedTensors, HubOptions]:
     """The inverse of `from_transformers`: state dict and config of a model.
 
     `model_type` names the family; by default it is the first that has all of the model's options.
@@ -161,7 +161,7 @@ def save_pretrained(
     return folder
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> HubOptions:
     """The config.json of a folder, whose sizes are within bounds and whose weights are plain."""
     values = _read_json(folder / "config.json")
     try:
@@ -206,7 +206,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return state
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> HubOptions:
     if not file.is_file():
         raise FileError(f"{file}: needs a Hugging Face config, got no such file")
     try:
