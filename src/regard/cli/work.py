@@ -134,7 +134,7 @@ def _print_problems() -> None:
     titles = work.problem_titles()
     width = max(map(len, titles))
     print("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
-    print("\nSolve one with `regard work three-tokens`, or a TOML file of your own.")
+    print("\nSolve one with `regard work three-tokens`, or a TOML file with a problem.")
     print(f"New exercises (`regard work --make rnn`): {', '.join(exercise_families())}.")
 
 

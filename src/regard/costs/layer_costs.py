@@ -279,8 +279,8 @@ class CostCounter:
     def _parameters(self, modules: Iterable[nn.Module | nn.Parameter | None]) -> tuple[int, int]:
         new = used = 0
         for module in modules:
-            own = [module] if isinstance(module, nn.Parameter) else module and module.parameters()
-            for parameter in own or ():
+            is_parameter = isinstance(module, nn.Parameter)
+            for parameter in [module] if is_parameter else module.parameters() if module else ():
                 used += parameter.numel()
                 if id(parameter) not in self._counted:
                     self._counted.add(id(parameter))

@@ -136,7 +136,7 @@ def _meta_copy(model: Any) -> Any:
 
 @dataclass
 class _Part:
-    """What the trace found of one part."""
+    """What the trace counts of one part."""
 
     side: Side
     products: Counter[Product] = field(default_factory=Counter)
@@ -165,8 +165,8 @@ class _Tracer:
             table = None
         self.vocab, self.dim = table.shape if table is not None and table.ndim == 2 else (0, 0)
         self.dim = getattr(model.config, "hidden_size", None) or self.dim
-        self.own_storages = [p.untyped_storage() for p in model.parameters()]
-        self.known = {storage._cdata for storage in self.own_storages}
+        self.storages = [p.untyped_storage() for p in model.parameters()]
+        self.known = {storage._cdata for storage in self.storages}
 
     def tracing(self) -> ExitStack:
         """The hooks and modes, as one context."""
@@ -190,8 +190,8 @@ class _Tracer:
             del self.paths[self.paths.index(path, 1) :]
             name = self.part_name(path)
             if isinstance(out, Tensor) and name.endswith(("norms", "embedding")):
-                own = sum(p.numel() for p in module.parameters(recurse=False))
-                read = out.numel() + min(own, out.numel())
+                weights = sum(p.numel() for p in module.parameters(recurse=False))
+                read = out.numel() + min(weights, out.numel())
                 self.part(path).bytes_moved += (out.numel() + read) * out.element_size()
 
         return leave
@@ -209,11 +209,11 @@ class _Tracer:
         return part
 
     def _count_parameters(self) -> None:
-        seen: set[int] = set()
+        visited: set[int] = set()
         for path, module in self.modules.items():
             for p in module.parameters(recurse=False):
-                if id(p) not in seen:
-                    seen.add(id(p))
+                if id(p) not in visited:
+                    visited.add(id(p))
                     self.part(path).parameters += p.numel()
 
     def part_name(self, path: str) -> str:
@@ -253,25 +253,25 @@ class _Tracer:
 
     def _save(self, x: Tensor) -> Tensor:
         storage = x.untyped_storage()
-        if storage._cdata not in self.known:  # kept alive: an address may be used again
+        if storage._cdata not in self.known:  # held: an address may be used again
             self.known.add(storage._cdata)
-            self.own_storages.append(storage)
+            self.storages.append(storage)
             self.part(self.paths[-1]).activation_bytes += storage.nbytes()
         return x
 
     def sequence_length(self) -> int | None:
         """The most frequent number of queries in attention over the source."""
         products = [part.products for part in self.parts.values() if part.side == "source"]
-        rows = Counter(p.rows for found in products for p in found.elements() if p.count > 1)
+        rows = Counter(p.rows for counts in products for p in counts.elements() if p.count > 1)
         return rows.most_common(1)[0][0] if rows else None
 
     def count_cache(self, cache: Any) -> None:
         """Attribute the cache that the model returns for the next token."""
         cross = getattr(cache, "cross_attention_cache", None)
-        own = [name for name in self.parts if name.endswith("self-attention")]
+        attentions = [name for name in self.parts if name.endswith("self-attention")]
         mixers = [name for name in self.parts if name.endswith("mixer")]
         for name, content in (
-            ((own or mixers or [""])[-1], getattr(cache, "self_attention_cache", cache)),
+            ((attentions or mixers or [""])[-1], getattr(cache, "self_attention_cache", cache)),
             ("cross-attention", cross),
         ):
             if name in self.parts:
@@ -372,15 +372,15 @@ class _SaveForBackward(torch.autograd.Function):
 
 def _layer_of(path: str) -> str:
     """The path up to its last number, the layer."""
-    found = re.match(r"(.*\.\d+)(\.|$)", path)
-    return found[1] if found else ""
+    match = re.match(r"(.*\.\d+)(\.|$)", path)
+    return match[1] if match else ""
 
 
-def _tensors(x: Any, seen: set[int]) -> Iterator[Tensor]:
+def _tensors(x: Any, visited: set[int]) -> Iterator[Tensor]:
     """The tensors of a cache, each once."""
-    if id(x) in seen or isinstance(x, str | int | float | type | torch.dtype | torch.device):
+    if id(x) in visited or isinstance(x, str | int | float | type | torch.dtype | torch.device):
         return
-    seen.add(id(x))
+    visited.add(id(x))
     if isinstance(x, Tensor):
         yield x
         return
@@ -391,4 +391,4 @@ def _tensors(x: Any, seen: set[int]) -> Iterator[Tensor]:
     else:
         inner = list(getattr(x, "__dict__", {}).values())
     for value in inner:
-        yield from _tensors(value, seen)
+        yield from _tensors(value, visited)

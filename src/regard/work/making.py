@@ -82,15 +82,15 @@ def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> li
     """
     if not 1 <= count <= MAX_EXERCISES:
         raise WorkError(f"count: needs 1 to {MAX_EXERCISES}, got {count}")
-    found: list[Exercise] = []
+    exercises: list[Exercise] = []
     for number in range(1, count + 1):
         one = make_exercise(family, seed, level, number)
         for again in range(1, 20):
-            if all(one.problem != other.problem for other in found):
+            if all(one.problem != other.problem for other in exercises):
                 break
             one = make_exercise(family, seed, level, number + 1000 * again)
-        found.append(one._replace(name=f"{family}-{level}-{seed}-{number}"))
-    return found
+        exercises.append(one._replace(name=f"{family}-{level}-{seed}-{number}"))
+    return exercises
 
 
 def _draw_problem(family: str, level: int, rng: random.Random) -> dict[str, Any]:

@@ -1,4 +1,10 @@
-"""Problem files: read from TOML, validated, and solved by their family."""
+"""Problem files: read from TOML, validated, and solved by their family.
+
+problem = read_problem("three-tokens")            # an included one, or a TOML file
+solution = solve(problem | {"mask": "causal"})    # its steps: names, formulas, exact matrices
+print(solution)
+check_answers(solution, read_toml("answers.toml"))
+"""
 
 import tomllib
 from collections.abc import Mapping, Sequence

@@ -24,11 +24,7 @@ MAX_SCALE = 10_000  # exact exponentials of more get too long
 
 
 class AttentionSetup(NamedTuple):
-    """Options of an attention: convention, scale, mask, score, and names of scale and mask.
-
-    >>> AttentionSetup().score
-    'dot'
-    """
+    """Options of an attention: convention, scale, mask, score, and names of scale and mask."""
 
     tokens_as_rows: bool = True
     scale: Any = None

@@ -20,11 +20,7 @@ GREEK_LETTERS = {"gamma": "γ", "beta": "β"}  # ASCII spelling in TOML
 
 
 class BlockSetup(NamedTuple):
-    """Options of a block: heads, norm placement and kind, activation, mask, scale.
-
-    >>> BlockSetup().pre_norm
-    False
-    """
+    """Options of a block: heads, norm placement and kind, activation, mask, scale."""
 
     heads: int | None = None
     pre_norm: bool = False
@@ -34,7 +30,7 @@ class BlockSetup(NamedTuple):
     norm_kind: str = "layer"  # layer or rms
 
     def attention_setup(self, suffix: str = "", mask: Any = None) -> AttentionSetup:
-        """Setup of one attention, whose scale and mask have their own names."""
+        """Setup of one attention, whose scale and mask are named after it."""
         return AttentionSetup(
             scale=self.scale, mask=mask, scale_name=f"scale{suffix}", mask_name=f"mask{suffix}"
         )

@@ -130,7 +130,7 @@ def _split(
     sources: tuple[str, str],
     weight_pattern: str,
 ) -> list[tuple[str, str, str]]:
-    """Queries, keys and values of each head: from its own weights, or slices of the whole."""
+    """Queries, keys and values of each head: from its weights, or slices of the whole."""
     numbers = range(1, count + 1)
     if weight_pattern.format("Q_1") in builder.values:
         patterns = {n: weight_pattern.format(f"{{}}_{n}") for n in numbers}

@@ -103,7 +103,7 @@ def solve_position_resize(
 
 
 def _layer_suffix(builder: SolutionBuilder, suffix: str) -> str:
-    """Suffix of a layer's own weights, "" if it shares them; a layer has all or none."""
+    """Suffix of the weights of one layer, "" if it shares them; a layer has all or none."""
     if not any(name.endswith(suffix) for name in builder.given):
         return ""
     shared = [
@@ -111,7 +111,7 @@ def _layer_suffix(builder: SolutionBuilder, suffix: str) -> str:
     ]
     missing = [f"{name}{suffix}" for name in shared if f"{name}{suffix}" not in builder.given]
     if missing:
-        raise WorkError(f"given: needs {', '.join(missing)} too for a layer of its own, got none")
+        raise WorkError(f"given: needs {', '.join(missing)} too for a layer with weights, got none")
     return suffix
 
 

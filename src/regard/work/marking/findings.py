@@ -29,11 +29,7 @@ MAX_MIXED_INPUTS = 3  # inputs that may each be rounded or not
 
 
 class Finding(NamedTuple):
-    """Verdict on one step: right, carried forward (follows from a wrong step), wrong, or open.
-
-    >>> Finding("S", "right", (), "").verdict
-    'right'
-    """
+    """Verdict on one step: right, carried forward (follows from a wrong step), wrong, or open."""
 
     name: str
     verdict: str
@@ -53,8 +49,9 @@ def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Findin
     three digits, "1/2" exactly); "?" or "" is a blank.
 
     >>> solution = rg.work.solve({"given": {"X": [[1, 0], [1, 1], [0, 2]]}, "scale": 1})
-    >>> [found.verdict for found in check_answers(solution, {"N": [["6.44"], ["12.8"], ["63.0"]]})]
-    ['wrong']
+    >>> [finding] = check_answers(solution, {"N": [["6.44"], ["12.8"], ["63.0"]]})
+    >>> finding.verdict
+    'wrong'
     """
     _check_step_names(solution, answers)
     symbols = [str(s) for value in solution.values().values() for s in value.free_symbols]

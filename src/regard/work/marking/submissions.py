@@ -45,10 +45,10 @@ def check_submissions(solution: Solution, paths: Sequence[str | Path]) -> list[S
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        found = sorted(path.glob("*.toml")) if path.is_dir() else [path]
-        if not found:
+        in_folder = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        if not in_folder:
             raise FileError(f"{path}: needs to hold TOML files, got none")
-        files += found
+        files += in_folder
     return [_check_file(solution, file) for file in files]
 
 

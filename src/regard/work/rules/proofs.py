@@ -21,11 +21,7 @@ def _over(numerator: Any, denominator: Any) -> Any:
 
 
 class ProofLine(NamedTuple):
-    """One line of a proof: its reason, its formulas, and common mistakes.
-
-    >>> ProofLine("by definition", [_X]).reason
-    'by definition'
-    """
+    """One line of a proof: its reason, its formulas, and common mistakes."""
 
     reason: str
     cells: Sequence[Any]  # a column

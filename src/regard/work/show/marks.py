@@ -38,15 +38,15 @@ def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) 
     Nothing was answered: needs a value for any of S, A.
     """
     lines = []
-    for found in findings:
-        likely = [f"likely: {found.diagnosis}"] if found.diagnosis else []
-        lines.append((_verdict(found), [*found.differences, *likely]))
+    for finding in findings:
+        likely = [f"likely: {finding.diagnosis}"] if finding.diagnosis else []
+        lines.append((_verdict(finding), [*finding.differences, *likely]))
     summary = _summary(findings, steps)
     text = [part for head, rest in lines for part in (head, *(f"   {one}" for one in rest))]
     return Marks(
         lines,
         summary,
-        {"steps": [found._asdict() for found in findings], "summary": summary},
+        {"steps": [finding._asdict() for finding in findings], "summary": summary},
         "\n".join([*text, *summary]),
         first_wrong(findings) is not None,
         is_complete(findings),
@@ -118,9 +118,9 @@ def _verdict(finding: Finding) -> str:
 
 
 def _summary(findings: Sequence[Finding], steps: Sequence[str]) -> list[str]:
-    missing = [found.name for found in findings if found.blanks]
-    elsewhere = [name for name in steps if name not in {found.name for found in findings}]
-    if all(found.verdict == "open" for found in findings):
+    missing = [finding.name for finding in findings if finding.blanks]
+    elsewhere = [name for name in steps if name not in {finding.name for finding in findings}]
+    if all(finding.verdict == "open" for finding in findings):
         expected = missing or list(steps)
         names = f": needs a value for any of {', '.join(expected)}" if expected else ""
         return [f"Nothing was answered{names}."]

@@ -106,18 +106,18 @@ def cost_figure(answer: dict[str, Any]) -> "Figure":
 def answer_cost(explorer: Explorer, request: CostRequest, job: Job) -> dict[str, Any]:
     """Cost of one forward pass, part by part, and what can be changed."""
     sized = _sized_model(explorer, request)
-    found = costs.cost(sized.model, request.source, request.target, request.batch)
+    cost = costs.cost(sized.model, request.source, request.target, request.batch)
     heads = sized.sizes.get("heads", 1)
-    parts = [_as_dict(part, heads) for part in found.parts]
+    parts = [_as_dict(part, heads) for part in cost.parts]
     return {
         "name": request.model,
-        "input_sizes": found.input_sizes,
+        "input_sizes": cost.input_sizes,
         "parts": parts,
         "totals": {x: sum(part[x] for part in parts) for x in QUANTITIES},
-        "flops": found.flops,
-        "sizes": sized.sizes | _input_sizes(found, sized.model, request),
+        "flops": cost.flops,
+        "sizes": sized.sizes | _input_sizes(cost, sized.model, request),
         "choices": _choices(sized, request),
-        "unit": _unit(found),
+        "unit": _unit(cost),
         "is_editable": sized.is_editable,
         "presets": preset_names(),
         "models": [x.name for x in explorer.catalog.entries.values() if x.kind != "sight"],
@@ -136,14 +136,14 @@ def answer_cost_curves(explorer: Explorer, request: SizesRequest, job: Job) -> d
     crossing = None
     if rival and rows[0]["attention"]:
         crossing = _crossing(sized, lengths, rows, rival, job)
-    found = costs.cost(sized.model, lengths[0], lengths[0])
+    cost = costs.cost(sized.model, lengths[0], lengths[0])
     return {
         "lengths": lengths,
-        "unit": _unit(found),
+        "unit": _unit(cost),
         **{name: [row[name] for row in rows] for name in rows[0]},
         "rival": rival,
         "crossing": crossing,
-        "sentence": _sentence(rows, rival, crossing, _unit(found), lengths),
+        "sentence": _sentence(rows, rival, crossing, _unit(cost), lengths),
     }
 
 
@@ -222,17 +222,17 @@ def _resized(config: Any, request: SizesRequest) -> Any:
 # ---- sizes of the input, and what the sliders offer
 
 
-def _unit(found: Cost) -> str:
+def _unit(cost: Cost) -> str:
     """What the length counts."""
-    if "side" in found.input_sizes:
+    if "side" in cost.input_sizes:
         return "pixels of a side"
-    return "frames" if found.parts and found.parts[0].name == "convolutions" else "tokens"
+    return "frames" if cost.parts and cost.parts[0].name == "convolutions" else "tokens"
 
 
-def _input_sizes(found: Cost, model: nn.Module, request: CostRequest) -> dict[str, int]:
+def _input_sizes(cost: Cost, model: nn.Module, request: CostRequest) -> dict[str, int]:
     default = getattr(getattr(model, "config", None), "image_size", 512)
     sizes = {"source": request.source or default, "batch": request.batch}
-    return sizes | ({"target": request.target} if "target" in found.input_sizes else {})
+    return sizes | ({"target": request.target} if "target" in cost.input_sizes else {})
 
 
 def _choices(sized: SizedModel, request: CostRequest) -> dict[str, list[int]]:
@@ -246,11 +246,11 @@ def _choices(sized: SizedModel, request: CostRequest) -> dict[str, list[int]]:
         "target": request.target,
         "batch": request.batch,
     }
-    found = {}
+    options = {}
     for name, values in lists.items():
         if name in ("source", "target", "batch") or name in sizes:
-            found[name] = sorted({*values, current[name]} - {0})
-    return found
+            options[name] = sorted({*values, current[name]} - {0})
+    return options
 
 
 def _source_lengths(sized: SizedModel) -> list[int]:
@@ -297,8 +297,8 @@ def map_bytes(part: CostPart, heads: int) -> int:
     if "attention" not in part.name:
         return 0
     sizes = {"L": 1} | dict(part.sizes)
-    own = next((x for x in "nNM" if x in sizes), "n")
-    pairs = "NM" if {"N", "M"} <= sizes.keys() else f"{own}²"
+    letter = next((x for x in "nNM" if x in sizes), "n")
+    pairs = "NM" if {"N", "M"} <= sizes.keys() else f"{letter}²"
     return 4 * Formula(f"BLh{pairs}").value(**sizes | {"h": heads})
 
 

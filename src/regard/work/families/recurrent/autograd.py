@@ -23,11 +23,7 @@ TORCH_RULES: dict[str, Callable[..., Any]] = {
 
 
 class GradientComparison(NamedTuple):
-    """One gradient: parameter name, largest absolute entry, and largest error against autograd.
-
-    >>> GradientComparison("W", 0.5, 0.0).max_error
-    0.0
-    """
+    """One gradient: parameter name, largest absolute entry, and largest error against autograd."""
 
     name: str
     max_abs: float

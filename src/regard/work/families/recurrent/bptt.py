@@ -152,8 +152,8 @@ def _lstm(builder: SolutionBuilder, t: int) -> None:
     if not is_last:
         title = f"∂J/∂c_{t}: through h_{t} and the next cell"
         builder.add_step(c, "add cell paths", total, later, title=title)
-    kept = f"kc_{t - 1}" if t > 1 else "dc_0"
-    builder.add_steps(*declared_steps("lstm", "backward", t=t, p=t - 1, kept=kept))
+    before = f"kc_{t - 1}" if t > 1 else "dc_0"
+    builder.add_steps(*declared_steps("lstm", "backward", t=t, p=t - 1, before=before))
     for name, (gate, suffix) in zip("pqrs", GATE_SUFFIXES["lstm"].items(), strict=True):
         title = f"back to h_{t - 1} through U{suffix}"
         inputs = (f"U{suffix}", f"d{gate}s_{t}")
