@@ -12,7 +12,7 @@ from regard.inspection.adapters.module_tracker import Caller, check_glob
 from regard.ops.biases import Bias
 from regard.ops.grid import Grid, slice_axis
 from regard.ops.indices import as_ints, resolve_index
-from regard.ops.influence.leave_one_out import attend_without
+from regard.ops.influence.effect import attend_without
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.masks import Mask
 from regard.ops.terms import Terms, repeat_kv, upcast

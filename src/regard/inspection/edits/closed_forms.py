@@ -24,8 +24,7 @@ from regard.inspection.sites.site import Site
 from regard.ops.attend.reference import softmax_with_lse
 from regard.ops.grid import slice_axis
 from regard.ops.indices import as_int, resolve_index, resolve_slice
-from regard.ops.influence.effect import DOMINANT_WEIGHT
-from regard.ops.influence.leave_one_out import log_weight_and_complement, weight_change
+from regard.ops.influence.effect import DOMINANT_WEIGHT, log_weight_and_complement, weight_change
 from regard.ops.intercept import AttentionCall
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.terms import Terms, repeat_kv, upcast

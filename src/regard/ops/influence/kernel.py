@@ -13,13 +13,16 @@ import triton.language as tl
 from regard.ops.grid import to_4d
 from regard.ops.influence.effect import AttentionRecord, Effect, Influence
 from regard.ops.influence.leave_one_out_kernel import ceil_power_of_two, rows_without_dominant
-from regard.ops.kernels.terms import LOG2E, KernelTerms, make_kernel_terms, masked_score
-from regard.ops.kernels.tiles import (
+from regard.ops.kernels.terms import (
+    LOG2E,
+    KernelTerms,
     atomic_add_rows,
     atomic_max_rows,
     choose_tile,
     launch_arguments,
     load_rows,
+    make_kernel_terms,
+    masked_score,
     row_segments,
     segment_bounds,
 )
@@ -76,7 +79,7 @@ def influence(record: AttentionRecord, effect: Effect) -> Influence:
 
 
 @triton.jit
-@no_type_check  # Triton has its own types
+@no_type_check  # Triton has other types
 def _influence_kernel(
     inputs, terms, LSE, V, OUT, UNIT, SQUARE, KEY, EFFECT, EFFECT_ON_QUERY, PEAK, EFFECT_OF_KEY,
     v_b, v_h, v_j,
@@ -90,11 +93,11 @@ def _influence_kernel(
     dims, value = tl.arange(0, HEAD_DIM_PADDED), tl.arange(0, VALUE_DIM_PADDED)
     column, queries, keys = tl.arange(0, BN), inputs.queries, inputs.keys
     j = j0 + column
-    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
-    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
-    own_v = V + b * v_b + (h // inputs.group) * v_h
-    k = load_rows(own_k, j, inputs.k_j, j < keys, dims, HEAD_DIM)
-    v = load_rows(own_v, j, v_j, j < keys, value, VALUE_DIM)
+    q_head = inputs.q + b * inputs.q_b + h * inputs.q_h
+    k_head = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    v_head = V + b * v_b + (h // inputs.group) * v_h
+    k = load_rows(k_head, j, inputs.k_j, j < keys, dims, HEAD_DIM)
+    v = load_rows(v_head, j, v_j, j < keys, value, VALUE_DIM)
     v_square = tl.sum(v.to(tl.float32) * v.to(tl.float32), 1)
     twice = tl.full([BN], 2.0, tl.float32)
     if HALF:  # float16 over a power of two keeps 11 bits of the output, and all 8 of bfloat16
@@ -114,11 +117,11 @@ def _influence_kernel(
         for i0 in tl.range(start, stop, BM):
             row = i0 + tl.arange(0, BM)
             live = row < queries
-            q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
+            q = load_rows(q_head, row, inputs.q_i, live, dims, HEAD_DIM)
             at = bh * queries + row
             o = load_rows(OUT, at, VALUE_DIM, live, value, VALUE_DIM)
             lse, o_square, o_unit = next_lse, next_square, next_unit
-            key, own = next_key, next_effect
+            key, key_effect = next_key, next_effect
             # loaded one tile ahead, as in the survey
             next_lse = tl.load(LSE + at + BM, mask=row + BM < queries, other=1e30)
             next_square = tl.load(SQUARE + at + BM, mask=row + BM < queries, other=0.0)
@@ -143,7 +146,7 @@ def _influence_kernel(
                 e = (far * w) * tl.rsqrt(far * rest * rest + 1e-36)
             else:
                 e = w * tl.sqrt(far)
-            e = tl.where(dominant, own[:, None], e)
+            e = tl.where(dominant, key_effect[:, None], e)
             total += tl.sum(tl.reshape(e, [BM // 16, 2, 8, BN]), 1)
             on_query = tl.sum(tl.sum(tl.sum(tl.reshape(e, [BM, BN // 32, 4, 8]), 2), 1), 1)
             atomic_add_rows(EFFECT_ON_QUERY + at, on_query, live)

@@ -15,8 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.ops.influence.effect import DOMINANT_WEIGHT
-from regard.ops.kernels.terms import INTERPRETED, LOG2E, LOWEST_SCORE, masked_score
-from regard.ops.kernels.tiles import load_rows
+from regard.ops.kernels.terms import INTERPRETED, LOG2E, LOWEST_SCORE, load_rows, masked_score
 
 LOG2_DOMINANT_WEIGHT: tl.constexpr = tl.constexpr(math.log2(DOMINANT_WEIGHT))
 
@@ -65,7 +64,7 @@ def _choose_tile(bytes_per_row: int) -> dict[str, int]:
 
 
 @triton.jit
-@no_type_check  # Triton has its own types
+@no_type_check  # Triton has other types
 def _leave_one_out_kernel(
     inputs, terms, V, v_b, v_h, v_j, SINKS, OUT, UNIT, SQUARE, WHOLE, KEY, EFFECT,
     HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
@@ -78,10 +77,10 @@ def _leave_one_out_kernel(
     dims, value = tl.arange(0, HEAD_DIM_PADDED), tl.arange(0, VALUE_DIM_PADDED)
     row, keys, offset = i0 + tl.arange(0, BM), inputs.keys, inputs.offset
     live, i, at = row < inputs.queries, row + offset, bh * inputs.queries + row
-    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
-    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
-    own_v = V + b * v_b + (h // inputs.group) * v_h
-    q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
+    q_head = inputs.q + b * inputs.q_b + h * inputs.q_h
+    k_head = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    v_head = V + b * v_b + (h // inputs.group) * v_h
+    q = load_rows(q_head, row, inputs.q_i, live, dims, HEAD_DIM)
     limit = tl.load(inputs.lse + at, mask=live, other=1e30) * LOG2E + LOG2_DOMINANT_WEIGHT
     best = tl.full([BM], LOWEST_SCORE, tl.float32)
     total = tl.zeros([BM], tl.float32)
@@ -105,8 +104,8 @@ def _leave_one_out_kernel(
             start, stop = a, c
         for j0 in tl.range(start, stop, BN):
             j = j0 + tl.arange(0, BN)
-            k = load_rows(own_k, j, inputs.k_j, j < keys, dims, HEAD_DIM)
-            v = load_rows(own_v, j, v_j, j < keys, value, VALUE_DIM)
+            k = load_rows(k_head, j, inputs.k_j, j < keys, dims, HEAD_DIM)
+            v = load_rows(v_head, j, v_j, j < keys, value, VALUE_DIM)
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
             if segment == 1:
                 s = dot * (terms.scale * LOG2E)
@@ -136,20 +135,20 @@ def _leave_one_out_kernel(
             best = top
     # log2-sum-exps of the rest, then with the sink, then with the dominant key
     nonempty = total > 0
-    own = tl.where(nonempty, best + tl.log2(tl.where(nonempty, total, 1.0)), LOWEST_SCORE)
-    rest = own
+    others = tl.where(nonempty, best + tl.log2(tl.where(nonempty, total, 1.0)), LOWEST_SCORE)
+    rest = others
     if SINKS is not None:
         sink = tl.load(SINKS + h) * LOG2E
-        most = tl.maximum(own, tl.maximum(sink, LOWEST_SCORE))
-        rest = most + tl.log2(tl.exp2(own - most) + tl.exp2(sink - most))
-    out = mixed * (tl.exp2(own - rest) / tl.where(nonempty, total, 1.0))[:, None]
+        most = tl.maximum(others, tl.maximum(sink, LOWEST_SCORE))
+        rest = most + tl.log2(tl.exp2(others - most) + tl.exp2(sink - most))
+    out = mixed * (tl.exp2(others - rest) / tl.where(nonempty, total, 1.0))[:, None]
     has = key >= 0
     most = tl.maximum(score, rest)
     whole = most + tl.log2(tl.exp2(score - most) + tl.exp2(rest - most))
     whole = tl.where(has, whole, rest)
     odds = tl.exp2(tl.minimum(tl.maximum(score - rest, -126.0), 126.0))  # w / (1 - w)
     w = tl.where(has, odds / (1.0 + odds), 0.0)
-    away = load_rows(own_v, key, v_j, has, value, VALUE_DIM).to(tl.float32) - out
+    away = load_rows(v_head, key, v_j, has, value, VALUE_DIM).to(tl.float32) - out
     effect = w * tl.sqrt(tl.sum(away * away, 1))
     if not REMOVE:
         effect = effect / (1.0 + odds)

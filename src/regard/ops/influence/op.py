@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.autocast import without_autocast
 from regard.ops.indices import resolve_slice
-from regard.ops.influence import reference, tiled
+from regard.ops.influence import tiled
 from regard.ops.influence.effect import AttentionRecord, Effect, Influence, RowBand
 from regard.ops.kernels import use_kernel
 from regard.ops.terms import TermOptions, check_lse, make_terms
@@ -68,8 +68,10 @@ def influence(
     with torch.no_grad():
         if use_kernel(backend, q.is_cuda, lambda: _kernel().refusal(record, effect)):
             return _kernel().influence(record, effect)
-        module = reference if backend == "reference" else tiled
-        return module.influence(record, effect, alpha)
+        if backend == "reference":  # all pairs of queries and keys as one tile
+            pairs = range(q.shape[-2]), range(k.shape[-2])
+            return tiled.add_tiles(record, effect, alpha, [pairs] if all(pairs) else [])
+        return tiled.influence(record, effect, alpha)
 
 
 @without_autocast

@@ -49,7 +49,7 @@ def _launch(decay: Tensor, inputs: Tensor, initial: Tensor, *, back: bool) -> tu
 
 
 @triton.jit
-@no_type_check  # Triton has its own types
+@no_type_check  # Triton has other types
 def _kernel(
     DECAY, INPUTS, INITIAL, OUT, LAST, time, hidden, numbers,
     BACK: tl.constexpr, DOUBLE: tl.constexpr, BLOCK: tl.constexpr,

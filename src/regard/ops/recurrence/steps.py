@@ -104,7 +104,7 @@ def lstm_step(
 ) -> LSTMStep:
     """One step of an LSTM.
 
-    i, f, o = σ(W x + U h), each with its own W and U,   c̃ = tanh(W_c x + U_c h)
+    i, f, o = σ(W x + U h), each with another W and U,   c̃ = tanh(W_c x + U_c h)
     c' = f ∘ c + i ∘ c̃,   h' = o ∘ tanh c'
 
     >>> weights = LSTMWeights(torch.zeros(4, 1), torch.zeros(4, 1))

@@ -16,17 +16,15 @@ from regard.ops.grid import to_4d
 from regard.ops.kernels.terms import (
     INTERPRETED,
     LOG2E,
-    KernelTerms,
-    make_kernel_terms,
-    masked_score,
-)
-from regard.ops.kernels.tiles import (
     KernelInputs,
+    KernelTerms,
     atomic_add_rows,
     atomic_max_rows,
     choose_tile,
     launch_arguments,
     load_rows,
+    make_kernel_terms,
+    masked_score,
     row_segments,
     segment_bounds,
 )

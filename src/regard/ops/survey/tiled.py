@@ -7,8 +7,7 @@ from torch import Tensor
 
 from regard.ops import tiling
 from regard.ops.grid import Grid
-from regard.ops.survey.fast_path import FastPath, can_use_fast_path
-from regard.ops.survey.peak_search import first_argmax
+from regard.ops.survey.fast_path import FastPath, can_use_fast_path, first_argmax
 from regard.ops.survey.statistics import STATISTICS, Survey, initial_values
 from regard.ops.survey.weight_tile import SurveyOptions, distance_bin, pooled_index
 from regard.ops.terms import LOG2E, LOWEST_SCORE, Terms, finite_lse
