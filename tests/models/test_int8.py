@@ -17,7 +17,7 @@ from int8_products import relative_error, wrong_products
 import regard as rg
 from regard import decode, models
 from regard.errors import BackendError, FileError
-from regard.models import quantization as models_int8
+from regard.nn import int8 as models_int8
 from regard.nn.int8 import Int8Linear, Int8Readout, PackedInt8Linear, dequantize_int8, quantize_int8
 
 KINDS = {

@@ -1,15 +1,16 @@
 """Decoding: steppers, key/value cache, greedy and beam search, sampling, CTC, streaming."""
 
 from regard.decode.cache import KVCache
-from regard.decode.constraints import (
+from regard.decode.sampling import (
     AllowedTokens,
     AllowedWords,
     ForcedPrefix,
     MinNewTokens,
+    Sampling,
     SuppressTokens,
     TokenConstraint,
+    sampling_distribution,
 )
-from regard.decode.sampling import Sampling, sampling_distribution
 from regard.decode.search.beam import DecodeResult, beam, length_penalty
 from regard.decode.search.ctc import (
     BestPath,

@@ -91,7 +91,7 @@ class CpuDecoder:
     def step(self, tokens: Tensor, state: CpuState) -> tuple[Tensor, CpuState]:
         """The logits after one more token per row, and the next state."""
         cache, writer, each = state.cache, state.cache.append(1), state.cache.rows_per_source
-        x, history = self._embed(tokens, cache.length), _add_own_keys(cache, len(tokens))
+        x, history = self._embed(tokens, cache.length), _extend_history(cache, len(tokens))
         bias, rotary = None, make_rotary(self.layers[0], cache.length)
         if history is not None:
             bias = x.new_zeros(history.shape).masked_fill(~history, -torch.inf)[:, None]
@@ -145,7 +145,7 @@ def _padding_bias(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
     return torch.zeros(past.shape).masked_fill(past, -torch.inf)[:, None, None]
 
 
-def _add_own_keys(cache: KVCache, rows: int) -> Tensor | None:
+def _extend_history(cache: KVCache, rows: int) -> Tensor | None:
     """The history mask after this step: each row also sees its new key."""
     each = cache.rows_per_source
     if each == 1:

@@ -8,10 +8,16 @@ import torch
 from torch import Tensor
 
 from regard.decode.cache import KVCache, KVStorage
-from regard.decode.constraints import AllowedTokens, SuppressTokens, TokenConstraint, allowed_mask
 from regard.decode.gpu.buffers import StepBuffers
 from regard.decode.gpu.engine import CudaGraphEngine, get_engine
-from regard.decode.sampling import Sampling, row_uniforms
+from regard.decode.sampling import (
+    AllowedTokens,
+    Sampling,
+    SuppressTokens,
+    TokenConstraint,
+    allowed_mask,
+    row_uniforms,
+)
 from regard.errors import ShapeError
 from regard.models import LanguageModel
 from regard.ops import Padding

@@ -1,12 +1,14 @@
-"""Sampling of tokens: temperature, top-k, top-p and min-p."""
+"""How the next token is chosen: temperature, top-k, top-p and min-p, and constraints."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ShapeError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +93,187 @@ def row_uniforms(seed: int, rows: int, count: int) -> Float[Tensor, "rows count"
     """Uniform numbers of `count` steps, from one generator per row."""
     generators = [torch.Generator().manual_seed(seed + row) for row in range(rows)]
     return torch.stack([torch.rand(count, generator=g, dtype=torch.float64) for g in generators])
+
+
+@runtime_checkable
+class TokenConstraint(Protocol):
+    """Protocol: which tokens may come next, given those generated; any such function works.
+
+    >>> isinstance(MinNewTokens(2, end=0), TokenConstraint)
+    True
+    """
+
+    def __call__(
+        self, generated: Int[Tensor, "rows time"], vocab: int
+    ) -> Bool[Tensor, "... vocab"] | None:
+        """A mask with one row per sequence, or one for all; None where every token is allowed."""
+        ...
+
+
+class ForcedPrefix:
+    """Every sequence starts with these tokens: one prefix for all, or one per batch row.
+
+    >>> rule = ForcedPrefix([4, 6])
+    >>> rule(torch.tensor([[4]]), vocab=8).nonzero().tolist()  # after 4 comes 6
+    [[0, 6]]
+    >>> rule(torch.tensor([[4, 6]]), vocab=8) is None
+    True
+    """
+
+    def __init__(self, tokens: Sequence[int] | Sequence[Sequence[int]]):
+        rows = [list(row) if isinstance(row, Sequence) else [row] for row in tokens]
+        is_flat = not any(isinstance(row, Sequence) for row in tokens)
+        self.rows = [[token for row in rows for token in row]] if is_flat else rows
+
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor | None:
+        at, count = generated.shape[1], len(generated)
+        if all(at >= len(row) for row in self.rows):
+            return None
+        if count % len(self.rows):
+            raise ShapeError(f"prefix: needs one row or {count}, got {len(self.rows)}")
+        allowed = torch.ones(len(self.rows), vocab, dtype=torch.bool)
+        for free, row in zip(allowed, self.rows, strict=True):
+            if at < len(row):
+                free[:] = False
+                free[_inside(row[at], vocab)] = True
+        # a beam has several adjacent rows per batch row
+        return allowed.repeat_interleave(count // len(self.rows), 0).to(generated.device)
+
+
+class AllowedTokens:
+    """Only these tokens and the end token.
+
+    >>> AllowedTokens([3, 5], end=1)(torch.empty(1, 0, dtype=torch.long), vocab=6)
+    tensor([False,  True, False,  True, False,  True])
+    """
+
+    def __init__(self, tokens: Iterable[int], *, end: int):
+        self.tokens = sorted({*tokens, end})
+
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor:
+        allowed = torch.zeros(vocab, dtype=torch.bool, device=generated.device)
+        allowed[[_inside(token, vocab) for token in self.tokens]] = True
+        return allowed
+
+
+class SuppressTokens:
+    """All tokens except these.
+
+    >>> SuppressTokens([3])(torch.empty(1, 0, dtype=torch.long), vocab=5)
+    tensor([ True,  True,  True, False,  True])
+    """
+
+    def __init__(self, tokens: Iterable[int]):
+        self.tokens = sorted(set(tokens))
+
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor:
+        allowed = torch.ones(vocab, dtype=torch.bool, device=generated.device)
+        allowed[[_inside(token, vocab) for token in self.tokens]] = False
+        return allowed
+
+
+class MinNewTokens:
+    """No end token before this many tokens.
+
+    >>> rule = MinNewTokens(2, end=0)
+    >>> rule(torch.tensor([[3]]), vocab=3), rule(torch.tensor([[3, 3]]), vocab=3)
+    (tensor([False,  True,  True]), None)
+    """
+
+    def __init__(self, min_tokens: int, *, end: int):
+        self.min_tokens, self.end = min_tokens, end
+
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor | None:
+        if generated.shape[1] >= self.min_tokens:
+            return None
+        return SuppressTokens([self.end])(generated, vocab)
+
+
+class AllowedWords:
+    """Only sequences of these words, each a list of tokens; the end token only after a whole word.
+
+    >>> rule = AllowedWords([[4], [4, 5], [6]], end=1)
+    >>> rule(torch.tensor([[6, 4]]), vocab=7).nonzero()[:, 1].tolist()  # a new word, 5, or the end
+    [1, 4, 5, 6]
+    """
+
+    def __init__(self, words: Iterable[Sequence[int]], *, end: int):
+        self.end, self.tree = end, _Node()
+        for word in words:
+            node = self.tree
+            for token in word:
+                node = node.after.setdefault(token, _Node())
+            node.is_word = True
+        if self.tree.is_word or not self.tree.after:
+            raise ConfigError("words: needs one or more, none of them empty, got others")
+        # a prefix may be at several nodes: the end of one word can be the start of a longer one
+        self.nodes_by_prefix: dict[tuple[int, ...], list[_Node]] = {(): [self.tree]}
+
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor:
+        allowed = torch.zeros(len(generated), vocab, dtype=torch.bool)
+        for free, row in zip(allowed, generated.tolist(), strict=True):
+            nodes = self._after(tuple(row))
+            tokens = {token for node in nodes for token in node.after}
+            tokens |= {self.end} if self.tree in nodes or not nodes else set()
+            free[[_inside(token, vocab) for token in tokens]] = True
+        return allowed.to(generated.device)
+
+    def _after(self, prefix: tuple[int, ...]) -> list["_Node"]:
+        if prefix not in self.nodes_by_prefix:
+            before, token = self._after(prefix[:-1]), prefix[-1]
+            nodes = [node.after[token] for node in before if token in node.after]
+            restart = [self.tree] if any(node.is_word for node in nodes) else []
+            self.nodes_by_prefix[prefix] = [*nodes, *restart]
+        return self.nodes_by_prefix[prefix]
+
+
+class _Node:
+    """Trie node: following tokens, and whether a word ends here."""
+
+    def __init__(self) -> None:
+        self.after: dict[int, _Node] = {}
+        self.is_word = False
+
+
+def allowed_mask(
+    constraints: Sequence[TokenConstraint],
+    generated: Int[Tensor, "rows time"],
+    vocab: int,
+    live: Bool[Tensor, " rows"] | None = None,
+) -> Bool[Tensor, "... vocab"] | None:
+    """Tokens that all constraints allow; None for all. Raises if a `live` row has none."""
+    allowed = None
+    for constraint in constraints:
+        mask = constraint(generated, vocab)
+        if mask is not None:
+            allowed = mask if allowed is None else allowed & mask
+    if allowed is None:
+        return None
+    stuck = ~allowed.any(-1) if live is None else live & ~allowed.any(-1)
+    if stuck.any():
+        raise ConfigError(
+            f"constraints: need to leave a token after {generated.shape[1]} tokens, got none left; "
+            "try fewer constraints, or allow the end"
+        )
+    return allowed
+
+
+def constrain_logits(
+    logits: Float[Tensor, "rows vocab"],
+    constraints: Sequence[TokenConstraint],
+    generated: Int[Tensor, "rows time"],
+    live: Bool[Tensor, " rows"],
+) -> Float[Tensor, "rows vocab"]:
+    """Logits with -inf where a token is not allowed."""
+    allowed = allowed_mask(constraints, generated, logits.shape[-1], live)
+    if allowed is None:
+        return logits
+    if allowed.ndim == 1 and allowed.device.type == "cpu":  # same for all rows: much faster
+        return logits.index_fill(1, (~allowed).nonzero()[:, 0], -torch.inf)
+    return logits.masked_fill(~allowed, -torch.inf)
+
+
+def _inside(token: int, vocab: int) -> int:
+    if not 0 <= token < vocab:
+        raise ConfigError(f"tokens: need 0 to {vocab - 1}, the vocabulary, got {token}")
+    return token

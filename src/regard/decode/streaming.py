@@ -53,8 +53,8 @@ class AudioStream:
 
     log p(label | t) from the samples up to the end of t's chunk
 
-    The model needs a bounded left context; `left_chunks` sets one for a model trained without,
-    whose outputs then differ from the offline result.
+    The model needs a bounded left context; `left_chunks` sets the bound where training had none,
+    and the outputs then differ from the offline result.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30)).eval()
     >>> stream, wave = AudioStream(model), torch.randn(8000)

@@ -42,11 +42,12 @@ from regard.inspection.edits.closed_forms import (
     scale_scores_effect,
 )
 from regard.inspection.edits.what_if import Comparison, EditLog, compare_edits, what_if
-from regard.inspection.gradients.activations import ActivationGradients, activation_gradients
-from regard.inspection.gradients.norms import (
+from regard.inspection.gradients import (
+    ActivationGradients,
     GradientFlag,
     GradientNorms,
     TimeGradients,
+    activation_gradients,
     gradient_norms,
 )
 from regard.inspection.heads.descriptions import describe_head

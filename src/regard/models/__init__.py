@@ -33,14 +33,6 @@ from regard.models.language import (
     language_tiny,
 )
 from regard.models.onnx.export import OnnxFile, export_onnx
-from regard.models.quantization import is_quantized, quantize
-from regard.models.recogniser import (
-    Recogniser,
-    RecogniserConfig,
-    ctc_loss,
-    recogniser_small,
-    recogniser_tiny,
-)
 from regard.models.recurrent import (
     RecurrentTranslator,
     RecurrentTranslatorConfig,
@@ -48,7 +40,15 @@ from regard.models.recurrent import (
     recurrent_tiny,
 )
 from regard.models.serialization import load, save
-from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
+from regard.models.speech import (
+    Recogniser,
+    RecogniserConfig,
+    SpeechEncoder,
+    SpeechEncoderConfig,
+    ctc_loss,
+    recogniser_small,
+    recogniser_tiny,
+)
 from regard.models.translator import (
     Translator,
     TranslatorConfig,
@@ -63,6 +63,7 @@ from regard.models.vision import (
     vision_small,
     vision_tiny,
 )
+from regard.nn.int8 import is_quantized, quantize
 
 __all__ = [
     "Classifier",

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.errors import FileError, RegardError, suggestion
 from regard.files import atomic_path, parse_json
 from regard.models.config import CONFIGS, MODELS, build, get_config
-from regard.models.quantization import is_quantized, pack_int8, swap_int8_modules, unpack_int8
+from regard.nn.int8 import is_quantized, pack_int8, swap_int8_modules, unpack_int8
 
 WEIGHTS_FILE = "model.safetensors"
 VERSION = 1  # of the file layout; raise it when older readers would misread a file

@@ -16,14 +16,15 @@ from regard.nn.recurrent.attentive import (
     StateAttention,
 )
 from regard.nn.recurrent.layers import Recurrent, RecurrentCell
-from regard.nn.relative_bias import (
+from regard.nn.stack import (
     ALiBiBias,
     BucketBias,
+    Decoder,
+    Encoder,
     RelativeBias,
     RelativeKeyBias,
     ToeplitzBias,
 )
-from regard.nn.stack import Decoder, Encoder
 
 __all__ = [
     "ALiBiBias",

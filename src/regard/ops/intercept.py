@@ -70,9 +70,9 @@ class _Entry(Generic[A]):
 class InterceptorRegistry(Generic[A]):
     """The interceptors of one interception point, registered and removed in any order.
 
-    Without a scope an interceptor receives every call of the context (thread or task) that
-    registered it. With a scope it receives the calls of one model, also from threads that have no
-    interceptor for that model; a thread that has one is isolated from other threads.
+    One without a scope receives every call of the context (thread or task) that registered it. One
+    with a scope receives the calls of one model, also from threads that have no interceptor for
+    that model; a thread that has one is isolated from other threads.
     """
 
     def __init__(self, name: str):

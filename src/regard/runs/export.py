@@ -14,8 +14,8 @@ from regard.decode.streaming import select_dither
 from regard.errors import ConfigError, FileError
 from regard.files import atomic_write, make_folder, read_text, write_text
 from regard.models import OnnxFile, Recogniser, VisionTransformer, export_onnx
-from regard.models.recogniser import BLANK
 from regard.models.serialization import WEIGHTS_FILE
+from regard.models.speech import BLANK
 from regard.ops.audio import frame_sizes
 from regard.runs.contents import RECIPE_FILE, RESULT_FILE, RunContents
 from regard.runs.evaluate import evaluate_run

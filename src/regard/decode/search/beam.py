@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.decode.constraints import TokenConstraint, constrain_logits
+from regard.decode.sampling import TokenConstraint, constrain_logits
 from regard.decode.stepper import Stepper
 from regard.errors import ConfigError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.decode.stepper import Stepper
 from regard.errors import ConfigError, ShapeError
-from regard.models.recogniser import BLANK
+from regard.models.speech import BLANK
 
 LabelLanguageModel = Callable[[tuple[int, ...]], Sequence[float]]
 MAX_STATES = 4096  # cached prefixes of a language model

@@ -9,14 +9,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.decode.constraints import (
+from regard.decode.language_stepper import LanguageStepper
+from regard.decode.sampling import (
     AllowedTokens,
+    Sampling,
     SuppressTokens,
     TokenConstraint,
     constrain_logits,
+    row_uniforms,
+    sample_tokens,
 )
-from regard.decode.language_stepper import LanguageStepper
-from regard.decode.sampling import Sampling, row_uniforms, sample_tokens
 from regard.decode.search.beam import (
     DecodeResult,
     check_max_new_tokens,

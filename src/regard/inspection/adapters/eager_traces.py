@@ -205,10 +205,10 @@ def _dropout(traces: list, args: tuple, kwargs: dict, out: Tensor) -> Trace | No
     return replace(traces[0], dropout=float(given["p"]) if given["training"] else 0.0)
 
 
-_KEPT = "to float double half bfloat16 type type_as contiguous clone"
-_KEPT += " view reshape view_as unsqueeze squeeze flatten unflatten"
+_SAME_VALUES = "to float double half bfloat16 type type_as contiguous clone"
+_SAME_VALUES += " view reshape view_as unsqueeze squeeze flatten unflatten"
 HANDLERS: dict[str, Callable[..., Trace | None]] = {
-    **dict.fromkeys(_KEPT.split(), _keep),
+    **dict.fromkeys(_SAME_VALUES.split(), _keep),
     **dict.fromkeys(("mul", "multiply"), _scale(divides=False)),
     **dict.fromkeys(("div", "divide", "true_divide"), _scale(divides=True)),
     "add": _add(1),

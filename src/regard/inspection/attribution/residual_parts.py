@@ -1,9 +1,10 @@
-"""The residual stream as a sum: embedding, and what each attention, head and MLP added."""
+"""The residual stream as a sum of what each part added, through norms with a fixed scale."""
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any, Literal
 
@@ -19,14 +20,110 @@ from regard.inspection.adapters.activation_points import (
 )
 from regard.inspection.adapters.block_layout import is_norm, linear_matrix
 from regard.inspection.adapters.model_calls import run_model
-from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.inspection.adapters.module_tracker import check_model, uncompiled_modules
 from regard.inspection.adapters.snapshot import is_unchanged, mark, snapshot
-from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Activations, Sight
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_int, resolve_index
 from regard.ops.terms import upcast
+
+NORM_TOLERANCE = 1e-3  # of the reproduced output, relative to its largest number; bf16 gets 2e-2
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenNorm:
+    """y = scale · (x - mean(x)) ⊙ gain + bias (without the mean for RMS norms), scale held fixed.
+
+    With its scale fixed a norm is linear, so the parts of its input have parts of its output.
+
+    >>> x = torch.tensor([[1.0, 2.0, 6.0]])
+    >>> norm = torch.nn.LayerNorm(3)
+    >>> frozen = freeze_norm(norm, x)
+    >>> torch.allclose(frozen.apply(0.25 * x) + frozen.apply(0.75 * x) + frozen.bias, norm(x))
+    True
+    """
+
+    scale: Tensor  # (*batch, 1)
+    gain: Tensor  # (dim,)
+    bias: Tensor  # (dim,)
+    is_centred: bool
+
+    def at(self, *index: int) -> "FrozenNorm":
+        """The map of one position."""
+        return replace(self, scale=self.scale[index])
+
+    def apply(self, part: Tensor) -> Tensor:
+        """What a part of the input adds to the output."""
+        if self.is_centred:
+            part = part - part.mean(-1, keepdim=True)
+        return self.scale * part * self.gain
+
+    def pull_back(self, direction: Tensor) -> Tensor:
+        """The direction a with a · part = direction · apply(part)."""
+        back = self.scale * direction * self.gain
+        return back - back.mean(-1, keepdim=True) if self.is_centred else back
+
+
+def freeze_norm(norm: nn.Module, x: Tensor) -> FrozenNorm:
+    """The linear map that a layer norm or RMS norm of any library applied to an input.
+
+    Which of the known formulas it computes (centred or not, gain w or 1 + w) is found by
+    comparing with its output.
+
+    >>> freeze_norm(torch.nn.RMSNorm(2, eps=0.0), torch.tensor([[3.0, 4.0]])).scale  # 1 / √12.5
+    tensor([[0.2828]])
+    """
+    check_model(norm)
+    x = x.detach()
+    try:
+        with torch.no_grad():
+            y = norm(x).to(_compute(x).dtype)
+    except TypeError as error:  # Zaya's norm of queries and keys together
+        raise LookError(f"model: needs norms of one input, got {type(norm).__name__}") from error
+    x = _compute(x)
+    weight = next((getattr(norm, n) for n in ("weight", "gain", "scale") if _has(norm, n)), None)
+    bias = getattr(norm, "bias", None)
+    names = [n for n in ("eps", "variance_epsilon", "epsilon") if hasattr(norm, n)]
+    # OLMo has it in its code only
+    known = [getattr(norm, n) for n in names[:1]] or [0.0, 1e-5, 1e-6, 1e-12]
+    known = [torch.finfo(x.dtype).eps if eps is None else eps for eps in known]  # torch's RMSNorm
+    ones = torch.ones(x.shape[-1], dtype=x.dtype, device=x.device)
+    weight = ones if weight is None else weight.detach().to(x)
+    bias = bias.detach().to(x) if isinstance(bias, Tensor) else torch.zeros_like(ones)
+    errors: list[Tensor] = []
+    candidates: list[FrozenNorm] = []
+    for is_centred, eps in product((True, False), known):
+        centred = x - x.mean(-1, keepdim=True) if is_centred else x
+        scale = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+        for gain in (weight, 1 + weight):
+            candidates.append(FrozenNorm(scale, gain, bias, is_centred))
+            errors.append((candidates[-1].apply(x) + bias - y).abs().max())
+    relative = torch.stack(errors) / y.abs().max().clamp(min=1e-30)  # one transfer for all
+    error, frozen = min(zip(relative.tolist(), candidates, strict=True), key=lambda pair: pair[0])
+    allowed = NORM_TOLERANCE if norm_dtype(norm, y) == torch.float32 else 2e-2
+    if not error < allowed:
+        raise LookError(
+            f"model: needs layer norms or RMS norms to be split into parts, got a "
+            f"{type(norm).__name__} that computes something else (relative error {error:.2g})"
+        )
+    return frozen
+
+
+def norm_dtype(norm: nn.Module, y: Tensor) -> torch.dtype:
+    """The precision of a norm's parameters, or of its output."""
+    parameter = next(norm.parameters(), None)
+    dtype = y.dtype if parameter is None else parameter.dtype
+    return torch.float32 if dtype == torch.float64 else dtype
+
+
+def _has(module: nn.Module, name: str) -> bool:
+    return isinstance(getattr(module, name, None), Tensor)
+
+
+def _compute(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
 
 By = Literal["part", "head"]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the sum, relative; half precision 3e-2

@@ -13,8 +13,13 @@ from regard.errors import LookError
 from regard.inspection.adapters.activation_points import find_activations, name_of_part
 from regard.inspection.adapters.block_layout import is_norm
 from regard.inspection.adapters.block_stacks import first_tensor
-from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
-from regard.inspection.attribution.residual_parts import By, ResidualStream, record_stream
+from regard.inspection.attribution.residual_parts import (
+    By,
+    FrozenNorm,
+    ResidualStream,
+    freeze_norm,
+    record_stream,
+)
 from regard.inspection.record.look import patched
 from regard.ops.indices import resolve_index
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.inspection.adapters.block_layout import is_linear, linear_matrix
-from regard.inspection.attribution.frozen_norm import FrozenNorm, freeze_norm
-from regard.inspection.attribution.residual_parts import ResidualStream
+from regard.inspection.attribution.residual_parts import FrozenNorm, ResidualStream, freeze_norm
 from regard.nn import Readout
 from regard.ops.packed_linear import linear
 

@@ -17,7 +17,7 @@ from regard.inspection.adapters.activation_points import ActivationPoint, find_a
 from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import check_eval_mode, uncompiled_modules
-from regard.inspection.gradients.activations import activation_gradients
+from regard.inspection.gradients import activation_gradients
 from regard.inspection.patching.result import PatchingResult
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Activations

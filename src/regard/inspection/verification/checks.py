@@ -17,7 +17,7 @@ from regard.inspection.attribution.score_split import split_score
 from regard.inspection.edits.activations import add_to_activation, set_activation
 from regard.inspection.edits.weights import drop_head
 from regard.inspection.edits.what_if import what_if
-from regard.inspection.gradients.activations import activation_gradients
+from regard.inspection.gradients import activation_gradients
 from regard.inspection.patching.sweep import sweep
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight

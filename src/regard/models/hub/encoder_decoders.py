@@ -16,7 +16,7 @@ from regard.models.hub.family import (
     read_activation,
     write_activation,
 )
-from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
+from regard.models.speech import SpeechEncoder, SpeechEncoderConfig
 from regard.models.translator import Translator, TranslatorConfig
 from regard.ops import sinusoidal
 

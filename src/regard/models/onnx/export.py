@@ -14,8 +14,8 @@ from regard.models.config import check_implemented, get_config
 from regard.models.language import LanguageModel
 from regard.models.onnx import parity, recurrent, transformers
 from regard.models.onnx.graph import Graph
-from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
+from regard.models.speech import Recogniser
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 

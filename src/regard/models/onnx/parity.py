@@ -11,8 +11,8 @@ from regard.files import import_extra
 from regard.models.classifier import Classifier
 from regard.models.config import StackConfig
 from regard.models.language import LanguageModel
-from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
+from regard.models.speech import Recogniser
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 from regard.ops import log_mel

@@ -11,7 +11,7 @@ from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel
 from regard.models.onnx import emit
 from regard.models.onnx.graph import Graph
-from regard.models.recogniser import Recogniser
+from regard.models.speech import Recogniser
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 from regard.nn import Decoder, DecoderBlock, Encoder, Readout, TimeFrequencyConv, TokenEmbedding

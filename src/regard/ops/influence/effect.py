@@ -89,7 +89,7 @@ Effect = Literal["remove", "slope", "scale"]
 DOMINANT_WEIGHT = 0.5005
 # |h - v|² below this part of 2 |h|² cancels in h² + v² - 2 h · v: computed by differences.
 CANCELLATION_RATIO = 4e-3
-ROUNDING = 32  # of |h|, in units of its precision; 9 is the largest error seen
+ROUNDING = 32  # of |h|, in units of its precision; 9 is the largest error measured
 NEGLIGIBLE_WEIGHT = 1e-6  # weights for which cancellation does not matter
 
 

@@ -80,7 +80,7 @@ def _stream(arguments: dict[str, Any], names: frozenset[str]) -> dict[str, Tenso
     received = torch.empty(sequences, keys, device=q.device, dtype=torch.float32)
     tile = choose_tile(arguments["HEAD_DIM_PADDED"] * q.element_size())
     # Programs start in order of their ids. Neighbours of one sequence read the same queries and
-    # find them in the cache. Under a causal mask the first keys, seen by most queries, make the
+    # find them in the cache. Under a causal mask the first keys, visible to most queries, make the
     # longest programs; started first, none of them runs alone at the end.
     allows_future, blocks = arguments["terms"].right > 0, -(-keys // tile["BN"])
     _survey_kernel[(blocks, sequences) if allows_future else (sequences, blocks)](

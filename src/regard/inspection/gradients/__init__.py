@@ -1,1 +1,0 @@
-"""Gradient norms by depth, time and parameter."""
