@@ -7,7 +7,7 @@ from typing import Any, cast
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.decode.gpu.buffers import MAX_SPLIT_K, StepBuffers
 from regard.models import LanguageModel
@@ -95,6 +95,18 @@ def next_power_of_2(n: int) -> int:
 MAX_BATCH_TILE = 64  # batch rows per program
 MAX_FIXED_POINT = 2.0**34  # half the range of the fixed-point residual
 KV_TILE_BYTES = 1 << 15  # of keys per program and iteration, and as many of values
+
+
+class _Head:
+    """The readout as a linear layer; the embedding table if tied."""
+
+    def __init__(self, model: LanguageModel):
+        weight = model.readout.weight
+        self.weight = model.embedding.token_embeddings if weight is None else weight
+        self.bias = model.readout.bias
+
+
+Maps = tuple[nn.Linear | _Head, ...]  # linear layers of one product
 
 
 class StepLauncher:
@@ -192,7 +204,7 @@ class StepLauncher:
         )  # fmt: skip
 
     def _single_row_matmul(
-        self, b: StepBuffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
+        self, b: StepBuffers, x: Tensor, maps: Maps, out: Tensor, job: str,
         norm: Norm | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
         outs, ins, gated = _sizes(maps, job)
@@ -227,7 +239,7 @@ class StepLauncher:
         return 0 if exact or not cores or not few or next_power_of_2(ins) < 32 * cores else cores
 
     def _batch_matmul(
-        self, b: StepBuffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
+        self, b: StepBuffers, x: Tensor, maps: Maps, out: Tensor, job: str,
         scale: float = 1.0,
     ) -> int:  # fmt: skip
         """A batched product; returns the number of split-K slices to sum."""
@@ -335,32 +347,23 @@ def _block_stats(b: StepBuffers) -> tuple[Tensor, Tensor, Tensor]:
     return work["block_max"], work["block_argmax"], work["block_logsumexp"]
 
 
-class _Head:
-    """The readout as a linear layer; the embedding table if tied."""
-
-    def __init__(self, model: LanguageModel):
-        weight = model.readout.weight
-        self.weight = model.embedding.token_embeddings if weight is None else weight
-        self.bias = model.readout.bias
-
-
-def _qkv_layers(block: EncoderBlock) -> tuple[Any, ...]:
+def _qkv_layers(block: EncoderBlock) -> Maps:
     attention = block.self_attention
     return attention.to_q, attention.to_k, attention.to_v
 
 
-def _up_layers(block: EncoderBlock) -> tuple[Any, ...]:
+def _up_layers(block: EncoderBlock) -> Maps:
     ff = block.feed_forward
     return (ff.to_hidden,) if ff.to_gate is None else (ff.to_hidden, ff.to_gate)
 
 
-def _sizes(maps: tuple[Any, ...], job: str) -> tuple[int, int, bool]:
+def _sizes(maps: Maps, job: str) -> tuple[int, int, bool]:
     """Outputs and inputs of a product, and whether half of the weights are of a gate."""
     outs, gated = sum(m.weight.shape[0] for m in maps), job == "FFN_UP" and len(maps) == 2
     return outs // (1 + gated), maps[0].weight.shape[1], gated
 
 
-def _stacked_weights(maps: tuple[Any, ...]) -> tuple[list[Tensor], list[Tensor], tuple[int, int]]:
+def _stacked_weights(maps: Maps) -> tuple[list[Tensor], list[Tensor], tuple[int, int]]:
     """Three weights and biases (the first repeated if fewer), and where the first two end."""
     weights = [m.weight for m in maps]
     biases = [m.weight if m.bias is None else m.bias for m in maps]
