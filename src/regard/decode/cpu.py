@@ -20,6 +20,7 @@ from regard.ops.packed_linear import LinearFunction, packed_linear
 from regard.ops.positions import frequencies
 
 MAX_CACHED_POSITIONS = 512  # position codes that are computed in advance
+REPACK_AFTER = 2  # steps with the same number of rows before weights are packed for it
 
 
 def supports_cpu_decoder(model: Translator) -> bool:
@@ -152,9 +153,6 @@ def _extend_history(cache: KVCache, rows: int) -> Tensor | None:
         return None
     new = torch.eye(each, dtype=torch.bool).expand(rows // each, each, each)
     return new if cache.history is None else torch.cat([cache.history, new], -1)
-
-
-REPACK_AFTER = 2  # steps with the same number of rows before weights are packed for it
 
 
 class PackedLinear:

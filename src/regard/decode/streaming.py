@@ -21,6 +21,8 @@ from regard.ops import frame_sizes, log_mel, mel_frame_count
 from regard.ops.terms import upcast
 
 MAX_BLOCK_OUTPUTS = 64  # outputs computed together, so that long pieces need bounded memory
+MAX_TOKENS_PER_CHARACTER = 4  # of byte tokenizers: UTF-8
+WARMUP_SECONDS = 30.0  # of a recording that initialise the running normalization
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,6 @@ def _convolve(convolution: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     count = max(0, (x.shape[-1] - size) // stride + 1)
     y = F.gelu(convolution(x)) if count else x.new_zeros(1, convolution.out_channels, 0)
     return y, x[..., count * stride :].clone()
-
-
-MAX_TOKENS_PER_CHARACTER = 4  # of byte tokenizers: UTF-8
-WARMUP_SECONDS = 30.0  # of a recording that initialise the running normalization
 
 
 class Transcriber:

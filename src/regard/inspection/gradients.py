@@ -29,6 +29,9 @@ from regard.ops.recurrence import CellStep, RecurrenceResult, State
 from regard.ops.recurrence.intercept import SequenceCall, StepCall, intercepting_recurrence
 from regard.ops.recurrence.op import reverse_sequences
 
+VANISHING = 1e-3  # ratio of the gradient norms at start and end
+EXPLODING = 1e3
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ActivationGradients:
@@ -92,8 +95,6 @@ def activation_gradients(
     return ActivationGradients(score=float(value.detach()), activations=inputs, gradients=gradients)
 
 
-VANISHING = 1e-3  # ratio of the gradient norms at start and end
-EXPLODING = 1e3
 FlagKind = Literal["vanishing", "exploding", "not finite"]
 
 

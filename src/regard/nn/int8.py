@@ -14,6 +14,7 @@ from regard.nn.linear import Readout
 INT8_MAX = 127
 MIN_SCALE = 1e-30  # avoids division by zero for a row of zeros
 FEW_ROWS = 16  # up to here fewer operations matter more than fast ones
+SCALE_SUFFIX = ".scale"  # of the name of a weight's scales in a file
 
 
 def quantize_int8(
@@ -192,9 +193,6 @@ def _is_exact(rows: int, dim: int, out: int) -> bool:
     ones, zeros = torch.ones(out, dtype=torch.float32), torch.zeros(out, dtype=torch.int32)
     y = _qlinear(x, 1.0, 0, packed, ones, zeros, None)
     return bool((y == 255 * INT8_MAX * dim).all())
-
-
-SCALE_SUFFIX = ".scale"  # of the name of a weight's scales in a file
 
 
 def quantize(model: nn.Module) -> nn.Module:

@@ -10,6 +10,13 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 
+ACTIVATIONS = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
 
 def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
     """A linear layer with Xavier (Glorot) uniform weights and zero bias.
@@ -61,13 +68,6 @@ class Readout(nn.Module):
 
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
-
-ACTIVATIONS = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-}
 
 
 class FeedForward(nn.Module):

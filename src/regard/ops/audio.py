@@ -13,6 +13,13 @@ from regard.errors import ShapeError
 WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010  # the usual frame of speech recognition
 
 MelScale = Literal["htk", "slaney"]
+LEVEL_DECAY = 0.01  # per frame: the level falls by 4.3 dB in a second without sound
+MIN_LEVEL = -12.0  # softer input is not amplified, or silence would become noise
+ACTIVE_MARGIN = 3.0  # frames less than this below the level count as sound
+MEAN_DECAY = math.exp(-1 / 150)  # of the running mean per frame of sound: 1.5 s
+PRIOR_MEAN = -4.0  # of a band relative to the level, before any sound
+PRIOR_FRAMES = 20  # weight of the prior, in frames
+BLOCK_FRAMES = 1000  # frames at a time: MEAN_DECAY to a higher power would underflow
 
 
 def log_mel(
@@ -129,15 +136,6 @@ def _to_hertz(mel: Tensor, scale: MelScale) -> Tensor:
         return 700 * (10 ** (mel / 2595) - 1)
     log = _KNEE * torch.exp((mel - _KNEE_MEL).clamp(min=0) * _STEP)
     return torch.where(mel < _KNEE_MEL, mel * _KNEE / _KNEE_MEL, log)
-
-
-LEVEL_DECAY = 0.01  # per frame: the level falls by 4.3 dB in a second without sound
-MIN_LEVEL = -12.0  # softer input is not amplified, or silence would become noise
-ACTIVE_MARGIN = 3.0  # frames less than this below the level count as sound
-MEAN_DECAY = math.exp(-1 / 150)  # of the running mean per frame of sound: 1.5 s
-PRIOR_MEAN = -4.0  # of a band relative to the level, before any sound
-PRIOR_FRAMES = 20  # weight of the prior, in frames
-BLOCK_FRAMES = 1000  # frames at a time: MEAN_DECAY to a higher power would underflow
 
 
 def online_cmvn(

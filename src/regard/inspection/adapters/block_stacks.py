@@ -16,6 +16,10 @@ from regard.inspection.adapters.module_tracker import ModelHook
 from regard.inspection.adapters.snapshot import snapshot
 from regard.nn import Norm, RecurrentCell
 
+# of an unedited run from a block on, compared with a whole run; relative to the largest number
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+CACHES = ("past_key_values", "past_key_value", "layer_past")
+
 
 @dataclass
 class BlockStack:
@@ -126,10 +130,6 @@ def _hook_blocks(stack: BlockStack, require_grad: bool) -> list[RemovableHandle]
     ]
 
 
-# of an unedited run from a block on, compared with a whole run; relative to the largest number
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-
-
 class PrefixReplay:
     """Outputs of all blocks in one run of a model, for later runs that differ from a block on.
 
@@ -216,9 +216,6 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if type(value) in (tuple, list):
         return type(value)(_map_tensors(x, function) for x in value)
     return value
-
-
-CACHES = ("past_key_values", "past_key_value", "layer_past")
 
 
 @contextmanager

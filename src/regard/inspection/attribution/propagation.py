@@ -27,6 +27,8 @@ MAX_RESULT_NUMBERS = 1 << 26  # of a result for every token
 
 ReplaceOutput = Callable[[AttentionCall, AttentionResult, Caller], Tensor]
 RowWeights = Callable[[Site, range, range], Tensor]  # a tile of the map, heads merged
+MAX_FLOW_TOKENS = 128
+MIN_CAPACITY = 1e-8  # edges with less residual capacity are full
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,10 +179,6 @@ def _check_size(site: Site, r: Tensor, *sizes: int) -> None:
                 f"sites: need one sequence from top to bottom, got {site!r} below "
                 f"{r.shape[-1]} positions of {r.shape[0]} sequences; try at= or sight.join"
             )
-
-
-MAX_FLOW_TOKENS = 128
-MIN_CAPACITY = 1e-8  # edges with less residual capacity are full
 
 
 def attention_rollout(

@@ -29,6 +29,9 @@ from regard.ops.indices import as_int, resolve_index
 from regard.ops.terms import upcast
 
 NORM_TOLERANCE = 1e-3  # of the reproduced output, relative to its largest number; bf16 gets 2e-2
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the sum, relative; half precision 3e-2
+MODULES = ("self", "cross", "mlp", "per_layer")
+INNER = ("heads", "hidden")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +129,6 @@ def _compute(x: Tensor) -> Tensor:
 
 
 By = Literal["part", "head"]
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the sum, relative; half precision 3e-2
-MODULES = ("self", "cross", "mlp", "per_layer")
-INNER = ("heads", "hidden")
 
 
 @dataclass(frozen=True, eq=False)

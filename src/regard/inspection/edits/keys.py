@@ -33,6 +33,7 @@ from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.terms import repeat_kv
 
 NOISE_BLOCK = 64  # positions per random generator
+FIELDS = {"values": "v", "keys": "k", "queries": "q"}  # of a call and of a site
 
 
 @register_edit(formula="Δh = W / (1 - W) · (h - v̄)", effect=drop_key_effect)
@@ -194,7 +195,6 @@ def _position_noise(like: Tensor, name: str, first: int) -> Tensor:
 
 
 PatchComponent = Literal["values", "keys", "queries", "out"]
-FIELDS = {"values": "v", "keys": "k", "queries": "q"}  # of a call and of a site
 
 
 @register_edit()

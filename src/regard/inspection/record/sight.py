@@ -22,6 +22,7 @@ from regard.tables import html_table
 
 T = TypeVar("T")
 OVER_LIMIT = "over max_bytes="  # in the reasons of `skipped`
+ADDITIVE_TOLERANCE = 16  # rounding errors of the sum of a block's parts
 
 
 class Sight:
@@ -230,9 +231,6 @@ def format_skipped(skipped: Mapping[str, str], names: int = 3) -> list[str]:
         more = f" and {len(same) - names} more" if len(same) > names else ""
         lines.append(f"{', '.join(same[:names])}{more}: {reason}")
     return lines
-
-
-ADDITIVE_TOLERANCE = 16  # rounding errors of the sum of a block's parts
 
 
 class Activations(Mapping[str, Tensor]):

@@ -16,6 +16,9 @@ from regard.ops.terms import LOG2E, LOWEST_SCORE, finite_lse, upcast
 from regard.ops.tiling import split_keys
 
 Term = TypeVar("Term")
+CPU_BLOCK = (1024, 1024)  # rows and keys: the two tensors of a block take 4 MB each
+GPU_BLOCK = (4096, 8192)  # few, large launches
+BAND_ROWS = 512  # rows per block of the band, whose rectangle is wider by as many keys
 
 
 class HeadMap:
@@ -114,11 +117,6 @@ def select_sequence(term: Term, batch: int) -> Term:
 
 def _select_dense(x: Tensor, one: slice) -> Tensor:
     return x[one] if x.ndim > 3 and x.shape[0] > 1 else x
-
-
-CPU_BLOCK = (1024, 1024)  # rows and keys: the two tensors of a block take 4 MB each
-GPU_BLOCK = (4096, 8192)  # few, large launches
-BAND_ROWS = 512  # rows per block of the band, whose rectangle is wider by as many keys
 
 
 class PooledCells(NamedTuple):

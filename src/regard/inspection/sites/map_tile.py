@@ -28,6 +28,9 @@ VIEWS: tuple[Literal["map", "band"], ...] = ("map", "band")
 MAGIC = b"RGTL"
 HEADER = struct.Struct("<4sBBBBhHHHIIII")  # 32 bytes, see MapTile.to_bytes
 MIN_EXPONENT = -120  # the scale factor 2^120 is a float32; smaller maxima lose precision
+STEP_WEIGHTS = 1 << 24  # between two checks for cancellation
+PREVIEW_WEIGHTS = 1 << 26  # 0.1 s on two cores
+MIN_PREVIEW_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,9 +139,6 @@ def decode_half(half: Tensor, exponent: int) -> Tensor:
     tensor([0.7500])
     """
     return half.float() * 2.0**exponent
-
-
-STEP_WEIGHTS = 1 << 24  # between two checks for cancellation
 
 
 class BaseTile(NamedTuple):
@@ -252,10 +252,6 @@ class BasePass:
                 self.margins.entropy[rows.start : rows.stop] += entropy
                 self.margins.received[keys.start : keys.stop] += received
                 self.stored[row, column] = stored
-
-
-PREVIEW_WEIGHTS = 1 << 26  # 0.1 s on two cores
-MIN_PREVIEW_ROWS = 64
 
 
 class MapPreview:

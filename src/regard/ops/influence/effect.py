@@ -15,6 +15,13 @@ from regard.ops.terms import LOG2E, Terms, finite_lse, repeat_kv, upcast
 from regard.ops.tiling import split_keys, tile_size
 from regard.tables import html_summary
 
+# Above one half by more than the rounding of lse: at most one key per row exceeds it.
+DOMINANT_WEIGHT = 0.5005
+# |h - v|² below this part of 2 |h|² cancels in h² + v² - 2 h · v: computed by differences.
+CANCELLATION_RATIO = 4e-3
+ROUNDING = 32  # of |h|, in units of its precision; 9 is the largest error measured
+NEGLIGIBLE_WEIGHT = 1e-6  # weights for which cancellation does not matter
+
 
 def attend_without(
     q: Tensor,
@@ -84,13 +91,6 @@ def weight_change(log_w: Tensor, log_rest: Tensor, shift: Tensor) -> Tensor:
 
 
 Effect = Literal["remove", "slope", "scale"]
-
-# Above one half by more than the rounding of lse: at most one key per row exceeds it.
-DOMINANT_WEIGHT = 0.5005
-# |h - v|² below this part of 2 |h|² cancels in h² + v² - 2 h · v: computed by differences.
-CANCELLATION_RATIO = 4e-3
-ROUNDING = 32  # of |h|, in units of its precision; 9 is the largest error measured
-NEGLIGIBLE_WEIGHT = 1e-6  # weights for which cancellation does not matter
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from regard.ops.survey.weight_tile import SurveyOptions, pooled_index
 from regard.ops.terms import Terms, finite_lse, upcast
 
 FAST_STATISTICS = with_fast_path("all")
+MAX_GROUP = 64  # keys per group in first_argmax
+BUFFER_SCORES = 1 << 20  # scores computed at a time
 
 
 def can_use_fast_path(q: Tensor, k: Tensor, terms: Terms, options: SurveyOptions) -> bool:
@@ -202,10 +204,6 @@ class FastPath:
         """Find the keys of the peaks in plain tiles."""
         if "peak_key" in self.options.statistics:
             self.peak_search.find(self.q, self.k, self.terms.scale, self.totals["peak_key"])
-
-
-MAX_GROUP = 64  # keys per group in first_argmax
-BUFFER_SCORES = 1 << 20  # scores computed at a time
 
 
 class PeakSearch:
