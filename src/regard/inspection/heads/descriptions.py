@@ -65,8 +65,9 @@ def describe_heads(
     >>> len(describe_heads(rg.make_site(*torch.zeros(2, 3, 5, 4))))
     3
     """
-    names, keys = disambiguate(query_labels(site, batch)), disambiguate(key_labels(site, batch))
     lists_queries = site.queries <= MAX_LISTED_QUERIES
+    names = disambiguate(query_labels(site, batch)) if lists_queries else []
+    keys = disambiguate(key_labels(site, batch))
     if survey is None or (lists_queries and survey.top_weights is None):
         with torch.no_grad():
             survey = site.survey(statistics=["top_weights", "top_keys", "received"], top_k=8)

@@ -214,8 +214,9 @@ class Recorder:
 
     @cached_property
     def _weight_storages(self) -> set[int]:
-        model = self.tracker.model
-        return {x.untyped_storage()._cdata for x in (*model.parameters(), *model.buffers())}
+        owners = [(m._parameters, m._buffers) for m in self.tracker.modules.values()]
+        tensors = (x for pair in owners for named in pair for x in named.values())
+        return {x.untyped_storage()._cdata for x in tensors if x is not None}
 
     def close(self) -> None:
         """Stop recording, group the sites by thread, and label them."""

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from regard.errors import LookError, ShapeError
@@ -71,6 +72,7 @@ def disambiguate(labels: list[str]) -> list[str]:
     ]
 
 
+@lru_cache(1 << 16)  # every site of a page has the same labels
 def quote_label(label: str) -> str:
     """Quote a label without letters or digits, which would read as punctuation of the sentence.
 
@@ -120,6 +122,7 @@ def _labels(tokens: Tokens | None, batch: int, count: int, first: int) -> list[s
     return [strip_marks(token) for token in tokens[batch][:count]]
 
 
+@lru_cache(1 << 16)
 def strip_marks(token: str) -> str:
     """Drop the tokenizer's mark of a leading space; a token of spaces alone stays visible.
 
