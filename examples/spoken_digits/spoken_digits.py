@@ -16,7 +16,7 @@ from regard.models.config import check_positive
 from regard.tasks import EvalSplit, Recipe, RecognitionEvaluator, task
 from regard.tasks.recognition.audio import AudioTask
 from regard.train import TrainConfig
-from regard.train.device import select_device
+from regard.train.distributed import select_device
 
 from frames import DigitAugmentation, digit_batches  # isort: skip
 from recordings import SpokenDigits  # isort: skip

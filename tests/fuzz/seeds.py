@@ -26,7 +26,7 @@ from regard.files import PartialFile
 from regard.inspection.record.sight_file import _checksum as sight_checksum
 from regard.models.serialization import read_safetensors
 from regard.tasks.registry import recipe_names, recipe_text
-from regard.train.checkpoint.store import Checkpoint, save_checkpoint
+from regard.train.checkpoint import Checkpoint, save_checkpoint
 from regard.train.metrics.calibration import save_calibration
 from regard.train.metrics.log import append_metrics
 

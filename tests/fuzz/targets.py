@@ -25,7 +25,7 @@ from regard.runs.contents import load_tokenizer, read_recipe, read_result
 from regard.runs.hub_model import load_hub_text_model
 from regard.tasks.proposals.kinds import propose
 from regard.tasks.recipe_file import parse_recipe, read_recipe_file, recipe_to_toml
-from regard.train.checkpoint.store import load_last_valid
+from regard.train.checkpoint import load_last_valid
 from regard.train.metrics.log import truncate_metrics
 from regard.work.marking.submissions import check_submissions
 

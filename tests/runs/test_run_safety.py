@@ -17,7 +17,7 @@ from regard.runs import find_run, fit, list_runs, override_settings
 from regard.runs.lock import lock_folder
 from regard.tasks import recipe
 from regard.train import list_checkpoints, load_last_valid
-from regard.train.checkpoint.store import PARTIAL_PREFIX
+from regard.train.checkpoint import PARTIAL_PREFIX
 
 SMALL = [
     *(

@@ -16,7 +16,7 @@ import torch
 from regard import data, models
 from regard.errors import RegardError
 from regard.train import TrainConfig, Trainer, copy_weights, objective
-from regard.train.distributed.ranks import Ranks, init_distributed, shutdown_distributed
+from regard.train.distributed import Ranks, init_distributed, shutdown_distributed
 
 BATCHES = 6  # per update, over all ranks: 6 of one rank, 3 of each of two, 2 of each of three
 VOCAB = 12

@@ -19,7 +19,7 @@ from regard.train import (
     load_weights,
     save_checkpoint,
 )
-from regard.train.checkpoint import store as module
+from regard.train import checkpoint as module
 
 
 def make_checkpoint(step: int) -> Checkpoint:

@@ -28,7 +28,7 @@ from regard.train import (
     loop,
     read_metrics,
 )
-from regard.train import device as module
+from regard.train import distributed as module
 
 HERE = Path(__file__).resolve().parent
 

@@ -25,8 +25,7 @@ from regard.train import (
     load_last_valid,
     read_metrics,
 )
-from regard.train.distributed.parallel import choose_strategy
-from regard.train.distributed.ranks import Ranks, init_distributed
+from regard.train.distributed import Ranks, choose_strategy, init_distributed
 
 HERE = Path(__file__).resolve().parent
 ENV = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}

@@ -86,9 +86,9 @@ class TextModel:
     @property
     def separators(self) -> frozenset[str]:
         """Tokens that end a part of a text: punctuation and special tokens."""
-        if (own := self.tokenizer) is not None:
-            ids = (own.pad_id, own.bos_id, own.eos_id, own.unk_id)
-            return PUNCTUATION | {own.special_tokens[i] for i in ids}
+        if (tokenizer := self.tokenizer) is not None:
+            ids = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id)
+            return PUNCTUATION | {tokenizer.special_tokens[i] for i in ids}
         special = () if self.hf_tokenizer is None else self.hf_tokenizer.all_special_tokens
         return PUNCTUATION | set(special)
 

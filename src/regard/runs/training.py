@@ -42,7 +42,7 @@ from regard.runs.settings import config_to_json, iter_settings, override_setting
 from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import Outcome, Ranks, Trainer, objective
-from regard.train.checkpoint.store import remove_partial_checkpoints
+from regard.train.checkpoint import remove_partial_checkpoints
 from regard.train.loop import CHECKPOINTS
 from regard.train.metrics.log import tensorboard_logger
 from regard.train.prefetch import BatchSource
@@ -166,7 +166,7 @@ def _resume(
 ) -> tuple[Training, list[str]]:
     """Prepare a run at its last valid checkpoint; also one line per damaged newer checkpoint."""
     ranks = how.ranks
-    ranks.run_on_first(partial(check_data, recipe.data, folder, accept=accept_data))
+    ranks.run_on_first(check_data, recipe.data, folder, accept=accept_data)
     ranks.run_on_first(remove_partial_checkpoints, folder / CHECKPOINTS)
     training = _prepare(recipe, folder, how)
     damaged = training.trainer.resume()

@@ -1,6 +1,6 @@
 """Training: one loop for every model, losses, checkpoints, distributed ranks and calibration."""
 
-from regard.train.checkpoint.store import (
+from regard.train.checkpoint import (
     Checkpoint,
     average_checkpoints,
     list_checkpoints,
@@ -9,7 +9,7 @@ from regard.train.checkpoint.store import (
     save_checkpoint,
 )
 from regard.train.config import TrainConfig, lr_factor
-from regard.train.distributed.ranks import Ranks, init_distributed, shutdown_distributed
+from regard.train.distributed import Ranks, init_distributed, shutdown_distributed
 from regard.train.evaluation import mean_loss, score_texts
 from regard.train.loop import Outcome, Trainer
 from regard.train.losses import (

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.nn import Recurrent, RecurrentCell
 from regard.train.config import TrainConfig
-from regard.train.distributed.parallel import Strategy
+from regard.train.distributed import Strategy
 from regard.train.signals import block_signals
 
 MIN_STEPS = 1000  # to compile takes as long as some hundred updates
@@ -17,6 +16,7 @@ PROBE_BATCHES = 6  # batches whose shapes are observed before compiling
 MAX_STATIC_SHAPES = 3  # so many shapes are compiled one by one
 
 LossFunction = Callable[..., Tensor]
+Shapes = tuple[tuple[str, torch.Size], ...]  # of the tensors of a batch, by name
 
 
 class CompilePolicy:
@@ -31,9 +31,9 @@ class CompilePolicy:
 
     def __init__(self, mode: str, *, graphs: bool = False):
         self.mode, self.probes_left, self.graphs = mode, PROBE_BATCHES, graphs
-        self.shapes: set[Any] = set()
+        self.shapes: set[Shapes] = set()
         self.compiled: tuple[LossFunction, LossFunction] | None = None  # the original, the compiled
-        self.compiled_shapes: set[Any] = set()
+        self.compiled_shapes: set[Shapes] = set()
 
     def block_signals(self, batch: dict[str, Tensor]) -> AbstractContextManager[None]:
         """Context of an update: if it may compile, its compile workers survive a signal."""
@@ -63,7 +63,7 @@ class CompilePolicy:
         return self.compiled[1]
 
 
-def _shape(batch: dict[str, Tensor]) -> tuple[Any, ...]:
+def _shape(batch: dict[str, Tensor]) -> Shapes:
     return tuple((name, x.shape) for name, x in batch.items())
 
 

@@ -51,16 +51,13 @@ def score_texts(answers: Sequence[str], references: Sequence[str]) -> dict[str, 
     >>> scores["exact"], round(scores["bleu"], 1)  # 4 of 5 words, all pairs: (4/5)^(1/4)
     (0.5, 94.6)
     """
-    from sacrebleu.metrics.bleu import BLEU  # slow to import
-
     if not answers or len(answers) != len(references):
         raise ShapeError(
             f"answers: needs one for each of {len(references)} references, got {len(answers)}"
         )
-    bleu = BLEU()
-    score = bleu.corpus_score(list(answers), [list(references)]).score
-    exact = sum(a == b for a, b in zip(answers, references, strict=True)) / len(answers)
-    return {"exact": exact, "bleu": score, "signature": str(bleu.get_signature())}
+    bleu = _bleu()
+    tally = _tally(bleu, answers, references)
+    return {**tally.scores(), "signature": str(bleu.get_signature())}
 
 
 def text_tally(answers: Sequence[str], references: Sequence[str]) -> Tally:
@@ -70,9 +67,17 @@ def text_tally(answers: Sequence[str], references: Sequence[str]) -> Tally:
     >>> {name: round(score, 1) for name, score in tally.scores().items()}
     {'exact': 0.5, 'bleu': 94.6}
     """
-    from sacrebleu.metrics.bleu import BLEU
+    return _tally(_bleu(), answers, references)
 
-    bleu: Any = BLEU()  # its bootstrap adds up the same statistics
+
+def _bleu() -> Any:
+    from sacrebleu.metrics.bleu import BLEU  # slow to import
+
+    return BLEU()
+
+
+def _tally(bleu: Any, answers: Sequence[str], references: Sequence[str]) -> Tally:
+    # what sacrebleu's own bootstrap adds up
     statistics = bleu._extract_corpus_statistics(list(answers), [list(references)])
     exact = [[float(a == b), 1.0] for a, b in zip(answers, references, strict=True)]
     rows = torch.cat([torch.tensor(exact), torch.tensor(statistics, dtype=torch.float)], 1)

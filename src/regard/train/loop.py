@@ -18,8 +18,7 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError, FileError, TrainError
-from regard.train.checkpoint.shards import read_shards
-from regard.train.checkpoint.store import (
+from regard.train.checkpoint import (
     Checkpoint,
     average_checkpoints,
     checkpoint_step,
@@ -29,6 +28,7 @@ from regard.train.checkpoint.store import (
     list_checkpoints,
     load_checkpoint,
     merge_tensors,
+    read_shards,
     remove_best_after,
     save_checkpoint,
     save_sharded_checkpoint,
@@ -36,9 +36,7 @@ from regard.train.checkpoint.store import (
 )
 from regard.train.compilation import build_compile_policy
 from regard.train.config import TrainConfig
-from regard.train.device import select_device
-from regard.train.distributed.parallel import ParallelModel, choose_strategy
-from regard.train.distributed.ranks import Ranks
+from regard.train.distributed import ParallelModel, Ranks, choose_strategy, select_device
 from regard.train.evaluation import format_scores, run_evaluation
 from regard.train.losses import Objective
 from regard.train.metrics.log import Logger, append_metrics, truncate_metrics
@@ -68,9 +66,6 @@ class Outcome(NamedTuple):
     The scores are those of `Trainer.evaluate`; `regard.runs.fit` puts those on the test split.
 
     `weights_step` is the update that the final weights are from; None for an average.
-
-    >>> Outcome(100, "finished", {"loss": 0.5}).reason
-    'finished'
     """
 
     step: int

@@ -30,11 +30,7 @@ class Objective(NamedTuple):
 
 
 class ModelOutputs(NamedTuple):
-    """The logits of a batch and the weight of each position (None: 1 everywhere).
-
-    >>> ModelOutputs(torch.zeros(2, 3)).weights is None
-    True
-    """
+    """The logits of a batch and the weight of each position (None: 1 everywhere)."""
 
     logits: Tensor
     weights: Tensor | None = None

@@ -30,7 +30,7 @@ class UpdateBatches(NamedTuple):
     sizes: list[int]
     before: dict[str, Any]
     after: dict[str, Any]
-    ready_event: Any = None  # a CUDA event, recorded after the copies to the GPU
+    ready_event: torch.Event | None = None  # recorded after the copies to the GPU
 
 
 class Prefetcher:
@@ -108,7 +108,7 @@ class Prefetcher:
             copies, ready = self._copy_to_device(batches)
             yield UpdateBatches(copies, sizes, before, after, ready)
 
-    def _copy_to_device(self, batches: list[Batch]) -> tuple[list[Batch], Any]:
+    def _copy_to_device(self, batches: list[Batch]) -> tuple[list[Batch], torch.Event | None]:
         """Start the copies on a stream of their own; the event is recorded at their end."""
         if not self.is_async:
             return batches, None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.train.compilation import CompilePolicy
 from regard.train.config import TrainConfig
-from regard.train.distributed.parallel import ParallelModel
+from regard.train.distributed import ParallelModel
 from regard.train.losses import Objective
 from regard.train.prefetch import Prefetcher
 from regard.train.rng import RngState

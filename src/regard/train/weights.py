@@ -34,11 +34,11 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], label: str = "
     >>> layer(torch.tensor([2.0])).item()
     2.0
     """
-    own = state_tensors(model)
-    if {n: x.shape for n, x in weights.items()} != {n: x.shape for n, x in own.items()}:
+    target = state_tensors(model)
+    if {n: x.shape for n, x in weights.items()} != {n: x.shape for n, x in target.items()}:
         raise FileError(f"{label}: needs the weights of this model, got those of another")
     for name, x in weights.items():
-        own[name].copy_(shard_like(own[name], x))
+        target[name].copy_(shard_like(target[name], x))
 
 
 @torch.no_grad()
@@ -52,10 +52,10 @@ def load_matching_weights(
     >>> load_matching_weights(nn.Linear(2, 3), nn.Linear(2, 3))
     2
     """
-    own, weights = state_tensors(model), state_tensors(source)
+    target, weights = state_tensors(model), state_tensors(source)
     shared = [
         name
-        for name, x in own.items()
+        for name, x in target.items()
         if name in weights and weights[name].shape == x.shape and not name.startswith(skip)
     ]
     if not shared:
@@ -64,7 +64,7 @@ def load_matching_weights(
             f"for a {type(model).__name__}"
         )
     for name in shared:
-        own[name].copy_(shard_like(own[name], weights[name]))
+        target[name].copy_(shard_like(target[name], weights[name]))
     return len(shared)
 
 
@@ -115,8 +115,8 @@ def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> None:
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            known = ", ".join(dict.fromkeys(name.partition(".")[0] + ".*" for name in names))
-            raise ConfigError(f"freeze: needs a pattern of {known}, got {pattern!r}")
+            parts = ", ".join(dict.fromkeys(name.partition(".")[0] + ".*" for name in names))
+            raise ConfigError(f"freeze: needs a pattern of {parts}, got {pattern!r}")
     for name, parameter in model.named_parameters():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             parameter.requires_grad_(False)

@@ -18,7 +18,7 @@ from regard.tasks.class_names import Classes, format_classes
 from regard.tasks.classification.pipeline import ClassificationPipeline
 from regard.tasks.classification.verb import Classify
 from regard.train.config import TrainConfig
-from regard.train.device import select_device
+from regard.train.distributed import select_device
 
 LabeledImages = tuple[Tensor, Tensor]  # uint8 images, and their labels
 

@@ -14,7 +14,7 @@ from regard.tasks.base import Recipe, Task
 from regard.tasks.data_report import MAX_TOKENIZED, DataReport, inspect_data
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train.config import TrainConfig
-from regard.train.device import select_device
+from regard.train.distributed import select_device
 from regard.train.losses import objective
 
 MIN_STEPS, MAX_STEPS = 200, 3000

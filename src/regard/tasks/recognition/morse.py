@@ -12,7 +12,7 @@ from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.registry import task
 from regard.train.config import TrainConfig
-from regard.train.device import select_device
+from regard.train.distributed import select_device
 
 
 @task("morse")

@@ -30,7 +30,7 @@ from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.registry import task
 from regard.tasks.text_tokenizer import encode_train_split
 from regard.train.config import TrainConfig
-from regard.train.device import select_device
+from regard.train.distributed import select_device
 
 SPACED_TYPES = ("words", "bpe", "unigram")  # tokenizers whose words have their leading space
 

@@ -23,9 +23,6 @@ class GradedAnswer(NamedTuple):
     """An answer on held-out data: its raw score, and whether it was correct.
 
     Any answer to an out-of-distribution input, such as noise, is graded as incorrect.
-
-    >>> GradedAnswer(score=-0.1, correct=True).correct
-    True
     """
 
     score: float

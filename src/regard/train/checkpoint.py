@@ -1,15 +1,22 @@
-"""Checkpoints: one folder each, written atomically and verified by checksum when read."""
+"""Checkpoints: one folder each, written atomically and verified by checksum when read.
+
+save_checkpoint(Checkpoint(step, weights, optimizer, state), "runs/mine/checkpoints")
+checkpoint, damaged = load_last_valid("runs/mine/checkpoints")
+"""
 
 import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -17,8 +24,7 @@ from torch import Tensor
 from regard.errors import FileError
 from regard.files import atomic_path, fsync_path, parse_json
 from regard.models.serialization import write_safetensors
-from regard.train.checkpoint.shards import read_unsharded, write_shards
-from regard.train.distributed.ranks import Ranks
+from regard.train.distributed import Ranks
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 VERSION = 2  # of the folder's layout
@@ -27,11 +33,7 @@ BEST_PREFIX = "best-"  # of the weights at an evaluation that was the best until
 
 
 class Checkpoint(NamedTuple):
-    """What a resumed training needs: weights, optimizer tensors, and JSON state.
-
-    >>> Checkpoint(3, {"w": torch.ones(1)}, {}, {"position": 12}).step
-    3
-    """
+    """What a resumed training needs: weights, optimizer tensors, and JSON state."""
 
     step: int
     model: dict[str, Tensor]
@@ -322,3 +324,46 @@ def _sha256_of(file: Path) -> str:
 
 def _checksum_of(header: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+
+
+# ---- shards: one safetensors file per rank, by torch's distributed checkpointing
+
+
+def write_shards(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
+    """Write this rank's shards; every rank must call it. Returns the files of this rank."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    with _ignore_no_dist_warning():
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return sorted(folder.glob(f"shard-{rank + 1:05}-*.safetensors"))
+
+
+def read_shards(tensors: dict[str, Tensor], folder: Path, *, no_dist: bool = False) -> None:
+    """Read into tensors, full or sharded, from files written by any number of ranks."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with _ignore_no_dist_warning():
+        reader = HuggingFaceStorageReader(str(folder))
+        load(tensors, storage_reader=reader, no_dist=no_dist or not dist.is_initialized())
+
+
+def read_unsharded(folder: Path) -> dict[str, Tensor]:
+    """Read sharded files as full tensors on the CPU."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    reader = HuggingFaceStorageReader(str(folder))
+    metadata: dict[str, Any] = reader.read_metadata().state_dict_metadata
+    tensors = {name: torch.empty(x.size, dtype=x.properties.dtype) for name, x in metadata.items()}
+    read_shards(tensors, folder, no_dist=True)
+    return tensors
+
+
+@contextmanager
+def _ignore_no_dist_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield

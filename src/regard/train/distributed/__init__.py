@@ -1,1 +1,0 @@
-"""Training over several processes: ranks, DDP and FSDP."""
