@@ -99,7 +99,7 @@ def test_what_a_task_with_its_apply_returns_is_shown(explorer, tmp_path, monkeyp
     (tagged,) = rg.load(folder, device="cpu").tag([request["text"]])
     assert own.answer("text", request)["applied"] == str(tagged)
 
-    def fail(self, run, inputs):
+    def fail(self, run, inputs, options):
         raise KeyError("lost")
 
     monkeypatch.setattr(TaggingTask, "apply", fail)

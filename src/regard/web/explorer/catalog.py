@@ -112,7 +112,7 @@ class Catalog:
         return found
 
     def _described_run(self, file: Path, name: str) -> CatalogEntry | None:
-        """The entry of a run, read when its recipe is new; every request asks for all of them."""
+        """The entry of a run, read when its recipe is new; every request needs all of them."""
         try:
             stamp = file.stat().st_mtime_ns, file.stat().st_size
         except OSError:  # gone since it was listed

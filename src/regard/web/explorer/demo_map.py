@@ -22,7 +22,7 @@ CHUNK = 128
 
 
 def is_demo(model: str) -> bool:
-    """Whether a name of a model asks for a synthetic map.
+    """Whether a name of a model is that of a synthetic map.
 
     >>> is_demo("demo:100000"), is_demo("phrases")
     (True, False)
@@ -132,8 +132,8 @@ def _word_lse(
     kernel, carried, parts = table.double().exp(), torch.zeros(len(table)).double(), []
     for chunk in words.split(CHUNK):
         count = len(chunk)
-        seen = torch.nn.functional.one_hot(chunk, len(table)).double()
-        sums = within[:count, :count] @ seen  # decayed counts of each word, up to each query
+        words_seen = torch.nn.functional.one_hot(chunk, len(table)).double()
+        sums = within[:count, :count] @ words_seen  # decayed counts of each word, up to each query
         sums += torch.exp(-decay * (step[:count, None] + 1)) * carried
         parts.append((kernel[chunk] * sums).sum(-1).log())
         carried = sums[-1]

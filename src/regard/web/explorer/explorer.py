@@ -1,4 +1,4 @@
-"""`Explorer`: answers queries about the models of a catalog."""
+"""`Explorer`: responds to queries about the models of a catalog."""
 
 import csv
 import hashlib
@@ -18,13 +18,13 @@ from regard.web.explorer.queries import Query, find_query
 from regard.web.explorer.recordings import Recordings
 from regard.web.jobs import Job
 
-MAX_ANSWERS, MAX_UPLOADS = 64 << 20, 64 << 20  # bytes kept of each
+MAX_ANSWERS, MAX_UPLOADS = 64 << 20, 64 << 20  # bytes stored of each
 MAX_UPLOAD = 16 << 20  # bytes of one file
 SMALL_MODEL = 64 << 20  # bytes of weights
 
 
 class Explorer:
-    """Answers queries; the page, the tests and the command line ask the same ones.
+    """Responds to queries; the page, the tests and the command line send the same ones.
 
     Args:
         catalog: the models.
@@ -41,24 +41,24 @@ class Explorer:
         self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
 
     def warm_up(self) -> None:
-        """Open the first model, so that the first answer does not wait for it."""
+        """Open the first model, so that the first response does not wait for it."""
         first = next(iter(self.catalog.entries.values()), None)
         if first is not None and first.reads == "text" and first.kind != "sight":
-            with suppress(RegardError):  # said when the page asks
+            with suppress(RegardError):  # the error is that of the first request
                 self.recordings.read(first.name, "3", to=next(iter(first.languages), None))
 
     def answer(self, name: str, body: Any, job: Job | None = None) -> Any:
-        """The answer to a query as Python values, computed in this thread."""
+        """The response to a query as Python values, computed in this thread."""
         return json.loads(self.answer_json(find_query(name), body, job or Job()))
 
     def answer_json(self, query: Query, body: Any, job: Job) -> bytes:
-        """The answer as JSON; equal requests are computed once."""
+        """The response as JSON; equal requests are computed once."""
         request = query.parse(body)
         key = self.answer_key(query, body)
         if key is not None and (known := self.answers.get(key)) is not None:
             return known
-        answer = query.compute(self, request, job)
-        encoded = json.dumps(answer, ensure_ascii=False, allow_nan=False).encode(errors="replace")
+        response = query.compute(self, request, job)
+        encoded = json.dumps(response, ensure_ascii=False, allow_nan=False).encode(errors="replace")
         if key is not None:
             self.answers.put(key, encoded)
         return encoded
@@ -72,12 +72,12 @@ class Explorer:
         return os.cpu_count() or 1 if sum(x.stat().st_size for x in files) > SMALL_MODEL else 1
 
     def known_answer(self, query: Query, body: Any) -> bytes | None:
-        """The answer if it was computed before."""
+        """The response if it was computed before."""
         key = self.answer_key(query, body)
         return None if key is None else self.answers.get(key)
 
     def answer_key(self, query: Query, body: Any) -> Hashable | None:
-        """What the answer depends on: the request, and the files of the models it names."""
+        """What the response depends on: the request, and the files of the models it names."""
         if not query.is_cached:
             return None
         names = [x for n, x in sorted(body.items()) if n in ("model", "other_model") and x]
@@ -86,7 +86,7 @@ class Explorer:
         return query.name, json.dumps(body, sort_keys=True), tuple(versions)
 
     def csv(self, query: Query, body: Any, job: Job) -> str:
-        """The table of an answer as CSV."""
+        """The table of a response as CSV."""
         if query.table is None:
             raise ConfigError(f"query: needs one with a table, got {query.name!r}")
         file = io.StringIO()
@@ -94,7 +94,7 @@ class Explorer:
         return file.getvalue()
 
     def upload(self, content: bytes) -> str:
-        """Keep a file that a user dropped; the name to ask with."""
+        """Store a file that a user dropped; its name in requests."""
         if not 0 < len(content) <= MAX_UPLOAD:
             raise ConfigError(f"file: needs 1 to {MAX_UPLOAD} bytes, got {len(content)}")
         name = hashlib.sha256(content).hexdigest()[:24]

@@ -1,9 +1,9 @@
-"""The registry of queries: what the page can ask, each a function of a checked request."""
+"""The registry of queries: what the page can request, each a function of a checked request."""
 
 import base64
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,18 +44,41 @@ class TextRequest(ModelRequest):
     options: str | None = Field(None, max_length=2000)
 
 
-@dataclass(frozen=True)
+Compute = Callable[["Explorer", Any, Job], Any]
+Related = Callable[[Any, Any], list[tuple[str, dict[str, Any]]]]
+
+
+@dataclass
 class Query:
-    """A registered query."""
+    """Function decorator: the function is a query; one with the name of a view opens that view.
+
+    Args:
+        name: such as "text" or "text.cell".
+        request: what the query takes.
+        table: rows of a response, for CSV.
+        figure: a matplotlib figure of a response, for SVG and PNG.
+        related: names and bodies of what the view requests next, from its request and response; an
+            offline page holds their responses too.
+        is_cached: whether equal requests have equal responses.
+        priority: smaller ones are computed first.
+    """
 
     name: str
     request: type[QueryRequest]
-    compute: "Callable[[Explorer, Any, Job], Any]"
-    table: Callable[[Any], Rows] | None = None  # of its answer, for CSV
-    figure: "Callable[[Any], Figure] | None" = None  # of its answer, for SVG and PNG
-    related: "Callable[[Any, Any], list[tuple[str, dict[str, Any]]]] | None" = None
+    _: KW_ONLY
+    table: Callable[[Any], Rows] | None = None
+    figure: "Callable[[Any], Figure] | None" = None
+    related: Related | None = None
     is_cached: bool = True
-    priority: int = 0  # smaller ones are computed first
+    priority: int = 0
+    compute: Compute = field(init=False)
+
+    def __call__(self, compute: Compute) -> Compute:
+        if self.name in _queries:
+            raise ConfigError(f"name: needs a new name of a query, got {self.name!r}")
+        self.compute = compute
+        _queries[self.name] = self
+        return compute
 
     def parse(self, body: Any) -> QueryRequest:
         """The request of a JSON body; a ConfigError lists what is wrong with it."""
@@ -74,38 +97,7 @@ class Query:
 
 
 _queries: dict[str, Query] = {}
-
-
-def query(
-    name: str,
-    request: type[QueryRequest],
-    *,
-    table: Callable[[Any], Rows] | None = None,
-    figure: "Callable[[Any], Figure] | None" = None,
-    related: "Callable[[Any, Any], list[tuple[str, dict[str, Any]]]] | None" = None,
-    is_cached: bool = True,
-    priority: int = 0,
-) -> "Callable[[Callable[[Explorer, Any, Job], Any]], Callable[[Explorer, Any, Job], Any]]":
-    """Register a function as a query; one that has the name of a view opens that view.
-
-    Args:
-        name: such as "text" or "text.cell".
-        request: what the query takes.
-        table: rows of an answer, for CSV.
-        figure: a matplotlib figure of an answer, for SVG and PNG.
-        related: names and bodies of what the view asks next, from its request and answer; an
-            offline page holds their answers too.
-        is_cached: whether equal requests have equal answers.
-        priority: smaller ones are computed first.
-    """
-
-    def register(compute: "Callable[[Explorer, Any, Job], Any]") -> Any:
-        if name in _queries:
-            raise ConfigError(f"name: needs a new name of a query, got {name!r}")
-        _queries[name] = Query(name, request, compute, table, figure, related, is_cached, priority)
-        return compute
-
-    return register
+query = Query  # as a decorator: @query("text", TextRequest)
 
 
 def query_names() -> list[str]:
@@ -144,7 +136,7 @@ def pack(x: Tensor) -> dict[str, Any]:
 
 
 def unpack(packed: dict[str, Any]) -> Tensor:
-    """The tensor of `pack`, for tables and figures of an answer.
+    """The tensor of `pack`, for tables and figures of a response.
 
     >>> unpack(pack(torch.tensor([0.5, 2.0])))
     tensor([0.5000, 2.0000])

@@ -97,7 +97,7 @@ class RecallModels:
     {}
     """
 
-    MAX = 16  # models kept
+    MAX = 16  # models stored
 
     def __init__(self) -> None:
         self.trained: dict[tuple[Kind, int], Trained] = {}

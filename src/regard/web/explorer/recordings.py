@@ -1,4 +1,4 @@
-"""Recorded forward passes: one per model, input and edits, kept within a memory limit."""
+"""Recorded forward passes: one per model, input and edits, within a memory limit."""
 
 import threading
 from collections import OrderedDict

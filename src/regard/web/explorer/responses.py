@@ -1,4 +1,4 @@
-"""Responses to jobs of the worker: the answer, or server-sent progress until it is there."""
+"""Responses to jobs of the worker: the response, or server-sent progress until it is there."""
 
 import asyncio
 import json
@@ -13,14 +13,14 @@ from regard.errors import RegardError
 from regard.web.jobs import Job, failure_text
 from regard.web.worker import Busy
 
-PATIENCE = 0.4  # seconds before progress is reported instead of waiting for the answer
+PATIENCE = 0.4  # seconds before progress is reported instead of waiting for the response
 PROGRESS_SECONDS = 0.2  # between two reports
 
 
 async def respond_with_job(
     request: Request, job: Job, future: Future, media_type: str = "application/json"
 ) -> Response:
-    """The answer, or a stream of progress where it takes long and the client can read one."""
+    """The response, or a stream of progress where it takes long and the client can read one."""
     done = asyncio.wrap_future(future)
     left = asyncio.ensure_future(_disconnect(request))
     streams = "text/event-stream" in request.headers.get("accept", "")
@@ -44,7 +44,7 @@ async def _disconnect(request: Request) -> None:
 
 
 async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> AsyncIterator[bytes]:
-    """Progress until the answer is there; closing the connection cancels the job."""
+    """Progress until the response is there; closing the connection cancels the job."""
     try:
         while not done.done():
             fraction, text = job.progress
@@ -58,8 +58,8 @@ async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> Async
             status = 503 if isinstance(error, Busy) else 400
             yield _event("error", json.dumps({"error": str(error), "status": status}).encode())
         except Exception as error:
-            answer = {"error": failure_text(error), "status": 500}
-            yield _event("error", json.dumps(answer).encode())
+            response = {"error": failure_text(error), "status": 500}
+            yield _event("error", json.dumps(response).encode())
             raise
     finally:
         left.cancel()

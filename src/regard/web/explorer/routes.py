@@ -49,7 +49,7 @@ def add_explorer(
 
     @app.post("/explore/upload")
     async def upload(request: Request) -> dict[str, str]:
-        """Keep the file in the body; the answer has the name to ask with."""
+        """Store the file in the body; the response has its name in requests."""
         content = bytearray()
         async for chunk in request.stream():
             content += chunk
@@ -94,9 +94,9 @@ def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -
             job.report(0.0, "computing")
             torch.set_num_threads(explorer.thread_count(body))
             # queries check their job between blocks, which for a long input take seconds
-            return job.run(answer) if len(str(body)) > LONG_BODY else answer()
+            return job.run(encode) if len(str(body)) > LONG_BODY else encode()
 
-        def answer() -> bytes:
+        def encode() -> bytes:
             if wants_csv:
                 return explorer.csv(query, body, job).encode()
             return explorer.answer_json(query, body, job)

@@ -30,7 +30,7 @@ def write_view(explorer: Explorer, view: str, params: dict[str, str], path: str 
     """Write what the page shows for a view; the suffix of the path chooses the format.
 
     Args:
-        explorer: that answers.
+        explorer: that computes it.
         view: such as "text".
         params: of the view, as they stand in its link.
         path: of the file: .html, .csv, .json, .svg, .png or .pdf.
@@ -83,28 +83,28 @@ def _content(
     """The bytes of the file."""
     if suffix == ".csv":
         return explorer.csv(query, body, Job()).encode()
-    answer = explorer.answer(query.name, body)
+    response = explorer.answer(query.name, body)
     if suffix == ".json":
-        return json.dumps(answer, ensure_ascii=False, indent=1).encode()
+        return json.dumps(response, ensure_ascii=False, indent=1).encode()
     if suffix == ".html":
         state = f"/{query.name}?{urlencode(params)}"
-        return offline_page(state, collect_responses(explorer, query, body, answer)).encode()
+        return offline_page(state, collect_responses(explorer, query, body, response)).encode()
     if query.figure is None:
         raise ConfigError(f"out: needs .html, .csv or .json for {query.name}, got {suffix}")
     file = io.BytesIO()
-    render(query.figure(answer), file, format=suffix[1:])
+    render(query.figure(response), file, format=suffix[1:])
     return file.getvalue()
 
 
 def collect_responses(
-    explorer: Explorer, query: Query, body: dict[str, Any], answer: Any
+    explorer: Explorer, query: Query, body: dict[str, Any], response: Any
 ) -> list[dict[str, Any]]:
     """Everything that the page requests when it opens a view."""
     responses = [
         saved("models", explorer.answer("models", {})),
-        saved(query.name, answer),
+        saved(query.name, response),
     ]
-    related = [] if query.related is None else query.related(query.parse(body), answer)
+    related = [] if query.related is None else query.related(query.parse(body), response)
     for name, other in related:
         responses.append({"name": name, "body": other, "response": explorer.answer(name, other)})
     return responses

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 MAX_WHOLE = 8192  # characters up to which every attention is recorded; beyond, one
 SAMPLE = 200  # characters of a longer text that tell the names of its attentions
 MAX_TOKENS = 1 << 16  # that a model reads; its logits take 1 GiB at a vocabulary of 4096
-MAX_CELLS = 4096  # of a margin in one answer
-MAX_LABELS, MAX_FOUND = 512, 500  # tokens in one answer
+MAX_CELLS = 4096  # of a margin in one response
+MAX_LABELS, MAX_FOUND = 512, 500  # tokens in one response
 
 
 class AtlasRequest(ModelRequest):
@@ -111,33 +111,33 @@ class SiteNames(NamedTuple):
     heads: list[str]
 
 
-def _table(answer: dict[str, Any]) -> Rows:
+def _table(response: dict[str, Any]) -> Rows:
     """Margins of the whole map: entropy per block of queries, received mass per block of keys."""
-    size = 1 << answer["levels"] - 1
+    size = 1 << response["levels"] - 1
     head = ["side", "first", "last", "mean"]
     rows = []
     for side, name, count in (("query", "entropy", "queries"), ("key", "received", "keys")):
-        for n, value in enumerate(unpack(answer[name]).tolist()):
-            rows.append([side, n * size, min((n + 1) * size, answer[count]) - 1, value])
+        for n, value in enumerate(unpack(response[name]).tolist()):
+            rows.append([side, n * size, min((n + 1) * size, response[count]) - 1, value])
     return [head, *rows]
 
 
-def _figure(answer: dict[str, Any]) -> "Figure":
+def _figure(response: dict[str, Any]) -> "Figure":
     """The whole map on a logarithmic scale."""
     from matplotlib.colors import LogNorm
 
     from regard.inspection.figures.canvas import escape_mathtext, new_figure
 
-    values = MapTile.from_bytes(base64.b64decode(answer["overview"])).values.numpy()
+    values = MapTile.from_bytes(base64.b64decode(response["overview"])).values.numpy()
     figure = new_figure(7, 6.2)
     axes = figure.subplots()
     top = float(torch.from_numpy(values).nan_to_num(0).max()) or 1.0
-    extent = (0, answer["keys"], answer["queries"], 0)
+    extent = (0, response["keys"], response["queries"], 0)
     image = axes.imshow(
         values, norm=LogNorm(top / 1e4, top, clip=True), cmap="cividis", extent=extent
     )
-    figure.colorbar(image, label=f"{answer['reduce']} weight per cell")
-    axes.set(xlabel="key", ylabel="query", title=escape_mathtext(answer["title"]))
+    figure.colorbar(image, label=f"{response['reduce']} weight per cell")
+    axes.set(xlabel="key", ylabel="query", title=escape_mathtext(response["title"]))
     return figure
 
 
@@ -329,7 +329,7 @@ def _check_long(explorer: Explorer, request: AtlasRequest, text: str) -> None:
 
 
 def _read_site(explorer: Explorer, request: AtlasRequest, text: str, name: str, job: Job) -> Site:
-    """One attention of a model on a long text; nothing else is kept."""
+    """One attention of a model on a long text; nothing else is stored."""
     text_model = explorer.catalog.run(request.model).text_model
     count = text_model.encode("text", text).shape[-1]
     if count > MAX_TOKENS:

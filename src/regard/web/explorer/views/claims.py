@@ -41,47 +41,47 @@ class ClaimsRequest(QueryRequest):
     claim: str | None = Field(None, max_length=10)
 
 
-def claims_table(answer: dict[str, Any]) -> Rows:
+def claims_table(response: dict[str, Any]) -> Rows:
     """One row per claim, or the numbers of the open one."""
-    if answer["open"]:
-        return evidence_table(answer["open"])
+    if response["open"]:
+        return evidence_table(response["open"])
     names = ("id", "family", "statement", "verdict", "source")
-    return [names, *([claim[name] for name in names] for claim in answer["claims"])]
+    return [names, *([claim[name] for name in names] for claim in response["claims"])]
 
 
-def evidence_table(answer: dict[str, Any]) -> Rows:
+def evidence_table(response: dict[str, Any]) -> Rows:
     """One row per number of the evidence, after the verdicts."""
-    measures = answer["evidence"]["measures"] if answer["evidence"] else []
+    measures = response["evidence"]["measures"] if response["evidence"] else []
     return [
         ["name", "value", "low", "high"],
-        ["declared", answer["verdict"], "", ""],
-        ["found", answer["found"] or "", "", ""],
+        ["declared", response["verdict"], "", ""],
+        ["found", response["found"] or "", "", ""],
         *([m["name"], m["value"], m["low"], m["high"]] for m in measures),
     ]
 
 
-def claims_figure(answer: dict[str, Any]) -> "Figure":
+def claims_figure(response: dict[str, Any]) -> "Figure":
     """The picture of the open claim, or how many claims have which verdict."""
-    if answer["open"]:
-        return evidence_figure(answer["open"])
+    if response["open"]:
+        return evidence_figure(response["open"])
     from regard.claims import Bars
 
-    counts = Counter(claim["verdict"] for claim in answer["claims"])
+    counts = Counter(claim["verdict"] for claim in response["claims"])
     return draw_chart(Bars({name: counts[name] for name in get_args(Verdict)}, y_label="claims"))
 
 
-def evidence_figure(answer: dict[str, Any]) -> "Figure":
+def evidence_figure(response: dict[str, Any]) -> "Figure":
     """The picture of the evidence."""
-    if not answer["evidence"]:
-        raise ConfigError(f"claim: needs one that was run, got {answer['id']}; try claims.run")
-    evidence = result_from_dict(answer).evidence
+    if not response["evidence"]:
+        raise ConfigError(f"claim: needs one that was run, got {response['id']}; try claims.run")
+    evidence = result_from_dict(response).evidence
     assert evidence is not None
-    return draw_chart(evidence.chart, f"{answer['id']}: {LABELS[answer['found']]}")
+    return draw_chart(evidence.chart, f"{response['id']}: {LABELS[response['found']]}")
 
 
-def _related(request: ClaimsRequest, answer: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The claim that the page opens: the one asked for, or the first of the list."""
-    name = request.claim or next((claim["id"] for claim in answer["claims"]), None)
+def _related(request: ClaimsRequest, response: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The claim that the page opens: the requested one, or the first of the list."""
+    name = request.claim or next((claim["id"] for claim in response["claims"]), None)
     return [] if name is None else [("claims.one", {"claim": name})]
 
 
@@ -196,7 +196,7 @@ def _reporting(job: Job, claim: Claim) -> Iterator[None]:
         hook.remove()
 
 
-# ---- answers
+# ---- responses
 
 
 def _summary(claim: Claim) -> dict[str, Any]:

@@ -70,24 +70,24 @@ class SizedModel(NamedTuple):
     is_editable: bool
 
 
-def cost_table(answer: dict[str, Any]) -> Rows:
+def cost_table(response: dict[str, Any]) -> Rows:
     """One row per part."""
     rows = [
-        [part["name"], part["formula"], *(part[x] for x in QUANTITIES)] for part in _all(answer)
+        [part["name"], part["formula"], *(part[x] for x in QUANTITIES)] for part in _all(response)
     ]
     return [["part", "formula", *QUANTITIES.values()], *rows]
 
 
-def cost_figure(answer: dict[str, Any]) -> "Figure":
+def cost_figure(response: dict[str, Any]) -> "Figure":
     """The share of each part in each quantity, as stacked bars."""
     from regard.inspection.figures.canvas import new_figure
 
     figure = new_figure(8.0, 3.6)
     axes, colours = figure.subplots(), ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
-    shown = [x for x in QUANTITIES if answer["totals"][x]]
+    shown = [x for x in QUANTITIES if response["totals"][x]]
     left = [0.0] * len(shown)
-    for n, part in enumerate(answer["parts"]):
-        shares = [part[x] / answer["totals"][x] for x in shown]
+    for n, part in enumerate(response["parts"]):
+        shares = [part[x] / response["totals"][x] for x in shown]
         hatch = ["", "//", ".."][n // len(colours) % 3]
         axes.barh(
             range(len(shown)), shares, left=left, color=colours[n % 5], hatch=hatch, height=0.7,
@@ -97,7 +97,7 @@ def cost_figure(answer: dict[str, Any]) -> "Figure":
     axes.set_yticks(range(len(shown)), [QUANTITIES[x] for x in shown])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
-    axes.set_title(f"{answer['name']}: {answer['input_sizes']}", fontsize=10)
+    axes.set_title(f"{response['name']}: {response['input_sizes']}", fontsize=10)
     figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
 
@@ -354,5 +354,5 @@ def _sentence(
     return f"Up to {lengths[-1]:,} {unit} the {name} needs more multiply-adds than attention."
 
 
-def _all(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    return [*answer["parts"], {"name": "all", "formula": ""} | answer["totals"]]
+def _all(response: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*response["parts"], {"name": "all", "formula": ""} | response["totals"]]

@@ -57,16 +57,16 @@ class SamplesRequest(SampleRequest):
     count: int = Field(12, ge=1, le=48)
 
 
-def _table(answer: dict[str, Any]) -> Rows:
+def _table(response: dict[str, Any]) -> Rows:
     """Probabilities, then one value per head and patch."""
     rows: list[list[Any]] = [["value", "class", "site", "head", "row", "column", "number"]]
-    for found in answer["classes"]:
+    for found in response["classes"]:
         rows.append(["probability", found["class"], "", "", "", "", found["probability"]])
-    if answer["grid"] is None:
+    if response["grid"] is None:
         return rows
-    places = [(r, c) for r in range(answer["grid"][0]) for c in range(answer["grid"][1])]
-    weights = iter(unpack(answer["weights"]).tolist())
-    for site in answer["sites"]:
+    places = [(r, c) for r in range(response["grid"][0]) for c in range(response["grid"][1])]
+    weights = iter(unpack(response["weights"]).tolist())
+    for site in response["sites"]:
         for head in range(site["heads"]):
             values = next(weights)[1:]
             rows += [
@@ -74,32 +74,32 @@ def _table(answer: dict[str, Any]) -> Rows:
                 for at, x in zip(places, values, strict=True)
             ]
     for name, key in (("rollout", "rollout"), ("position similarity", "similarity")):
-        values = unpack(answer[key]).tolist()[1:]
+        values = unpack(response[key]).tolist()[1:]
         rows += [[name, "", "", "", *at, x] for at, x in zip(places, values, strict=True)]
     return rows
 
 
-def _figure(answer: dict[str, Any]) -> "Figure":
+def _figure(response: dict[str, Any]) -> "Figure":
     """The image, the classes and, of a model with attention, where it looks."""
     from regard.inspection.figures.canvas import new_figure
 
-    has_maps = answer["grid"] is not None
+    has_maps = response["grid"] is not None
     figure = new_figure(11.5 if has_maps else 6, 3.2)
     axes = figure.subplots(1, 4 if has_maps else 2)
-    pixels = unpack(answer["image"])
+    pixels = unpack(response["image"])
     shown = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
     for drawn in (axes[0], *axes[2:]):
         drawn.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=1)
         drawn.set_axis_off()
     axes[0].set_title("as the model sees it", fontsize=9)
-    classes = answer["classes"][:5][::-1]
+    classes = response["classes"][:5][::-1]
     axes[1].barh([x["class"] for x in classes], [x["probability"] for x in classes])
     axes[1].set(xlim=(0, 1), title="probability")
     if has_maps:
-        rows, columns = answer["grid"]
+        rows, columns = response["grid"]
         extent = (-0.5, shown.shape[1] - 0.5, shown.shape[0] - 0.5, -0.5)
-        last = unpack(answer["weights"])[-answer["sites"][-1]["heads"] :].mean(0)
-        named = (("attention, last layer", last), ("rollout", unpack(answer["rollout"])))
+        last = unpack(response["weights"])[-response["sites"][-1]["heads"] :].mean(0)
+        named = (("attention, last layer", last), ("rollout", unpack(response["rollout"])))
         for drawn, (name, values) in zip(axes[2:], named, strict=True):
             values = values[1:].view(rows, columns)
             shade = 0.85 * values / values.max().clamp(min=1e-30)
@@ -108,7 +108,7 @@ def _figure(answer: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _related(request: ImageRequest, answer: Any) -> list[tuple[str, dict[str, Any]]]:
+def _related(request: ImageRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
     return [("image.samples", {"model": request.model, "seed": request.seed})]
 
 
@@ -123,7 +123,7 @@ def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[st
         is_vit = isinstance(run.model, VisionTransformer)
         with look(run.model) if is_vit else nullcontext(Sight()) as sight:
             (prediction,) = run.classify([path], top=classes, invert=request.invert)
-        answer = {
+        response = {
             "classes": [{"class": name, "probability": p} for name, p in prediction],
             "confidence": prediction.confidence,
             "threshold": None if prediction.confidence is None else prediction.threshold,
@@ -138,7 +138,7 @@ def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[st
             "grid": None,
         }
     job.report(0.6, "following attention")
-    return answer | (_attention(run.model, sight, request.token) if is_vit else {})
+    return response | (_attention(run.model, sight, request.token) if is_vit else {})
 
 
 @query("image.samples", SamplesRequest)

@@ -41,21 +41,21 @@ class RunsRequest(QueryRequest):
     smooth: float = Field(0.0, ge=0.0, le=0.99)
 
 
-def runs_table(answer: dict[str, Any]) -> Rows:
+def runs_table(response: dict[str, Any]) -> Rows:
     """One row per point of a curve."""
     rows: list[list[Any]] = [["metric", "run", "step", "value"]]
-    for chart in answer["charts"]:
+    for chart in response["charts"]:
         for curve in chart["curves"]:
             points = zip(curve["x"], curve["y"], strict=True)
             rows += [[chart["metric"], curve["run"], x, y] for x, y in points]
     return rows
 
 
-def runs_figure(answer: dict[str, Any]) -> "Figure":
+def runs_figure(response: dict[str, Any]) -> "Figure":
     """One panel per metric, one curve per run."""
     from regard.inspection.figures.canvas import new_figure
 
-    charts = answer["charts"]
+    charts = response["charts"]
     if not charts:
         raise ConfigError("runs: need curves, got none; try regard train phrases")
     figure = new_figure(6.4, 2.6 * len(charts))

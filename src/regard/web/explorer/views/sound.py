@@ -65,42 +65,42 @@ class Emission(NamedTuple):
     probability: float
 
 
-def _table(answer: dict[str, Any]) -> Rows:
+def _table(response: dict[str, Any]) -> Rows:
     """One row per emitted label."""
     head = ["text", "seconds", "probability"]
-    return [head, *([x[name] for name in head] for x in answer["emissions"])]
+    return [head, *([x[name] for name in head] for x in response["emissions"])]
 
 
-def _figure(answer: dict[str, Any]) -> "Figure":
+def _figure(response: dict[str, Any]) -> "Figure":
     """Waveform with text, features and the attention map, on one time axis."""
     from regard.inspection.figures.canvas import escape_mathtext, new_figure
 
-    figure, seconds = new_figure(9, 8.5), answer["seconds"]
+    figure, seconds = new_figure(9, 8.5), response["seconds"]
     wave, features, weights = figure.subplots(3, 1, height_ratios=(1, 1.2, 3))
-    low, high = unpack(answer["wave"]).numpy()
+    low, high = unpack(response["wave"]).numpy()
     at = torch.linspace(0, seconds, len(low)).numpy()
     wave.fill_between(at, low, high)
-    for emission in answer["emissions"]:
+    for emission in response["emissions"]:
         label = escape_mathtext(emission["text"])
         wave.text(emission["seconds"], 1.02, label, fontsize=9, ha="center")
     wave.set(ylim=(-1, 1), xlim=(0, seconds), ylabel="waveform")
-    wave.set_title(escape_mathtext(answer["text"]), fontsize=10, pad=16)
-    frames = unpack(answer["features"]).T.numpy()
+    wave.set_title(escape_mathtext(response["text"]), fontsize=10, pad=16)
+    frames = unpack(response["features"]).T.numpy()
     extent = (0, seconds, 0, len(frames))
     features.imshow(frames, origin="lower", aspect="auto", cmap="cividis", extent=extent)
     features.set_ylabel("mel band")
     square = (0, seconds, seconds, 0)
-    roots = unpack(answer["map"]).sqrt().numpy()  # most weights are small
+    roots = unpack(response["map"]).sqrt().numpy()  # most weights are small
     weights.imshow(roots, aspect="auto", cmap="cividis", extent=square)
-    head = "mean of heads" if answer["head"] is None else f"head {answer['head']}"
-    title = f"{answer['site']}, {head}, square-root scale"
+    head = "mean of heads" if response["head"] is None else f"head {response['head']}"
+    title = f"{response['site']}, {head}, square-root scale"
     weights.set(xlabel="heard at (s)", ylabel="output at (s)", title=title)
     return figure
 
 
-def _related(request: SoundRequest, answer: Any) -> list[tuple[str, dict[str, Any]]]:
+def _related(request: SoundRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
     names = {"model", "file"} if request.file else {*AudioRequest.model_fields} - {"file"}
-    return [("sound.audio", request.model_dump(include=names))]  # as the page asks
+    return [("sound.audio", request.model_dump(include=names))]  # as the page requests
 
 
 @query("sound", SoundRequest, table=_table, figure=_figure, related=_related)

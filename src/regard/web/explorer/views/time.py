@@ -85,25 +85,25 @@ def answer_time_models(explorer: Explorer, request: QueryRequest, job: Job) -> d
     return {"models": names}
 
 
-def _table(answer: dict[str, Any]) -> Rows:
+def _table(response: dict[str, Any]) -> Rows:
     """One row per step and unit of the shown cell."""
-    strips = {strip["name"]: unpack(strip["values"]).tolist() for strip in answer["strips"]}
+    strips = {strip["name"]: unpack(strip["values"]).tolist() for strip in response["strips"]}
     rows: list[list[Any]] = [["cell", "step", "token", "unit", *strips]]
-    for t, token in enumerate(answer["tokens"]):
+    for t, token in enumerate(response["tokens"]):
         for unit in range(len(next(iter(strips.values()))[t])):
             values = [x[t][unit] for x in strips.values()]
-            rows.append([answer["cell"], t, token, unit, *values])
+            rows.append([response["cell"], t, token, unit, *values])
     return rows
 
 
-def _figure(answer: dict[str, Any]) -> "Figure":
+def _figure(response: dict[str, Any]) -> "Figure":
     from regard.inspection import draw
 
-    strips = {strip["name"]: unpack(strip["values"]) for strip in answer["strips"]}
-    return draw.gates(strips, tokens=answer["tokens"])
+    strips = {strip["name"]: unpack(strip["values"]) for strip in response["strips"]}
+    return draw.gates(strips, tokens=response["tokens"])
 
 
-def _related(request: TimeRequest, answer: Any) -> list[tuple[str, dict[str, Any]]]:
+def _related(request: TimeRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = [("time.models", {})]
     if request.compare:
         body = {"sequence": request.sequence or SEQUENCE, "seed": request.seed}
@@ -218,9 +218,9 @@ def _gradients(
     }
 
 
-def _compare_table(answer: dict[str, Any]) -> Rows:
-    rows: list[list[Any]] = [["distance", *(x["name"] for x in answer["models"])]]
-    columns = [x["accuracy"] for x in answer["models"]]
+def _compare_table(response: dict[str, Any]) -> Rows:
+    rows: list[list[Any]] = [["distance", *(x["name"] for x in response["models"])]]
+    columns = [x["accuracy"] for x in response["models"]]
     return [*rows, *([d, *values] for d, values in enumerate(zip(*columns, strict=True)))]
 
 

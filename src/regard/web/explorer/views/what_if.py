@@ -58,12 +58,12 @@ def answer_what_if_output(explorer: Explorer, request: EditRequest, job: Job) ->
     return {"text": _write(explorer, request, reading, edits, job)}
 
 
-def _table(answer: dict[str, Any]) -> Rows:
+def _table(response: dict[str, Any]) -> Rows:
     rows: list[list[Any]] = [
         ["position", "token", "kl", "before", "p_before", "after", "p_after", "changed_most",
          "p_changed_before", "p_changed_after"]
     ]  # fmt: skip
-    for row in answer["positions"]:
+    for row in response["positions"]:
         most = row["changed_most"]
         rows.append([
             row["position"], row["token"], row["kl"], *row["before"], *row["after"],
@@ -72,23 +72,23 @@ def _table(answer: dict[str, Any]) -> Rows:
     return rows
 
 
-def _figure(answer: dict[str, Any]) -> "Figure":
+def _figure(response: dict[str, Any]) -> "Figure":
     from regard.inspection.figures.canvas import label_axis, new_figure, show_matrix
     from regard.inspection.figures.effects import DIVERGING
 
-    maps = unpack(answer["maps"])
+    maps = unpack(response["maps"])
     figure = new_figure(12, 4.4)
     top, limit = float(maps[:2].max()), max(1e-12, float(maps[2].abs().max()))
     for axes, x, title in zip(
         figure.subplots(1, 3), maps, ("before", "after", "difference"), strict=True
     ):
         signed: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
-        size = len(answer["queries"]), len(answer["keys"])
+        size = len(response["queries"]), len(response["keys"])
         options: dict[str, Any] = signed if title == "difference" else {"vmax": top}
         show_matrix(axes, x, size, **options)
-        label_axis(axes, "x", answer["keys"])
-        label_axis(axes, "y", answer["queries"])
-        axes.set_title(f"{answer['site']}, head {answer['head']}, {title}", fontsize=9)
+        label_axis(axes, "x", response["keys"])
+        label_axis(axes, "y", response["queries"])
+        axes.set_title(f"{response['site']}, head {response['head']}, {title}", fontsize=9)
     return figure
 
 
@@ -99,7 +99,7 @@ def answer_what_if_edits(explorer: Explorer, request: ModelRequest, job: Job) ->
     return {"types": list_edit_types(), "activations": names}
 
 
-def _related(request: WhatIfRequest, answer: Any) -> list[tuple[str, dict[str, Any]]]:
+def _related(request: WhatIfRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
     return [("what-if.edits", {"model": request.model})]
 
 

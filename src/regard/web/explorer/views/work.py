@@ -62,10 +62,10 @@ class Chosen(NamedTuple):
     questions: tuple[str, ...]  # empty: all
 
 
-def work_table(answer: dict[str, Any]) -> Rows:
+def work_table(response: dict[str, Any]) -> Rows:
     """One row per entry of each step."""
     rows: list[list[Any]] = [["step", "row", "column", "exact", "rounded"]]
-    for step in answer["steps"]:
+    for step in response["steps"]:
         for i, row in enumerate(step["exact"]):
             for j, exact in enumerate(row):
                 rows.append([step["name"], i + 1, j + 1, exact, step["rounded"][i][j]])
@@ -245,7 +245,7 @@ def _deadline(job: Job) -> Callable[[], None]:
     return check
 
 
-# ---- answers
+# ---- responses
 
 
 def _step(one: DisplayStep, count: int, job: Job) -> dict[str, Any]:

@@ -29,8 +29,8 @@ class CompareRequest(HeadRequest):
     other_model: str | None = Field(None, max_length=200)
 
 
-def _table(answer: Any) -> Rows:
-    return [COLUMNS, *([row[name] for name in COLUMNS] for row in answer["heads"])]
+def _table(response: Any) -> Rows:
+    return [COLUMNS, *([row[name] for name in COLUMNS] for row in response["heads"])]
 
 
 @query("text.compare", CompareRequest, table=_table)

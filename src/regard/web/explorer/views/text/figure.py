@@ -1,4 +1,4 @@
-"""The figure of the text view, drawn from its answer."""
+"""The figure of the text view, drawn from its response."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 CELLS, GAP = 48, 4  # pixels of a map on the sheet of all heads, and between two
 
 
-def draw_answer(answer: dict[str, Any]) -> "Figure":
+def draw_answer(response: dict[str, Any]) -> "Figure":
     """The map of the chosen head, or the maps of all heads."""
-    return _draw_map(answer["map"]) if "map" in answer else _draw_heads(answer["sites"])
+    return _draw_map(response["map"]) if "map" in response else _draw_heads(response["sites"])
 
 
 def _draw_map(found: dict[str, Any]) -> "Figure":

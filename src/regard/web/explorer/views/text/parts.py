@@ -16,7 +16,7 @@ from regard.web.explorer.views.text.inputs import open_text_model, output_names,
 from regard.web.jobs import Job
 
 MAX_POSITIONS = 32  # columns of the lens
-MAX_LOGITS = 1 << 26  # kept by the lens: 256 MB of float32
+MAX_LOGITS = 1 << 26  # stored by the lens: 256 MB of float32
 MAX_PARTS = 400  # sent of an attribution
 
 

@@ -40,8 +40,8 @@ class TextViewRequest(TextRequest):
     head: int = Field(0, ge=0, le=100_000)
 
 
-def _table(answer: Any) -> Rows:
-    return [FIELDS, *([row[name] for name in FIELDS] for row in answer["heads"])]
+def _table(response: Any) -> Rows:
+    return [FIELDS, *([row[name] for name in FIELDS] for row in response["heads"])]
 
 
 @query("text", TextViewRequest, table=_table, figure=draw_answer)
@@ -66,7 +66,7 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
         for site, survey in zip(sites, surveys, strict=True)
         for sentence in describe_heads(site, 0, [x for x in rows if x.site == site.name], survey)
     ]
-    answer = {
+    response = {
         "output": reading.target,
         "applied": _apply(explorer, request),
         "predictions": _predictions(reading),
@@ -78,8 +78,8 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
     }
     if request.site is not None:
         site, head = find_head(reading.sight, request.site, request.head)
-        answer["map"] = map_answer(site, head)
-    return answer
+        response["map"] = map_answer(site, head)
+    return response
 
 
 def _thumbnail_sizes(sites: list[Site]) -> list[tuple[int, int]]:
