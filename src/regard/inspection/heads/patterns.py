@@ -67,13 +67,13 @@ def pattern_scores(
     """
     site.require_tensors()
     tokens, first = _token_numbers(site), is_first_key(site)
-    found = {name: _empty(site) for name in names}
+    results = {name: _empty(site) for name in names}
     for rows, keys in iter_tiles(site.q, site.k, site.terms):
         scores = site.terms.score_tile(site.q, site.k, rows, keys)
         band = slice(rows.start, rows.stop)
         w = weights_from_scores(scores, site.lse[..., band])
         cells = _cells(tokens, first, site.terms.offset, rows, keys)
-        for name, totals in found.items():
+        for name, totals in results.items():
             match = PATTERNS[name](cells).expand(site.batch, len(rows), len(keys))
             if name == "retrieval":
                 match = match & _within(cells, tokens.shape[1], needle, answer)
@@ -87,13 +87,13 @@ def pattern_scores(
             totals.key[..., band] = torch.where(better, at + keys.start, totals.key[..., band])
             totals.weight[..., band] = torch.where(better, best, totals.weight[..., band])
     informative = informative_queries(site, visible_key_counts(site))
-    for totals in found.values():
+    for totals in results.values():
         totals.counted.logical_and_(informative)
-    if "retrieval" in found:
+    if "retrieval" in results:
         peak_key = site.survey(statistics=["peak_key"]).peak_key
-        copies = found["retrieval"].key == peak_key
-        found["retrieval"] = found["retrieval"]._replace(score=copies.to(site.lse.dtype))
-    return found
+        copies = results["retrieval"].key == peak_key
+        results["retrieval"] = results["retrieval"]._replace(score=copies.to(site.lse.dtype))
+    return results
 
 
 def _token_numbers(site: Site) -> Int[Tensor, "batch key"]:
