@@ -5,13 +5,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import torch
 from fastapi import WebSocket, WebSocketDisconnect
 from torch import Tensor
 
 from regard.errors import RegardError
 from regard.runs.contents import RunContents
-from regard.tasks.recognition.pipeline import TranscriptChunk
+from regard.tasks.recognition.pipeline import TranscriptChunk, samples_to_wave
 from regard.web.gate import SUBPROTOCOL
 from regard.web.jobs import failure_text
 from regard.web.worker import Busy, Worker
@@ -106,7 +105,7 @@ class LiveRecordings:
                 raise SocketError(1009, error)
             end = len(content) // 2 * 2
             samples, pending = content[:end], content[end:]
-            (chunk,) = await compute(lambda samples=samples: live.push(_to_wave(samples)))
+            (chunk,) = await compute(lambda samples=samples: live.push(samples_to_wave(samples)))
             await socket.send_json(_as_dict(chunk))
         if pending:
             raise SocketError(1007, "samples: need two bytes each, got half of one at the end")
@@ -135,12 +134,6 @@ async def _end(socket: WebSocket, code: int, reason: str) -> None:
         await socket.close(code)
     except (RuntimeError, WebSocketDisconnect):  # the client has left already
         return
-
-
-def _to_wave(samples: bytes) -> Tensor:
-    if not samples:
-        return torch.zeros(0)
-    return torch.frombuffer(bytearray(samples), dtype=torch.int16).float() / 32768
 
 
 def _as_dict(chunk: TranscriptChunk) -> dict[str, Any]:

@@ -326,18 +326,21 @@ def read_samples(
         if len(buffer) >= 2 * size:
             end = len(buffer) // 2 * 2
             count += end
-            yield _to_wave(buffer[:end])
+            yield samples_to_wave(buffer[:end])
             buffer = buffer[end:]
     count += len(buffer) // 2
     if len(buffer) > 1:
-        yield _to_wave(buffer[: len(buffer) // 2 * 2])
+        yield samples_to_wave(buffer[: len(buffer) // 2 * 2])
     if len(buffer) % 2 and reporter is not None:
         reporter.message(f"{name}: it ended within a sample; the last byte is dropped")
     if not count:
         raise FileError(f"{name}: needs 16-bit samples, got nothing; try arecord -f S16_LE")
 
 
-def _to_wave(samples: bytes) -> Tensor:
+def samples_to_wave(samples: bytes) -> Tensor:
+    """The wave in [-1, 1] of 16-bit little-endian samples."""
+    if not samples:
+        return torch.zeros(0)
     return torch.frombuffer(bytearray(samples), dtype=torch.int16).float() / 32768
 
 

@@ -278,8 +278,8 @@ def translate_run(
         run, to, beam_width=beam_width, length_penalty=length_penalty,
         max_new_tokens=max_new_tokens, device=device,
     )  # fmt: skip
-    rows = pipeline([texts] if isinstance(texts, str) else texts)
-    return {to: [row[to] for row in rows] for to in pipeline.languages}
+    rows = pipeline.translate([texts] if isinstance(texts, str) else texts)
+    return {to: [row[n][0].text for row in rows] for n, to in enumerate(pipeline.languages)}
 
 
 class Translates:
