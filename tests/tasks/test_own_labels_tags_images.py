@@ -18,6 +18,7 @@ from regard.data.text.word_split import measure_word_split
 from regard.errors import ConfigError, FileError
 from regard.models import Classifier, classifier_tiny
 from regard.tasks import TaggedText, TaggingTask
+from regard.tasks.annotated_verb import TagOptions
 from regard.tasks.class_names import class_tally
 from regard.tasks.labels import LabelsTask
 from regard.tasks.tagging import tag_tally
@@ -313,9 +314,9 @@ def test_words_may_be_given_as_words(flag_tagger, users_view):
     error = run_cli("tag", flag_tagger, text, "-o", "word_split=no", code=2).output
     assert "word_split: needs one of punctuation, edges, sentence, spaces, got 'no'" in error
     old = replace(run.data, word_split="")  # a run from before the setting
-    assert old.apply(run, [text]) == run.tag([text])
+    assert old.apply(run, [text], TagOptions()) == run.tag([text])
     with pytest.raises(ConfigError, match="word_split: needs to be given for a run without it"):
-        replace(old, train="gone.conll").apply(run, [text])
+        replace(old, train="gone.conll").apply(run, [text], TagOptions())
 
 
 def test_the_split_is_measured():
