@@ -169,9 +169,9 @@ def block_as_identity(trial: Trial) -> Evidence:
 
 @claim("H10", source="exam", verdict="conditional", trained=True)
 def norm_allows_rates(trial: Trial) -> Evidence:
-    """Layer norm reduces covariate shift, so that training is faster and stands higher rates.
+    """Layer norm reduces covariate shift, so that training is faster and tolerates higher rates.
 
-    Condition: Only the higher rates are meant: training stays bounded at ten times the learning
+    Condition: It is about the higher rates alone: training stays bounded at ten times the learning
         rate. At a rate that suits both, it is not reliably faster.
     Remark: Settled at toy size: 3 layers, AdamW without clipping, 60 updates, 3 seeds. Inputs of
         the last feed-forward layer shift with layer norm too.

@@ -156,7 +156,7 @@ def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
 def lstm_solves_both(trial: Trial) -> Evidence:
     """An LSTM solves vanishing and exploding gradients.
 
-    Condition: Vanishing is meant, beside a plain RNN: with large U an LSTM explodes too.
+    Condition: It is about vanishing, compared with a plain RNN; with large U an LSTM explodes too.
     Refutation: bounded gradients at every size of U, or an LSTM that vanishes as fast as an RNN
     """
     gains = [0.5, 1.0, 2.0, 4.0, 8.0]
