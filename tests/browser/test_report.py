@@ -83,3 +83,14 @@ def test_a_report_without_scripts_has_its_tables(new_page, report):
     text = page.locator("noscript").text_content() or ""
     assert "Pictures need JavaScript." in text
     assert "exact" in text
+
+
+def test_a_printed_report_has_the_settings_that_are_folded_on_screen(new_page, report):
+    page = new_page(offline=True)
+    page.goto(report)
+    cell = page.locator("details td", has_text="1")
+    page.wait_for_selector("details")
+    assert not cell.is_visible()
+    page.emulate_media(media="print")
+    assert cell.is_visible()
+    assert not page.locator(".bar").is_visible()
