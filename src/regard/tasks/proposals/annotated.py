@@ -56,9 +56,13 @@ def propose_tags(paths: Sequence[Path], name: str) -> Proposal:
     task = kind(**files, **columns)
     proposal = _propose(task, name, "tagged sentences", "tokens", "f1", comments)
     split, rate = task.measure_split()
-    comments["data.word_split"] = f"of a text to tag: it reproduces {rate:.1%} of these words"
+    reason = f"of a text to tag: it reproduces {rate:.1%} of these words"
     data: Any = replace(proposal.recipe.data, word_split=split)  # pyright: ignore[reportArgumentType]
-    return replace(proposal, recipe=replace(proposal.recipe, data=data))
+    return replace(
+        proposal,
+        recipe=replace(proposal.recipe, data=data),
+        comments=proposal.comments | {"data.word_split": reason},
+    )
 
 
 def _propose(
