@@ -21,7 +21,7 @@ PAGES: dict[str, tuple[str, Iterable[str]]] = {
     "figures": ("look/maps.md", draw.__all__),
     "models": ("start/models.md", models.MODELS),
     "Hugging Face families": ("start/models.md", FAMILIES),
-    "commands": ("run/index.md", [f"regard {name}" for name in cli.COMMANDS.split()]),
+    "commands": ("run/index.md", [f"regard {name}" for name in cli.commands]),
 }
 
 

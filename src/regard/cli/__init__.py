@@ -104,10 +104,10 @@ def import_files(
     """A workbench for sequence models: inspect, explain and verify every number."""
 
 
-for verb in library_verbs():
-    app.command(verb.verb)(command_from(verb))
+commands: dict[str, Any] = {verb.verb: command_from(verb) for verb in library_verbs()}
 for name in COMMANDS.split():
-    command = getattr(import_module(f"regard.cli.{MODULES.get(name, name)}"), name)
+    commands[name] = getattr(import_module(f"regard.cli.{MODULES.get(name, name)}"), name)
+for name, command in sorted(commands.items()):
     if isinstance(command, typer.Typer):  # with commands of its own
         app.add_typer(command, name=name)
     else:

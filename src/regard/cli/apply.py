@@ -79,7 +79,7 @@ def apply(
 def command_from(verb: type[Verb]) -> Callable[..., None]:
     """The command of a verb: its parameters are the run, the inputs, the options, and the job's."""
     parameters = {x.name: _parameter(x) for x in options_of(verb.Options)}
-    shared = _shared_parameters(verb)
+    shared = [*_shared_parameters(verb).items()]  # the run and the inputs first
 
     def command(**given: Any) -> None:
         texts = _texts(given.pop("values"))
@@ -94,7 +94,7 @@ def command_from(verb: type[Verb]) -> Callable[..., None]:
     command.__doc__ = verb.help()
     signature = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-        for name, (hint, default) in ({**shared, **parameters}).items()
+        for name, (hint, default) in [*shared[:2], *parameters.items(), *shared[2:]]
     ]
     command.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     return command
