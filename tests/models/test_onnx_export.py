@@ -9,7 +9,7 @@ import torch
 import regard as rg
 from regard import models
 from regard.errors import ConfigError
-from regard.models.onnx import parity
+from regard.models.onnx import export
 
 KINDS = {
     "post-LN, sinusoidal": models.translator_tiny(
@@ -66,7 +66,7 @@ def test_greedy_by_onnxruntime_matches_regard(name, tmp_path):
     rg.runs.export_run(run, tmp_path)
     texts = ["3 days", "March 5, 2024", "$12.50", "apples, pears and plums"]
     want = rg.runs.translate_run(run, texts, to=to)
-    encoder, step = (parity.OnnxSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
+    encoder, step = (export.OnnxSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
     ids = [[*run.tokenizer.encode_input(text), run.tokenizer.eos_id] for text in texts]
     lengths = torch.tensor([len(row) for row in ids])
     source = torch.zeros(len(ids), int(lengths.max()), dtype=torch.long)
@@ -95,8 +95,8 @@ def greedily(step, state, first, end=2, limit=60):
 def test_a_stream_of_any_pieces_is_the_recording_and_its_state_stops_growing(tmp_path):
     model = models.build(KINDS["strictly causal sound"]).eval()
     models.export_onnx(model, tmp_path)
-    step, frames = parity.OnnxSession(tmp_path / "step.onnx"), torch.randn(2, 61, 40)
-    state, found = parity._initial_state(model), []
+    step, frames = export.OnnxSession(tmp_path / "step.onnx"), torch.randn(2, 61, 40)
+    state, found = export._initial_state(model), []
     for part in frames.split([4, 8, 4, 20, 24, 1], 1):
         outputs = step(state, frames=part)
         state = {name.removesuffix(".next"): x for name, x in outputs.items()}
@@ -110,7 +110,7 @@ def test_a_stream_of_any_pieces_is_the_recording_and_its_state_stops_growing(tmp
 def test_far_into_a_stream_positions_are_still_exact(tmp_path):
     model = models.build(KINDS["strictly causal sound"]).eval()
     models.export_onnx(model, tmp_path)
-    step, state = parity.OnnxSession(tmp_path / "step.onnx"), parity._initial_state(model)
+    step, state = export.OnnxSession(tmp_path / "step.onnx"), export._initial_state(model)
     frames = torch.randn(2, 16, 40)
     late = {**state, "offset": torch.tensor([3_000_000])}  # 33 hours
     a, b = (step(start, frames=frames)["log_probs"] for start in (state, late))
@@ -120,7 +120,7 @@ def test_far_into_a_stream_positions_are_still_exact(tmp_path):
 def test_a_beam_takes_rows_of_the_past_by_one_index(tmp_path):
     model = models.build(KINDS["a language model in a window"]).eval()
     models.export_onnx(model, tmp_path)
-    step, tokens = parity.OnnxSession(tmp_path / "step.onnx"), torch.tensor([[1, 2], [3, 4]])
+    step, tokens = export.OnnxSession(tmp_path / "step.onnx"), torch.tensor([[1, 2], [3, 4]])
     past = step(tokens=tokens, past=torch.zeros(2, 2, 2, 1, 0, 16))["past.next"]
     rows, more = torch.tensor([1, 1, 0]), torch.tensor([[5], [6], [7]])
     logits = step(tokens=more, past=past[:, :, rows])["logits"]
@@ -161,13 +161,13 @@ def test_unsupported_exports_raise(tmp_path, monkeypatch):
 
 def test_an_answer_that_is_off_is_an_error_with_its_number(tmp_path, monkeypatch):
     model = models.build(models.language_tiny(vocab=9))
-    right = parity.OnnxSession.__call__
+    right = export.OnnxSession.__call__
 
     def wrong(self, given=None, **more):
         found = right(self, given, **more)
         return {**found, "logits": found["logits"] + 0.5}
 
-    monkeypatch.setattr(parity.OnnxSession, "__call__", wrong)
+    monkeypatch.setattr(export.OnnxSession, "__call__", wrong)
     with pytest.raises(ConfigError, match=r"within 0.0001 of torch, got 0.5 for step.onnx"):
         models.export_onnx(model, tmp_path)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.models.onnx import emit
-from regard.models.onnx.graph import Graph
+from regard.models.onnx.emit import Graph
 from regard.models.recurrent import RecurrentTranslator
 from regard.nn import BahdanauDecoder, LuongDecoder, Recurrent, StateAttention
 from regard.nn.recurrent.layers import RecurrentCell

@@ -10,7 +10,7 @@ from regard.errors import ConfigError
 from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel
 from regard.models.onnx import emit
-from regard.models.onnx.graph import Graph
+from regard.models.onnx.emit import Graph
 from regard.models.speech import Recogniser
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
