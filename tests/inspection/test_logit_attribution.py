@@ -74,13 +74,13 @@ def test_the_divergence_of_a_lens_is_that_of_the_final_prediction_from_the_other
     assert lens.rank(0).flatten().tolist() == [1.0, 0.0]  # of equals, none is before
 
 
-@torch.no_grad()
 def test_a_table_shows_tokens_that_look_like_markup():
     tokens = ["[/INST]", "[b]", "[red]"]
     lens = LogitLens(torch.eye(3)[:2].view(2, 1, 1, 3), id_to_token=tokens.__getitem__)
     assert "block 0    '[b]' 0.576  '[/INST]' 0.212  '[red]' 0.212" in repr(lens)
 
 
+@torch.no_grad()
 def test_direct_attribution_is_the_effect_of_removing_a_part_with_the_norm_held_fixed():
     model = make("LlamaForCausalLM")
     found = logit_attribution(model, IDS[:1], 7, by="head")
