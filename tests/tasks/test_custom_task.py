@@ -145,7 +145,11 @@ def test_it_has_a_route_with_a_schema_and_the_facts_of_a_form(folder):
         body = {"inputs": ["a"], "times": 2}
         assert client.post("/shout", json=body).json() == {"model": "mine", "outputs": ["AA!"]}
         assert client.post("/apply", json=body).status_code == 200
-        for wrong, message in (({"times": 0}, "times: needs 1 to 9, got 0"), ({"end": "."}, "end")):
+        for wrong, message in (
+            ({"times": 0}, "times: needs 1 to 9, got 0"),
+            ({"times": 10}, "times: needs 1 to 9, got 10"),
+            ({"end": "."}, "end"),
+        ):
             answer = client.post("/shout", json={"inputs": ["a"]} | wrong)
             assert (answer.status_code, message in answer.json()["error"]) == (422, True)
         assert client.post("/shout", json={"inputs": ["bad"]}).status_code == 400
