@@ -4,6 +4,13 @@ from regard.ops import biases, masks
 from regard.ops.attend import attend, attention_weights, window
 from regard.ops.audio import frame_sizes, log_mel, mel_filters, mel_frame_count, online_cmvn
 from regard.ops.biases import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slopes
+from regard.ops.crf import (
+    TagChain,
+    crf_decode,
+    crf_log_likelihood,
+    crf_log_partition,
+    crf_marginals,
+)
 from regard.ops.influence import Influence, influence, influence_window
 from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.norms import layer_norm, rms_norm
@@ -43,6 +50,11 @@ from regard.ops.survey import Survey, survey
 from regard.ops.terms import Terms
 
 __all__ = [
+    "TagChain",
+    "crf_decode",
+    "crf_log_likelihood",
+    "crf_log_partition",
+    "crf_marginals",
     "ALiBi",
     "Bias",
     "Buckets",
