@@ -234,7 +234,9 @@ def test_a_report_without_an_evaluation_does_not_evaluate(skipped):
 
 @pytest.mark.parametrize("skip", [["reports"], ["weights"], ["result"], "report", [""]])
 def test_a_step_that_cannot_be_skipped_is_refused_before_anything_is_written(tmp_path, skip):
-    with pytest.raises(ConfigError, match="skip: needs calibrate, evaluate, card, report, got "):
+    with pytest.raises(
+        ConfigError, match="skip: needs baseline, calibrate, evaluate, card, report, got "
+    ):
         fit(small(), tmp_path / "run", skip=skip)
     assert not (tmp_path / "run").exists()
 

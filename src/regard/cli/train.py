@@ -22,7 +22,7 @@ Settings = Annotated[
 ]
 Skip = Annotated[
     list[str] | None,
-    typer.Option(help="Step to leave out after training: calibrate, evaluate, card or report."),
+    typer.Option(help="Step to leave out: baseline, calibrate, evaluate, card or report."),
 ]
 Processes = Annotated[
     int, typer.Option(help="Processes to train with, started by torchrun.", min=1)

@@ -1,4 +1,4 @@
-"""What `fit` does with a trained model, step by step; `skip` names the steps to leave out.
+"""What `fit` does before and after a training, by step; `skip` names the steps to leave out.
 
     rg.runs.fit(recipe, "runs/mine", skip=["card", "report"])
 
@@ -17,6 +17,7 @@ from regard import models
 from regard.data import Tokenizer
 from regard.errors import ConfigError, suggestion
 from regard.files import write_text
+from regard.runs.baseline import BaselineScores, run_baseline
 from regard.runs.contents import RESULT_FILE
 from regard.runs.evaluate import Evaluation, evaluate_model
 from regard.runs.report.card import CARD_FILE, model_card
@@ -27,6 +28,7 @@ from regard.tasks import Recipe
 from regard.tasks.base import Evaluator
 from regard.train import Calibration, Gradable, Outcome, Trainer, calibrate, save_calibration
 from regard.train.evaluation import run_evaluation
+from regard.train.metrics.intervals import Tallying
 
 TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
 
@@ -41,6 +43,7 @@ class Training:
     trainer: Trainer
     outcome: Outcome = Outcome(0, "not begun", {})
     seconds: float = 0.0
+    baseline: BaselineScores | None = None
     calibration: Calibration | None = None
     evaluation: Evaluation = field(default_factory=lambda: Evaluation("test", {}, []))
 
@@ -56,6 +59,17 @@ class Training:
         return collect_facts(run, self.evaluation, self.evaluator)
 
 
+def run_baseline_step(training: Training, skip: Collection[str] = ()) -> None:
+    """Score the baseline of the task, on the test split, before the training begins."""
+    if not {"baseline", "evaluate"}.isdisjoint(skip):
+        return
+    training.baseline = run_baseline(training.recipe.data, training.evaluator, training.folder)
+    if training.baseline is not None and training.trainer.show:
+        name, seconds, scores, _ = training.baseline
+        shown = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
+        print(f"{training.folder}: baseline, {name}: {shown} on test, in {seconds:.0f} s")
+
+
 def run_post_steps(training: Training, skip: Collection[str] = ()) -> dict[str, Any]:
     """Run the steps but those of `skip`; returns the scores on the test split, if evaluated."""
     for name, step in POST_STEPS.items():
@@ -67,12 +81,12 @@ def run_post_steps(training: Training, skip: Collection[str] = ()) -> dict[str, 
 def check_skip(skip: Collection[str]) -> None:
     """Raise a ConfigError for a name that is not a step which can be skipped.
 
-    >>> check_skip(["cards"])
+    >>> check_skip(["x"])
     Traceback (most recent call last):
         ...
-    regard.errors.ConfigError: skip: needs calibrate, evaluate, card, report, got 'cards'; try card
+    regard.errors.ConfigError: skip: needs baseline, calibrate, evaluate, card, report, got 'x'
     """
-    names = [name for name in POST_STEPS if name not in REQUIRED]
+    names = ["baseline", *(name for name in POST_STEPS if name not in REQUIRED)]
     for name in [skip] if isinstance(skip, str) else skip:
         if name not in names or isinstance(skip, str):
             hint = f"; try [{skip!r}]" if skip in names else suggestion(name, names)
@@ -109,6 +123,13 @@ def _write_result(training: Training) -> None:
     result = {"step": outcome.step, "reason": outcome.reason, "seconds": training.seconds}
     result |= {"weights_step": outcome.weights_step, "valid": outcome.scores}
     result |= {"test": training.evaluation.scores}
+    if training.baseline is not None and isinstance(training.evaluator, Tallying):
+        tally = training.evaluator.tally([x.prediction for x in training.evaluation.answers])
+        scores, monitor = tally.scores(), training.recipe.train.monitor
+        score = monitor if monitor in scores else next(iter(scores))
+        result["baseline"] = training.baseline.compare(tally, score)
+        if training.trainer.show:
+            print(f"{training.folder}: {result['baseline']['verdict']}")
     write_text(training.folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
     shutil.rmtree(training.folder / TOKEN_CACHE, ignore_errors=True)  # only training reads it
 

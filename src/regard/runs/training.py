@@ -37,7 +37,13 @@ from regard.runs.contents import (
 from regard.runs.data_changes import DATA_FILE, check_data, stamp_data, write_stamps
 from regard.runs.loading import find_run
 from regard.runs.lock import lock_folder
-from regard.runs.post_steps import TOKEN_CACHE, Training, check_skip, run_post_steps
+from regard.runs.post_steps import (
+    TOKEN_CACHE,
+    Training,
+    check_skip,
+    run_baseline_step,
+    run_post_steps,
+)
 from regard.runs.settings import config_to_json, iter_settings, override_settings
 from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
@@ -79,7 +85,7 @@ def fit(
         folder: of a new run: recipe, tokenizer, checkpoints, metrics, weights, scores and report
             are written there; None is a new one in runs/.
         settings: `name=value` to change; of a resumed run those of `RESUMABLE`, such as steps=5000.
-        skip: of `POST_STEPS`: calibrate, evaluate, card, report.
+        skip: steps before and after: baseline, calibrate, evaluate, card, report.
         init_from: a run to fine-tune: its tokenizer, and its weights where name and shape agree.
         accept_data: resume although files of the data have changed since the run began.
         recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
@@ -110,6 +116,7 @@ def fit(
         prepare = partial(_resume, changed, folder, how, accept_data)
     with _locked(folder, how.ranks):
         training, damaged = prepare()
+        how.ranks.run_on_first(run_baseline_step, training, skip)
         started = time.monotonic()
         outcome = training.trainer.run()
         outcome = outcome._replace(folder=folder, damaged=damaged)

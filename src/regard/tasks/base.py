@@ -99,6 +99,13 @@ class Task(Verb, ABC):
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
         """The evaluation on a held-out split."""
 
+    def baseline(self, split: EvalSplit) -> tuple[str, list[Any]] | None:
+        """A simple model of the same data: its name, and its answers to the examples of a split.
+
+        `regard train` runs it first, and says at the end whether the training was worth it.
+        """
+        return None
+
     def contents(self) -> DataContents:
         """The examples of own files, for `regard data`; a task without files has none."""
         raise ConfigError(f"task: needs one with data files of its own, got {self.name}")

@@ -19,6 +19,7 @@ from regard.tasks.annotated_text import (
 )
 from regard.tasks.annotated_verb import Label, LabelOptions
 from regard.tasks.base import EvalSplit
+from regard.tasks.baselines.linear_text import LinearTextModel
 from regard.tasks.class_names import Classes, class_tally, format_classes
 from regard.tasks.classification.evaluator import top_log_odds
 from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
@@ -78,6 +79,16 @@ class LabelsTask(Label, AnnotatedTextTask):
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "LabelsEvaluator":
         """Loss, accuracy and macro F1."""
         return LabelsEvaluator(self, tokenizer, split)
+
+    def baseline(self, split: EvalSplit) -> tuple[str, list[str]]:
+        """Logistic regression on the n-grams of words and characters."""
+        examples, names = self.load().examples, list(self.class_names)
+        train, valid = (
+            ([x.text for x in rows], [names.index(x.label) for x in rows])
+            for rows in (examples["train"], examples["valid"])
+        )
+        logits = LinearTextModel(train, valid, len(names)).logits([x.text for x in examples[split]])
+        return "linear model on n-grams", [names[i] for i in logits.argmax(-1).tolist()]
 
     def classify(
         self, model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str]

@@ -26,6 +26,7 @@ from regard.tasks.annotated_text import (
 )
 from regard.tasks.annotated_verb import Tag, TagOptions
 from regard.tasks.base import EvalSplit
+from regard.tasks.baselines.tag_chain import CRFTagger
 from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
 from regard.tasks.registry import task
 from regard.train import make_objective, register_objective
@@ -156,6 +157,20 @@ class TaggingTask(Tag, AnnotatedTextTask):
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "TaggingEvaluator":
         """Loss, accuracy per word, and F1 of spans."""
         return TaggingEvaluator(self, tokenizer, split)
+
+    def baseline(self, split: EvalSplit) -> tuple[str, list[TaggedText]]:
+        """A CRF that is linear in the words, their shapes, affixes and neighbours."""
+        examples, names = self.load().examples, list(self.class_names)
+        train = examples["train"]
+        tags = [[names.index(tag) for tag in x.tags] for x in train]
+        tagger = CRFTagger([x.tokens for x in train], tags, len(names))
+        sentences = [x.tokens for x in examples[split]]
+        tagged = zip(sentences, tagger.tag(sentences), strict=True)
+        answers = [
+            TaggedText(zip(words, map(names.__getitem__, row), strict=True))
+            for words, row in tagged
+        ]
+        return "CRF on words and their shapes", answers
 
     def tag(
         self, model: nn.Module, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]

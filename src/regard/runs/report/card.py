@@ -40,6 +40,7 @@ def model_card(facts: RunFacts) -> str:
         "Training": [*training, "", "All settings are in `recipe.json`."],
     }
     lines = ["---", *head, "---", "", f"# {facts.title}"]
+    lines += ["", facts.verdict] if facts.verdict else []
     for name, body in sections.items():
         lines += ["", f"## {name}", "", *body]
     return "\n".join(lines) + "\n"

@@ -62,6 +62,12 @@ class RunFacts:
         wrong = self.evaluation.mistakes if self.evaluation else []
         return sorted(wrong, key=lambda answer: -(answer.confidence or 0.0))
 
+    @property
+    def verdict(self) -> str:
+        """Whether the model is better than its baseline, in one sentence; empty without one."""
+        verdict = self.run.result.get("baseline", {}).get("verdict", "")
+        return f"{verdict[0].upper()}{verdict[1:]}." if verdict else ""
+
     def score_rows(self) -> list[tuple[str, str, str, str]]:
         """Name, test score, its 95% interval and validation score, as text."""
         result = self.run.result

@@ -88,7 +88,7 @@ def render_page(facts: RunFacts) -> str:
         "Use": [code(x) for x in facts.usage()],
         "Settings": _settings(facts),
     }
-    return document_page(facts.title, summary(facts), sections)
+    return document_page(facts.title, f"{facts.verdict} {summary(facts)}".strip(), sections)
 
 
 def summary(facts: RunFacts) -> str:

@@ -44,7 +44,12 @@ class Tallying(Protocol):
 
 
 def bootstrap_intervals(
-    tally: Tally, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = 0
+    tally: Tally,
+    *,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = 0,
+    is_share: bool = True,
 ) -> dict[str, tuple[float, float]]:
     """Percentile intervals of the scores, over examples drawn with replacement (Efron 1979).
 
@@ -56,6 +61,7 @@ def bootstrap_intervals(
         resamples: splits of the same size that are drawn.
         level: of the interval.
         seed: of the draws.
+        is_share: whether scores are shares, from 0 to 1, and not such as differences.
 
     >>> answers = Tally(torch.ones(50, 1).cumsum(0) % 2, lambda x: {"accuracy": x[0] / 50})
     >>> low, high = bootstrap_intervals(answers)["accuracy"]
@@ -75,7 +81,8 @@ def bootstrap_intervals(
     drawn = [tally.score(row) for row in np.concatenate(sums).tolist()]
     edges = (50 - 50 * level, 50 + 50 * level)
     intervals = {name: np.percentile([x[name] for x in drawn], edges) for name in drawn[0]}
-    return {name: _widen(float(low), float(high), count) for name, (low, high) in intervals.items()}
+    pairs = {name: (float(low), float(high)) for name, (low, high) in intervals.items()}
+    return {name: _widen(*x, count) for name, x in pairs.items()} if is_share else pairs
 
 
 def _widen(low: float, high: float, count: int) -> tuple[float, float]:

@@ -1,0 +1,1 @@
+"""Simple models of the same data: what a training has to beat."""

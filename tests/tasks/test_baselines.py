@@ -1,0 +1,139 @@
+"""Baselines: their weights are the optimum, and a training is compared with them."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from regard import tasks
+from regard.ops import crf_log_likelihood
+from regard.runs import fit, override_settings
+from regard.runs.baseline import BaselineScores
+from regard.tasks.baselines import tag_chain
+from regard.tasks.baselines.linear_text import LinearTextModel
+from regard.tasks.baselines.tag_chain import CRFTagger
+from regard.train.linear import SparseRows, fit_best_linear, fit_linear
+from regard.train.metrics.intervals import Tally
+
+WORDS = ["red", "blue", "green", "one", "two", "three"]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=5))
+def test_sparse_rows_multiply_as_dense_ones(rows):
+    starts = torch.tensor([0, *torch.tensor([len(row) for row in rows]).cumsum(0)[:-1]])
+    columns = torch.tensor([x for row in rows for x in row], dtype=torch.long)
+    values = torch.randn(len(columns), dtype=torch.double)
+    dense = torch.zeros(len(rows), 5, dtype=torch.double)
+    places = [n for n, row in enumerate(rows) for _ in row]
+    dense.index_put_((torch.tensor(places, dtype=torch.long), columns), values, accumulate=True)
+    sparse, x = SparseRows(columns, starts, values, 5), torch.randn(5, 3).double()
+    assert_close(sparse @ x, dense @ x)
+    y = torch.randn(len(rows), 2).double()
+    assert_close(sparse.mT @ y, dense.mT @ y)
+
+
+@pytest.mark.parametrize("penalty", [0.1, 10.0])
+def test_logistic_regression_is_at_its_optimum(penalty):
+    x, labels = torch.randn(50, 4).double(), torch.randint(3, (50,))
+    model = fit_linear(x, labels, 3, penalty)
+    weight, bias = (y.requires_grad_() for y in model)
+    loss = F.cross_entropy(x @ weight + bias, labels, reduction="sum")
+    (loss + penalty / 2 * weight.square().sum()).backward()
+    gradients = [x.grad.abs().max() for x in (weight, bias) if x.grad is not None]
+    assert max(gradients) < 1e-2  # of a sum over 50 examples
+
+
+def test_the_penalty_is_that_of_the_lowest_loss_on_the_valid_split():
+    x, labels = torch.randn(60, 5).double(), torch.randint(2, (60,))
+    halves = (x[:30], labels[:30]), (x[30:], labels[30:])
+    best = fit_best_linear(*halves, 2, penalties=(10.0, 0.01))  # labels are noise: the stronger
+    assert_close(best.weight, fit_linear(*halves[0], 2, 10.0).weight)
+
+
+def test_texts_of_unknown_words_are_given_the_class_of_the_biases():
+    data = ["red one", "red two", "blue one"], [0, 0, 1]
+    model = LinearTextModel(data, data, 2)
+    assert_close(model.logits(["~", ""])[0], model.model.bias)
+    assert model.logits(["RED!", "blue"]).argmax(-1).tolist() == [0, 1]
+
+
+def test_the_crf_is_at_its_optimum_and_batches_by_length_do_not_matter():
+    sentences = [WORDS[:n] for n in (1, 2, 6, 3, 1)]
+    tags = [[n % 3 for n in range(len(x))] for x in sentences]
+    tagger = CRFTagger(sentences, tags, 3)
+    parameters = [tagger.weight, *tagger.chain]
+    loss = tag_chain.PENALTY / 2 * torch.stack([x.square().sum() for x in parameters]).sum()
+    for words, row in zip(sentences, tags, strict=True):  # one by one
+        (batch,) = tagger._batches([words])
+        emissions = batch.emissions(tagger.weight)
+        loss = (
+            loss
+            - crf_log_likelihood(emissions, torch.tensor([row]), tagger.chain, batch.lengths).sum()
+        )
+    gradients = torch.autograd.grad(loss, parameters)
+    assert max(float(x.abs().max()) for x in gradients) < 0.05
+    assert tagger.tag(sentences) == tags
+    assert tagger.tag([[], ["unseen"]])[0] == []
+
+
+def test_a_comparison_is_by_the_same_examples():
+    def tally(correct):
+        rows = torch.tensor([[float(x), 1.0] for x in correct])
+        return Tally(rows, lambda x: {"accuracy": x[0] / x[1], "error": 1 - x[0] / x[1]})
+
+    right = [n % 4 > 0 for n in range(200)]
+    more = [True] * 200
+    baseline = tally(right)
+    stored = BaselineScores("linear model", 1.0, baseline.scores(), baseline.rows.tolist())
+    assert (
+        "not better, the difference is 0.000 to 0.000"
+        in stored.compare(tally(right), "accuracy")["verdict"]
+    )
+    verdict = stored.compare(tally(more), "accuracy")["verdict"]
+    assert verdict.startswith("accuracy 1.000, baseline 0.750 (linear model): better by 0.1")
+    assert ": better by" in stored.compare(tally(more), "error")["verdict"]
+    worse = tally([n % 2 for n in range(200)])
+    assert ": worse by" in stored.compare(worse, "error")["verdict"]
+
+
+@pytest.fixture
+def labels(tmp_path):
+    """Texts whose class is in one word."""
+    lines = [f"{a} {b} {c},{a}" for a in WORDS[:3] for b in WORDS[3:] for c in WORDS[3:]] * 9
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]))
+    (tmp_path / "task.toml").write_text(
+        'task = "labels"\n[data]\ntrain = "texts.csv"\nvalid = "texts.csv"\n'
+        'test = "texts.csv"\ntokenizer_type = "words"\n'
+        '[model]\ntype = "classifier"\nlayers = 1\ndim = 16\nheads = 2\npooling = "mean"\n'
+        "[train]\nsteps = 2\n"
+    )
+    return tmp_path
+
+
+def test_a_training_says_first_and_last_what_it_has_to_beat(labels, capsys):
+    recipe = override_settings(tasks.recipe(str(labels / "task.toml")), ["device=cpu"])
+    fit(recipe, labels / "run", show=True)
+    out = capsys.readouterr().out
+    assert out.index("baseline, linear model on n-grams: accuracy 1.000") < out.index("worse by")
+    result = json.loads((labels / "run" / "result.json").read_text())
+    assert result["baseline"]["scores"]["accuracy"] == 1.0
+    assert "(linear model on n-grams): worse by" in result["baseline"]["verdict"]
+    for file in ("CARD.md", "report.html"):
+        text = (labels / "run" / file).read_text()
+        assert "baseline 1.000 (linear model on n-grams): worse by" in text, file
+
+
+def test_a_resumed_training_takes_the_baseline_of_before_and_skip_leaves_it_out(
+    labels, monkeypatch
+):
+    recipe = override_settings(tasks.recipe(str(labels / "task.toml")), ["device=cpu"])
+    fit(recipe, labels / "run", skip=["report", "card"])
+    monkeypatch.setattr(tasks.LabelsTask, "baseline", lambda *_: pytest.fail("computed again"))
+    fit(labels / "run", settings=["steps=3"], skip=["report", "card"])
+    assert "baseline" in json.loads((labels / "run" / "result.json").read_text())
+    fit(recipe, labels / "other", skip=["report", "card", "baseline"])
+    assert "baseline" not in json.loads((labels / "other" / "result.json").read_text())
