@@ -50,11 +50,6 @@ from regard.ops.survey import Survey, survey
 from regard.ops.terms import Terms
 
 __all__ = [
-    "TagChain",
-    "crf_decode",
-    "crf_log_likelihood",
-    "crf_log_partition",
-    "crf_marginals",
     "ALiBi",
     "Bias",
     "Buckets",
@@ -74,6 +69,7 @@ __all__ = [
     "RecurrenceResult",
     "RelativeKeys",
     "Survey",
+    "TagChain",
     "Terms",
     "Toeplitz",
     "additive",
@@ -83,6 +79,10 @@ __all__ = [
     "attention_weights",
     "biases",
     "bilinear",
+    "crf_decode",
+    "crf_log_likelihood",
+    "crf_log_partition",
+    "crf_marginals",
     "dot",
     "frame_sizes",
     "frequencies",
