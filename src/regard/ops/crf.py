@@ -59,7 +59,7 @@ def crf_log_partition(
 
     >>> even = TagChain(torch.zeros(2, 2), torch.zeros(2), torch.zeros(2))
     >>> crf_log_partition(torch.zeros(1, 3, 2), even, torch.tensor([3])).exp()  # 2³ sequences
-    tensor([8.0000])
+    tensor([8.])
     """
     real = _real(emissions, lengths)
     alpha = chain.start + emissions[:, 0]
