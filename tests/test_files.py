@@ -420,7 +420,9 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_is_too(tmp_pa
 def test_a_file_is_flushed_before_it_is_renamed(tmp_path):
     code = f"from regard.files import write_text; write_text({str(tmp_path / 'a')!r}, 'new')"
     traced = ["strace", "-f", "-qq", "-e", "trace=fsync,rename,renameat,renameat2"]
-    done = subprocess.run([*traced, sys.executable, "-c", code], capture_output=True, text=True)
+    # without .pyc files, which are renamed too
+    command = [*traced, sys.executable, "-B", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True)
     if "Operation not permitted" in done.stderr:
         pytest.skip("processes cannot be traced here")
     calls = [line.split("(")[0].split()[-1] for line in done.stderr.splitlines() if "(" in line]
