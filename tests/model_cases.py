@@ -44,6 +44,10 @@ CASES = {
         models.LanguageModel(models.language_small(vocab=VOCAB)),
         (tokens(),),
     ),
+    "n-grams": lambda: (
+        models.fit_ngrams([torch.arange(99) ** 2 % VOCAB], vocab=VOCAB, order=3),
+        (tokens(),),
+    ),
     "classifier": lambda: (
         models.Classifier(models.classifier_tiny(vocab=VOCAB, classes=3, pooler=True)),
         (tokens(),),

@@ -4,6 +4,7 @@ import gzip
 import math
 import signal
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from regard.data import ByteTokenizer, InMemorySource, Pair, token_cache
 from regard.errors import ConfigError, FileError
 from regard.runs import fit, load_run, override_settings
 from regard.tasks import recipe
-from regard.tasks.language.text import TextTask, compression_baselines
-from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
+from regard.tasks.language.baseline import text_baseline, xz_bits
+from regard.tasks.language.text import TextTask
+from regard.tasks.language.windows import ByteLosses, LanguageEvaluator, WindowBatches
 from regard.tasks.translation.parallel_text import PairsTask, ParallelTextEvaluator
 from regard.train import copy_weights, mean_loss, objective
 from regard.train.updates import Updater
@@ -190,9 +192,26 @@ def test_the_loss_is_that_of_training_where_windows_do_not_overlap():
     assert LanguageEvaluator([row], 1, length=16)(model)["loss"] == pytest.approx(want, rel=1e-5)
 
 
-def test_compression_of_joined_and_separate_texts():
-    sizes = compression_baselines(["abcdefgh" * 50] * 20)
-    assert all(sizes[name] < sizes[f"{name}_separate"] for name in ("gzip", "bzip2", "xz"))
+def test_losses_of_bytes_are_shared_out_to_the_windows_that_cover_them():
+    rows, sizes = [torch.arange(6)], torch.tensor([9, 1, 1, 2, 2, 4])
+    evaluator = LanguageEvaluator(rows, 20, length=2, token_bytes=sizes)
+    assert evaluator.sizes.tolist() == [[2.0, 4.0], [2.0, 8.0], [1.0, 8.0]]
+    tally = evaluator.tally(ByteLosses(torch.tensor([1.0] * 4 + [2.0] * 8 + [3.0] * 8)))
+    assert tally.rows[:, 0].tolist() == [4.0, 16.0, 24.0]
+    assert tally.scores()["bits_per_byte"] == pytest.approx(44 / 20 / math.log(2))
+
+
+def test_the_baseline_of_a_text_is_the_better_of_ngrams_and_xz(tmp_path):
+    words = [" ".join(str(n * n % 97) for n in range(9 * k, 9 * k + 400)) for k in range(3)]
+    text = "".join(words)
+    name, losses = text_baseline([text], [text[:500]], [text])
+    assert name == "xz after the train text"
+    assert float(losses.nats.sum()) / math.log(2) == pytest.approx(xz_bits([text], [text]), 1e-4)
+    rng = Random(0)
+    noise = ["".join(rng.choices("abcd", [9, 3, 1, 1], k=3000)) for _ in range(2)]
+    name, losses = text_baseline(noise[:1], noise[1:], noise[1:])
+    assert name.startswith("Kneser-Ney n-grams of")
+    assert losses.nats.mean() == pytest.approx(1.07, abs=0.05)  # the entropy, 1.03 nats
 
 
 def test_bleu_lower_ignores_case():
@@ -221,7 +240,7 @@ def test_every_multi30k_recipe_trains_and_loads(pairs, tmp_path, kind):
 def test_a_language_model_trains_with_any_tokenizer(files, tmp_path, units):
     fit(tiny_text(files, f"tokenizer_type={units}"), tmp_path / "run")
     test = load_run(tmp_path / "run").result["test"]
-    assert {"loss", "bits_per_byte", "gzip", "bzip2", "xz", "xz_separate"} <= set(test)
+    assert set(test) == {"loss", "bits_per_byte"}
 
 
 def test_the_presets_fit_together(files, tmp_path):

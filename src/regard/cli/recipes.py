@@ -61,9 +61,19 @@ def new(
 
 def data(
     name: Annotated[str, typer.Argument(metavar="TASK.toml", help="Recipe file.")],
+    baseline: Annotated[
+        bool, typer.Option(help="Also score the simple model that a training has to beat.")
+    ] = True,
 ) -> None:
-    """Show the data of a recipe: counts, lengths, classes, skipped lines, examples, warnings."""
+    """Show the data of a recipe: counts, lengths, classes, skipped lines, examples, warnings.
+
+    The last line is the score on the test split of a simple model of the same data.
+    """
     from regard import tasks
+    from regard.runs.baseline import score_baseline
 
     recipe = tasks.recipe(name)
-    print(tasks.inspect_data(recipe.data, tokenize=True, seed=recipe.train.seed))
+    report = tasks.inspect_data(recipe.data, tokenize=True, seed=recipe.train.seed)
+    print(report, flush=True)
+    if baseline and report.sizes["test"] and (scores := score_baseline(recipe)):
+        print(f"\n{scores}")

@@ -38,6 +38,9 @@ def runs(
     console = Console(highlight=False)
     # a file has no width of its own: cut no line
     Console(width=console.width if console.is_terminal else 200, highlight=False).print(table)
+    for row in rows:
+        if row.get("baseline"):
+            print(f"{row['run']}: {row['baseline']}")
 
 
 def evaluate(

@@ -65,6 +65,11 @@ def _(model: models.LanguageModel, counter: CostCounter) -> Iterator[CostPart]:
 
 
 @iter_cost_parts.register
+def _(model: models.NgramModel, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.part("tables", [model])
+
+
+@iter_cost_parts.register
 def _(model: models.Classifier, counter: CostCounter) -> Iterator[CostPart]:
     yield counter.embedding("embedding", model.embedding)
     yield from _stack(model.encoder, counter, cached=False)

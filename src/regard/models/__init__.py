@@ -32,6 +32,7 @@ from regard.models.language import (
     language_small,
     language_tiny,
 )
+from regard.models.ngram import NgramConfig, NgramModel, fit_ngrams
 from regard.models.onnx.export import OnnxFile, export_onnx
 from regard.models.recurrent import (
     RecurrentTranslator,
@@ -73,6 +74,8 @@ __all__ = [
     "MLP",
     "MLPConfig",
     "MODELS",
+    "NgramConfig",
+    "NgramModel",
     "OnnxFile",
     "Recogniser",
     "RecogniserConfig",
@@ -94,6 +97,7 @@ __all__ = [
     "config_types",
     "ctc_loss",
     "export_onnx",
+    "fit_ngrams",
     "from_pretrained",
     "from_transformers",
     "is_quantized",

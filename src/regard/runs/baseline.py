@@ -5,13 +5,15 @@ A task says what it is (`Task.baseline`); `fit` runs it, `regard train --skip ba
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from regard.errors import FileError
 from regard.files import parse_json, read_text, write_text
-from regard.tasks import Task
+from regard.tasks import Recipe, Task
 from regard.train.config import MINIMISED
 from regard.train.metrics.intervals import Tally, Tallying, bootstrap_intervals
 
@@ -29,16 +31,25 @@ class BaselineScores(NamedTuple):
     seconds: float
     scores: dict[str, float]
     rows: list[list[float]]  # of the tally, by example
+    intervals: dict[str, tuple[float, float]] = {}
 
-    def compare(self, tally: Tally, score: str) -> dict[str, Any]:
+    def __str__(self) -> str:
+        intervals = self.intervals
+        shown = (f"{x} {format_score(y, intervals.get(x))}" for x, y in self.scores.items())
+        return f"baseline, {self.name}: {', '.join(shown)} on test, in {self.seconds:.0f} s"
+
+    def compare(
+        self, tally: Tally, score: str, own: tuple[float, float] | None = None
+    ) -> dict[str, Any]:
         """A model beside the baseline, by their answers to the same examples; for result.json.
 
-        The interval is that of the difference, by the bootstrap over examples: much narrower than
-        those of the two scores.
+        The verdict is by the interval of the difference, by the bootstrap over examples: much
+        narrower than those of the two scores.
 
         Args:
             tally: of the answers of the model.
             score: that decides.
+            own: interval of the model's score.
         """
         width = tally.rows.shape[1]
         both = torch.cat([tally.rows.double(), torch.tensor(self.rows).double()], 1)
@@ -48,16 +59,17 @@ class BaselineScores(NamedTuple):
             return {score: model[score] - baseline[score]}
 
         interval = bootstrap_intervals(Tally(both, difference), is_share=False).get(score)
-        values = tally.scores()[score], self.scores[score]
-        verdict = format_verdict(score, values, interval, self.name)
-        return {"name": self.name, "scores": self.scores, "verdict": verdict}
+        model = format_score(tally.scores()[score], own)
+        baseline = format_score(self.scores[score], self.intervals.get(score))
+        verdict = format_verdict(score, (model, baseline), interval, self.name)
+        result = {"name": self.name, "scores": self.scores, "intervals": self.intervals}
+        return {**result, "verdict": verdict}
 
 
-def run_baseline(task: Task, evaluator: Any, folder: Path) -> BaselineScores | None:
-    """The scores of a task's baseline, kept in the folder; None for a task without one."""
-    path = folder / BASELINE_FILE
-    if path.exists():  # of a resumed run
-        return BaselineScores(**parse_json(read_text(path)))
+def run_baseline(task: Task, evaluator: Any, folder: Path | None = None) -> BaselineScores | None:
+    """The scores of a task's baseline, kept in the folder of a run; None for a task without one."""
+    if folder is not None and (known := read_baseline(folder)):  # of a resumed run
+        return known
     if not isinstance(evaluator, Tallying):
         return None
     started = time.monotonic()
@@ -66,22 +78,61 @@ def run_baseline(task: Task, evaluator: Any, folder: Path) -> BaselineScores | N
         return None
     name, answers = baseline
     seconds, tally = round(time.monotonic() - started, 1), evaluator.tally(answers)
-    result = BaselineScores(name, seconds, tally.scores(), tally.rows.tolist())
-    write_text(path, json.dumps(result._asdict()) + "\n")
+    rows, intervals = tally.rows.tolist(), bootstrap_intervals(tally)
+    result = BaselineScores(name, seconds, tally.scores(), rows, intervals)
+    if folder is not None:
+        write_text(folder / BASELINE_FILE, json.dumps(result._asdict()) + "\n")
     return result
 
 
+def score_baseline(recipe: Recipe) -> BaselineScores | None:
+    """The scores of the baseline of a recipe, without a run; None for data without one.
+
+    >>> score_baseline(rg.tasks.recipe("glyphs")) is None
+    True
+    """
+    seed = recipe.train.seed
+    task = recipe.data.fit(seed)
+    if type(task).baseline is Task.baseline:
+        return None
+    return run_baseline(task, task.evaluator(task.tokenizer(seed), "test"))
+
+
+def read_baseline(folder: Path) -> BaselineScores | None:
+    """The baseline that was scored when a run began; None without one.
+
+    >>> read_baseline(Path("nowhere")) is None
+    True
+    """
+    path = folder / BASELINE_FILE
+    if not path.exists():
+        return None
+    try:
+        return BaselineScores(**parse_json(read_text(path)))
+    except TypeError as error:
+        raise FileError(f"{path}: needs name, seconds, scores and rows, got {error}") from None
+
+
+def format_score(value: float, interval: Sequence[float] | None) -> str:
+    """A score with half of its interval.
+
+    >>> format_score(0.9, (0.85, 0.93))
+    '0.900 ± 0.040'
+    """
+    return f"{value:.3f}" + (f" ± {(interval[1] - interval[0]) / 2:.3f}" if interval else "")
+
+
 def format_verdict(
-    score: str, values: tuple[float, float], interval: tuple[float, float] | None, name: str
+    score: str, values: tuple[str, str], interval: tuple[float, float] | None, name: str
 ) -> str:
     """Whether a model is worth having: its score beside that of the baseline, in one line.
 
-    >>> format_verdict("accuracy", (0.9, 0.8), (0.05, 0.15), "linear model")
+    >>> format_verdict("accuracy", ("0.900", "0.800"), (0.05, 0.15), "linear model")
     'accuracy 0.900, baseline 0.800 (linear model): better by 0.050 to 0.150'
-    >>> format_verdict("error", (0.3, 0.2), (-0.05, 0.25), "linear model")
+    >>> format_verdict("error", ("0.300", "0.200"), (-0.05, 0.25), "linear model")
     'error 0.300, baseline 0.200 (linear model): not better, the difference is -0.050 to 0.250'
     """
-    line = f"{score} {values[0]:.3f}, baseline {values[1]:.3f} ({name}): "
+    line = f"{score} {values[0]}, baseline {values[1]} ({name}): "
     if interval is None:
         return line + "too few examples to compare"
     low, high = interval

@@ -14,7 +14,7 @@ from regard.tasks.pipeline import Device, model_on, require_verb
 from regard.train import Calibration, Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
 from regard.train.metrics.calibration import IsCorrect
-from regard.train.metrics.intervals import Tallying, bootstrap_intervals
+from regard.train.metrics.intervals import Tally, Tallying, bootstrap_intervals
 
 UNCALIBRATED = Calibration(slope=1.0, offset=0.0, threshold=0.0, examples=0)
 
@@ -37,7 +37,7 @@ class Evaluation(NamedTuple):
     """Scores of a run on a split, its answers, the quality of its confidence, 95% intervals.
 
     `answers` are those to all examples, where the task has single ones; `intervals` are (low, high)
-    of the scores that are computed from statistics of single examples.
+    of the scores that are computed from statistics of single examples, or of windows of a text.
 
     >>> Evaluation("test", {"exact": 1.0}, []).mistakes
     []
@@ -48,6 +48,7 @@ class Evaluation(NamedTuple):
     answers: list[EvaluatedAnswer]
     confidence: dict[str, float] = {}
     intervals: dict[str, tuple[float, float]] = {}
+    tally: Tally | None = None  # of the intervals
 
     @property
     def mistakes(self) -> list[EvaluatedAnswer]:
@@ -129,7 +130,10 @@ def evaluate_model(
     'cat'
     """
     if not isinstance(evaluator, AnswerEvaluator):
-        return Evaluation(split, run_evaluation(model, evaluator), [])
+        if not isinstance(evaluator, Tallying):
+            return Evaluation(split, run_evaluation(model, evaluator), [])
+        tally = evaluator.tally(run_evaluation(model, evaluator.predict))
+        return Evaluation(split, tally.scores(), [], {}, bootstrap_intervals(tally), tally)
     predictor: Any = evaluator
 
     def predict_and_score(model: nn.Module) -> tuple[list[Any], list[Any], dict[str, Any]]:
@@ -157,4 +161,4 @@ def evaluate_model(
     ]
     tally = predictor.tally(answers) if isinstance(predictor, Tallying) else None
     intervals = {} if tally is None else bootstrap_intervals(tally)
-    return Evaluation(split, scores, results, intervals=intervals)
+    return Evaluation(split, scores, results, intervals=intervals, tally=tally)

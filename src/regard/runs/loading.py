@@ -13,6 +13,7 @@ from torch import nn
 from regard import models
 from regard.errors import ConfigError, FileError, RegardError, suggestion
 from regard.models.serialization import WEIGHTS_FILE
+from regard.runs.baseline import read_baseline
 from regard.runs.contents import (
     RECIPE_FILE,
     Device,
@@ -164,6 +165,7 @@ def list_runs(folder: str | Path) -> list[dict[str, Any]]:
     """One row per run: name, recipe, step, state, scores, and the settings that differ.
 
     Scores are those on the test split for a finished run, else the latest on the valid split.
+    `baseline` is the verdict of a finished run, else the scores that it has to beat.
 
     >>> import tempfile
     >>> list_runs(tempfile.mkdtemp())
@@ -201,4 +203,5 @@ def _row(run: Path) -> dict[str, Any]:
         "split": "test" if result else "valid",
         "scores": {n: x for n, x in scores.items() if isinstance(x, int | float)},
         "seconds": result.get("seconds", metrics[-1]["seconds"] if metrics else 0.0),
+        "baseline": result.get("baseline", {}).get("verdict") or str(read_baseline(run) or ""),
     }

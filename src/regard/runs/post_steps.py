@@ -28,7 +28,6 @@ from regard.tasks import Recipe
 from regard.tasks.base import Evaluator
 from regard.train import Calibration, Gradable, Outcome, Trainer, calibrate, save_calibration
 from regard.train.evaluation import run_evaluation
-from regard.train.metrics.intervals import Tallying
 
 TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
 
@@ -65,9 +64,7 @@ def run_baseline_step(training: Training, skip: Collection[str] = ()) -> None:
         return
     training.baseline = run_baseline(training.recipe.data, training.evaluator, training.folder)
     if training.baseline is not None and training.trainer.show:
-        name, seconds, scores, _ = training.baseline
-        shown = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
-        print(f"{training.folder}: baseline, {name}: {shown} on test, in {seconds:.0f} s")
+        print(f"{training.folder}: {training.baseline}")
 
 
 def run_post_steps(training: Training, skip: Collection[str] = ()) -> dict[str, Any]:
@@ -122,12 +119,14 @@ def _write_result(training: Training) -> None:
     outcome = training.outcome
     result = {"step": outcome.step, "reason": outcome.reason, "seconds": training.seconds}
     result |= {"weights_step": outcome.weights_step, "valid": outcome.scores}
-    result |= {"test": training.evaluation.scores}
-    if training.baseline is not None and isinstance(training.evaluator, Tallying):
-        tally = training.evaluator.tally([x.prediction for x in training.evaluation.answers])
-        scores, monitor = tally.scores(), training.recipe.train.monitor
-        score = monitor if monitor in scores else next(iter(scores))
-        result["baseline"] = training.baseline.compare(tally, score)
+    evaluation = training.evaluation
+    result |= {"test": evaluation.scores, "intervals": evaluation.intervals}
+    if training.baseline is not None and evaluation.tally is not None:
+        scores, monitor = training.baseline.scores, training.recipe.train.monitor
+        names = [name for name in scores if name != "loss"]
+        score = monitor if monitor in names else names[0]
+        own = evaluation.intervals.get(score)
+        result["baseline"] = training.baseline.compare(evaluation.tally, score, own)
         if training.trainer.show:
             print(f"{training.folder}: {result['baseline']['verdict']}")
     write_text(training.folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")

@@ -99,10 +99,11 @@ class Task(Verb, ABC):
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
         """The evaluation on a held-out split."""
 
-    def baseline(self, split: EvalSplit) -> tuple[str, list[Any]] | None:
+    def baseline(self, split: EvalSplit) -> tuple[str, Any] | None:
         """A simple model of the same data: its name, and its answers to the examples of a split.
 
-        `regard train` runs it first, and says at the end whether the training was worth it.
+        The answers are what `tally` of the evaluator takes. `regard train` runs it first, and says
+        at the end whether the training was worth it.
         """
         return None
 

@@ -90,7 +90,9 @@ function List({ response, shown }) {
   ];
   return html`<div class="panel runs-list">
     <h2>${response.runs.length === 1 ? "1 run" : `${response.runs.length} runs`}</h2>
-      <${Table} label="Runs" rows=${response.runs} columns=${columns} /></div>`;
+      <${Table} label="Runs" rows=${response.runs} columns=${columns} />
+      ${response.runs.filter((row) => row.baseline && shown.includes(row.name)).map((row) =>
+        html`<p data-baseline=${row.name}><strong>${row.name}</strong>: ${row.baseline}</p>`)}</div>`;
 }
 
 function duration(seconds) {

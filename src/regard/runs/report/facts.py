@@ -163,9 +163,12 @@ def collect_facts(
     require_verb(run, "evaluate")
     problem = ""
     try:
-        known = evaluation or (Evaluation("test", run.result["test"], []) if run.result else None)
+        known = evaluation
+        if known is None and run.result:
+            intervals = run.result.get("intervals", {})
+            known = Evaluation("test", run.result["test"], [], intervals=intervals)
         if isinstance(run.data, LanguageTask) and known is not None:
-            # without single answers; to read the test split also takes the time of xz
+            # without single answers: the scores of the training are enough
             evaluator, evaluation = run.data.evaluator(run.tokenizer, "valid"), known
         elif evaluator is None:
             evaluator = run.data.evaluator(run.tokenizer, "test")

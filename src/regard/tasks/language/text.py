@@ -1,18 +1,16 @@
 """Language models of plain text: Python's standard library, tiny shakespeare, or your own files."""
 
-import bz2
-import gzip
 import json
-import lzma
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal, NoReturn, Unpack
 
 import torch
+from torch import Tensor
 
 from regard.data import (
     Document,
@@ -26,9 +24,10 @@ from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig
 from regard.models.config import check_positive
 from regard.tasks.base import DataContents, EvalSplit, Shard, Task
+from regard.tasks.language.baseline import take_texts, text_baseline
 from regard.tasks.language.generate import GenerationPipeline
 from regard.tasks.language.verb import Generate
-from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
+from regard.tasks.language.windows import ByteLosses, LanguageEvaluator, WindowBatches
 from regard.tasks.registry import task
 from regard.tasks.text_tokenizer import TextTokenizer, encode_train_split
 from regard.train.config import TrainConfig
@@ -212,16 +211,24 @@ class TextTask(TextTokenizer, LanguageTask):
         )
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> LanguageEvaluator:
-        """Loss and bits per byte; on the test split of files also those of compressors."""
+        """Loss and bits per byte."""
         texts = self.texts(split)
         rows = [torch.tensor(self._encode(tokenizer, text), dtype=torch.int32) for text in texts]
         size = sum(len(text.encode()) for text in texts)
+        token_bytes = _token_bytes(tokenizer, torch.cat(rows))
         if split == "valid":
-            return LanguageEvaluator(rows, size, length=self.length, max_windows=self.valid_windows)
-        baselines = compression_baselines(texts) if self.split_by == "files" else None
+            return LanguageEvaluator(
+                rows, size, length=self.length, max_windows=self.valid_windows,
+                token_bytes=token_bytes,
+            )  # fmt: skip
         return LanguageEvaluator(
-            rows, size, length=self.length, overlap=self.overlap, baselines=baselines
+            rows, size, length=self.length, overlap=self.overlap, token_bytes=token_bytes
         )
+
+    def baseline(self, split: EvalSplit) -> tuple[str, ByteLosses]:
+        """N-grams of bytes with Kneser-Ney smoothing, or xz where that is better."""
+        train = (document.text for document in self.documents("train"))
+        return text_baseline(take_texts(train), self.texts("valid"), self.texts(split))
 
     def _encode(self, tokenizer: Tokenizer, text: str) -> list[int]:
         edges = self.document_edges(tokenizer)
@@ -229,28 +236,13 @@ class TextTask(TextTokenizer, LanguageTask):
         return [*edges, *ids, *edges]
 
 
+def _token_bytes(tokenizer: Tokenizer, row: Tensor) -> Tensor:
+    """The length of each token in bytes."""
+    known, index = row.unique(return_inverse=True)
+    return torch.tensor([len(tokenizer.decode([n]).encode()) for n in known.tolist()])[index]
+
+
 @lru_cache(2)
 def _count(files: tuple[Path, ...], stamps: tuple[int, ...]) -> tuple[int, int]:
     sizes = [len(document.text) for document in TextFiles(files).all_documents()]
     return sum(sizes), len(sizes)
-
-
-def compression_baselines(texts: Sequence[str]) -> dict[str, float]:
-    """Bits per byte of gzip -9, bzip2 -9 and xz -9e: of all texts joined, and of each separately.
-
-    >>> compression_baselines(["a" * 1000])["gzip"]  # 29 bytes
-    0.232
-    """
-    compressors = {
-        "gzip": lambda data: gzip.compress(data, 9, mtime=0),
-        "bzip2": lambda data: bz2.compress(data, 9),
-        "xz": lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME),
-    }
-    encoded = [text.encode() for text in texts]
-    joined = b"".join(encoded)
-    bits = {name: 8 * len(compress(joined)) for name, compress in compressors.items()}
-    bits |= {
-        f"{name}_separate": 8 * sum(len(compress(text)) for text in encoded)
-        for name, compress in compressors.items()
-    }
-    return {name: count / len(joined) for name, count in bits.items()}

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.data.source import permute_index
 from regard.data.token_cache import TokenRow
 from regard.errors import ConfigError, FileError
-from regard.train.losses import label_smoothed_cross_entropy
+from regard.train.metrics.intervals import Tally
 
 TOKENS_PER_CALL = 1 << 14  # of the evaluation
 
@@ -85,10 +86,20 @@ class WindowBatches:
         return offset + self.length * window
 
 
+class ByteLosses(NamedTuple):
+    """What a model over bytes answers to a held-out text: the loss of each byte, in nats.
+
+    >>> ByteLosses(torch.zeros(3)).nats.sum()
+    tensor(0.)
+    """
+
+    nats: Float[Tensor, " byte"]
+
+
 class LanguageEvaluator:
     """Loss in nats per token and bits per byte of a language model.
 
-    loss = Σ -log p(token) / tokens,   bits per byte = loss / ln 2 · tokens / bytes
+    loss = Σ -log p(token) / tokens,   bits per byte = Σ -log2 p(token) / bytes
 
     Every token but the first of each row is predicted once, from the tokens of its row in the same
     window.
@@ -99,7 +110,7 @@ class LanguageEvaluator:
         length: tokens per window.
         overlap: tokens of context that every prediction has at least, where the row has them.
         max_windows: evaluate so many windows, evenly spaced; None is all.
-        baselines: further scores to report beside.
+        token_bytes: relative length of each token of the rows in bytes; None is alike.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=256)).eval()
     >>> scores = LanguageEvaluator([torch.arange(100)], 100, length=8)(model)
@@ -109,35 +120,61 @@ class LanguageEvaluator:
 
     def __init__(
         self,
-        rows: Sequence[Int[Tensor, " time"]],
+        rows: Sequence[Int[Tensor, " _"]],
         num_bytes: int,
         *,
         length: int,
         overlap: int = 0,
         max_windows: int | None = None,
-        baselines: Mapping[str, float] | None = None,
+        token_bytes: Int[Tensor, " token"] | None = None,
     ):
-        self.row, self.length, self.baselines = torch.cat(list(rows)), length, dict(baselines or {})
-        self.tokens_per_byte = sum(len(row) - 1 for row in rows) / max(1, num_bytes)
+        self.row, self.length = torch.cat(list(rows)), length
         self.windows = windows = _split_windows([len(row) for row in rows], length, overlap)
+        sizes = torch.ones(len(self.row)) if token_bytes is None else token_bytes
+        sums = torch.cat([torch.zeros(1).double(), sizes.double().cumsum(0)])
+        spans = [(target, min(start + length + 1, end)) for start, target, end in windows]
+        counts = torch.tensor([[end - start for start, end in spans]]).mT
+        weights = torch.stack([sums[end] - sums[start] for start, end in spans])
+        self.sizes = torch.cat([counts, weights[:, None] / weights.sum() * num_bytes], 1)
+        self.ends = self.sizes[:, 1].cumsum(0)  # of the windows in the text, in bytes
         if max_windows is not None and max_windows < len(windows):
-            self.windows = [windows[n * len(windows) // max_windows] for n in range(max_windows)]
+            chosen = [n * len(windows) // max_windows for n in range(max_windows)]
+            self.windows = [windows[n] for n in chosen]
+            self.sizes, self.ends = self.sizes[chosen], self.ends[chosen]
+
+    def __call__(self, model: nn.Module) -> dict[str, Any]:
+        return self.tally(self.predict(model)).scores()
 
     @torch.no_grad()
-    def __call__(self, model: nn.Module) -> dict[str, Any]:
+    def predict(self, model: nn.Module) -> list[float]:
+        """The loss of each window, in nats."""
         device = next(model.parameters()).device
-        step, total, count = max(1, TOKENS_PER_CALL // self.length), 0.0, 0
+        step, losses = max(1, TOKENS_PER_CALL // self.length), list[float]()
         for n in range(0, len(self.windows), step):
             starts, targets, ends = torch.tensor(self.windows[n : n + step]).T
             tokens = _take_windows(self.row, starts, self.length).to(device)
             positions = starts[:, None] + torch.arange(1, self.length + 1)
             mask = ((positions >= targets[:, None]) & (positions < ends[:, None])).to(device)
-            logits = model(tokens[:, :-1])
-            total += float(label_smoothed_cross_entropy(logits, tokens[:, 1:], 0.0, mask))
-            count += int(mask.sum())
-        loss = total / count
-        bits = loss / math.log(2) * self.tokens_per_byte
-        return {"loss": loss, "bits_per_byte": bits, **self.baselines}
+            logits, tokens = model(tokens[:, :-1]), tokens[:, 1:].masked_fill(~mask, -100)
+            found = F.cross_entropy(
+                logits.flatten(0, 1).float(), tokens.flatten(), reduction="none"
+            )
+            losses += found.view_as(tokens).sum(1).tolist()
+        return losses
+
+    def tally(self, answers: Sequence[float] | ByteLosses) -> Tally:
+        """Loss, tokens and bytes of each window, by its loss or those of all bytes of the text."""
+        if isinstance(answers, ByteLosses):
+            sums = torch.cat([torch.zeros(1).double(), answers.nats.double().cumsum(0)])
+            ends = (self.ends / self.ends[-1] * len(answers.nats)).round().long()
+            answers = sums[ends].diff(prepend=torch.zeros(1).double()).tolist()
+        rows = torch.cat([torch.tensor([list(answers)]).double().mT, self.sizes], 1)
+
+        def score(sums: list[float]) -> dict[str, float]:
+            nats, tokens, size = sums
+            return {"loss": nats / tokens, "bits_per_byte": nats / math.log(2) / size}
+
+        return Tally(rows, score)
 
 
 def _split_windows(lengths: Sequence[int], length: int, overlap: int) -> list[tuple[int, int, int]]:

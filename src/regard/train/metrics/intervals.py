@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 RESAMPLES, LEVEL = 1000, 0.95
 ROWS_PER_CHUNK = 4_000_000  # weights of examples that are held at once
@@ -37,6 +37,10 @@ class Tallying(Protocol):
     >>> isinstance(rg.tasks.ClassificationEvaluator(images, labels), Tallying)
     True
     """
+
+    def predict(self, model: nn.Module) -> list:
+        """The answers of a model to all examples of the split."""
+        ...
 
     def tally(self, answers: list) -> Tally:
         """The statistics of answers to all examples of the split."""

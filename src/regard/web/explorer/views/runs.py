@@ -186,6 +186,7 @@ def _row(
         "steps": row.get("steps"),
         "seconds": row.get("seconds"),
         "split": row.get("split"),
+        "baseline": row.get("baseline", ""),
         "scores": scores,
         "differs": {k: str(x) for k, x in row.get("differs", {}).items()},
         "changed": max((x[0] for x in _file_states(folder) if x), default=0),
