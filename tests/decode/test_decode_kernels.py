@@ -217,7 +217,9 @@ def test_a_finished_row_stays_unchanged_in_its_batch(how):
     first = last_tokens(prompt, lengths)
 
     def written(state, end: int):
-        return collect_steps(stream(stepper, state, first, end=end, max_new_tokens=4, sampling=how))
+        return collect_steps(
+            [*stream(stepper, state, first, end=end, max_new_tokens=4, sampling=how)]
+        )
 
     free = written(slow, -1).tokens[0].tolist()
     end = free[0]  # so that one row ends at once

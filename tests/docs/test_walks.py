@@ -2,7 +2,8 @@
 
 Each walk is run with a profiler. Every Python file that a numbered item names has to be executed,
 and the files in which most functions ran have to be named somewhere in the walk. A step of training
-is no deeper than stated: depth counts the frames of files in src/regard on the stack, no others.
+and a translation are no deeper than stated: depth counts the frames of files in src/regard on the
+stack, no others.
 """
 
 import re
@@ -26,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/contributing/architecture.md").read_text(encoding="utf-8")
 PACKAGE = f"{ROOT}/src/regard/"
 MOST = 5  # files with the most functions that a walk has to name
-MAX_DEPTH = 18  # frames of regard from `fit` to the deepest function of an update
+# frames of regard to the deepest function of an update, from `fit`, and of a translation
+MAX_DEPTH, MAX_TRANSLATE_DEPTH = 16, 11
 LINK = re.compile(r"\]\(\.\./\.\./src/regard/([^)]+\.py)\)")
 
 
@@ -34,12 +36,12 @@ Action = Callable[[], object]
 
 
 class Profile:
-    """The functions that ran, by file, and the deepest stack of regard's frames in an update."""
+    """The functions that ran, by file, and the deepest stack of what is measured."""
 
     def __init__(self) -> None:
         self.functions: dict[str, set[str]] = defaultdict(set)
         self.deepest: list[str] = []
-        self.in_update, self.imports = False, 0
+        self.is_measured, self.imports = False, 0
 
     def note(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
@@ -49,11 +51,11 @@ class Profile:
             self.imports += 1 if event == "call" else -1
         if self.imports:
             return
-        if code.co_qualname == "Updater.step":
-            self.in_update = event == "call"
+        if code.co_qualname in ("Updater.step", "translate_run"):
+            self.is_measured = event == "call"
         if event == "call" and not code.co_name.startswith("<"):  # as of a comprehension
             self.functions[code.co_filename.removeprefix(PACKAGE)].add(code.co_qualname)
-        if event == "call" and self.in_update:
+        if event == "call" and self.is_measured:
             stack = regard_frames(frame)
             if len(stack) > len(self.deepest):
                 self.deepest = stack
@@ -190,3 +192,8 @@ def test_an_update_of_a_training_is_not_deep(tmp_path, profiles):
     deepest = profiled(train, tmp_path, profiles).deepest
     depth = deepest[deepest.index("fit") :]  # before it is the command
     assert 10 < len(depth) <= MAX_DEPTH, depth
+
+
+def test_a_translation_is_not_deep(tmp_path, profiles):
+    deepest = profiled(translate, tmp_path, profiles).deepest
+    assert 8 < len(deepest) <= MAX_TRANSLATE_DEPTH, deepest

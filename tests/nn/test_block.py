@@ -57,17 +57,17 @@ def test_norm_gives_zero_mean_and_unit_variance_before_gain_and_bias():
 
 def test_a_skip_is_the_identity_only_with_the_norm_first():
     x = torch.randn(2, 8)
-    nothing = torch.zeros_like
+    nothing = torch.zeros_like(x)
     assert torch.equal(Residual(8, norm_first=True)(x, nothing), x)
     assert_close(Residual(8)(x, nothing), torch.nn.functional.layer_norm(x, (8,)))
-    assert torch.equal(Residual(8, norm="none", skip=False)(x, nothing), nothing(x))
+    assert torch.equal(Residual(8, norm="none", skip=False)(x, nothing), nothing)
 
 
 def test_the_gradient_through_a_residual_is_one_plus_that_of_the_sublayer():
     w = torch.randn(4, 4).double()
     block = Residual(4, norm="none").double()
     x = torch.randn(4).double()
-    jacobian = torch.func.jacrev(lambda x: block(x, lambda x: w @ x))(x)
+    jacobian = torch.func.jacrev(lambda x: block(x, w @ x))(x)
     assert_close(jacobian, torch.eye(4).double() + w)
 
 

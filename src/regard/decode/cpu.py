@@ -81,12 +81,10 @@ class CpuDecoder:
         self.model = model
         self.weight_versions: list[tuple[int, int]] = []
 
-    def start(self, tokens: Tensor, lengths: Tensor | None) -> CpuState:
-        """Encode a source and project its keys and values."""
+    def start(self, tokens: Tensor, lengths: Tensor | None, memory: list[KeysValues]) -> CpuState:
+        """The state after a source, with its keys and values for each layer."""
         self._refresh()
-        memory = self.model.encode(tokens, lengths)
-        projected = self.model.decoder.project_memory(memory)
-        memory = [(k.contiguous(), v.contiguous()) for k, v in projected]
+        memory = [(k.contiguous(), v.contiguous()) for k, v in memory]
         return CpuState(memory, lengths, memory_bias=_padding_bias(tokens, lengths))
 
     def step(self, tokens: Tensor, state: CpuState) -> tuple[Tensor, CpuState]:

@@ -73,11 +73,11 @@ class TranslatorStepper:
         self.model, self.cpu_decoder = model, CpuDecoder(model)
 
     def start(self, tokens: Tensor, lengths: Tensor | None = None) -> TranslatorState:
+        memory = self.model.decoder.project_memory(self.model.encode(tokens, lengths))
         nonempty = lengths is None or bool((lengths > 0).all())
         if nonempty and not torch.is_grad_enabled() and supports_cpu_decoder(self.model):
-            return self.cpu_decoder.start(tokens, lengths)
-        memory = self.model.encode(tokens, lengths)
-        return TranslatorState(self.model.decoder.project_memory(memory), lengths)
+            return self.cpu_decoder.start(tokens, lengths, memory)
+        return TranslatorState(memory, lengths)
 
     def step(self, tokens: Tensor, state: TranslatorState) -> tuple[Tensor, TranslatorState]:
         if isinstance(state, CpuState):

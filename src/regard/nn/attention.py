@@ -113,7 +113,15 @@ class MultiHeadAttention(nn.Module):
             offset: position of x among the keys.
             cache: receives the new keys and values of this layer, returns all it holds.
         """
-        q, k, v = self._project(x, source, positions, offset)
+        if source is None:
+            _check_width("x", x, self.to_q.in_features)
+            q, k, v = _project(x, self.to_q, self.to_k, self.to_v)
+            q = self._apply_rope(_split(q, self.heads), positions, offset)
+            k = self._apply_rope(_split(k, self.kv_heads), positions, offset)
+            v = _split(v, self.kv_heads)
+        else:
+            q = self.project_query(x, positions, offset=offset)
+            k, v = source if isinstance(source, tuple) else self.project_kv(source)
         if cache is not None:
             k, v = cache(self, k, v)
         y, _ = attend(
@@ -159,18 +167,6 @@ class MultiHeadAttention(nn.Module):
         _check_width("source", source, self.to_k.in_features)
         k, v = (_split(x, self.kv_heads) for x in _project(source, self.to_k, self.to_v))
         return self._apply_rope(k, positions, offset), v
-
-    def _project(
-        self, x: Tensor, source: Tensor | KeysValues | None, positions: Tensor | None, offset: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if source is None:
-            _check_width("x", x, self.to_q.in_features)
-            q, k, v = _project(x, self.to_q, self.to_k, self.to_v)
-            q = self._apply_rope(_split(q, self.heads), positions, offset)
-            k = self._apply_rope(_split(k, self.kv_heads), positions, offset)
-            return q, k, _split(v, self.kv_heads)
-        q = self.project_query(x, positions, offset=offset)
-        return q, *(source if isinstance(source, tuple) else self.project_kv(source))
 
     def _apply_rope(self, x: Tensor, positions: Tensor | None, offset: int) -> Tensor:
         if self.rope_theta is None:

@@ -81,8 +81,9 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch time dim"], **inputs: Unpack[AttentionInputs]
     ) -> Float[Tensor, "*batch time dim"]:
-        x = self.self_residual(x, self.self_attention, **inputs)
-        return self.feed_forward_residual(x, self.feed_forward)
+        x = self.self_residual(x, self.self_attention(self.self_residual.prepare(x), **inputs))
+        around = self.feed_forward_residual
+        return around(x, self.feed_forward(around.prepare(x)))
 
 
 class DecoderBlock(nn.Module):
@@ -117,9 +118,11 @@ class DecoderBlock(nn.Module):
         memory_mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         **inputs: Unpack[AttentionInputs],
     ) -> Float[Tensor, "*batch time dim"]:
-        x = self.self_residual(x, self.self_attention, **inputs)
-        x = self.cross_residual(x, self.cross_attention, memory, mask=memory_mask)
-        return self.feed_forward_residual(x, self.feed_forward)
+        x = self.self_residual(x, self.self_attention(self.self_residual.prepare(x), **inputs))
+        around = self.cross_residual
+        x = around(x, self.cross_attention(around.prepare(x), memory, mask=memory_mask))
+        around = self.feed_forward_residual
+        return around(x, self.feed_forward(around.prepare(x)))
 
 
 def _attention(options: BlockOptions, dim: int, heads: int) -> MultiHeadAttention:

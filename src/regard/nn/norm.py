@@ -1,6 +1,5 @@
 """Norm layers, and the residual connection around a sublayer."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -52,7 +51,8 @@ class Residual(nn.Module):
         dropout: of the sublayer's output.
         skip: False leaves out the sum, as an ablation.
 
-    >>> Residual(2, norm="none")(torch.tensor([1.0, 3.0]), lambda x: 10 * x)
+    >>> residual, x = Residual(2, norm="none"), torch.tensor([1.0, 3.0])
+    >>> residual(x, 10 * residual.prepare(x))
     tensor([11., 33.])
     """
 
@@ -72,11 +72,14 @@ class Residual(nn.Module):
         self.norm_first, self.skip = norm_first, skip
         self.dropout = nn.Dropout(dropout)
 
+    def prepare(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """The input of the sublayer: x, or norm(x) with `norm_first`."""
+        return self.norm(x) if self.norm_first else x
+
     def forward(
-        self, x: Float[Tensor, "*batch dim"], sublayer: Callable[..., Tensor], *args, **inputs
+        self, x: Float[Tensor, "*batch dim"], update: Float[Tensor, "*batch dim"]
     ) -> Float[Tensor, "*batch dim"]:
-        """`args` and `inputs` are what the sublayer takes beside x."""
-        update = sublayer(self.norm(x) if self.norm_first else x, *args, **inputs)
+        """`update` is the output of the sublayer for `prepare(x)`."""
         update = self.dropout(update)
         y = x + update if self.skip else update
         return y if self.norm_first else self.norm(y)

@@ -1,5 +1,7 @@
 """Attention without its log-sum-exp: the same output by SDPA."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -48,11 +50,36 @@ def test_a_layer_is_intercepted():
 
 
 def test_only_causal_and_padding_masks_go_to_sdpa():
-    assert fused.is_sdpa_mask(MASKS["both"], square=True)
-    assert not fused.is_sdpa_mask(
-        Causal(), square=False
-    )  # torch would start the diagonal elsewhere
-    assert not fused.is_sdpa_mask(Causal() & Local(2), square=True)
-    assert not fused.is_sdpa_mask(
-        Padding(torch.tensor([3]), left_padding=torch.tensor([1])), square=True
-    )
+    def fits(mask, *, square=True, **terms):
+        return fused.is_sdpa_mask({"mask": mask, **terms}, square=square)
+
+    assert fits(MASKS["both"])
+    assert not fused.is_sdpa_mask({"mask": MASKS["both"]}, square=True, masks=1)
+    assert not fits(Causal(), square=False)  # torch would start the diagonal elsewhere
+    assert not fits(Causal(), offset=1)
+    assert not fits(Causal() & Local(2))
+    assert not fits(Padding(torch.tensor([3]), left_padding=torch.tensor([1])))
+    assert not fits(Causal(), scale=-1.0)
+    assert not fits(None, softcap=3.0)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("heads", [4, 2], ids=["plain", "grouped"])
+@pytest.mark.parametrize("width", [8, 64])
+def test_recording_changes_no_bit_of_an_output_or_a_gradient(mask, heads, width):
+    q = torch.randn(3, 4, 7, width, requires_grad=True)
+    k, v = (torch.randn(3, heads, 7, width, requires_grad=True) for _ in range(2))
+    results = []
+    for interceptor in (None, lambda call, proceed: proceed(call)):
+        with intercepting(interceptor) if interceptor else nullcontext():
+            out = attend(q, k, v, mask=mask, need_lse=False)[0]
+        results.append([out, *torch.autograd.grad(out.square().sum(), (q, k, v))])
+    for plain, recorded in zip(*results, strict=True):
+        assert torch.equal(plain, recorded)
+
+
+def test_a_nan_stays_in_an_output_without_its_log_sum_exp():
+    q = torch.randn(1, 2, 3, 4)
+    q[0, 1, 2, 0] = torch.nan
+    out = attend(q, q.nan_to_num(), q.nan_to_num(), need_lse=False)[0]
+    assert out.isnan().nonzero().tolist() == [[0, 1, 2, n] for n in range(4)]

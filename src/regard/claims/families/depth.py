@@ -43,7 +43,7 @@ def residual_derivative(trial: Trial) -> Evidence:
         expected, errors = torch.eye(8, dtype=torch.float64) + jacobian(layer, x), {}
         for name, norm in norms.items():
             residual = trial.build(lambda norm=norm: Residual(8, norm=norm))
-            actual = jacobian(lambda x, residual=residual: residual(x, layer), x)
+            actual = jacobian(lambda x, residual=residual: residual(x, layer(x)), x)
             errors[name] = (actual - expected).abs().max()
         return errors
 
@@ -77,11 +77,11 @@ def residual_gain(trial: Trial) -> Evidence:
         draws = []
         for _ in range(20):
             j = gain * trial.normal(16, 16) / 4
-            total = jacobian(lambda x, j=j: residual(x, lambda x: x @ j.mT), x)
+            total = jacobian(lambda x, j=j: residual(x, x @ j.mT), x)
             draws.append(torch.linalg.svdvals(total)[-1])
             slack.append(draws[-1] - (1 - torch.linalg.matrix_norm(j, 2)))
         rows.append(torch.stack(draws))
-    opposite = torch.linalg.svdvals(jacobian(lambda x: residual(x, lambda x: -x), x))[0]
+    opposite = torch.linalg.svdvals(jacobian(lambda x: residual(x, -x), x))[0]
     smallest = torch.stack(rows)
     curves = {"σ_min, mean": smallest, "claimed": [1.0] * 5}
     return Evidence(

@@ -106,7 +106,7 @@ def stream(
             return
 
 
-def collect_steps(steps: Iterator[GenerationStep]) -> DecodeResult:
+def collect_steps(steps: Sequence[GenerationStep]) -> DecodeResult:
     """The steps of a stream as one result."""
     tokens, log_probs, ends = zip(*steps, strict=True)
     lengths = (~torch.stack(ends)).sum(0)
@@ -134,7 +134,7 @@ def greedy(
     True
     """
     limits: dict[str, Any] = {"end": end, "max_new_tokens": max_new_tokens}
-    return collect_steps(stream(stepper, state, first, **limits, constraints=constraints))
+    return collect_steps([*stream(stepper, state, first, **limits, constraints=constraints)])
 
 
 def sample(
@@ -161,7 +161,7 @@ def sample(
     limits: dict[str, Any] = {"end": end, "max_new_tokens": max_new_tokens}
     sampling = Sampling() if sampling is None else sampling
     steps = stream(stepper, state, first, **limits, sampling=sampling, constraints=constraints)
-    return collect_steps(steps)
+    return collect_steps([*steps])
 
 
 class TokenScore(NamedTuple):

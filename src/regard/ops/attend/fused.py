@@ -8,12 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+from regard.ops.autocast import is_autocast
 from regard.ops.grid import to_4d
 from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.masks import Causal, Mask, Padding, length_mask
 from regard.ops.terms import TermOptions, repeat_kv, weights_from_scores
 from regard.ops.tiling import attach_gradients, row_bands
 
+SDPA_TERMS = ("mask", "scale", "offset")
 MAX_MASK_ELEMENTS = 1 << 25  # of an explicit mask at a time, 128 MB of float32
 
 
@@ -129,8 +131,19 @@ def _on_cpu(
     causal: bool,
     mask_values: Tensor | None = None,
 ) -> AttentionResult:
+    return _flash_on_cpu(q, k, v, causal, call.terms.scale, mask_values)
+
+
+def _flash_on_cpu(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float | None,
+    mask_values: Tensor | None = None,
+) -> AttentionResult:
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
-        q, k, v, 0.0, causal, attn_mask=mask_values, scale=call.terms.scale
+        q, k, v, 0.0, causal, attn_mask=mask_values, scale=scale
     )
     # This kernel returns zeros for a query that contains a NaN; return the NaN instead.
     has_nan = q.sum(-1).isnan()
@@ -195,29 +208,47 @@ def _pad_to_multiple_of_8(*xs: Tensor) -> list[Tensor]:
     return [F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x for x in xs]
 
 
-def can_use_sdpa(q: Tensor, k: Tensor, terms: TermOptions) -> bool:
-    """Whether SDPA computes these terms: on a GPU, a causal or padding mask, nothing else."""
-    if not q.is_cuda or q.ndim != 4:
-        return False
-    if any(terms.get(name) is not None for name in ("bias", "softcap", "sinks", "score")):
+def can_use_sdpa(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> bool:
+    """Whether SDPA takes these tensors, or on a CPU its kernel; `attend` names what is odd."""
+    if q.is_cuda:
+        return q.ndim == 4
+    return (
+        all(x.device.type == "cpu" and x.dtype == q.dtype and x.stride(-1) == 1 for x in (q, k, v))
+        and k.shape == v.shape
+        and q.ndim == k.ndim == 4
+        and (len(q), q.shape[-1]) == (len(k), k.shape[-1])
+        and 0 not in (*q.shape, *k.shape)
+        and q.shape[1] % k.shape[1] == 0
+        and dropout == 0
+        and not is_autocast(q)
+    )
+
+
+def is_sdpa_mask(terms: TermOptions, *, square: bool, masks: int = 2) -> bool:
+    """Whether all terms are `is_causal` of SDPA, or one row of keys per sequence.
+
+    Args:
+        terms: of the call.
+        square: whether there are as many queries as keys.
+        masks: the most that are combined; two need the values of a whole map.
+
+    >>> is_sdpa_mask({"mask": rg.Causal()}, square=True)
+    True
+    >>> is_sdpa_mask({"mask": rg.ops.masks.Local(1)}, square=True)
+    False
+    """
+    if any(x is not None and name not in SDPA_TERMS for name, x in terms.items()):
         return False
     mask, scale = terms.get("mask"), terms.get("scale")
     if isinstance(mask, Tensor) or (scale is not None and scale <= 0):  # 0 · -inf is NaN
         return False
-    return is_sdpa_mask(mask, square=not terms.get("offset") and q.shape[-2] == k.shape[-2])
-
-
-def is_sdpa_mask(mask: Mask | None, *, square: bool) -> bool:
-    """Whether SDPA takes a mask as `is_causal`, or as one row of keys per sequence.
-
-    >>> is_sdpa_mask(rg.Causal(), square=True), is_sdpa_mask(rg.ops.masks.Local(1), square=True)
-    (True, False)
-    """
-    return mask is None or all(
+    parts = [] if mask is None else mask.parts
+    square = square and not terms.get("offset")
+    return len(parts) <= masks and all(
         part.left_padding is None and part.lengths.ndim == 1
         if isinstance(part, Padding)
         else isinstance(part, Causal) and square
-        for part in mask.parts
+        for part in parts
     )
 
 
@@ -229,6 +260,8 @@ def attend_by_sdpa(
     causal = any(isinstance(part, Causal) for part in parts)
     all_lengths = [part.lengths for part in parts if isinstance(part, Padding)]
     if not all_lengths:
+        if not q.is_cuda and not dropout:
+            return _flash_on_cpu(q, k, v, causal, scale)[0]
         return F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped
         )
@@ -240,7 +273,11 @@ def attend_by_sdpa(
     if causal:
         positions = torch.arange(k.shape[-2], device=k.device)
         allowed = allowed & (positions <= positions[:, None])
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
-    )
+    if not q.is_cuda and not dropout:
+        values = torch.zeros(allowed.shape, dtype=q.dtype).masked_fill(~allowed, -torch.inf)
+        out = _flash_on_cpu(q, k, v, False, scale, values)[0]
+    else:
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
+        )
     return torch.where(nonempty, out, 0.0)  # one pass; masked_fill takes two and a copy

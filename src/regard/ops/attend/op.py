@@ -59,8 +59,13 @@ def attend(
     >>> attend(q, k, v)
     (tensor([[3.]]), tensor([1.3863]))
     """
-    output_only = not need_lse and backend == "auto"
-    if output_only and fused.can_use_sdpa(q, k, terms) and not is_intercepted():
+    output_only, square = not need_lse and backend == "auto", q.shape[-2:-1] == k.shape[-2:-1]
+    if (
+        output_only
+        and fused.can_use_sdpa(q, k, v, dropout)
+        and fused.is_sdpa_mask(terms, square=square, masks=2 if q.is_cuda else 1)
+        and not is_intercepted()
+    ):
         mask = terms.get("mask")
         assert mask is None or isinstance(mask, Mask)
         return fused.attend_by_sdpa(q, k, v, mask, terms.get("scale"), dropout), None

@@ -93,48 +93,44 @@ class TranslationSearch:
         self, texts: Sequence[str], languages: Sequence[Sequence[str | None]]
     ) -> list[list[list[Translation]]]:
         """Translations by text and language, best first; None is a model's only language."""
-        encode = pair_preprocessor(self.tokenizer)
+        encode, config, stepper = pair_preprocessor(self.tokenizer), self.config, self.stepper
         encoded = [encode(Pair(text, "", None)) for text in texts]
         device = next(self.model.parameters()).device
-        hypotheses = self.config.beam_width * max(1, max(map(len, languages), default=1))
+        hypotheses = config.beam_width * max(1, max(map(len, languages), default=1))
         batch_size = max(1, MAX_HYPOTHESES.get(device.type, 128) // hypotheses)
+        ends = {"end": self.tokenizer.eos_id, "max_new_tokens": config.max_new_tokens}
         results: list[list[list[Translation]]] = [[] for _ in texts]
         for rows in batch_by_length([len(ids["source"]) for ids in encoded], batch_size):
             batch = collate([encoded[n] for n in rows], self.tokenizer.pad_id)
-            source, lengths = (batch[x].to(device) for x in ("source", "source_lengths"))
-            decoded = self._search(source, lengths, [languages[n] for n in rows])
+            state = stepper.start(*(batch[x].to(device) for x in ("source", "source_lengths")))
+            first, sources = self._first_tokens([languages[n] for n in rows], device)
+            if any(len(languages[n]) != 1 for n in rows):
+                state = stepper.select(state, sources)
+            if config.beam_width == 1:
+                decoded = greedy(stepper, state, first, **ends)
+                decoded = DecodeResult(*(x[:, None] for x in decoded))
+            else:
+                decoded = beam(
+                    stepper, state, first, **ends, width=config.beam_width,
+                    length_penalty=config.length_penalty, n_best=self.n_best,
+                )  # fmt: skip
             answers = iter(self._translations(decoded))
             for n in rows:
                 results[n] = [next(answers) for _ in languages[n]]
         return results
 
-    def _search(
-        self, source: Tensor, lengths: Tensor, languages: Sequence[Sequence[str | None]]
-    ) -> DecodeResult:
-        """Encode every source once and search one row per language."""
-        stepper, tokenizer, config = self.stepper, self.tokenizer, self.config
-        state = stepper.start(source, lengths)
-        first = torch.tensor(
-            [
-                tokenizer.bos_id if name is None else tokenizer.language_id(name)
-                for names in languages
-                for name in names
-            ],
-            device=source.device,
-        )
-        if any(len(names) != 1 for names in languages):
-            counts = torch.tensor([len(names) for names in languages], device=source.device)
-            rows = torch.arange(len(languages), device=source.device).repeat_interleave(counts)
-            state = stepper.select(state, rows)
-        if config.beam_width == 1:
-            decoded = greedy(
-                stepper, state, first, end=tokenizer.eos_id, max_new_tokens=config.max_new_tokens
-            )
-            return DecodeResult(*(x[:, None] for x in decoded))
-        return beam(
-            stepper, state, first, end=tokenizer.eos_id, max_new_tokens=config.max_new_tokens,
-            width=config.beam_width, length_penalty=config.length_penalty, n_best=self.n_best,
-        )  # fmt: skip
+    def _first_tokens(
+        self, languages: Sequence[Sequence[str | None]], device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """The first token of each target, and the row of its source."""
+        of_language = self.tokenizer.language_id
+        pairs = [
+            (self.tokenizer.bos_id if name is None else of_language(name), row)
+            for row, names in enumerate(languages)
+            for name in names
+        ]
+        first, sources = torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2).unbind(1)
+        return first, sources
 
     def _translations(self, decoded: DecodeResult) -> list[list[Translation]]:
         texts = [self.tokenizer.decode(ids) for ids in decoded.to_lists()]
