@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +98,10 @@ class TranslationSearch:
         device = next(self.model.parameters()).device
         hypotheses = config.beam_width * max(1, max(map(len, languages), default=1))
         batch_size = max(1, MAX_HYPOTHESES.get(device.type, 128) // hypotheses)
-        ends = {"end": self.tokenizer.eos_id, "max_new_tokens": config.max_new_tokens}
+        ends: dict[str, Any] = {
+            "end": self.tokenizer.eos_id,
+            "max_new_tokens": config.max_new_tokens,
+        }
         results: list[list[list[Translation]]] = [[] for _ in texts]
         for rows in batch_by_length([len(ids["source"]) for ids in encoded], batch_size):
             batch = collate([encoded[n] for n in rows], self.tokenizer.pad_id)
