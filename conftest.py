@@ -17,6 +17,9 @@ from hypothesis import settings
 collect_ignore = ["tests/fuzz"]  # `make fuzz`
 jaxtyping.jaxtyped = checker.jaxtyped  # what the import hook calls
 
+# models that somebody has downloaded are not those of the tests
+os.environ["REGARD_HOME"] = "/nonexistent"
+
 # without a GPU Triton's kernels run in its interpreter; it reads this when first imported
 if not os.path.exists("/dev/nvidiactl"):
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -11,6 +11,7 @@ from regard.runs.apply.search import search_files as search_files
 from regard.runs.apply.verify import verify_text as verify_text
 from regard.runs.contents import new_run_folder as new_run_folder
 from regard.runs.contents import read_recipe as read_recipe
+from regard.runs.downloads import get as get
 from regard.runs.evaluate import AnswerEvaluator as AnswerEvaluator
 from regard.runs.evaluate import EvaluatedAnswer as EvaluatedAnswer
 from regard.runs.evaluate import Evaluation as Evaluation

@@ -1,8 +1,9 @@
 """What a run consists of, and the files of its folder."""
 
+import json
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,9 +14,9 @@ from regard import models
 from regard.data import Tokenizer
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import ConfigError, FileError
-from regard.files import parse_json
+from regard.files import parse_json, write_text
 from regard.ops.maybe_none import MaybeNone
-from regard.runs.settings import UnknownKind, config_from_json
+from regard.runs.settings import UnknownKind, config_from_json, config_to_json
 from regard.runs.text_model import TextModel
 from regard.tasks import Pipeline, Recipe, Task, recipe_config_types
 from regard.tasks.pipeline import Device, run_on
@@ -76,14 +77,26 @@ class RunContents:
         """Names of the methods that this run supports."""
         look = ["look"] if self.hub_model or TextModel.supports(self.model) else []
         if self.recipe is None:
-            return look
+            is_headless = isinstance(self.model, models.Classifier) and self.model.head is None
+            return [*look, *(["embed"] if is_headless and self.tokenizer is not None else [])]
         return [self.recipe.data.verb, *look, "evaluate", "export", "quantize"]
 
     @property
     def text_model(self) -> TextModel:
         """The model with its tokenizer, for recording attention on a text."""
         labels = getattr(self.recipe and self.recipe.data, "class_names", ())
-        return self.hub_model or TextModel.from_model(self.model, self.tokenizer, labels)
+        if self.hub_model is not None:
+            return self.hub_model
+        prefix, suffix = self._edges
+        text_model = TextModel.from_model(self.model, self.tokenizer, labels)
+        return replace(text_model, prefix=prefix, suffix=suffix)
+
+    @property
+    def _edges(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens around a text that an encoder without a task reads, as BERT's."""
+        if self.recipe is not None or self.tokenizer is None or "embed" not in self.verbs:
+            return (), ()
+        return (self.tokenizer.bos_id,), (self.tokenizer.eos_id,)
 
 
 def default_device() -> torch.device:
@@ -116,6 +129,12 @@ def read_recipe(folder: str | Path) -> Recipe:
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{file}: needs a recipe, got a damaged one, {error}") from error
+
+
+def write_recipe(recipe: Recipe, folder: Path) -> None:
+    """Write the recipe of a run."""
+    content = {"version": VERSION, "recipe": config_to_json(recipe)}
+    write_text(folder / RECIPE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_result(folder: str | Path) -> dict[str, Any]:

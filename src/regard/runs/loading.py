@@ -19,9 +19,11 @@ from regard.runs.contents import (
     Device,
     default_device,
     files_version,
+    load_tokenizer,
     read_recipe,
     read_result,
 )
+from regard.runs.downloads import DOWNLOADS, HUB_ID, downloaded, find_hub_model
 from regard.runs.hub_model import build_hub_model, load_hub_text_model
 from regard.runs.run import Run, load_run
 from regard.runs.settings import iter_settings
@@ -69,16 +71,18 @@ def _open(path: Path, device: Device) -> Run:
         raise FileError(
             f"{path}: needs {WEIGHTS_FILE} of ours or config.json of Hugging Face, got neither"
         )
-    return Run(path, None, models.load(path).to(device).eval(), None)
+    tokenizer = load_tokenizer(path) if path.is_dir() else None
+    return Run(path, None, models.load(path).to(device).eval(), tokenizer)
 
 
 def pretrained_names() -> list[str]:
-    """Names of the pretrained models.
+    """Names of the pretrained models: those included, and those that `get` has downloaded.
 
     >>> "phrases" in pretrained_names()
     True
     """
-    return sorted(file.parent.name for file in PRETRAINED_FOLDER.glob(f"*/{RECIPE_FILE}"))
+    included = (file.parent.name for file in PRETRAINED_FOLDER.glob(f"*/{RECIPE_FILE}"))
+    return sorted([*included, *filter(downloaded, DOWNLOADS)])
 
 
 def find_run(name: str | Path) -> Path:
@@ -94,7 +98,14 @@ def find_run(name: str | Path) -> Path:
     if path.exists() and (holds_model(path) or not is_pretrained):
         return path
     if is_pretrained:
-        return PRETRAINED_FOLDER / name
+        return downloaded(str(name)) or PRETRAINED_FOLDER / name
+    if (folder := find_hub_model(str(name))) is not None:
+        return folder
+    if str(name) in DOWNLOADS or HUB_ID.fullmatch(str(name)):
+        raise FileError(
+            f"{name}: needs to be a run, a saved model, or one that was downloaded, got no such "
+            f"file; try regard get {name}"
+        )
     raise FileError(
         f"{name}: needs to be a run, a saved model or one of {_known()}, got no such file"
         f"{suggestion(str(name), pretrained_names())}"

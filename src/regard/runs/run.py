@@ -1,7 +1,13 @@
 """`Run`: a training run on disk, opened, with the verbs of its task as methods."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
 
 from regard import models
 from regard.errors import FileError
@@ -18,6 +24,7 @@ from regard.runs.contents import (
 from regard.runs.evaluate import evaluate_run
 from regard.runs.export import export_run, quantize_run, save_run_pretrained
 from regard.runs.report.page import report_run
+from regard.tasks.annotated_text import compute_logits
 from regard.tasks.classification.pipeline import Classifies
 from regard.tasks.labels import Labels
 from regard.tasks.language.generate import Generates
@@ -35,8 +42,8 @@ class Run(Translates, Generates, Classifies, Transcribes, Labels, Tags, RunConte
     `verbs` lists the methods that its task supports; any other raises a ConfigError. A verb never
     moves the model: with `device=` it runs a copy there.
 
-    A saved model without a recipe, or a Hugging Face folder, opens as a Run whose only verb is
-    `look`.
+    A saved model without a recipe, or a Hugging Face folder, opens as a Run with the verb `look`,
+    and an encoder without a head with `embed` too.
 
     >>> run = rg.load("phrases", device="cpu")
     >>> run.verbs
@@ -73,6 +80,19 @@ class Run(Translates, Generates, Classifies, Transcribes, Labels, Tags, RunConte
         """Record every attention of the model on a text; see `TextModel.look`."""
         require_verb(self, "look")
         return self.text_model.on(device).look(text, target, at, to=to)
+
+    def embed(
+        self, texts: str | Sequence[str], *, device: Device | None = None
+    ) -> Float[Tensor, "text dim"]:
+        """The vectors of texts, of length 1, by an encoder such as minilm.
+
+        v = pool(encode(text)) / |pool(encode(text))|,   so that v · w is the cosine similarity
+        """
+        require_verb(self, "embed")
+        text_model = self.text_model.on(device)
+        texts = [texts] if isinstance(texts, str) else texts
+        rows = [text_model.encode("text", text)[0].tolist() for text in texts]
+        return F.normalize(torch.stack(compute_logits(text_model.model, rows)), dim=-1)
 
 
 def load_run(folder: str | Path, *, device: Device = "cpu") -> Run:

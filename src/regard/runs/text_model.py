@@ -61,6 +61,8 @@ class TextModel:
     decoder_start_token_id: int | None = None  # of a Hugging Face decoder
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()  # names of the classes or tags
+    prefix: tuple[int, ...] = ()  # special tokens before a text, of a model with `tokenizer`
+    suffix: tuple[int, ...] = ()  # and after it
 
     @staticmethod
     def supports(model: nn.Module) -> bool:
@@ -226,7 +228,7 @@ class TextModel:
     def encode(self, name: str, text: str, is_decoder: bool = False) -> Tensor:
         """The token ids of a text, (1, time); `name` is the argument that errors name."""
         if self.tokenizer is not None:
-            ids = self.tokenizer.encode_input(text)
+            ids = [*self.prefix, *self.tokenizer.encode_input(text), *self.suffix]
         elif self.hf_tokenizer is None:
             ids = self._parse_ids(name, text)
         else:

@@ -8,7 +8,6 @@
 the loop of train/loop.py, with a loss of train/losses.py.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -28,11 +27,11 @@ from regard.files import make_folder, write_text
 from regard.runs.contents import (
     RECIPE_FILE,
     RECIPE_TOML,
-    VERSION,
     build_model,
     load_tokenizer,
     new_run_folder,
     read_recipe,
+    write_recipe,
 )
 from regard.runs.data_changes import DATA_FILE, check_data, stamp_data, write_stamps
 from regard.runs.loading import find_run
@@ -44,7 +43,7 @@ from regard.runs.post_steps import (
     run_baseline_step,
     run_post_steps,
 )
-from regard.runs.settings import config_to_json, iter_settings, override_settings
+from regard.runs.settings import iter_settings, override_settings
 from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import Outcome, Ranks, Trainer, objective
@@ -180,7 +179,7 @@ def _resume(
     for line in damaged:
         how.print(f"skipped: {line}")
     if recipe != read_recipe(folder):
-        ranks.run_on_first(_write_settings, recipe, folder)
+        ranks.run_on_first(write_recipe, recipe, folder)
     return training, damaged
 
 
@@ -285,9 +284,4 @@ def _write_recipe(recipe: Recipe, folder: Path, text: str | None, source: Path |
     if stamps := stamp_data(recipe.data):
         write_stamps(stamps, folder)
     write_text(folder / RECIPE_TOML, recipe_to_toml(recipe) if text is None else text)
-    _write_settings(recipe, folder)  # last: a folder with a recipe has all that resuming needs
-
-
-def _write_settings(recipe: Recipe, folder: Path) -> None:
-    content = {"version": VERSION, "recipe": config_to_json(recipe)}
-    write_text(folder / RECIPE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_recipe(recipe, folder)  # last: a folder with a recipe has all that resuming needs
