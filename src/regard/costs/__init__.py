@@ -7,15 +7,6 @@ from regard.costs.model_cost import Cost, SharedEncoding, cost, shared_encoding_
 from regard.costs.svg import Diagram
 
 __all__ = [
-    "Cost",
-    "CostPart",
-    "Diagram",
-    "Formula",
-    "SharedEncoding",
-    "break_even_length",
-    "cost",
-    "diagram",
-    "generation_cost",
-    "layer_cost",
-    "shared_encoding_cost",
-]
+    "Cost", "CostPart", "Diagram", "Formula", "SharedEncoding", "break_even_length", "cost",
+    "diagram", "generation_cost", "layer_cost", "shared_encoding_cost",
+]  # fmt: skip

@@ -13,15 +13,6 @@ from regard.inspection.figures.panels import draw_heads as heads
 from regard.inspection.figures.panels import draw_statistics as statistics
 
 __all__ = [
-    "alignment",
-    "comparison",
-    "gates",
-    "head_scores",
-    "head_types",
-    "heads",
-    "lines",
-    "map",
-    "overlay",
-    "statistics",
-    "token",
-]
+    "alignment", "comparison", "gates", "head_scores", "head_types", "heads", "lines", "map",
+    "overlay", "statistics", "token",
+]  # fmt: skip

@@ -21,23 +21,8 @@ from regard.inspection.edits.weights import (
 )
 
 __all__ = [
-    "ActivationEdit",
-    "Edit",
-    "add_to_activation",
-    "drop_head",
-    "drop_key",
-    "hardmax",
-    "jitter_key",
-    "jitter_query",
-    "keep_heads",
-    "mean_activation",
-    "patch",
-    "replace_window",
-    "scale_activation",
-    "scale_head",
-    "scale_key",
-    "scale_scores",
-    "set_activation",
-    "uniform",
+    "ActivationEdit", "Edit", "add_to_activation", "drop_head", "drop_key", "hardmax",
+    "jitter_key", "jitter_query", "keep_heads", "mean_activation", "patch", "replace_window",
+    "scale_activation", "scale_head", "scale_key", "scale_scores", "set_activation", "uniform",
     "zero_activation",
-]
+]  # fmt: skip

@@ -13,18 +13,7 @@ from regard.ops.recurrence.steps import (
 from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State
 
 __all__ = [
-    "GRUStep",
-    "GRUWeights",
-    "LSTMStep",
-    "LSTMWeights",
-    "RNNStep",
-    "RNNWeights",
-    "RecurrenceResult",
-    "State",
-    "CellStep",
-    "CellWeights",
-    "gru_step",
-    "lstm_step",
-    "recur",
+    "GRUStep", "GRUWeights", "LSTMStep", "LSTMWeights", "RNNStep", "RNNWeights",
+    "RecurrenceResult", "State", "CellStep", "CellWeights", "gru_step", "lstm_step", "recur",
     "rnn_step",
-]
+]  # fmt: skip
