@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.inspection import Sight, make_site, write_report
-from regard.inspection.report.predictions import Predictions
+from regard.inspection.report.report import Predictions
 from regard.ops import Causal
 
 pytestmark = pytest.mark.browser

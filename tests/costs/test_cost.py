@@ -10,10 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import regard as rg
 from regard import models
-from regard.costs.model_parts import iter_cost_parts
+from regard.costs.model_cost import iter_cost_parts
 from regard.errors import ConfigError
 from regard.ops import intercept
-from regard.ops.recurrence import intercept as steps
+from regard.ops.recurrence import reference as steps
 
 
 class ByTheReference:

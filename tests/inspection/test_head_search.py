@@ -6,7 +6,7 @@ import torch
 import regard as rg
 from regard.errors import LookError, ShapeError
 from regard.inspection import look, score_heads, search_heads
-from regard.inspection.attribution.head_search import _mark
+from regard.inspection.attribution.head_scores import _mark
 
 TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8], [9], [7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3], [1, 1]]
 

@@ -13,13 +13,13 @@ from regard.inspection import HeadRow, HeadTable, Thresholds, look, make_site, s
 from regard.inspection.heads.head_table import classify_heads
 from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, classify_head
 from regard.inspection.heads.measures import merge_layers
-from regard.inspection.heads.offsets import (
+from regard.inspection.heads.patterns import (
     informative_queries,
     offset_exists,
     offset_weights,
+    pattern_scores,
     visible_key_counts,
 )
-from regard.inspection.heads.patterns import pattern_scores
 from regard.models import LanguageModel, language_tiny
 from regard.nn import MultiHeadAttention
 from regard.ops import ALiBi, Causal, Local, Padding, Toeplitz, attend, biases

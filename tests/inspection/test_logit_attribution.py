@@ -17,7 +17,7 @@ from regard.inspection import (
     record_stream,
     split_score,
 )
-from regard.inspection.attribution.unembedding import find_unembedding
+from regard.inspection.attribution.logits import find_unembedding
 
 SIZES = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,

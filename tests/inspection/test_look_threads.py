@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.ops import intercept
-from regard.ops.recurrence import intercept as recurrence_door
+from regard.ops.recurrence import reference as recurrence_door
 
 IDS = torch.arange(12).view(2, 6)
 

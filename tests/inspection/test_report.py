@@ -16,7 +16,7 @@ from regard.errors import FileError, LookError, ShapeError
 from regard.inspection import Sight, look, make_site, write_report
 from regard.inspection.heads.descriptions import describe_head
 from regard.inspection.report import report_data
-from regard.inspection.report.predictions import Predictions
+from regard.inspection.report.report import Predictions
 from regard.models import Translator, translator_tiny
 from regard.ops import Causal
 from regard.page import FOLDER

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from regard import ops
 from regard.errors import ShapeError
 from regard.ops import Terms, attend, attention_weights, tiling, window
-from regard.ops.attend.window import compute_window
+from regard.ops.attend.reference import compute_window
 
 pooled_module = sys.modules[compute_window.__module__]
 

@@ -1,7 +1,8 @@
 """Cost of a model, part by part, and of translation into several languages."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import singledispatch
 from html import escape
 from typing import Any, cast
 
@@ -9,11 +10,21 @@ from torch import nn
 
 from regard import models
 from regard.costs.layer_costs import CostCounter, CostPart
-from regard.costs.model_parts import iter_cost_parts
 from regard.costs.traced_cost import input_size, is_transformers_model, trace_cost_parts
 from regard.errors import ConfigError
 from regard.models.config import CONFIGS, StackConfig, check_implemented
-from regard.nn import Decoder, DecoderBlock
+from regard.nn import (
+    AttentiveRecurrent,
+    BahdanauDecoder,
+    Decoder,
+    DecoderBlock,
+    Encoder,
+    FeedForward,
+    LuongDecoder,
+    MultiHeadAttention,
+    Norm,
+    Recurrent,
+)
 from regard.tables import format_table, html_table
 
 DEFAULT_SOURCE, DEFAULT_TARGET, DEFAULT_IMAGE_SIDE = 512, 64, 28  # tokens, tokens, pixels
@@ -47,11 +58,10 @@ class Cost:
     parts: tuple[CostPart, ...]
 
     def __getitem__(self, name: str) -> CostPart:
-        for part in self.parts:
-            if part.name == name:
-                return part
-        known = ", ".join(part.name for part in self.parts)
-        raise ConfigError(f"name: needs one of {known}, got {name!r}")
+        known = {part.name: part for part in self.parts}
+        if name not in known:
+            raise ConfigError(f"name: needs one of {', '.join(known)}, got {name!r}")
+        return known[name]
 
     @property
     def parameters(self) -> int:
@@ -69,17 +79,14 @@ class Cost:
     def __rich__(self) -> Any:
         from rich.table import Table
 
-        table = Table(title=f"{self.model}, {self.input_sizes}", title_justify="left", box=None)
-        table.add_column("part")
-        table.add_column("formula")
+        table = Table("part", "formula", title_justify="left", box=None)
+        table.title = f"{self.model}, {self.input_sizes}"
         table.add_column("with", style="dim")
         for column in COLUMNS:
             table.add_column(column, justify="right")
-        *rows, totals = self._rows()
+        rows = list(self._rows())
         for row in rows:
-            table.add_row(*row)
-        table.add_section()
-        table.add_row(*totals)
+            table.add_row(*row, end_section=row is rows[-2])
         return table
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
@@ -126,27 +133,20 @@ def cost(
     if is_transformers_model(model):
         return _traced_cost(model, source, target, batch)
     if type(model) in CONFIGS and isinstance(model.config, StackConfig):
-        # those of one model alone are known to its parts
-        names = {x.name for x in fields(CONFIGS[type(model)])} - {
-            x.name for x in fields(StackConfig)
-        }
+        config, common = CONFIGS[type(model)], StackConfig.__dataclass_fields__
+        names = config.__dataclass_fields__.keys() - common  # known to the parts of this model
         check_implemented(model.config, " ".join([COUNTED, *names]), "to be counted")
-    weight = next(model.parameters(), None)
-    element_size = 4 if weight is None else weight.element_size()
-    if isinstance(model, models.VisionTransformer):
-        source, shape = source or model.config.image_size, "side {}"
-    elif isinstance(model, models.ResNet):
-        source, shape = source or DEFAULT_IMAGE_SIDE, "side {}"
-    else:
-        source, shape = source or DEFAULT_SOURCE, "n = {}"
-    letter = "n"
-    if isinstance(model, ENCODER_DECODERS):
+    element_size = next((p.element_size() for p in model.parameters()), 4)
+    letter, shape, default = "n", "n = {}", DEFAULT_SOURCE
+    if isinstance(model, models.VisionTransformer | models.ResNet):
+        shape, default = "side {}", int(getattr(model.config, "image_size", DEFAULT_IMAGE_SIDE))
+    elif isinstance(model, ENCODER_DECODERS):
         letter, shape = "M", f"source M = {{}}, target N = {target}"
-    inputs = f"batch B = {batch}"
-    if not isinstance(model, models.MLP):
-        inputs += ", " + shape.format(source)
+    source = source or default
     counter = CostCounter(batch, element_size, source, target, letter)
-    return Cost(type(model).__name__, inputs, tuple(iter_cost_parts(model, counter)))
+    shape = "" if isinstance(model, models.MLP) else f", {shape.format(source)}"
+    parts = tuple(iter_cost_parts(model, counter))
+    return Cost(type(model).__name__, f"batch B = {batch}{shape}", parts)
 
 
 def _traced_cost(model: Any, source: int | None, target: int, batch: int) -> Cost:
@@ -224,7 +224,10 @@ def shared_encoding_cost(
     parts = [part for part in cost(model, source, target).parts if part.multiply_adds]
     sides = [[part for part in parts if part.side == side] for side in ("source", "target")]
     encoder, decoder = (sum(part.multiply_adds for part in side) for side in sides)
-    encoder_formula, decoder_formula = map(_join_formulas, sides)
+    formulas = [[part.formula.removeprefix("B") for part in side] for side in sides]
+    encoder_formula, decoder_formula = (
+        " + ".join(x[1:-1] if x.startswith("(") else x for x in side) for side in formulas
+    )
     if isinstance(model, models.Translator):  # keys and values depend on the source alone
         cross = cast(DecoderBlock, model.decoder.blocks[0]).cross_attention
         weights = cross.to_k.weight.numel() + cross.to_v.weight.numel()
@@ -235,17 +238,167 @@ def shared_encoding_cost(
     return SharedEncoding(encoder_formula, decoder_formula, encoder, decoder, languages)
 
 
-def _join_formulas(parts: list[CostPart]) -> str:
-    formulas = (part.formula.removeprefix("B") for part in parts if part.formula)
-    return " + ".join(text[1:-1] if text.startswith("(") else text for text in formulas)
-
-
 def _format_counts(counts: Iterable[int]) -> list[str]:
     multiply_adds, parameters, *sizes = counts
+
+    def format_bytes(size: int) -> str:
+        power = min((len(str(size)) - 1) // 3, 4)
+        return f"{size / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}" if size else ""
+
     products = f"{multiply_adds:,}" if multiply_adds else ""
-    return [products, f"{parameters:,}", *map(_format_bytes, sizes)]
+    return [products, f"{parameters:,}", *map(format_bytes, sizes)]
 
 
-def _format_bytes(size: int) -> str:
-    power = min((len(str(size)) - 1) // 3, 4)
-    return f"{size / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}" if size else ""
+@singledispatch
+def iter_cost_parts(model: nn.Module, counter: CostCounter) -> Iterator[CostPart]:
+    """The parts of a model or layer of regard, in the order they run."""
+    raise ConfigError(
+        f"model: needs a model of regard or transformers, got {type(model).__name__}; "
+        "try a whole model"
+    )
+
+
+@iter_cost_parts.register
+def _(model: models.Translator, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.embedding("source embedding", model.source_embedding)
+    yield from _stack(model.encoder, counter, "encoder ", cached=False)
+    counter.side = "target"
+    yield counter.embedding("target embedding", model.target_embedding)
+    yield from _stack(model.decoder, counter)
+    yield counter.readout(model.readout)
+
+
+@iter_cost_parts.register
+def _(model: models.RecurrentTranslator, counter: CostCounter) -> Iterator[CostPart]:
+    decoder = model.decoder
+    yield counter.embedding("source embedding", model.source_embedding)
+    yield counter.recurrent("encoder recurrence", model.encoder)
+    counter.side = "target"
+    yield counter.embedding("target embedding", model.target_embedding)
+    yield counter.recurrent("decoder recurrence", decoder.core)
+    if isinstance(decoder, BahdanauDecoder | LuongDecoder):
+        yield counter.state_attention(decoder.cross_attention, model.config.hidden)
+    if isinstance(decoder, LuongDecoder):
+        yield counter.linear("mix", [decoder.mix])
+    yield counter.linear("to readout", [model.to_readout])
+    yield counter.readout(model.readout)
+
+
+@iter_cost_parts.register
+def _(model: models.LanguageModel, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.embedding("embedding", model.embedding)
+    yield from _stack(model.decoder, counter)
+    yield counter.readout(model.readout)
+
+
+@iter_cost_parts.register
+def _(model: models.NgramModel, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.part("tables", [model])
+
+
+@iter_cost_parts.register
+def _(model: models.Classifier, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.embedding("embedding", model.embedding)
+    yield from _stack(model.encoder, counter, cached=False)
+    if model.config.pooling != "none":
+        yield from _pooled(counter, "head", model.pooler, model.head)
+    elif model.head is not None:
+        yield counter.linear("head", [model.head])
+
+
+@iter_cost_parts.register
+def _(model: models.VisionTransformer, counter: CostCounter) -> Iterator[CostPart]:
+    config = model.config
+    patches = (counter.lengths["source"] // config.patch_size) ** 2
+    pixels = config.channels * config.patch_size**2
+    yield counter.part(
+        "patches",
+        [model.patches, model.cls.token, model.positions],
+        formula="B(npd)",
+        sizes={"n": patches, "p": pixels, "d": config.dim},
+        moved=patches * (pixels + config.dim),
+        activations=patches * pixels,
+    )
+    counter.lengths["source"] = patches + 1
+    yield from _stack(model.encoder, counter, cached=False)
+    yield from _pooled(counter, "head", model.pre_logits, model.head)
+
+
+@iter_cost_parts.register
+def _(model: models.Recogniser, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.subsample(model.subsample)
+    yield from _stack(model.encoder, counter)
+    yield counter.readout(model.head)
+
+
+@iter_cost_parts.register
+def _(model: models.SpeechEncoder, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.subsample(model.subsample)
+    yield from _stack(model.encoder, counter, cached=False)
+
+
+@iter_cost_parts.register
+def _(model: models.MLP, counter: CostCounter) -> Iterator[CostPart]:
+    return _pooled(counter, "layers", *cast("list[nn.Linear]", [*model.layers, model.head]))
+
+
+@iter_cost_parts.register
+def _(model: models.ResNet, counter: CostCounter) -> Iterator[CostPart]:
+    side, terms, outputs = counter.lengths["source"], [], 0
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Conv2d):
+            # a strided shortcut has the input of its block, twice the size of the output
+            start = 2 * side if ".shortcut." in name and layer.stride[0] > 1 else side
+            side = (start + layer.stride[0] - 1) // layer.stride[0]
+            terms.append(str(layer.weight.numel() * side**2))
+            outputs += layer.out_channels * side**2
+    yield counter.part(
+        "convolutions",
+        [model.stem, model.blocks],
+        formula=f"B({' + '.join(terms)})",
+        moved=2 * outputs,
+        activations=2 * outputs,
+    )
+    yield from _pooled(counter, "head", model.head)
+
+
+@iter_cost_parts.register
+def _(model: MultiHeadAttention, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.attention("attention", [model])
+
+
+@iter_cost_parts.register
+def _(model: FeedForward, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.feed_forward("feed-forward", [model])
+
+
+@iter_cost_parts.register(Recurrent)
+@iter_cost_parts.register(AttentiveRecurrent)
+def _(model: Recurrent | AttentiveRecurrent, counter: CostCounter) -> Iterator[CostPart]:
+    yield counter.recurrent("recurrence", model)
+
+
+@iter_cost_parts.register(Encoder)
+@iter_cost_parts.register(Decoder)
+def _stack(
+    stack: Encoder | Decoder, counter: CostCounter, prefix: str = "", *, cached: bool = True
+) -> Iterator[CostPart]:
+    if isinstance(stack, Decoder):
+        counter.side, prefix = "target", "decoder "
+    blocks = cast(Any, stack.blocks)
+    name, layers = f"{prefix}self-attention", [block.self_attention for block in blocks]
+    yield counter.attention(name, layers, relative=stack.relative, cached=cached)
+    if isinstance(stack, Decoder):
+        layers = [block.cross_attention for block in blocks]
+        yield counter.attention("cross-attention", layers, cross=True)
+    layers = [block.feed_forward for block in blocks]
+    yield counter.feed_forward(f"{prefix}feed-forward", layers)
+    norms = [module for module in stack.modules() if isinstance(module, Norm)]
+    yield counter.norms(f"{prefix}norms", norms)
+
+
+def _pooled(counter: CostCounter, name: str, *layers: nn.Linear | None) -> Iterator[CostPart]:
+    """Linear layers that run once per sequence."""
+    counter.lengths["source"] = 1
+    if any(layers):
+        yield counter.linear(name, layers)

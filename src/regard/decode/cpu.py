@@ -13,7 +13,7 @@ from regard.models import Translator
 from regard.models.config import unimplemented_option
 from regard.nn import DecoderBlock, KeysValues, Norm, Residual
 from regard.nn.int8 import Int8Linear, Int8Readout, PackedInt8Linear
-from regard.nn.linear import ACTIVATIONS
+from regard.nn.layers import ACTIVATIONS
 from regard.ops import sinusoidal
 from regard.ops.intercept import is_intercepted
 from regard.ops.packed_linear import LinearFunction, packed_linear

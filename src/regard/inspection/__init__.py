@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from regard.inspection import edit
 from regard.inspection.adapters.activation_points import activation_names
-from regard.inspection.attribution.head_scores import score_heads
-from regard.inspection.attribution.head_search import HeadExample, HeadSearch, search_heads
+from regard.inspection.attribution.head_scores import (
+    HeadExample,
+    HeadSearch,
+    score_heads,
+    search_heads,
+)
 from regard.inspection.attribution.importance import HeadImportance, head_importance
 from regard.inspection.attribution.logits import (
     LogitAttribution,
@@ -71,8 +75,7 @@ from regard.inspection.record.sight_comparison import (
 )
 from regard.inspection.record.sight_file import load_sight
 from regard.inspection.report.comparison_page import write_comparison
-from regard.inspection.report.predictions import Predictions
-from regard.inspection.report.report import write_report
+from regard.inspection.report.report import Predictions, write_report
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.map_tile import MapTile
 from regard.inspection.sites.pyramid import MapMargins, MapPyramid

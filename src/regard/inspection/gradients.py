@@ -26,8 +26,8 @@ from regard.inspection.record.gates import CellScope
 from regard.inspection.record.sight import Activations
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.recurrence import CellStep, RecurrenceResult, State
-from regard.ops.recurrence.intercept import SequenceCall, StepCall, intercepting_recurrence
 from regard.ops.recurrence.op import reverse_sequences
+from regard.ops.recurrence.reference import SequenceCall, StepCall, intercepting_recurrence
 
 VANISHING = 1e-3  # ratio of the gradient norms at start and end
 EXPLODING = 1e3

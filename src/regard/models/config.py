@@ -30,7 +30,7 @@ from regard.nn import (
     ToeplitzBias,
     TokenEmbedding,
 )
-from regard.nn.linear import Activation
+from regard.nn.layers import Activation
 
 Model = TypeVar("Model", bound=type[nn.Module])
 

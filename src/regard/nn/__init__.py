@@ -5,8 +5,7 @@ from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
 from regard.nn.conv_subsampling import ConvSubsampling, GlobalCMVN, TimeFrequencyConv
 from regard.nn.embedding import ClassToken, PatchEmbedding, TokenEmbedding
 from regard.nn.from_torch import attention_state_dict, from_torch
-from regard.nn.linear import FeedForward, Readout, xavier_linear
-from regard.nn.norm import Norm, Residual
+from regard.nn.layers import FeedForward, Norm, Readout, Residual, xavier_linear
 from regard.nn.recurrent.attentive import (
     AttentiveRecurrent,
     BahdanauDecoder,

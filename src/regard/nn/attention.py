@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.nn.linear import xavier_linear
+from regard.nn.layers import xavier_linear
 from regard.ops import Bias, Mask, apply_rope, attend
 
 KeysValues = tuple[Tensor, Tensor]

@@ -8,8 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.nn.attention import AttentionInputs, KeysValues, MultiHeadAttention
-from regard.nn.linear import Activation, FeedForward
-from regard.nn.norm import NormKind, Residual
+from regard.nn.layers import Activation, FeedForward, NormKind, Residual
 from regard.ops import Mask
 
 

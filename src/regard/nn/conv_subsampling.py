@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.nn.linear import xavier_linear
-from regard.nn.norm import Norm
+from regard.nn.layers import Norm, xavier_linear
 from regard.ops.masks import length_mask
 
 TIME_KERNEL = 3

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
-from regard.nn.norm import Norm
+from regard.nn.layers import Norm
 from regard.ops import lookup_positions, sinusoidal
 from regard.ops.patches import patch_grid
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.block import DecoderBlock, EncoderBlock
-from regard.nn.linear import ACTIVATIONS
+from regard.nn.layers import ACTIVATIONS
 from regard.nn.recurrent.layers import CELL_WEIGHTS, CellKind, Recurrent
 
 TorchLayer = nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
 from regard.errors import BackendError
-from regard.nn.linear import Readout
+from regard.nn.layers import Readout
 
 INT8_MAX = 127
 MIN_SCALE = 1e-30  # avoids division by zero for a row of zeros

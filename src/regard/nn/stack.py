@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.errors import ShapeError
 from regard.nn.attention import KeysValues, TokenInputs
 from regard.nn.block import POST_LN, BlockOptions, DecoderBlock, EncoderBlock
-from regard.nn.norm import Norm
+from regard.nn.layers import Norm
 from regard.ops import ALiBi, Bias, Buckets, Mask, RelativeKeys, Toeplitz, alibi_slopes
 
 

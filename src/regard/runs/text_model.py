@@ -16,7 +16,7 @@ from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
-from regard.inspection.report.predictions import Predictions, top_predictions
+from regard.inspection.report.report import Predictions, top_predictions
 from regard.models.config import get_config
 from regard.tasks.pipeline import model_on
 from regard.tasks.translation.alignment import editing, record_translation

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.ops import LSTMStep, LSTMWeights, recur
-from regard.ops.recurrence.cuda_with_gates import _cells
+from regard.ops.recurrence.fused import _cells
 
 module = pytest.importorskip("regard.ops.recurrence.scan_kernel")
 

@@ -14,9 +14,9 @@ from regard.ops.survey.statistics import (
     DIFFERENTIABLE_STATISTICS,
     STATISTICS,
     Survey,
+    WeightTile,
     make_survey_options,
 )
-from regard.ops.survey.weight_tile import WeightTile
 from regard.ops.terms import make_terms
 
 each_statistic = pytest.mark.parametrize("name", STATISTICS)

@@ -12,9 +12,9 @@ from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
     DIFFERENTIABLE_STATISTICS,
     STATISTICS,
+    WeightTile,
     make_survey_options,
 )
-from regard.ops.survey.weight_tile import WeightTile
 from regard.ops.terms import make_terms
 
 small = st.integers(1, 9)

@@ -130,10 +130,9 @@ class StepLauncher:
     @cached_property
     def kernels(self) -> Any:
         """All kernels by name; imported late, because Triton may be missing."""
-        from regard.decode.gpu import attention_kernels, batch_kernels, common_kernels
-        from regard.decode.gpu import single_row_kernels as single_row
+        from regard.decode.gpu import attention_kernels, common_kernels, matmul_kernels
 
-        modules = (common_kernels, attention_kernels, batch_kernels, single_row)
+        modules = (common_kernels, attention_kernels, matmul_kernels)
         return SimpleNamespace(**{name: x for m in modules for name, x in vars(m).items()})
 
     def launch(self, b: StepBuffers) -> None:

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from regard.inspection.adapters.module_tracker import ModelHook
 from regard.ops.recurrence import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State, recur
-from regard.ops.recurrence.steps import cell_step
+from regard.ops.recurrence.reference import cell_step
 
 WEIGHT_TYPES: dict[type[nn.Module], type[CellWeights]] = {
     nn.RNN: RNNWeights,

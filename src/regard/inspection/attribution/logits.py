@@ -10,12 +10,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError
+from regard.inspection.adapters.block_layout import is_linear, linear_matrix
 from regard.inspection.adapters.model_calls import get_logits, run_model
-from regard.inspection.attribution.residual_parts import By, ResidualStream, record_stream
-from regard.inspection.attribution.unembedding import find_unembedding
-from regard.inspection.edits.activations import ActivationEdit, set_activation
+from regard.inspection.attribution.residual_parts import (
+    By,
+    ResidualStream,
+    freeze_norm,
+    record_stream,
+)
+from regard.inspection.edits.activations import set_activation
 from regard.inspection.edits.what_if import what_if
+from regard.nn import Readout
 from regard.ops.indices import resolve_index
+from regard.ops.packed_linear import linear
 from regard.tables import text_table
 
 IdToToken = Callable[[int], str]
@@ -109,18 +116,17 @@ def logit_lens(
         head = find_unembedding(stream)
     except LookError:  # the model's head, from the replaced state of its last block
         last = f"{stream.stack}.{stream.depth - 1}.residual_out"
-        logits = torch.stack([_rerun(model, inputs, set_activation(last, x)) for x in states])
+        outputs = []
+        for x in states:
+            with torch.no_grad(), what_if(model, set_activation(last, x)):
+                logits = get_logits(run_model(model, inputs))
+            outputs.append(logits if logits.ndim == 3 else logits[:, None])  # one per input
+        logits = torch.stack(outputs)
         return LogitLens(logits[:, :, choose(logits.shape[2])], id_to_token)
     chosen = choose(states[0].shape[1])
     batch = len(states[0])
     logits = head.logits(torch.cat([x[:, chosen] for x in states]))  # one product for all depths
     return LogitLens(logits.unflatten(0, (len(states), batch)), id_to_token)
-
-
-def _rerun(model: nn.Module, inputs: Any, edit: ActivationEdit) -> Tensor:
-    with torch.no_grad(), what_if(model, edit):
-        logits = get_logits(run_model(model, inputs))
-    return logits if logits.ndim == 3 else logits[:, None]  # one prediction per input
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -205,8 +211,7 @@ def logit_attribution(
     head = find_unembedding(stream)
     token = resolve_index("token", token, len(head.weight))
     against = None if against is None else resolve_index("against", against, len(head.weight))
-    frozen = head.freeze(end[0, 0])
-    direction = frozen.direction(token, against)
+    direction, constant = head.freeze(end[0, 0], token, against)
     first = stream.carried(0, stream.depth) * stream.state(0)[0, 0].to(direction)
     names, values = ["embedding"], [(first @ direction)[None]]
     if by == "source":
@@ -221,7 +226,7 @@ def logit_attribution(
     # the logit before a bound
     x = stream.logits if head.softcap is None else replace(head, softcap=None).logits(end)
     logit = x[0, 0, token] - (0.0 if against is None else x[0, 0, against])
-    return LogitAttribution(float(logit), parts, float(frozen.constant(token, against)))
+    return LogitAttribution(float(logit), parts, float(constant))
 
 
 Labelled = Iterator[tuple[list[str], Tensor]]
@@ -279,3 +284,108 @@ def _back_to_input(stream: ResidualStream, name: str, read: str, direction: Tens
     back = stream.writer_weight(f"{name}.{read}").to(direction) @ direction
     factor = stream.factor(name)
     return back if factor == 1 else factor * back
+
+
+TOLERANCE = 1e-3  # of the reproduced logits, relative; half precision 3e-2
+MAX_CHECKED = 64  # positions at which the head is compared with the model's logits
+
+
+@dataclass(frozen=True, eq=False)
+class Unembedding:
+    """logits = softcap(factor · W norm(x) + bias) of one model.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=1)).eval()
+    >>> stream = rg.inspection.record_stream(model, torch.tensor([[1, 2, 3]]))
+    >>> head = find_unembedding(stream)
+    >>> torch.allclose(head.logits(stream.state(1)), stream.logits, atol=1e-5)
+    True
+    """
+
+    norm: nn.Module | None
+    weight: Tensor  # (vocab, dim)
+    bias: Tensor | None
+    factor: float = 1.0
+    softcap: float | None = None
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of a state of the residual stream (the logit lens)."""
+        y = x if self.norm is None else self.norm(x.to(self.weight.dtype))
+        out = linear(y.to(self.weight.dtype).flatten(0, -2), self.weight).view(*y.shape[:-1], -1)
+        out = out if self.factor == 1 else out.mul_(self.factor)  # in place: as large as can be
+        out = out if self.bias is None else out.add_(self.bias)
+        return out if self.softcap is None else self.softcap * torch.tanh(out / self.softcap)
+
+    def freeze(self, x: Tensor, token: int, against: int | None) -> tuple[Tensor, Tensor]:
+        """Direction and constant of a logit, or a difference of two, without the softcap.
+
+        direction · part is the logit of a part of x, the norm's scale held fixed; the constant is
+        what the biases of norm and head add.
+        """
+
+        def difference(x: Tensor) -> Tensor:
+            rows = x[[token] if against is None else [token, against]]
+            rows = rows if x.dtype == torch.float64 else rows.float()
+            return rows[0] if against is None else rows[0] - rows[1]
+
+        u = self.factor * difference(self.weight)
+        constant = u.new_zeros(()) if self.bias is None else difference(self.bias)
+        if self.norm is None:
+            return u, constant
+        norm = freeze_norm(self.norm, x)
+        return norm.pull_back(u), constant + u @ norm.bias
+
+
+def find_unembedding(stream: ResidualStream) -> Unembedding:
+    """The final norm and head of the model, checked against the logits of the recorded run."""
+    model = stream.model
+    point = stream.points.get(f"{stream.stack}.final_norm")
+    norm = None if point is None or point.name not in stream.activations else point.module
+    end, logits = stream.state(stream.depth), stream.logits.detach()
+    if end.shape[:-1] == logits.shape[:-1]:  # a check of all would cost as much as the head
+        step = max(1, -(-end.shape[1] // MAX_CHECKED))
+        end, logits = end[:, ::step], logits[:, ::step]
+    logits = logits.float()
+    weight, bias = _head(model, end)
+    softcap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
+    if weight.shape[1] != end.shape[-1]:
+        raise LookError(
+            f"model: needs a head as wide as its last state, {end.shape[-1]}, got one of "
+            f"{weight.shape[1]}"
+        )
+    allowed = 3e-2 if weight.dtype in (torch.float16, torch.bfloat16) else TOLERANCE
+    errors = []
+    for final in (norm, None):
+        head = Unembedding(final, weight, bias, 1.0, softcap)
+        lens = head.logits(end).float()
+        if lens.shape != logits.shape:
+            continue
+        if softcap is None and bias is None:  # Cohere, Granite and T5 scale their logits
+            factor = float((lens * logits).sum() / lens.square().sum())
+            factor = 1.0 if abs(factor - 1) < 1e-5 else factor
+            head, lens = replace(head, factor=factor), factor * lens
+        errors.append(float((lens - logits).abs().max() / logits.abs().max().clamp(min=1e-30)))
+        if errors[-1] < allowed:
+            return head
+    size = f" (relative error {min(errors):.2g})" if errors else ""
+    raise LookError(
+        f"model: needs logits that are W norm(x) of its last state, got a {type(model).__name__} "
+        f"whose head computes something else{size}"
+    )
+
+
+def _head(model: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of the head."""
+    readout = getattr(model, "readout", None)
+    if isinstance(readout, Readout):
+        name = "embedding" if hasattr(model, "embedding") else "target_embedding"
+        tied = getattr(model, name).token_embeddings
+        return (tied if readout.weight is None else readout.weight), readout.bias
+    get: Callable[[], nn.Module | None] = getattr(model, "get_output_embeddings", lambda: None)
+    head = get() or getattr(model, "head", None) or getattr(model, "classifier", None)
+    if not isinstance(head, nn.Module) or not (is_linear(head) or isinstance(head, nn.Embedding)):
+        raise LookError(
+            f"model: needs a linear head over a vocabulary, got {type(model).__name__} without; "
+            "try the model class with a language-modelling head"
+        )
+    return linear_matrix(head, like).mT, getattr(head, "bias", None)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.inspection.heads.head_types import MORE_COLUMNS, HeadRow, Thresholds
-from regard.inspection.heads.offsets import (
+from regard.inspection.heads.patterns import (
     informative_queries,
     is_first_key,
     offset_exists,

@@ -1,7 +1,6 @@
 """Patching: which activations carry the difference between two inputs."""
 
 from regard.inspection.patching.path import PathEffect, path
-from regard.inspection.patching.result import PatchingResult
-from regard.inspection.patching.sweep import sweep
+from regard.inspection.patching.sweep import PatchingResult, sweep
 
 __all__ = ["PatchingResult", "PathEffect", "path", "sweep"]

@@ -5,8 +5,9 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +19,94 @@ from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import check_eval_mode, uncompiled_modules
 from regard.inspection.gradients import activation_gradients
-from regard.inspection.patching.result import PatchingResult
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Activations
+from regard.tables import text_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_SHOWN = 12
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PatchingResult:
+    """The metric of the corrupt run with one activation of the clean run put in, for every place.
+
+    `effect` is 0 where patching changes nothing and 1 where it restores the clean metric.
+
+    >>> result = PatchingResult(
+    ...     axes=("layer", "position"), labels=(["decoder.0", "decoder.1"], ["a", "b"]),
+    ...     values=torch.tensor([[1.0, 2.0], [1.0, 3.0]]), clean=3.0, corrupt=1.0, method="exact",
+    ... )  # fmt: skip
+    >>> result.effect
+    tensor([[0.0000, 0.5000],
+            [0.0000, 1.0000]])
+    >>> result.top(1)
+    [('decoder.1', 'b', 1.0)]
+    """
+
+    axes: tuple[str, ...]  # of values: layer, head, position
+    labels: tuple[list[str], ...]  # one list per axis
+    values: Tensor  # the metric; NaN where it is not computed yet
+    clean: float
+    corrupt: float
+    method: str  # exact, or gradient: a first-order estimate
+
+    @property
+    def effect(self) -> Tensor:
+        """(value - corrupt) / (clean - corrupt)."""
+        return (self.values - self.corrupt) / (self.clean - self.corrupt)
+
+    def top(self, count: int = 10) -> list[tuple]:
+        """The places with the largest effect, by absolute value: the label of each axis, effect."""
+        flat = self.effect.flatten()
+        order = flat.nan_to_num(0).abs().topk(min(count, len(flat))).indices
+        places = list(product(*self.labels))
+        return [(*places[i], round(float(flat[i]), 4)) for i in order.tolist()]
+
+    def to_dicts(self) -> list[dict]:
+        """One dict per place: its labels, the metric and the effect."""
+        numbers = zip(self.values.flatten().tolist(), self.effect.flatten().tolist(), strict=True)
+        return [
+            {**dict(zip(self.axes, names, strict=True)), "value": value, "effect": effect}
+            for names, (value, effect) in zip(product(*self.labels), numbers, strict=True)
+        ]
+
+    def draw(self, *, path: str | Path | None = None) -> "Figure":
+        """A heat map of the effects; a head axis becomes rows `layer head`.
+
+        >>> result = PatchingResult(
+        ...     axes=("layer", "position"), labels=(["0"], ["a", "b"]),
+        ...     values=torch.tensor([[1.0, 2.0]]), clean=3.0, corrupt=1.0, method="exact",
+        ... )  # fmt: skip
+        >>> result.draw().axes[0].get_xlabel()
+        'position'
+        """
+        from regard.inspection.figures.panels import draw_effects
+
+        labels, effect = list(self.labels), self.effect
+        if effect.ndim == 1:
+            effect, labels = effect[:, None], [labels[0], [""]]
+        if effect.ndim == 3:
+            rows = [f"{layer} {head}" for layer in labels[0] for head in labels[1]]
+            effect, labels = effect.flatten(0, 1), [rows, labels[2]]
+        y = " and ".join(self.axes[: max(1, len(self.axes) - 1)])
+        x = self.axes[-1] if len(self.axes) > 1 else ""
+        estimate = ", first-order estimate" if self.method == "gradient" else ""
+        title = f"metric {self.corrupt:.3g} (0) → {self.clean:.3g} (1){estimate}"
+        return draw_effects(effect, labels[0], labels[1], x, y, title, path=path)
+
+    def __repr__(self) -> str:
+        rows = ((*names, f"{effect:+.4f}") for *names, effect in self.top(MAX_SHOWN))
+        table = text_table((*self.axes, "effect"), rows, right=["effect"])
+        size = " × ".join(str(n) for n in self.values.shape)
+        title = f"{size} places, metric {self.corrupt:.4g} corrupt, {self.clean:.4g} clean"
+        return f"{title} ({self.method})\n{table}"
+
 
 Metric = Callable[[Tensor], Tensor]  # of the logits, (batch, time, vocab)
 KINDS = {"residual": "residual_in", "attention": "self.out", "mlp": "mlp.out", "head": "self.heads"}
-OVER = "residual, attention, mlp or head, alone or with ×position"
 
 
 @torch.no_grad()
@@ -104,7 +186,7 @@ def sweep(
     else:
         raise LookError(f"method: needs exact or gradient, got {method!r}")
     axes, names = place.axes_and_labels(labels)
-    blocks = [point.name.removesuffix(f".{KINDS[kind]}") for point in points]
+    blocks = [name.removesuffix(f".{KINDS[kind]}") for name in names_of_points]
     return PatchingResult(
         axes=("layer", *axes), labels=(blocks, *names), values=values,
         clean=clean_value, corrupt=corrupt_value, method=method,
@@ -129,10 +211,9 @@ class _Places:
         heads = self.shape[2] if self.by_head else 1
         mask = torch.ones(len(places), 1, self.shape[1], heads, 1, dtype=torch.bool, device=device)
         for row, place in enumerate(places):
-            time = self.shape[1] if self.by_position else 1
-            head, position = divmod(place, time)
+            head, position = divmod(place, self.shape[1] if self.by_position else 1)
             if self.by_position:
-                mask[row, :, [t for t in range(time) if t != position]] = False
+                mask[row, :, [t for t in range(self.shape[1]) if t != position]] = False
             if self.by_head:
                 mask[row, :, :, [h for h in range(heads) if h != head]] = False
         return mask if self.by_head else mask[..., 0]
@@ -279,7 +360,8 @@ def _parse(over: object) -> tuple[str, bool]:
     parts = [p.strip() for p in str(over).replace("×", " x ").split(" x ")]
     kind, *rest = parts
     if kind not in KINDS or rest not in ([], ["position"]):
-        raise LookError(f"over: needs {OVER}, got {over!r}")
+        rule = "residual, attention, mlp or head, alone or with ×position"
+        raise LookError(f"over: needs {rule}, got {over!r}")
     return kind, bool(rest)
 
 

@@ -17,8 +17,8 @@ from regard.inspection.adapters import torch_recurrent
 from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob, matches
 from regard.nn import AttentiveRecurrent, Recurrent, RecurrentCell
 from regard.ops.recurrence import CellStep, GRUStep, LSTMStep, RecurrenceResult
-from regard.ops.recurrence.intercept import SequenceCall, StepCall, intercepting_recurrence
 from regard.ops.recurrence.op import compute_recurrence
+from regard.ops.recurrence.reference import SequenceCall, StepCall, intercepting_recurrence
 
 
 class Gates(Mapping[str, CellStep]):

@@ -33,8 +33,7 @@ from regard.ops.grid import to_4d
 from regard.ops.indices import as_int
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.survey.op import SurveyBackend, compute_survey
-from regard.ops.survey.statistics import DEFAULT_STATISTICS, make_survey_options
-from regard.ops.survey.weight_tile import SurveyOptions
+from regard.ops.survey.statistics import DEFAULT_STATISTICS, SurveyOptions, make_survey_options
 
 
 @dataclass(frozen=True)

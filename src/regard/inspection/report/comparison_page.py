@@ -6,7 +6,7 @@ from pathlib import Path
 from regard.errors import FileError
 from regard.files import write_text
 from regard.inspection.figures.canvas import SUFFIXES
-from regard.inspection.figures.effects import draw_comparison
+from regard.inspection.figures.panels import draw_comparison
 from regard.inspection.record.sight_comparison import (
     AlignedToken,
     HeadDifference,

@@ -1,21 +1,64 @@
-"""Writes a sight as an offline page of bounded size, drawn by the view `sight` of the page."""
+"""The most probable outputs of a model, per position or for a whole input."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
 
 from regard.errors import FileError, LookError, ShapeError
 from regard.files import write_text
 from regard.inspection.heads.head_table import HeadTable, classify_heads
 from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, HeadRow, Thresholds
 from regard.inspection.record.sight import Sight, format_skipped
-from regard.inspection.report.predictions import Predictions
 from regard.inspection.report.report_data import PageBudget, site_data, survey_for_page
+from regard.inspection.sites.labels import strip_marks
+from regard.ops.tiling import row_bands
 from regard.page import offline_page, saved
 from regard.page.document import plain_table
+
+TOP = 5
+
+
+class Predictions(NamedTuple):
+    """Names with their probabilities, the largest first: one list per position, or one in all.
+
+    >>> Predictions("class", [[("cat", 0.9), ("dog", 0.1)]]).rows[-1][0]
+    ('cat', 0.9)
+    """
+
+    kind: str  # what is predicted: "next token", "token", "tag" or "class"
+    rows: list[list[tuple[str, float]]]
+    at: int = -1  # position shown first
+    ids: Sequence[Sequence[int]] = ()  # of the names, as the model counts its outputs
+    classes: int = 0  # that the model chooses from
+
+
+def top_predictions(
+    kind: str, logits: Float[Tensor, "position class"], names: Callable[[list[int]], list[str]]
+) -> Predictions:
+    """The most probable classes of each position; `names` are labels or tokens by index.
+
+    >>> found = top_predictions("tag", torch.tensor([[0.0, 40.0]]), lambda ids: [*map(str, ids)])
+    >>> found.rows, found.ids, found.classes
+    ([[('1', 1.0), ('0', 0.0)]], [[1, 0]], 2)
+    """
+    rows, indices = [], []
+    for band in row_bands(*logits.shape):
+        part = logits[band.start : band.stop].float()
+        best = part.topk(min(TOP, part.shape[-1]), -1)
+        probabilities = (best.values - part.logsumexp(-1, keepdim=True)).exp()
+        indices += best.indices.tolist()
+        for p, classes in zip(probabilities.tolist(), best.indices.tolist(), strict=True):
+            rows.append(
+                [*zip(map(strip_marks, names(classes)), (round(x, 4) for x in p), strict=True)]
+            )
+    return Predictions(kind, rows, ids=indices, classes=logits.shape[-1])
+
 
 FACT_START, FACT_END = 300, 100  # characters shown of a longer text
 LEAST = 0.0005  # a probability below would read 0.000

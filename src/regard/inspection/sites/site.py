@@ -13,7 +13,7 @@ from regard.errors import LookError, ShapeError
 from regard.inspection.sites.breakdown import WeightBreakdown, compute_breakdown
 from regard.ops import Influence
 from regard.ops.attend import attend
-from regard.ops.attend.window import PoolReduce, compute_window
+from regard.ops.attend.reference import PoolReduce, compute_window
 from regard.ops.grid import to_4d
 from regard.ops.indices import resolve_index
 from regard.ops.influence.effect import AttentionRecord, Effect

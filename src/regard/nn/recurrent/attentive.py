@@ -9,12 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError, suggestion
-from regard.nn.norm import Norm
+from regard.nn.layers import Norm
 from regard.nn.recurrent.layers import CELL_WEIGHTS, CellKind, Recurrent, RecurrentCell
 from regard.ops import Padding, attend
 from regard.ops.masks import length_mask
 from regard.ops.recurrence import State
-from regard.ops.recurrence.steps import cell_step_projected
+from regard.ops.recurrence.reference import cell_step_projected
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive"]
 

@@ -19,7 +19,7 @@ from regard.ops.recurrence import (
     recur,
 )
 from regard.ops.recurrence.op import RecurrenceBackend
-from regard.ops.recurrence.steps import cell_step
+from regard.ops.recurrence.reference import cell_step
 
 CellKind = Literal["rnn", "gru", "lstm"]
 CELL_WEIGHTS: dict[str, type[CellWeights]] = {

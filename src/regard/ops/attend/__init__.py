@@ -1,7 +1,6 @@
 """Attention: one definition, several backends, and exact windows of its weights."""
 
 from regard.ops.attend.op import attend
-from regard.ops.attend.reference import attention_weights
-from regard.ops.attend.window import window
+from regard.ops.attend.reference import attention_weights, window
 
 __all__ = ["attend", "attention_weights", "window"]

@@ -1,7 +1,7 @@
-"""Attention by its equation: with the whole map in memory, and in bands of rows."""
+"""Attention by its equation: the whole map, bands of rows, and exact windows of the weights."""
 
 from functools import partial
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +9,23 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from regard.errors import ShapeError
 from regard.ops.autocast import without_autocast
 from regard.ops.grid import slice_axis
+from regard.ops.indices import as_int_pair, resolve_slice
 from regard.ops.intercept import AttentionCall, AttentionResult
-from regard.ops.terms import TermOptions, Terms, make_terms, repeat_kv, weights_from_scores
-from regard.ops.tiling import row_bands
+from regard.ops.terms import (
+    LOG2E,
+    TermOptions,
+    Terms,
+    check_lse,
+    finite_lse,
+    make_terms,
+    repeat_kv,
+    upcast,
+    weights_from_scores,
+)
+from regard.ops.tiling import CACHE_TILE, GPU_TILE, row_bands
 
 
 def attend(call: AttentionCall) -> AttentionResult:
@@ -67,3 +79,124 @@ def attention_weights(
     """
     checked = make_terms(q, k, **terms)
     return softmax_with_lse(checked.score_tile(q, k), checked)[0]
+
+
+PoolReduce = Literal["sum", "mean", "max"]
+
+
+def window(
+    q: Float[Tensor, "*batch query head_dim"],
+    k: Float[Tensor, "*keys_batch key other"],
+    lse: Float[Tensor, "*batch query"],
+    *,
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
+    pool: tuple[int, int] = (1, 1),
+    reduce: PoolReduce = "mean",
+    **terms: Unpack[TermOptions],
+) -> Float[Tensor, "*batch row column"]:
+    """The exact attention weights of a range of rows and keys, optionally pooled.
+
+    w_ij = exp(s_ij - lse_i);   pooled by sum, mean or max over each cell
+
+    The cost grows with the window, not with the map.
+
+    Args:
+        q: queries of the attention.
+        k: its keys.
+        lse: its log-sum-exp, the second result of `attend`.
+        rows: the queries of the window.
+        keys: the keys of the window.
+        pool: rows and keys per cell; the last cells may be smaller.
+        reduce: how a cell is pooled.
+        **terms: the terms of the attention: mask, bias, …; see `TermOptions`.
+
+    >>> q, k, v = torch.zeros(6, 2), torch.zeros(4, 2), torch.zeros(4, 2)
+    >>> _, lse = rg.attend(q, k, v)
+    >>> rg.window(q, k, lse, rows=slice(0, 4), pool=(2, 4), reduce="sum")
+    tensor([[2.],
+            [2.]])
+    """
+    check_lse(q, lse)
+    return compute_window(q, k, lse, make_terms(q, k, **terms), rows, keys, pool, reduce)
+
+
+@without_autocast
+def compute_window(
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor,
+    terms: Terms,
+    rows: slice | int,
+    keys: slice | int,
+    pool: tuple[int, int] = (1, 1),
+    reduce: PoolReduce = "mean",
+) -> Tensor:
+    """`window` with checked terms."""
+    high, wide = pool = as_int_pair("pool", pool)
+    if min(pool) < 1:
+        raise ShapeError(f"pool: needs 1 or more, got {pool}")
+    if reduce not in ("sum", "mean", "max"):
+        raise ShapeError(f"reduce: needs sum, mean or max, got {reduce!r}")
+    row_range = resolve_slice(rows, q.shape[-2], "rows")
+    key_range = resolve_slice(keys, k.shape[-2], "keys")
+    tensors = (q, k, lse, *terms.trainable_tensors)
+    learns = terms.score is not None or any(x.requires_grad for x in tensors)
+    if torch.is_grad_enabled() and learns and pool == (1, 1):  # slices of a result are slow there
+        scores = terms.score_tile(q, k, row_range, key_range)
+        return weights_from_scores(scores, lse[..., row_range.start : row_range.stop])
+    in_place = not (torch.is_grad_enabled() and learns)
+    return _tile_by_tile(q, k, lse, terms, row_range, key_range, pool, reduce, in_place)
+
+
+def _tile_by_tile(
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor,
+    terms: Terms,
+    rows: range,
+    keys: range,
+    pool: tuple[int, int],
+    reduce: PoolReduce,
+    in_place: bool,
+) -> Tensor:
+    """The cells, in tiles that fit the cache; those without visible keys stay 0."""
+    (high, wide), batch, finite = pool, q.shape[:-2], finite_lse(lse)[..., None]
+    dtype = torch.promote_types(upcast(q).dtype, lse.dtype)
+    cells = q.new_zeros((*batch, -(-len(rows) // high), -(-len(keys) // wide)), dtype=dtype)
+    tile = GPU_TILE if q.is_cuda else CACHE_TILE
+    across = max(1, tile.keys // wide) * wide
+    down = tile.weights // max(1, batch.numel() * min(across, len(keys)))
+    down = max(1, down // high) * high
+    in_place = in_place and lse.dtype == dtype
+    size = batch.numel() * min(down, len(rows)) * min(across, len(keys))
+    buffer = q.new_empty(size, dtype=dtype) if in_place else None
+    for top in range(0, len(rows), down):
+        band = rows[top : top + down]
+        span = terms.key_span(band, k.shape[-2])
+        start = max(0, span.start - keys.start) // wide * wide
+        for left in range(start, min(len(keys), span.stop - keys.start), across):
+            scores = terms.score_tile(q, k, band, keys[left : left + across], buffer=buffer)
+            lse_rows = finite[..., band.start : band.stop, :]
+            x = scores.sub_(lse_rows) if in_place else scores - lse_rows
+            # powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
+            w = x.mul_(LOG2E).exp2_()
+            # rows first: this reads memory in order and leaves little for the other sum
+            w = w if pool == (1, 1) else _pool(_pool(w, -2, high, reduce), -1, wide, reduce)
+            i, j = top // high, left // wide
+            cells[..., i : i + w.shape[-2], j : j + w.shape[-1]] = w
+    return cells
+
+
+def _pool(w: Tensor, axis: int, size: int, reduce: PoolReduce) -> Tensor:
+    """Pool cells of `size` along one axis; the last may be smaller."""
+    missing = -w.shape[axis] % size
+    if missing:  # weights are never negative
+        w = F.pad(w, (0, missing) if axis == -1 else (0, 0, 0, missing))
+    cells = w.unflatten(axis, (-1, size))
+    if reduce == "max":
+        return cells.amax(axis)
+    counts = torch.full((cells.shape[axis - 1],), float(size), dtype=w.dtype, device=w.device)
+    counts[-1] -= missing
+    total = cells.sum(axis)
+    return total if reduce == "sum" else total / (counts if axis == -1 else counts[:, None])

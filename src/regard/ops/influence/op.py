@@ -10,8 +10,14 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.autocast import without_autocast
 from regard.ops.indices import resolve_slice
-from regard.ops.influence import tiled
-from regard.ops.influence.effect import AttentionRecord, Effect, Influence, RowBand
+from regard.ops.influence.effect import (
+    AttentionRecord,
+    Effect,
+    Influence,
+    RowBand,
+    add_tiles,
+    stream_tiles,
+)
 from regard.ops.kernels import use_kernel
 from regard.ops.terms import TermOptions, check_lse, make_terms
 
@@ -70,8 +76,8 @@ def influence(
             return _kernel().influence(record, effect)
         if backend == "reference":  # all pairs of queries and keys as one tile
             pairs = range(q.shape[-2]), range(k.shape[-2])
-            return tiled.add_tiles(record, effect, alpha, [pairs] if all(pairs) else [])
-        return tiled.influence(record, effect, alpha)
+            return add_tiles(record, effect, alpha, [pairs] if all(pairs) else [])
+        return stream_tiles(record, effect, alpha)
 
 
 @without_autocast

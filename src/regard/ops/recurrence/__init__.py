@@ -1,7 +1,7 @@
 """Recurrent cells and sequences: one definition, several backends."""
 
 from regard.ops.recurrence.op import RecurrenceResult, recur
-from regard.ops.recurrence.steps import (
+from regard.ops.recurrence.reference import (
     CellStep,
     GRUStep,
     LSTMStep,

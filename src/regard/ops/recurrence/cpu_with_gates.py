@@ -19,8 +19,7 @@ from regard.ops.packed_linear import (
     packed_linear,
     transposed_linear,
 )
-from regard.ops.recurrence.reference import zero_padding_steps
-from regard.ops.recurrence.steps import CellStep, GRUStep, LSTMStep
+from regard.ops.recurrence.reference import CellStep, GRUStep, LSTMStep, zero_padding_steps
 from regard.ops.recurrence.weights import CellWeights, GRUWeights, State
 
 MIN_PACKED_SIZE = 16  # steps (and for MKL sequences) from which packing the weights pays

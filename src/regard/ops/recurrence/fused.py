@@ -1,11 +1,21 @@
-"""The recurrence by torch's kernels: fast, without gates."""
+"""The recurrence by torch's kernels: fast and without gates; on CUDA, with all gates afterwards."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from regard.ops.recurrence.reference import (
+    CellStep,
+    GRUStep,
+    LSTMStep,
+    gru_gates,
+    lstm_gates,
+    zero_padding_steps,
+)
 from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State
 
 _KERNELS: dict[type[CellWeights], Any] = {
@@ -70,3 +80,38 @@ def _in_one_buffer(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     buffer = torch.cat([part.flatten() for part in parts])
     views = buffer.split([part.numel() for part in parts])
     return tuple(view.view_as(part) for view, part in zip(views, parts, strict=True))
+
+
+def recur_with_gates(
+    x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
+) -> tuple[Tensor, State, CellStep]:
+    """All outputs, the final state and every gate; x is (sequence, time, dim).
+
+    On CUDA each step by itself would wait for the launch of its small kernels. Once every h_{t-1}
+    is known, the gates of all steps are independent matrix products.
+    """
+    out, last = recur(x, weights, state, lengths)
+    before = torch.cat([state[0][:, None], out[:, :-1]], 1)
+    wx, uh = F.linear(x, weights.w, weights.w_bias), F.linear(before, weights.u, weights.u_bias)
+    if isinstance(weights, GRUWeights):
+        trace = GRUStep(*gru_gates(wx, uh), h=out)
+    else:
+        i, f, o, candidate = lstm_gates(wx + uh)
+        # the only sequential part, and it has no matrix product
+        # (under autocast the gates are in half precision, the cell is not)
+        c = state[1]
+        cells = _cells(f.to(c.dtype), (i * candidate).to(c.dtype), c)
+        trace = LSTMStep(i, f, o, candidate, cells, out)
+    return out, last, zero_padding_steps(trace, lengths)
+
+
+def _cells(decay: Tensor, inputs: Tensor, c: Tensor) -> Tensor:
+    if decay.is_cuda and find_spec("triton"):
+        from regard.ops.recurrence.scan_kernel import linear_scan  # imports Triton
+
+        return linear_scan(decay, inputs, c)
+    cells = []
+    for f, x in zip(decay.unbind(1), inputs.unbind(1), strict=True):
+        c = torch.addcmul(x, f, c)
+        cells.append(c)
+    return torch.stack(cells, 1)

@@ -10,9 +10,8 @@ from regard.errors import BackendError, ShapeError
 from regard.ops.kernels import cannot_run
 from regard.ops.masks import length_mask
 from regard.ops.maybe_none import MaybeNone
-from regard.ops.recurrence import cpu_with_gates, cuda_with_gates, fused, reference
-from regard.ops.recurrence.intercept import SequenceCall, dispatch_sequence
-from regard.ops.recurrence.steps import CellStep, RNNStep
+from regard.ops.recurrence import cpu_with_gates, fused, reference
+from regard.ops.recurrence.reference import CellStep, RNNStep, SequenceCall, dispatch_sequence
 from regard.ops.recurrence.weights import CellWeights, RNNWeights, State
 
 RecurrenceBackend = Literal["auto", "reference", "fused", "gates"]
@@ -86,8 +85,8 @@ def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
             out, state = fused.recur(x, weights, state, lengths)
             trace = RNNStep(out)
         case "gates":
-            module = cuda_with_gates if x.is_cuda else cpu_with_gates
-            out, state, trace = module.recur(x, weights, state, lengths)
+            run = fused.recur_with_gates if x.is_cuda else cpu_with_gates.recur
+            out, state, trace = run(x, weights, state, lengths)
         case _:
             out, state, trace = reference.recur(x, weights, state, lengths)
     if call.reverse:

@@ -13,8 +13,7 @@ from torch import Tensor
 from regard.ops import tiling
 from regard.ops.grid import slice_axis
 from regard.ops.packed_linear import batched_product
-from regard.ops.survey.statistics import with_fast_path
-from regard.ops.survey.weight_tile import SurveyOptions, pooled_index
+from regard.ops.survey.statistics import SurveyOptions, pooled_index, with_fast_path
 from regard.ops.terms import Terms, finite_lse, upcast
 
 FAST_STATISTICS = with_fast_path("all")

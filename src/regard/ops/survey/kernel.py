@@ -28,8 +28,7 @@ from regard.ops.kernels.terms import (
     row_segments,
     segment_bounds,
 )
-from regard.ops.survey.statistics import Survey, with_kernel_result
-from regard.ops.survey.weight_tile import SurveyOptions
+from regard.ops.survey.statistics import Survey, SurveyOptions, with_kernel_result
 from regard.ops.terms import Terms
 
 SHARES, PEAKS, SUMS = (with_kernel_result(name) for name in ("shares", "peak", "sums"))

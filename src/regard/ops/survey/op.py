@@ -18,9 +18,12 @@ from regard.ops.survey.statistics import (
     KERNEL_STATISTICS,
     STATISTICS,
     Survey,
+    SurveyOptions,
+    WeightTile,
+    is_first_key,
     make_survey_options,
+    nonzero_starts,
 )
-from regard.ops.survey.weight_tile import SurveyOptions, WeightTile, is_first_key, nonzero_starts
 from regard.ops.terms import TermOptions, Terms, check_lse, make_terms, weights_from_scores
 from regard.ops.tiling import attach_gradients, row_bands
 

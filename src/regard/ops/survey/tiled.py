@@ -8,8 +8,14 @@ from torch import Tensor
 from regard.ops import tiling
 from regard.ops.grid import Grid
 from regard.ops.survey.fast_path import FastPath, can_use_fast_path, first_argmax
-from regard.ops.survey.statistics import STATISTICS, Survey, initial_values
-from regard.ops.survey.weight_tile import SurveyOptions, distance_bin, pooled_index
+from regard.ops.survey.statistics import (
+    STATISTICS,
+    Survey,
+    SurveyOptions,
+    distance_bin,
+    initial_values,
+    pooled_index,
+)
 from regard.ops.terms import LOG2E, LOWEST_SCORE, Terms, finite_lse
 
 DIAGONAL_COST = 1 << 15  # adding one diagonal takes as long as a pass over so many weights

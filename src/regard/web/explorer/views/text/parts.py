@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.errors import LookError
 from regard.inspection import logit_attribution, logit_lens
-from regard.inspection.report.predictions import Predictions
+from regard.inspection.report.report import Predictions
 from regard.ops.indices import resolve_index
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import TextRequest, pack, query
