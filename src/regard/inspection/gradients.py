@@ -35,14 +35,7 @@ EXPLODING = 1e3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ActivationGradients:
-    """A score, the activations it depends on, and its gradient at each.
-
-    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
-    >>> tokens = torch.tensor([[1, 2, 3]])
-    >>> result = rg.inspection.activation_gradients(model, lambda m: m(tokens)[0, -1, 5], "*.heads")
-    >>> result.gradients["decoder.1.self.heads"].shape  # (batch, time, head, value)
-    torch.Size([1, 3, 4, 16])
-    """
+    """A score, the activations it depends on, and its gradient at each."""
 
     score: float
     activations: Activations

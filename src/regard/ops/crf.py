@@ -18,11 +18,7 @@ Lengths = Int[Tensor, " batch"]
 
 
 class TagChain(NamedTuple):
-    """Scores of two tags in a row, of the first tag and of the last.
-
-    >>> TagChain(torch.zeros(2, 2), torch.zeros(2), torch.zeros(2)).transitions.shape
-    torch.Size([2, 2])
-    """
+    """Scores of two tags in a row, of the first tag and of the last."""
 
     transitions: Float[Tensor, "tag tag"]  # from a row to a column
     start: Float[Tensor, " tag"]

@@ -7,7 +7,7 @@ while its model is intercepted; `BYPASSES` lists all of them, and one test check
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -90,7 +90,13 @@ class InterceptorRegistry(Generic[A]):
         other_threads: bool = True,
         when: Callable[[], bool] | None = None,
     ) -> Iterator[None]:
-        """Register an interceptor for the duration of the context."""
+        """Register an interceptor: it receives each call and `proceed`, which computes it.
+
+        A recorder calls `proceed(call)` and keeps the result; an edit proceeds with another call or
+        changes the result. The latest is called first. With a scope it receives the calls of one
+        model, by default also those of other threads; without, all calls of this thread. `when`
+        tells at each call of the scope whether to receive it; other calls take the fastest path.
+        """
         entry = _Entry(next(self._serials), interceptor, scope, when)
         self._local.set((*self._local.get(), entry))
         if scope is not None and other_threads:
@@ -116,7 +122,10 @@ class InterceptorRegistry(Generic[A]):
         return [e.interceptor for e in entries if e.when is None or e.when()]
 
     def reaches(self, interceptor: A, model: nn.Module) -> bool:
-        """Whether an interceptor of this model would receive its calls made in this context."""
+        """Whether an interceptor that is registered for a model receives its calls in this thread.
+
+        It does not in another thread that has another interceptor for the model.
+        """
         local = [e for e in self._local.get() if e.is_open and e.scope is not None]
         if any(e.interceptor is interceptor for e in local):
             return True
@@ -137,32 +146,16 @@ class InterceptorRegistry(Generic[A]):
         proceed = compute
         for interceptor in self.active(call):
             handler: Any = interceptor if method is None else getattr(interceptor, method)
-            proceed = _chain(handler, proceed)
+            proceed = lambda call, run=handler, inner=proceed: run(call, inner)  # noqa: E731
         return proceed(call)
-
-
-def _chain(handler: Callable[..., Any], proceed: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda call: handler(call, proceed)
 
 
 _interceptors: InterceptorRegistry[Interceptor] = InterceptorRegistry("interceptors")
 
 
-def intercepting(
-    interceptor: Interceptor,
-    scope: Scope | None = None,
-    *,
-    other_threads: bool = True,
-    when: Callable[[], bool] | None = None,
-) -> AbstractContextManager[None]:
-    """Register an interceptor: it receives each call and `proceed`, which computes it.
-
-    A recorder calls `proceed(call)` and keeps the result; an edit proceeds with another call or
-    changes the result. The latest is called first. With a scope it receives the calls of one model,
-    by default also those of other threads; without, all calls of this thread. `when` tells at each
-    call of the scope whether to receive it; other calls take the fastest path.
-    """
-    return _interceptors.register(interceptor, scope, other_threads=other_threads, when=when)
+intercepting, reaches = _interceptors.register, _interceptors.reaches
+# passes an attention call through all interceptors, then computes it
+dispatch: Callable[[AttentionCall, Proceed], AttentionResult] = _interceptors.dispatch
 
 
 def is_intercepted(model: nn.Module | None = None) -> bool:
@@ -173,18 +166,6 @@ def is_intercepted(model: nn.Module | None = None) -> bool:
     if torch.compiler.is_compiling():
         return False
     return bool(_interceptors.active()) if model is None else _interceptors.intercepts(model)
-
-
-def reaches(interceptor: Interceptor, model: nn.Module) -> bool:
-    """Whether an interceptor that is registered for a model receives its calls in this thread.
-
-    It does not in another thread that has another interceptor for the model.
-    """
-    return _interceptors.reaches(interceptor, model)
-
-
-# passes an attention call through all interceptors, then computes it
-dispatch: Callable[[AttentionCall, Proceed], AttentionResult] = _interceptors.dispatch
 
 
 class Bypass(NamedTuple):

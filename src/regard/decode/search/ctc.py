@@ -21,11 +21,7 @@ MAX_UNSTABLE = 50  # labels at the end in which prefixes may differ; the best de
 
 
 class CtcHypothesis(NamedTuple):
-    """A label sequence, its CTC log-probability, and its score with language model and bonus.
-
-    >>> CtcHypothesis((3, 1), -0.5, -0.9).labels
-    (3, 1)
-    """
+    """A label sequence, its CTC log-probability, and its score with language model and bonus."""
 
     labels: tuple[int, ...]
     log_prob: float

@@ -32,9 +32,6 @@ class GenerationStep(NamedTuple):
     """The next token of each row, its log-probability, and which rows have ended.
 
     A row that has ended repeats `end` with log-probability 0.
-
-    >>> GenerationStep(*map(torch.tensor, ([4, 1], [-0.5, 0.0], [False, True]))).tokens.tolist()
-    [4, 1]
     """
 
     tokens: Int[Tensor, " batch"]

@@ -37,10 +37,6 @@ class Attribution:
 
     `own` is over the positions of the token's own sequence; `source` over those of the encoder,
     None without cross-attention.
-
-    >>> site = rg.make_site(torch.zeros(2, 1), torch.zeros(2, 1))
-    >>> rg.inspection.attention_rollout([site], 0).own  # half stays, half is spread evenly
-    tensor([[[0.7500, 0.2500]]])
     """
 
     own: Float[Tensor, "batch token key"]

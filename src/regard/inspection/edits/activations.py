@@ -9,9 +9,8 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.inspection.adapters.module_tracker import check_glob
 from regard.inspection.edits.base import (
-    Indices,
-    as_optional_heads,
-    as_optional_indices,
+    Selection,
+    as_selection,
     check_finite,
     format_call,
     index_mask,
@@ -75,11 +74,7 @@ class ActivationEdit:
 
 @register_edit()
 def zero_activation(
-    name: str,
-    *,
-    positions: Indices | None = None,
-    heads: Indices | None = None,
-    units: Indices | None = None,
+    name: str, *, positions: Selection = None, heads: Selection = None, units: Selection = None
 ) -> ActivationEdit:
     """Replace an activation by zeros (zero ablation).
 
@@ -95,17 +90,12 @@ def zero_activation(
     >>> log
     zero_activation('*.mlp.hidden', units=[0, 5]): decoder.0.mlp.hidden, decoder.1.mlp.hidden
     """
-    given = {"positions": positions, "heads": heads, "units": units}
-    return _edit("zero_activation", name, (), torch.zeros_like, given)
+    return _edit("zero_activation", name, (), torch.zeros_like, positions, heads, units)
 
 
 @register_edit()
 def mean_activation(
-    name: str,
-    *,
-    positions: Indices | None = None,
-    heads: Indices | None = None,
-    units: Indices | None = None,
+    name: str, *, positions: Selection = None, heads: Selection = None, units: Selection = None
 ) -> ActivationEdit:
     """Replace an activation by its mean over the batch and time (mean ablation).
 
@@ -121,8 +111,7 @@ def mean_activation(
     def mean(x: Tensor) -> Tensor:
         return x.mean((0, 1), keepdim=True).expand_as(x)
 
-    given = {"positions": positions, "heads": heads, "units": units}
-    return _edit("mean_activation", name, (), mean, given)
+    return _edit("mean_activation", name, (), mean, positions, heads, units)
 
 
 @register_edit()
@@ -130,9 +119,9 @@ def set_activation(
     name: str,
     value: Tensor,
     *,
-    positions: Indices | None = None,
-    heads: Indices | None = None,
-    units: Indices | None = None,
+    positions: Selection = None,
+    heads: Selection = None,
+    units: Selection = None,
 ) -> ActivationEdit:
     """Replace an activation by a value, such as the one recorded in another run (patching).
 
@@ -147,16 +136,9 @@ def set_activation(
     _check_tensor("value", value)
 
     def replace(x: Tensor) -> Tensor:
-        try:
-            return value.to(x.device).expand(x.shape)
-        except RuntimeError:
-            raise ShapeError(
-                f"value: needs a shape that broadcasts to {tuple(x.shape)}, that of {name}, "
-                f"got {tuple(value.shape)}"
-            ) from None
+        return _broadcast("value", value, x, name)
 
-    given = {"positions": positions, "heads": heads, "units": units}
-    return _edit("set_activation", name, (_Shape(value),), replace, given)
+    return _edit("set_activation", name, (_Shape(value),), replace, positions, heads, units)
 
 
 @register_edit(factor=Range(-8, 8, 0))
@@ -165,8 +147,8 @@ def add_to_activation(
     vector: Tensor,
     *,
     factor: float = 1.0,
-    positions: Indices | None = None,
-    heads: Indices | None = None,
+    positions: Selection = None,
+    heads: Selection = None,
 ) -> ActivationEdit:
     """Add a vector to an activation (steering).
 
@@ -188,16 +170,9 @@ def add_to_activation(
     shown: tuple[object, ...] = (_Shape(vector),) if factor == 1 else (_Shape(vector), factor)
 
     def add(x: Tensor) -> Tensor:
-        try:
-            return x + factor * vector.to(x).expand(x.shape)
-        except RuntimeError:
-            raise ShapeError(
-                f"vector: needs a shape that broadcasts to {tuple(x.shape)}, that of {name}, "
-                f"got {tuple(vector.shape)}"
-            ) from None
+        return x + factor * _broadcast("vector", vector, x, name).to(x.dtype)
 
-    given = {"positions": positions, "heads": heads, "units": None}
-    return _edit("add_to_activation", name, shown, add, given)
+    return _edit("add_to_activation", name, shown, add, positions, heads)
 
 
 @register_edit(factor=Range(-2, 4, 1))
@@ -205,9 +180,9 @@ def scale_activation(
     name: str,
     factor: float,
     *,
-    positions: Indices | None = None,
-    heads: Indices | None = None,
-    units: Indices | None = None,
+    positions: Selection = None,
+    heads: Selection = None,
+    units: Selection = None,
 ) -> ActivationEdit:
     """Multiply an activation by a factor.
 
@@ -217,8 +192,7 @@ def scale_activation(
     tensor([[[3., 3.]]])
     """
     check_finite("factor", factor)
-    given = {"positions": positions, "heads": heads, "units": units}
-    return _edit("scale_activation", name, (factor,), lambda x: factor * x, given)
+    return _edit("scale_activation", name, (factor,), lambda x: factor * x, positions, heads, units)
 
 
 class _Shape:
@@ -236,13 +210,25 @@ def _check_tensor(name: str, x: object) -> None:
         raise ShapeError(f"{name}: needs a tensor, got a {type(x).__name__}; try torch.tensor(…)")
 
 
+def _broadcast(argument: str, value: Tensor, x: Tensor, name: str) -> Tensor:
+    try:
+        return value.to(x.device).expand(x.shape)
+    except RuntimeError:
+        raise ShapeError(
+            f"{argument}: needs a shape that broadcasts to {tuple(x.shape)}, that of {name}, "
+            f"got {tuple(value.shape)}"
+        ) from None
+
+
 def _edit(
     function: str,
     name: str,
     shown: tuple[object, ...],
     change: Callable[[Tensor], Tensor],
-    given: dict[str, Indices | None],
+    positions: Selection,
+    heads: Selection,
+    units: Selection = None,
 ) -> ActivationEdit:
-    indices = {key: as_optional_indices(key, given[key]) for key in given if key != "heads"}
-    indices["heads"] = as_optional_heads(given["heads"])
+    given = {"positions": positions, "heads": heads, "units": units}
+    indices = {key: as_selection(key, x) for key, x in given.items()}
     return ActivationEdit(name, format_call(function, name, *shown, **given), change, **indices)

@@ -19,6 +19,7 @@ from regard.ops.terms import Terms, repeat_kv, upcast
 from regard.ops.tiling import row_bands, split_rows
 
 Indices = int | Sequence[int]
+Selection = Indices | None  # None stands for all
 EditFunction = Callable[[AttentionCall, Proceed, Caller], AttentionResult]
 
 
@@ -50,29 +51,17 @@ class Edit:
 
 
 def as_indices(name: str, indices: Indices) -> tuple[int, ...]:
-    """One or several indices as a tuple, each 0 or more."""
-    numbers = tuple(as_ints(name, indices))
-    if not numbers or min(numbers) < 0:
-        raise ShapeError(f"{name}: needs one or more, counted from 0, got {indices}")
+    """One or several indices as a tuple; negative heads count from the last, others are errors."""
+    numbers, may_be_negative = tuple(as_ints(name, indices)), name == "heads"
+    if not numbers or (min(numbers) < 0 and not may_be_negative):
+        rule = "one or more" + ("" if may_be_negative else ", counted from 0")
+        raise ShapeError(f"{name}: needs {rule}, got {indices}")
     return numbers
 
 
-def as_optional_indices(name: str, indices: Indices | None) -> tuple[int, ...] | None:
+def as_selection(name: str, selection: Selection) -> tuple[int, ...] | None:
     """As `as_indices`; None stands for all and stays None."""
-    return None if indices is None else as_indices(name, indices)
-
-
-def as_heads(heads: Indices) -> tuple[int, ...]:
-    """One or several heads as a tuple; negative ones count from the last."""
-    numbers = tuple(as_ints("heads", heads))
-    if not numbers:
-        raise ShapeError(f"heads: needs one or more, got {heads}")
-    return numbers
-
-
-def as_optional_heads(heads: Indices | None) -> tuple[int, ...] | None:
-    """As `as_heads`; None stands for all and stays None."""
-    return None if heads is None else as_heads(heads)
+    return None if selection is None else as_indices(name, selection)
 
 
 def check_finite(name: str, value: float, minimum: float = -torch.inf) -> None:

@@ -35,12 +35,7 @@ QUADRATURE_NODES = 64  # Gauss-Hermite, over the noise of a score
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OutputChange:
-    """Change of the outputs of one attention: exact, and to first order.
-
-    >>> site = rg.make_site(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
-    >>> drop_key_effect(site, 0).change.flatten()
-    tensor([1.])
-    """
+    """Change of the outputs of one attention: exact, and to first order."""
 
     change: Float[Tensor, "batch head query value"]
     first_order: Float[Tensor, "batch head query value"] | MaybeNone = None  # None: custom score
@@ -52,10 +47,6 @@ class NoiseEffect:
 
     `mean` and `rms` are to leading order in sigma; `exact_mean` and `exact_rms` are None where
     there is no closed form.
-
-    >>> site = rg.make_site(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
-    >>> jitter_key_effect(site, 0, sigma=1.0).rms.flatten()  # a zero query has no scores
-    tensor([0.])
     """
 
     mean: Float[Tensor, "batch head row value"]  # of order sigma², although the noise has mean 0

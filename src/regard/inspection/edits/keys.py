@@ -14,9 +14,9 @@ from regard.inspection.edits.base import (
     EditFunction,
     Indices,
     KeyDropMask,
+    Selection,
     as_indices,
-    as_optional_heads,
-    as_optional_indices,
+    as_selection,
     check_finite,
     edit_rows,
     format_call,
@@ -38,7 +38,7 @@ FIELDS = {"values": "v", "keys": "k", "queries": "q"}  # of a call and of a site
 
 @register_edit(formula="Δh = W / (1 - W) · (h - v̄)", effect=drop_key_effect)
 def drop_key(
-    site: str, keys: Indices, *, heads: Indices | None = None, queries: Indices | None = None
+    site: str, keys: Indices, *, heads: Selection = None, queries: Selection = None
 ) -> Edit:
     """Mask some keys, for some heads and query positions or for all.
 
@@ -59,8 +59,8 @@ def drop_key(
     tensor([2., 3.])
     """
     dropped = as_indices("keys", keys)
-    chosen = as_optional_heads(heads)
-    positions = as_optional_indices("queries", queries)
+    chosen = as_selection("heads", heads)
+    positions = as_selection("queries", queries)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         mask = KeyDropMask(
@@ -83,7 +83,7 @@ def _scale_key_effect(site: Site, keys: Indices, alpha: float) -> OutputChange |
 @register_edit(
     alpha=Range(-2, 4, 1), formula="Δh = (w' - w) / (1 - w) · (v - h)", effect=_scale_key_effect
 )
-def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None = None) -> Edit:
+def scale_key(site: str, keys: Indices, alpha: float, *, heads: Selection = None) -> Edit:
     """Multiply some keys by alpha, for some heads or for all.
 
     k_j → alpha · k_j, so scale · q_i · k_j → alpha · scale · q_i · k_j, before softcap and bias
@@ -94,7 +94,7 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
     tensor([[0.5000]])
     """
     scaled = as_indices("keys", keys)
-    chosen = as_optional_heads(heads)
+    chosen = as_selection("heads", heads)
     check_finite("alpha", alpha)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
@@ -106,12 +106,7 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
 
 @register_edit(sigma=Range(0, 4, 0))
 def jitter_key(
-    site: str,
-    sigma: float,
-    *,
-    keys: Indices | None = None,
-    heads: Indices | None = None,
-    seed: int = 0,
+    site: str, sigma: float, *, keys: Selection = None, heads: Selection = None, seed: int = 0
 ) -> Edit:
     """Add Gaussian noise to some keys, or to all.
 
@@ -130,19 +125,14 @@ def jitter_key(
     tensor([[0.5000]])
     """
     description = format_call("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
-    rows = as_optional_indices("keys", keys)
+    rows = as_selection("keys", keys)
     last_key = -1 if rows is None else max(rows)
     return Edit(site, description, _add_noise("key", sigma, rows, heads, seed), last_key)
 
 
 @register_edit(sigma=Range(0, 4, 0))
 def jitter_query(
-    site: str,
-    sigma: float,
-    *,
-    queries: Indices | None = None,
-    heads: Indices | None = None,
-    seed: int = 0,
+    site: str, sigma: float, *, queries: Selection = None, heads: Selection = None, seed: int = 0
 ) -> Edit:
     """Add Gaussian noise to some queries, or to all; biases that depend on the query see it too.
 
@@ -161,15 +151,15 @@ def jitter_query(
     tensor([[0.5000]])
     """
     description = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
-    rows = as_optional_indices("queries", queries)
+    rows = as_selection("queries", queries)
     return Edit(site, description, _add_noise("query", sigma, rows, heads, seed))
 
 
 def _add_noise(
-    name: str, sigma: float, rows: Sequence[int] | None, heads: Indices | None, seed: int
+    name: str, sigma: float, rows: Sequence[int] | None, heads: Selection, seed: int
 ) -> EditFunction:
     """Noise on the keys or queries at some positions."""
-    chosen = as_optional_heads(heads)
+    chosen = as_selection("heads", heads)
     check_finite("sigma", sigma, 0)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
@@ -203,8 +193,8 @@ def patch(
     source: Sight | Site,
     component: PatchComponent = "values",
     *,
-    heads: Indices | None = None,
-    positions: Indices | None = None,
+    heads: Selection = None,
+    positions: Selection = None,
 ) -> Edit:
     """Replace values, keys, queries or head outputs by those of another run (activation patching).
 
@@ -224,8 +214,8 @@ def patch(
     ...     rg.attend(q, k, v)[0]
     tensor([[5.]])
     """
-    chosen = as_optional_heads(heads)
-    rows = as_optional_indices("positions", positions)
+    chosen = as_selection("heads", heads)
+    rows = as_selection("positions", positions)
     if not isinstance(source, Sight | Site):
         raise LookError(
             f"source: needs a sight or a site of another run, got a {type(source).__name__}; "

@@ -12,7 +12,7 @@ from inspect import Parameter, getdoc, signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from regard.errors import ConfigError, suggestion
-from regard.inspection.edits.base import Edit, Indices
+from regard.inspection.edits.base import Edit, Indices, Selection
 from regard.inspection.edits.closed_forms import OutputChange
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_ints
@@ -99,7 +99,7 @@ def register_edit(
 
 
 def _parameter(x: Parameter, span: Range | None) -> EditParameter:
-    kinds: dict[Any, Kind] = {Indices: "indices", Indices | None: "indices", float: "number"}
+    kinds: dict[Any, Kind] = {Indices: "indices", Selection: "indices", float: "number"}
     kind: Kind = kinds.get(x.annotation, "other")
     if x.annotation is str:
         kind = "place"

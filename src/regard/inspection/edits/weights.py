@@ -12,8 +12,9 @@ from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import (
     Edit,
     Indices,
-    as_heads,
-    as_optional_heads,
+    Selection,
+    as_indices,
+    as_selection,
     attend_without_keys,
     check_finite,
     format_call,
@@ -34,7 +35,7 @@ from regard.ops.terms import repeat_kv, upcast
 @register_edit(
     factor=Range(0, 4, 1), formula="Δh = Σ (w' - w) v,  w' ∝ exp(β s)", effect=scale_scores_effect
 )
-def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> Edit:
+def scale_scores(site: str, factor: float, *, heads: Selection = None) -> Edit:
     """Multiply all scores by a factor, the inverse of a temperature: above 1 is sharper.
 
     w_ij ∝ exp(factor · s_ij), s with bias and softcap; sinks are multiplied too
@@ -44,7 +45,7 @@ def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> E
     ...     rg.attend(q, k, v)[0]
     tensor([[0.8000]])
     """
-    chosen = as_optional_heads(heads)
+    chosen = as_selection("heads", heads)
     check_finite("factor", factor, 0)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
@@ -57,7 +58,7 @@ def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> E
     formula="Δh = v̄ - h,  v̄ the mean of the visible values",
     effect=lambda site: scale_scores_effect(site, 0.0),
 )
-def uniform(site: str, *, heads: Indices | None = None) -> Edit:
+def uniform(site: str, *, heads: Selection = None) -> Edit:
     """Give all visible keys equal weight.
 
     w_ij = 1 / number of keys visible to i (a sink counts as one more)
@@ -73,7 +74,7 @@ def uniform(site: str, *, heads: Indices | None = None) -> Edit:
 
 
 @register_edit()
-def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
+def hardmax(site: str, *, heads: Selection = None) -> Edit:
     """Give all weight of each query to its key with the largest score; ties share it.
 
     w_ij = 1 / number of ties where s_ij is the largest of row i, else 0
@@ -85,7 +86,7 @@ def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
-    chosen = as_optional_heads(heads)
+    chosen = as_selection("heads", heads)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         edited = head_mask(chosen, call)
@@ -107,7 +108,7 @@ def replace_window(
     keys: slice | int,
     weights: Float[Tensor, "*batch row column"],
     *,
-    heads: Indices | None = None,
+    heads: Selection = None,
     renormalise: bool = True,
 ) -> Edit:
     """Replace a rectangle of the attention map by given weights.
@@ -130,7 +131,7 @@ def replace_window(
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
-    chosen = as_optional_heads(heads)
+    chosen = as_selection("heads", heads)
     if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.ndim < 2:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ShapeError(
@@ -227,7 +228,7 @@ def _edit_output(
     site: str, heads: Indices, description: str, change: Callable[[Tensor, Tensor], Tensor]
 ) -> Edit:
     """An edit of the output; `change` gets it with a mask of the heads."""
-    chosen = as_heads(heads)
+    chosen = as_indices("heads", heads)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         mask = head_mask_column(chosen, call)

@@ -21,7 +21,7 @@ from regard.inspection.adapters.activation_points import (
 )
 from regard.inspection.adapters.block_stacks import tracked_position
 from regard.inspection.adapters.model_calls import get_logits, run_model
-from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_eval_mode
+from regard.inspection.adapters.module_tracker import ModuleTracker, check_eval_mode
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import patched
@@ -300,9 +300,5 @@ class _Editor:
                     counts[caller.name] += 1
                     log.max_keys = max(log.max_keys, call.k.shape[-2])
                     log.other_uses[caller.name] = call.other_uses
-                    proceed = _prepend(edit, proceed, caller)
+                    proceed = lambda call, e=edit, go=proceed: e.apply(call, go, caller)  # noqa: E731
         return proceed(call)
-
-
-def _prepend(edit: Edit, proceed: Proceed, caller: Caller) -> Proceed:
-    return lambda call: edit.apply(call, proceed, caller)

@@ -23,11 +23,7 @@ def _column(heading: str, label: str, maximum: float | None = 1) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """Limits of the head types, each with the reason for its value.
-
-    >>> Thresholds().majority
-    0.5
-    """
+    """Limits of the head types, each with the reason for its value."""
 
     majority: float = 0.5  # more than half of the weight: no two positions can both have it
     hard: float = 0.9  # one key has nine tenths, so the others change the output little

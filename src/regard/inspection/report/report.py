@@ -25,11 +25,7 @@ TOP = 5
 
 
 class Predictions(NamedTuple):
-    """Names with their probabilities, the largest first: one list per position, or one in all.
-
-    >>> Predictions("class", [[("cat", 0.9), ("dog", 0.1)]]).rows[-1][0]
-    ('cat', 0.9)
-    """
+    """Names with their probabilities, the largest first: one list per position, or one in all."""
 
     kind: str  # what is predicted: "next token", "token", "tag" or "class"
     rows: list[list[tuple[str, float]]]

@@ -19,10 +19,6 @@ class WeightBreakdown:
     weight = exp(score - lse),   contribution = weight · value
 
     With a custom score function there are no products; `scaled` is then that score.
-
-    >>> site = rg.make_site(*torch.zeros(2, 4, 2))  # four equal keys
-    >>> round(site.breakdown(head=0, query=0, key=3).weight, 4)
-    0.25
     """
 
     products: Float[Tensor, " head_dim"] | None  # q_f · k_f

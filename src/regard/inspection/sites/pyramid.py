@@ -28,12 +28,7 @@ MAX_BASE_CELLS = 1 << 24  # mean and max in float16: 64 MiB, and a third of it f
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MapMargins:
-    """Means per cell of the rows' entropy and of the keys' received mass, at one level.
-
-    >>> site = rg.make_site(*torch.zeros(2, 4, 2))
-    >>> rg.inspection.MapPyramid(site, head=0).margins(0).received
-    tensor([1., 1., 1., 1.])
-    """
+    """Means per cell of the rows' entropy and of the keys' received mass, at one level."""
 
     entropy: Float[Tensor, " row"]
     received: Float[Tensor, " column"]

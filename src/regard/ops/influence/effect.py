@@ -167,7 +167,10 @@ class RowBand:
         """
         record = self.record
         scores = record.terms.score_tile(record.q, record.k, self.rows, keys)
-        shift = self._shift(scores, keys, alpha) if effect == "scale" else None
+        shift = None
+        if effect == "scale":  # the change of each score when its key is multiplied by alpha
+            scaled = record.terms.score_tile(record.q, alpha * upcast(record.k), self.rows, keys)
+            shift = (scaled - scores).nan_to_num(nan=0.0)  # -inf - -inf where masked
         x = scores - self.finite_lse
         dominant = x.amax(-1) > math.log(DOMINANT_WEIGHT)
         if dominant.any():
@@ -220,12 +223,6 @@ class RowBand:
         e = torch.zeros_like(self.dominant_score)
         e[..., part] = torch.where(key >= 0, size * distance, 0)
         return e
-
-    def _shift(self, scores: Tensor, keys: range, alpha: float) -> Tensor:
-        """The change of each score when its key is multiplied by alpha."""
-        record = self.record
-        scaled = record.terms.score_tile(record.q, alpha * upcast(record.k), self.rows, keys)
-        return (scaled - scores).nan_to_num(nan=0.0)  # -inf - -inf where masked
 
     def _distance(self, keys: range, w: Tensor) -> Tensor:
         """|h_i - v_j| for all pairs by one product; for nearly equal pairs by their difference."""
@@ -338,7 +335,10 @@ def add_tiles(
             e = e.to(like.dtype)
             on_query[..., at] += e
             of_key.scatter_add_(-1, band.dominant_key.clamp(min=0), e)
-            _update_strongest(*best, e, band.dominant_key)
+            key = band.dominant_key  # of equal effects the first key stays
+            is_new = (e > best[0]) | (e == best[0]) & (key < best[1])
+            best[1].copy_(torch.where(is_new, key, best[1]))
+            torch.maximum(e, best[0], out=best[0])
     return Influence(
         strongest=strongest,
         strongest_key=strongest_key,
@@ -346,10 +346,3 @@ def add_tiles(
         effect_of_key=of_key,
         rounding=record.rounding(),
     )
-
-
-def _update_strongest(strongest: Tensor, strongest_key: Tensor, value: Tensor, key: Tensor) -> None:
-    # of equal effects the first key stays
-    tied = (value == strongest) & (key < strongest_key)
-    strongest_key.copy_(torch.where((value > strongest) | tied, key, strongest_key))
-    torch.maximum(value, strongest, out=strongest)

@@ -45,7 +45,13 @@ def recur(
             states, cells, gates = _LSTM.apply(wx, state[0], state[1], u)
         i, f, o, candidate = gates.view(len(x), -1, len(u)).chunk(4, -1)
         trace = LSTMStep(i, f, o, candidate, cells, states)
-    last = tuple(_last(s, first, lengths) for s, first in zip(trace.state, state, strict=True))
+    last = tuple(s[-1] for s in trace.state)  # (sequence, hidden), from (time, sequence, hidden)
+    if lengths is not None:  # the state after the last valid step
+        at, some = (lengths - 1).clamp(min=0)[None, :, None], (lengths > 0)[:, None]
+        last = tuple(
+            torch.where(some, s.gather(0, at.expand(1, *first.shape))[0], first)
+            for s, first in zip(trace.state, state, strict=True)
+        )
     trace = zero_padding_steps(trace._make(values.transpose(0, 1) for values in trace), lengths)
     return trace.h, last, trace
 
@@ -198,11 +204,3 @@ def _times(*rows: Any, back: bool = False) -> Any:
     """The tensors (or arrays) of each step, first to last or last to first."""
     times = zip(*rows, strict=True)
     return reversed(list(times)) if back else times
-
-
-def _last(states: Tensor, first: Tensor, lengths: Tensor | None) -> Tensor:
-    """The state after the last valid step, (sequence, hidden), from (time, sequence, hidden)."""
-    if lengths is None:
-        return states[-1]
-    at = (lengths - 1).clamp(min=0)[None, :, None].expand(1, *first.shape)
-    return torch.where((lengths > 0)[:, None], states.gather(0, at)[0], first)

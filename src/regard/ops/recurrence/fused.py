@@ -60,8 +60,9 @@ def _run(
     x: Tensor, batch_sizes: Tensor | None, weights: CellWeights, state: State
 ) -> tuple[Tensor, State]:
     flat = weights.to_torch()
-    if x.is_cuda:
-        flat = _in_one_buffer(flat)
+    if x.is_cuda:  # in one buffer, as cuDNN needs them; otherwise it warns and copies
+        views = torch.cat([part.flatten() for part in flat]).split([part.numel() for part in flat])
+        flat = tuple(view.view_as(part) for view, part in zip(views, flat, strict=True))
     states = [s[None].to(x).contiguous() for s in state]
     start = states if len(states) > 1 else states[0]
     # one layer, no dropout, one direction; "train" saves what the backward pass needs
@@ -73,13 +74,6 @@ def _run(
         else:
             out, *last = kernel(x, batch_sizes, start, *options)
     return out, tuple(s.squeeze(0) for s in last)
-
-
-def _in_one_buffer(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The same tensors in one buffer, as cuDNN needs them; otherwise it warns and copies."""
-    buffer = torch.cat([part.flatten() for part in parts])
-    views = buffer.split([part.numel() for part in parts])
-    return tuple(view.view_as(part) for view, part in zip(views, parts, strict=True))
 
 
 def recur_with_gates(

@@ -18,11 +18,7 @@ RecurrenceBackend = Literal["auto", "reference", "fused", "gates"]
 
 
 class RecurrenceResult(NamedTuple):
-    """The result of a recurrence: all outputs h, the final state, and the gates if requested.
-
-    >>> RecurrenceResult(torch.zeros(1, 2), (torch.zeros(2),), None).gates is None
-    True
-    """
+    """The result of a recurrence: all outputs h, the final state, and the gates if requested."""
 
     out: Float[Tensor, "*batch time hidden"]
     state: State

@@ -5,8 +5,8 @@ register.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.intercept import InterceptorRegistry, Scope
+from regard.ops.intercept import InterceptorRegistry
 from regard.ops.masks import length_mask
 from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State
 
@@ -58,21 +58,11 @@ _interceptors: InterceptorRegistry[RecurrentInterceptor] = InterceptorRegistry(
 )
 
 
-def intercepting_recurrence(
-    interceptor: RecurrentInterceptor, scope: Scope | None = None, *, other_threads: bool = True
-) -> AbstractContextManager[None]:
-    """Register an interceptor of recurrent layers; the arguments are those of `intercepting`."""
-    return _interceptors.register(interceptor, scope, other_threads=other_threads)
-
-
-def dispatch_sequence(call: SequenceCall, compute: Callable[[SequenceCall], Any]) -> Any:
-    """Pass a sequence through all interceptors, then compute it."""
-    return _interceptors.dispatch(call, compute, "on_sequence")
-
-
-def dispatch_step(call: StepCall, compute: Callable[[StepCall], Any]) -> Any:
-    """Pass a step through all interceptors, then compute it."""
-    return _interceptors.dispatch(call, compute, "on_step")
+# registers an interceptor of recurrent layers; the arguments are those of `intercepting`
+intercepting_recurrence = _interceptors.register
+# pass a sequence or a step through all interceptors, then compute it
+dispatch_sequence = partial(_interceptors.dispatch, method="on_sequence")
+dispatch_step = partial(_interceptors.dispatch, method="on_step")
 
 
 class RNNStep(NamedTuple):

@@ -144,11 +144,7 @@ class CellWeights:
 
 @dataclass(frozen=True, eq=False)
 class RNNWeights(CellWeights):
-    """Weights of a vanilla RNN, one block: the new state.
-
-    >>> RNNWeights(torch.ones(2, 3), torch.eye(2)).hidden
-    2
-    """
+    """Weights of a vanilla RNN, one block: the new state."""
 
     gates: ClassVar[tuple[str, ...]] = ("h",)
     torch_order: ClassVar[tuple[int, ...]] = (0,)
@@ -157,11 +153,7 @@ class RNNWeights(CellWeights):
 
 @dataclass(frozen=True, eq=False)
 class GRUWeights(CellWeights):
-    """Weights of a GRU, three blocks: update z, reset r, candidate ĥ.
-
-    >>> GRUWeights(torch.ones(6, 3), torch.ones(6, 2)).hidden
-    2
-    """
+    """Weights of a GRU, three blocks: update z, reset r, candidate ĥ."""
 
     gates: ClassVar[tuple[str, ...]] = ("z", "r", "candidate")
     torch_order: ClassVar[tuple[int, ...]] = (1, 0, 2)
@@ -170,11 +162,7 @@ class GRUWeights(CellWeights):
 
 @dataclass(frozen=True, eq=False)
 class LSTMWeights(CellWeights):
-    """Weights of an LSTM, four blocks: input i, forget f, output o, candidate c̃; state (h, c).
-
-    >>> LSTMWeights(torch.ones(8, 3), torch.ones(8, 2)).states
-    ('h', 'c')
-    """
+    """Weights of an LSTM, four blocks: input i, forget f, output o, candidate c̃; state (h, c)."""
 
     gates: ClassVar[tuple[str, ...]] = ("i", "f", "o", "candidate")
     states: ClassVar[tuple[str, ...]] = ("h", "c")
