@@ -10,9 +10,8 @@ from torch.testing import assert_close
 
 from regard.errors import LookError, ShapeError
 from regard.inspection import HeadRow, HeadTable, Thresholds, look, make_site, score_heads
-from regard.inspection.heads.head_table import classify_heads
-from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, classify_head
-from regard.inspection.heads.measures import merge_layers
+from regard.inspection.heads.head_table import COLUMNS, MORE_COLUMNS, classify_head
+from regard.inspection.heads.measures import classify_heads, merge_layers
 from regard.inspection.heads.patterns import (
     informative_queries,
     offset_exists,

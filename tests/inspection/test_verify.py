@@ -8,8 +8,8 @@ import torch
 import transformers
 
 import regard as rg
+from regard.inspection import verification as checks
 from regard.inspection.sites.site import Site
-from regard.inspection.verification import checks
 
 IDS = torch.tensor([[3, 9, 4, 30, 7, 2]])
 

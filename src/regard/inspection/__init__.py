@@ -55,8 +55,7 @@ from regard.inspection.gradients import (
     gradient_norms,
 )
 from regard.inspection.heads.descriptions import describe_head
-from regard.inspection.heads.head_table import HeadTable
-from regard.inspection.heads.head_types import HeadRow, Thresholds
+from regard.inspection.heads.head_table import HeadRow, HeadTable, Thresholds
 from regard.inspection.record.gates import Gates, memory_retention, record_gates
 from regard.inspection.record.hidden_states import (
     ContextSimilarity,
@@ -83,7 +82,7 @@ from regard.inspection.sites.site import Site, make_site
 
 if TYPE_CHECKING:
     from regard.inspection import draw, patching
-    from regard.inspection.verification.verify import Verification, verify
+    from regard.inspection.verification import Verification, verify
 
 __all__ = [
     "ActivationGradients", "Activations", "AttentionMonitor", "Attribution", "Comparison",
@@ -108,7 +107,7 @@ def __getattr__(name: str) -> Any:
     if name in ("draw", "patching"):
         return import_module(f"regard.inspection.{name}")
     if name in ("Verification", "verify"):
-        return getattr(import_module("regard.inspection.verification.verify"), name)
+        return getattr(import_module("regard.inspection.verification"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

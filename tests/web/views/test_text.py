@@ -8,7 +8,7 @@ import torch
 
 import regard as rg
 from regard.errors import RegardError
-from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS
+from regard.inspection.heads.head_table import COLUMNS, MORE_COLUMNS
 from regard.runs.hub_model import load_hub_text_model
 from regard.tasks import TaggingTask
 from regard.web.explorer.catalog import Catalog

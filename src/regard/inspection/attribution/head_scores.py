@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError, suggestion
 from regard.inspection.adapters.model_calls import run_model
-from regard.inspection.heads.head_table import SCORE_COLUMNS, HeadTable
-from regard.inspection.heads.head_types import Thresholds, with_type
+from regard.inspection.heads.head_table import SCORE_COLUMNS, HeadTable, Thresholds, with_type
 from regard.inspection.heads.measures import measure_heads, merge_layers
 from regard.inspection.heads.patterns import (
     PATTERNS,

@@ -2,8 +2,8 @@
 
 import torch
 
-from regard.inspection.heads.head_table import classify_heads
-from regard.inspection.heads.head_types import HeadRow
+from regard.inspection.heads.head_table import HeadRow
+from regard.inspection.heads.measures import classify_heads
 from regard.inspection.sites.labels import disambiguate, key_labels, query_labels
 from regard.inspection.sites.site import Site
 from regard.ops import Survey

@@ -1,18 +1,146 @@
-"""A table of attention heads, each with its type and the numbers that decided it."""
+"""Attention heads as rows of a table: the measured numbers, the thresholds and the types."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from regard.errors import ShapeError, suggestion
-from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, HeadRow, Thresholds, with_type
-from regard.inspection.heads.measures import measure_heads, merge_layers
-from regard.inspection.sites.site import Site
-from regard.ops import Survey
+from regard.ops.maybe_none import MaybeNone
+from regard.ops.survey.statistics import QUERY_STATISTICS, STATISTICS
 from regard.tables import html_table
+
+
+class HeadColumn(NamedTuple):
+    """A number of a head as tables and the page show it; `maximum` is None where it has none."""
+
+    name: str
+    heading: str
+    label: str
+    maximum: float | None = None
+
+
+def _column(heading: str, label: str, maximum: float | None = 1) -> Any:
+    return field(default=0.0, metadata={"column": (heading, label, maximum)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Limits of the head types, each with the reason for its value."""
+
+    majority: float = 0.5  # more than half of the weight: no two positions can both have it
+    hard: float = 0.9  # one key has nine tenths, so the others change the output little
+    distinct: float = 0.9  # share of queries with a key of their own: a permutation
+    diffuse: float = 0.9  # nine tenths of the entropy of equal weights
+    local_share: float = 0.9  # nearly all weight within the radius …
+    residual: float = 0.15  # … and the same kernel at each position, up to this share of the weight
+    monotone: float = 0.9  # correlation of the query's position with the position it looks at
+    focused: float = 0.5  # an alignment has at most half of the largest entropy
+    max_offset: int = 8  # offsets up to this are measured one by one
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadRow:
+    """One head: its type and its numbers, means over the queries with two or more visible keys.
+
+    >>> row = HeadRow(site="encoder.0.self", call=0, head=1, query_count=9, previous_share=0.8)
+    >>> classify_head(row)
+    ('previous', 'previous 0.80 > 0.5')
+    """
+
+    site: str
+    call: int
+    head: int
+    query_count: int  # queries that are not padding and see at least two keys
+    kind: str = "self"
+    type: str = "mixed"
+    reason: str = ""  # the numbers that decided
+    self_share: float = _column("self", "weight on its own position")
+    previous_share: float = _column("previous", "weight on the position before")
+    next_share: float = _column("next", "weight on the position after")
+    offset: int = 0  # the heaviest other offset up to Thresholds.max_offset …
+    offset_share: float = 0.0  # … and its weight
+    local_share: float = _column("local", "weight nearby")  # within `radius`
+    radius: int = 0
+    kernel: tuple[float, ...] = ()  # fitted convolution: mean weight at -radius … radius
+    residual: float = 1.0  # share of the weight that differs from that convolution
+    sink_share: float = _column("sink", "weight on the first token")  # and on learned sinks
+    separator_share: float = 0.0  # weight on separators, without the first key
+    peak: float = _column("peak", "largest weight")
+    distinct: float = 0.0  # share of queries whose peak is at a key of their own
+    # entropy divided by log(visible keys)
+    normalized_entropy: float = _column("entropy", "entropy, 0 one key, 1 all alike")
+    mean_distance: float = _column("distance", "distance looked, in tokens", None)
+    monotone: float = 0.0  # correlation of query position and mean key position
+    # by `score_heads`: weight on the token after an earlier copy, and on the copy itself; share of
+    # queries whose heaviest key has the next token
+    induction: float | MaybeNone = None
+    duplicate: float | MaybeNone = None
+    retrieval: float | MaybeNone = None
+    statistics: Mapping[str, float] = field(default_factory=dict)  # of the survey, see MORE_COLUMNS
+
+    def number(self, name: str) -> Any:
+        """A number of the head by the name of its column or field."""
+        return self.statistics[name] if name in self.statistics else getattr(self, name)
+
+
+COLUMNS = {
+    f.name: HeadColumn(f.name, *f.metadata["column"])
+    for f in fields(HeadRow)
+    if "column" in f.metadata
+}
+MORE_COLUMNS = {  # statistics of a survey that are no field of a row
+    name: HeadColumn(name, name.replace("_", " "), STATISTICS[name].meaning)
+    for name in QUERY_STATISTICS
+    if name not in HeadRow.__dataclass_fields__
+}
+
+
+def classify_head(row: HeadRow, thresholds: Thresholds | None = None) -> tuple[str, str]:
+    """The type of a head and the reason: the first test in order that it passes.
+
+    >>> classify_head(HeadRow(site="a", call=0, head=0, query_count=9, normalized_entropy=0.97))
+    ('diffuse', 'normalized entropy 0.97 ≥ 0.9')
+    """
+    t = thresholds or Thresholds()
+    if not row.query_count:
+        return "forced", "no query had more than one visible key"
+    entropy = f"normalized entropy {row.normalized_entropy:.2f}"
+    for name, share in _majority_shares(row):
+        if share is not None and share > t.majority:
+            return name, f"{name} {share:.2f} > {t.majority:g}"
+    if row.kind == "cross" and row.monotone >= t.monotone and row.normalized_entropy <= t.focused:
+        return "alignment", (
+            f"monotone {row.monotone:.2f} ≥ {t.monotone:g}, {entropy} ≤ {t.focused:g}"
+        )
+    if row.radius > 1 and row.local_share >= t.local_share and row.residual <= t.residual:
+        local = f"local {row.local_share:.2f} ≥ {t.local_share:g}"
+        return "local", f"{local}, residual {row.residual:.2f} ≤ {t.residual:g}"
+    if row.peak >= t.hard:
+        name = "permutation" if row.distinct >= t.distinct else "hard"
+        return name, f"peak {row.peak:.2f} ≥ {t.hard:g}, distinct {row.distinct:.2f}"
+    if row.normalized_entropy >= t.diffuse:
+        return "diffuse", f"{entropy} ≥ {t.diffuse:g}"
+    return "mixed", f"no position has more than half; peak {row.peak:.2f}, {entropy}"
+
+
+def with_type(row: HeadRow, thresholds: Thresholds) -> HeadRow:
+    """The row with its type and reason filled in."""
+    head_type, reason = classify_head(row, thresholds)
+    return replace(row, type=head_type, reason=reason)
+
+
+def _majority_shares(row: HeadRow) -> list[tuple[str, float | None]]:
+    """Types whose share may be more than half of the weight, in order of precedence."""
+    repeated = [("induction", row.induction), ("duplicate", row.duplicate)]
+    keys = [("separator", row.separator_share), ("sink", row.sink_share)]
+    if row.kind == "cross":  # offsets between two sequences mean nothing
+        return [*repeated, *keys]
+    offsets = [("identity", row.self_share), ("previous", row.previous_share)]
+    offsets += [("next", row.next_share), (f"offset {row.offset:+d}", row.offset_share)]
+    return [*repeated, *offsets, *keys]
+
 
 TABLE_COLUMNS = {name: column.heading for name, column in COLUMNS.items()}
 SCORE_COLUMNS = {
@@ -107,33 +235,3 @@ class HeadTable:
 
 def _format_number(x: float | None) -> str:
     return f"{x:10.2f}" if x is not None else f"{'':10}"
-
-
-def classify_heads(
-    sites: Iterable[Site],
-    *,
-    separators: Collection[str] = (),
-    probe: HeadTable | None = None,
-    thresholds: Thresholds | None = None,
-    surveys: Iterable[Survey] | None = None,
-) -> HeadTable:
-    """Classify every head of the sites; the options are those of `Sight.heads`.
-
-    `surveys` of the sites may be given if they have all of `HEAD_STATISTICS`.
-
-    >>> classify_heads([rg.make_site(*torch.zeros(2, 8, 2))])[0].type
-    'diffuse'
-    """
-    thresholds = thresholds or Thresholds()
-    probed = {(row.site, row.head): row for row in probe or ()}
-    rows = []
-    pairs = zip(sites, surveys, strict=True) if surveys else ()
-    given = ((site, survey, [site]) for site, survey in pairs)
-    merged = ((site, None, layers) for site, layers in merge_layers(() if surveys else sites))
-    for site, survey, layers in chain(given, merged):
-        for row in measure_heads(site, frozenset(separators), thresholds, survey, layers):
-            if copying := probed.get((row.site, row.head)):
-                names = ("induction", "duplicate", "retrieval")
-                row = replace(row, **{name: getattr(copying, name) for name in names})
-            rows.append(with_type(row, thresholds))
-    return HeadTable(rows)

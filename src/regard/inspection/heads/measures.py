@@ -1,13 +1,20 @@
 """Numbers per head, from one streaming survey and one band of diagonals, without the map."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.inspection.heads.head_types import MORE_COLUMNS, HeadRow, Thresholds
+from regard.inspection.heads.head_table import (
+    MORE_COLUMNS,
+    HeadRow,
+    HeadTable,
+    Thresholds,
+    with_type,
+)
 from regard.inspection.heads.patterns import (
     informative_queries,
     is_first_key,
@@ -77,6 +84,36 @@ def measure_heads(
         )
         for i, (layer, head) in enumerate(heads)
     ]
+
+
+def classify_heads(
+    sites: Iterable[Site],
+    *,
+    separators: Collection[str] = (),
+    probe: HeadTable | None = None,
+    thresholds: Thresholds | None = None,
+    surveys: Iterable[Survey] | None = None,
+) -> HeadTable:
+    """Classify every head of the sites; the options are those of `Sight.heads`.
+
+    `surveys` of the sites may be given if they have all of `HEAD_STATISTICS`.
+
+    >>> classify_heads([rg.make_site(*torch.zeros(2, 8, 2))])[0].type
+    'diffuse'
+    """
+    thresholds = thresholds or Thresholds()
+    probed = {(row.site, row.head): row for row in probe or ()}
+    rows = []
+    pairs = zip(sites, surveys, strict=True) if surveys else ()
+    given = ((site, survey, [site]) for site, survey in pairs)
+    merged = ((site, None, layers) for site, layers in merge_layers(() if surveys else sites))
+    for site, survey, layers in chain(given, merged):
+        for row in measure_heads(site, frozenset(separators), thresholds, survey, layers):
+            if copying := probed.get((row.site, row.head)):
+                names = ("induction", "duplicate", "retrieval")
+                row = replace(row, **{name: getattr(copying, name) for name in names})
+            rows.append(with_type(row, thresholds))
+    return HeadTable(rows)
 
 
 def merge_layers(sites: Iterable[Site]) -> Iterator[tuple[Site, list[Site]]]:

@@ -42,8 +42,8 @@ class PatchingResult:
     >>> result.effect
     tensor([[0.0000, 0.5000],
             [0.0000, 1.0000]])
-    >>> result.top(1)
-    [('decoder.1', 'b', 1.0)]
+    >>> result.top(1), result.draw().axes[0].get_xlabel()
+    ([('decoder.1', 'b', 1.0)], 'position')
     """
 
     axes: tuple[str, ...]  # of values: layer, head, position
@@ -74,15 +74,7 @@ class PatchingResult:
         ]
 
     def draw(self, *, path: str | Path | None = None) -> "Figure":
-        """A heat map of the effects; a head axis becomes rows `layer head`.
-
-        >>> result = PatchingResult(
-        ...     axes=("layer", "position"), labels=(["0"], ["a", "b"]),
-        ...     values=torch.tensor([[1.0, 2.0]]), clean=3.0, corrupt=1.0, method="exact",
-        ... )  # fmt: skip
-        >>> result.draw().axes[0].get_xlabel()
-        'position'
-        """
+        """A heat map of the effects; a head axis becomes rows `layer head`."""
         from regard.inspection.figures.panels import draw_effects
 
         labels, effect = list(self.labels), self.effect
@@ -176,12 +168,12 @@ def sweep(
         )
     place = _Places(shape, by_head=kind == "head", by_position=by_position)
     values = torch.full((len(points), *place.sizes), torch.nan)
+    runs = _Runs(model, corrupt, metric, place, replay, corrupt_logits)
     if method == "gradient":
-        _estimate(model, corrupt, metric, points, source, place, values, corrupt_value)
+        _estimate(runs, points, source, values, corrupt_value)
     elif method == "exact":
         key = zlib.crc32(repr((over, names_of_points, clean_value, corrupt_value)).encode())
         saved = None if resume is None else _Saved(Path(resume), key)
-        runs = _Runs(model, corrupt, metric, place, replay, corrupt_logits)
         _run_all(runs, points, source, values, batch_size, progress, saved)
     else:
         raise LookError(f"method: needs exact or gradient, got {method!r}")
@@ -296,12 +288,16 @@ class _Runs:
             parts = x.unflatten(0, (copies, batch))
             return torch.where(mask, clean.to(x), parts).flatten(0, 1)
 
+        def repeat(x: Tensor) -> Tensor:
+            is_batched = x.ndim and len(x) == batch
+            return x.repeat(copies, *(1,) * (x.ndim - 1)) if is_batched else x
+
         skipping = nullcontext()
         if self.replay is not None:
             skipping = self.replay.skipping(point.path, copies, batch)
         try:
             with point.hook(patch, first=True), skipping:
-                inputs = _repeat(self.corrupt, batch, copies)
+                inputs = map_inputs(self.corrupt, repeat)
                 logits = get_output(run_model(self.model, inputs)).split(batch)
         except Exception:  # such as a block that reads what a skipped one left behind
             if self.replay is None:
@@ -314,20 +310,21 @@ class _Runs:
 
 
 def _estimate(
-    model: nn.Module,
-    corrupt: Any,
-    metric: Metric,
+    runs: _Runs,
     points: Sequence[ActivationPoint],
     source: Activations,
-    place: _Places,
     values: Tensor,
     corrupt_value: float,
 ) -> None:
     names = [point.name for point in points]
-    result = activation_gradients(model, lambda m: metric(get_output(run_model(m, corrupt))), names)
+
+    def score(model: nn.Module) -> Tensor:
+        return runs.metric(get_output(run_model(model, runs.corrupt)))
+
+    result = activation_gradients(runs.model, score, names)
     for row, name in enumerate(names):
         change = source[name].float() - result.activations[name].float()
-        values[row] = corrupt_value + place.sum(result.gradients[name].float() * change).cpu()
+        values[row] = corrupt_value + runs.place.sum(result.gradients[name].float() * change).cpu()
 
 
 @dataclass(frozen=True)
@@ -378,17 +375,15 @@ def _stack(point: ActivationPoint) -> str:
     return point.name.rsplit(".", 3 if point.name.count(".") > 2 else 2)[0]
 
 
-def _repeat(inputs: Any, batch: int, count: int) -> Any:
-    """The inputs `count` times along the batch."""
+def map_inputs(inputs: Any, fn: Callable[[Tensor], Tensor]) -> Any:
+    """What a model is called with, a tensor, tuple or mapping, with `fn` applied to its tensors."""
 
-    def repeat(x: Any) -> Any:
-        if isinstance(x, Tensor) and x.ndim and len(x) == batch:
-            return x.repeat(count, *(1,) * (x.ndim - 1))
-        return x
+    def apply(x: Any) -> Any:
+        return fn(x) if isinstance(x, Tensor) else x
 
     if isinstance(inputs, Mapping):
-        return {name: repeat(x) for name, x in inputs.items()}
-    return repeat(inputs) if isinstance(inputs, Tensor) else tuple(repeat(x) for x in inputs)
+        return {name: apply(x) for name, x in inputs.items()}
+    return apply(inputs) if isinstance(inputs, Tensor) else tuple(apply(x) for x in inputs)
 
 
 def metric_value(metric: Metric, output: Any) -> float:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import LookError
-from regard.inspection.heads.head_table import HeadTable, classify_heads
-from regard.inspection.heads.head_types import Thresholds
+from regard.inspection.heads.head_table import HeadTable, Thresholds
+from regard.inspection.heads.measures import classify_heads
 from regard.inspection.sites.labels import label_sites, parse_tokens
 from regard.inspection.sites.site import Site
 from regard.inspection.sites.splice import join_calls

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from regard.errors import FileError, LookError, ShapeError
 from regard.files import write_text
-from regard.inspection.heads.head_table import HeadTable, classify_heads
-from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS, HeadRow, Thresholds
+from regard.inspection.heads.head_table import COLUMNS, MORE_COLUMNS, HeadRow, HeadTable, Thresholds
+from regard.inspection.heads.measures import classify_heads
 from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.report.report_data import PageBudget, site_data, survey_for_page
 from regard.inspection.sites.labels import strip_marks

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.inspection.heads.descriptions import describe_heads
-from regard.inspection.heads.head_types import HeadRow
+from regard.inspection.heads.head_table import HeadRow
 from regard.inspection.heads.measures import HEAD_STATISTICS
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.inspection.sites.site import Site

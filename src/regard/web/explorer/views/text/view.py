@@ -9,9 +9,8 @@ from pydantic import Field
 
 from regard.inspection import HeadRow, Site
 from regard.inspection.heads.descriptions import describe_heads
-from regard.inspection.heads.head_table import classify_heads
-from regard.inspection.heads.head_types import COLUMNS, MORE_COLUMNS
-from regard.inspection.heads.measures import HEAD_STATISTICS
+from regard.inspection.heads.head_table import COLUMNS, MORE_COLUMNS
+from regard.inspection.heads.measures import HEAD_STATISTICS, classify_heads
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.ops import Survey
 from regard.runs.text_model import Reading

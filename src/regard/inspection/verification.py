@@ -1,28 +1,31 @@
-"""Each check computes the same numbers twice, by the library and by brute force."""
+"""Checks of every look, edit and attribution on one model, against brute force.
+
+Each check computes the same numbers twice; `verify` runs all, and reports the largest error.
+"""
 
 import glob
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import LookError
-from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
+from regard.errors import LookError, RegardError
+from regard.inspection.adapters.activation_points import find_activations
 from regard.inspection.adapters.model_calls import get_output, run_model
+from regard.inspection.adapters.module_tracker import check_eval_mode, uncompiled_modules
 from regard.inspection.attribution.logits import logit_attribution, logit_lens
 from regard.inspection.attribution.score_split import split_score
 from regard.inspection.edits.activations import add_to_activation, set_activation
 from regard.inspection.edits.weights import drop_head
 from regard.inspection.edits.what_if import what_if
 from regard.inspection.gradients import activation_gradients
-from regard.inspection.patching.sweep import sweep
+from regard.inspection.patching.sweep import map_inputs, sweep
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
-from regard.inspection.sites.site import Site
-from regard.ops.intercept import AttentionCall, intercepting
+from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
+from regard.tables import text_table
 
 ROWS = 4  # attentions that are checked one by one
 MAX_KEYS = 512
@@ -40,22 +43,20 @@ class Subject:
     @property
     def last_logits(self) -> Tensor:
         """Logits of the last position of the first sequence, (vocab,)."""
-        x = self.logits[0]
-        return x[-1] if x.ndim == 2 else x
+        return _last_position(self.logits)
 
     def metric(self, logits: Tensor) -> Tensor:
         """The difference of the two largest logits of the run."""
         first, second = self.last_logits.topk(2).indices.tolist()
-        x = logits[0]
-        x = x[-1] if x.ndim == 2 else x
-        return x[first] - x[second]
+        return _last_position(logits)[first] - _last_position(logits)[second]
 
 
-class NotApplicable(LookError):
-    """A check that this model has nothing for."""
+def _last_position(logits: Tensor) -> Tensor:
+    return logits[0] if logits.ndim == 2 else logits[0, -1]
 
 
-Check = Callable[[Subject], float]  # the largest error, relative to the largest number
+# the largest error, relative to the largest number; a LookError where a model has nothing for it
+Check = Callable[[Subject], float]
 CHECKS: dict[str, tuple[str, Check]] = {}  # by name, with its meaning
 
 
@@ -78,29 +79,26 @@ def _output(subject: Subject) -> float:
 
 @check("maps", "recomputed weights against the maps of eager attention")
 def _maps(subject: Subject) -> float:
-    with _eager_maps(subject) as (maps, logits):
-        pairs = list(zip(subject.sight.sites, maps, strict=False))
+    maps, logits = _eager_maps(subject)
     if len(maps) != len(subject.sight.sites):
-        raise NotApplicable(
-            f"maps: needs one map per attention of eager attention, got {len(maps)}"
-        )
+        raise LookError(f"maps: needs one map per attention of eager attention, got {len(maps)}")
     if not (change := _error(logits, subject.logits)) < 1e-2:
-        raise NotApplicable(
+        raise LookError(
             f"maps: needs eager attention with the output of the fused one, got {change:.1g} "
             "difference by the model's code"
         )
     errors = []
-    for site, expected in pairs:
+    for site, expected in zip(subject.sight.sites, maps, strict=True):
         got = site.window()
         if expected.min() < 0 or expected.sum(-1).max() > 1.01:
-            raise NotApplicable("maps: needs weights of eager attention, got scores")  # Falcon
+            raise LookError("maps: needs weights of eager attention, got scores")  # Falcon
         if expected.shape[-1] > got.shape[-1]:
             expected = expected[..., : got.shape[-1]]  # a column of sinks
         elif site.terms.sinks is not None and expected.sum(-1).min() > 0.999:
             # Granite's maps leave the sink out
             got = got / got.sum(-1, keepdim=True)
         if expected.shape != got.shape:
-            raise NotApplicable(
+            raise LookError(
                 f"maps: needs maps of {tuple(got.shape)}, got {tuple(expected.shape)} of eager "
                 "attention"
             )
@@ -110,16 +108,12 @@ def _maps(subject: Subject) -> float:
 
 @check("survey", "streamed statistics against those of the whole map in float64")
 def _survey(subject: Subject) -> float:
-    return max(_survey_error(site) for site in subject.sight.sites)
-
-
-def _survey_error(site: Site) -> float:
-    w = site.window().double()
-    survey = site.survey()
-    log = torch.where(w > 0, w.clamp(min=1e-300).log(), 0.0)
-    expected = {"entropy": -(w * log).sum(-1), "peak": w.amax(-1), "received": w.sum(-2)}
-    values = ((name, getattr(survey, name), x) for name, x in expected.items())
-    return max(_error(got, x) for _, got, x in values if got is not None)
+    errors = []
+    for site in subject.sight.sites:
+        survey, w = site.survey(), site.window().double()
+        errors += [_error(survey.peak, w.amax(-1)), _error(survey.received, w.sum(-2))]
+        errors.append(_error(survey.entropy, torch.special.entr(w).sum(-1)))
+    return max(errors)
 
 
 @check("influence", "effect of removing a key against the softmax without it, in float64")
@@ -139,7 +133,7 @@ def _influence(subject: Subject) -> float:
         out = site.out[:, :, -1].double().norm(dim=-1)  # where values are equal, no effect is left
         errors.append(_error(site.influence().effect_on_query[..., -1], expected, out))
     if not errors:
-        raise NotApplicable(
+        raise LookError(
             f"influence: needs attentions with 2 to {MAX_KEYS} keys and without sinks, got none"
         )
     return max(errors)
@@ -149,9 +143,15 @@ def _influence(subject: Subject) -> float:
 def _edits(subject: Subject) -> float:
     points = find_activations(subject.model)
     heads = [p for name, p in points.items() if name.endswith(".self.heads")]
-    pairs = [(p, site) for p in heads for site in subject.sight.sites if _belongs(site, p, points)]
+    paths = [points[p.name.replace(".heads", ".in")].path for p in heads]
+    pairs = [
+        (point, site)
+        for point, path in zip(heads, paths, strict=True)
+        for site in subject.sight.sites
+        if site.path == path or site.path.startswith(f"{path}.")
+    ]
     if not pairs:
-        raise NotApplicable("edits: needs an output projection, got none by name")
+        raise LookError("edits: needs an output projection, got none by name")
     names = [point.name for point, _ in pairs]
     with look(subject.model, "", activations=names, max_bytes=1 << 40) as recorded:
         run_model(subject.model, subject.inputs)
@@ -167,9 +167,10 @@ def _edits(subject: Subject) -> float:
             handle.remove()
         errors.append(_error(edited, expected))
         calls = recorded.activations.calls(point.name)
-        unchanged = len(calls) == 1 and _is_same(calls[0], site.out.transpose(1, 2))
-        if errors[-1] > 1e-2 and not unchanged:
-            raise NotApplicable(
+        x = site.out.transpose(1, 2)
+        same = [y for y in calls if y.shape == x.shape and _error(y, x) < 1e-2]
+        if errors[-1] > 1e-2 and not len(calls) == len(same) == 1:
+            raise LookError(
                 "edits: needs heads that reach the output projection unchanged, got a norm or "
                 "another mixture between"
             )
@@ -209,23 +210,16 @@ def _logit_attribution(subject: Subject) -> float:
 
 @check("split score", "the sum over parts of query and key against the score")
 def _split_score(subject: Subject) -> float:
-    names = [n for n in find_activations(subject.model) if n.endswith(".self.in")]
-    if not names:
-        raise NotApplicable("split score: needs a self-attention in blocks, got none by name")
     length = subject.sight.sites[-1].queries
-    at = names[-1].removesuffix(".in")
-    split = split_score(
-        subject.model, subject.inputs, at, head=0, query=length - 1, key=length // 2
-    )
+    at = _last_activation(subject, ".self.in", "a self-attention in blocks").removesuffix(".in")
+    query, key = length - 1, length // 2
+    split = split_score(subject.model, subject.inputs, at, head=0, query=query, key=key)
     return abs(split.error) / max(1e-6, float(split.pairs.abs().max()))
 
 
 @check("gradients", "activation gradients against a finite difference")
 def _gradients(subject: Subject) -> float:
-    names = [n for n in find_activations(subject.model) if n.endswith(".mlp.out")]
-    if not names:
-        raise NotApplicable("gradients: needs an MLP, got none by name")
-    name = names[-1]
+    name = _last_activation(subject, ".mlp.out", "an MLP")
 
     def score(model: nn.Module) -> Tensor:
         return subject.metric(get_output(run_model(model, subject.inputs)))
@@ -241,21 +235,19 @@ def _gradients(subject: Subject) -> float:
     return abs(float((gradient * step).sum()) - expected) / max(abs(expected), 1e-6)
 
 
+def _last_activation(subject: Subject, ending: str, rule: str) -> str:
+    names = [n for n in find_activations(subject.model) if n.endswith(ending)]
+    if not names:
+        raise LookError(f"model: needs {rule}, got none by name")
+    return names[-1]
+
+
 def _error(got: Tensor, expected: Tensor, size_like: Tensor | None = None) -> float:
     got, expected = got.detach().double(), expected.detach().double()
     finite = got.isfinite() & expected.isfinite()
     size = expected[finite].abs().max().clamp(min=1e-30)
     size = size if size_like is None else torch.maximum(size, size_like.max())
     return float((got - expected)[finite].abs().max() / size)
-
-
-def _is_same(x: Tensor, y: Tensor) -> bool:
-    return x.shape == y.shape and _error(x, y) < 1e-2
-
-
-def _belongs(site: Site, point: ActivationPoint, points: dict[str, ActivationPoint]) -> bool:
-    inside = points[point.name.replace(".heads", ".in")].path
-    return site.path == inside or site.path.startswith(f"{inside}.")
 
 
 def _zero_last(heads: int) -> Callable[[nn.Module, tuple], tuple]:
@@ -270,17 +262,14 @@ def _zero_last(heads: int) -> Callable[[nn.Module, tuple], tuple]:
 def _shuffled(inputs: Any) -> Any:
     """Other inputs of the same kind: token ids in another order."""
 
-    def shuffle(x: Any) -> Any:
-        is_ids = isinstance(x, Tensor) and not x.is_floating_point() and x.ndim == 2
-        return x.roll(1, 1) if is_ids and x.unique().numel() > 2 else x
+    def shuffle(x: Tensor) -> Tensor:
+        is_ids = not x.is_floating_point() and x.ndim == 2 and x.unique().numel() > 2
+        return x.roll(1, 1) if is_ids else x
 
-    if isinstance(inputs, dict):
-        return {name: shuffle(x) for name, x in inputs.items()}
-    return shuffle(inputs) if isinstance(inputs, Tensor) else tuple(shuffle(x) for x in inputs)
+    return map_inputs(inputs, shuffle)
 
 
-@contextmanager
-def _eager_maps(subject: Subject) -> Iterator[tuple[list[Tensor], Tensor]]:
+def _eager_maps(subject: Subject) -> tuple[list[Tensor], Tensor]:
     """Maps and output of the model's eager attention; for our models, softmax in float64."""
     model = subject.model
     if hasattr(model, "set_attn_implementation") and isinstance(subject.inputs, dict):
@@ -295,33 +284,117 @@ def _eager_maps(subject: Subject) -> Iterator[tuple[list[Tensor], Tensor]]:
             name: [x for x in getattr(out, name, None) or () if isinstance(x, Tensor)]
             for name in names
         }
-        yield _in_order(subject.sight.sites, maps), get_output(out)
-        return
+        if maps["attentions"]:
+            return maps["attentions"], get_output(out)
+        left, ordered = {name: iter(x) for name, x in maps.items()}, []
+        for site in subject.sight.sites:
+            stack = site.path.split(".layers")[0].split(".block")[0]
+            side = "encoder" if "encoder" in stack else "decoder"
+            name = "cross_attentions" if site.kind == "cross" else f"{side}_attentions"
+            if (x := next(left[name], None)) is not None:
+                ordered.append(x)
+        return ordered, get_output(out)
     maps_of_calls: list[Tensor] = []
 
-    def collect(call: AttentionCall, proceed: Any) -> Any:
+    def collect(call: AttentionCall, proceed: Proceed) -> AttentionResult:
         scores = call.terms.score_tile(call.q.double(), call.k.double())
         maps_of_calls.append(scores.softmax(-1).nan_to_num(0))
         return proceed(call)
 
     with intercepting(collect):
         out = run_model(model, subject.inputs)
-    yield maps_of_calls, get_output(out)
+    return maps_of_calls, get_output(out)
 
 
-def _in_order(sites: list[Site], maps: dict[str, list[Tensor]]) -> list[Tensor]:
-    """The maps in the order of the sites."""
-    if maps["attentions"]:
-        return maps["attentions"]
-    ordered = []
-    left = {name: iter(x) for name, x in maps.items()}
-    for site in sites:
-        side = (
-            "encoder"
-            if "encoder" in site.path.split(".layers")[0].split(".block")[0]
-            else "decoder"
-        )
-        name = "cross_attentions" if site.kind == "cross" else f"{side}_attentions"
-        if (x := next(left[name], None)) is not None:
-            ordered.append(x)
-    return ordered
+# largest error that counts as rounding, by the dtype of the weights
+BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+DIFFERENCE_BOUND = 2e-2  # of a finite difference, whose error is larger
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The largest relative error of one check; `reason` where it does not apply.
+
+    >>> CheckResult("maps", "weights against eager", 2e-7, 1e-4).status
+    'ok'
+    """
+
+    name: str
+    meaning: str
+    error: float | None
+    bound: float
+    reason: str = ""
+
+    @property
+    def status(self) -> Literal["ok", "wrong", "not applicable"]:
+        """Whether the error is within its bound."""
+        if self.error is None:
+            return "not applicable"
+        return "ok" if self.error <= self.bound else "wrong"
+
+
+@dataclass(frozen=True, repr=False)
+class Verification:
+    """The results of all checks on one model.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> rg.inspection.verify(model, torch.tensor([[1, 2, 3, 4]])).passed
+    True
+    """
+
+    results: list[CheckResult]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no error is above its bound."""
+        return all(result.status != "wrong" for result in self.results)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per check, for JSON."""
+        return [vars(result) | {"status": result.status} for result in self.results]
+
+    def __repr__(self) -> str:
+        rows = []
+        for r in self.results:
+            error = "" if r.error is None else f"{r.error:.1e}"
+            note = r.meaning if r.status == "ok" else r.reason or f"{r.status}: {r.meaning}"
+            rows.append((r.name, error, f"{r.bound:.0e}", note))
+        numbers = ("largest error", "bound")
+        return text_table(("check", *numbers, ""), rows, right=numbers)
+
+
+def verify(model: nn.Module, inputs: Any) -> Verification:
+    """Check every look, edit and attribution on a model against brute force.
+
+    Maps against eager attention, statistics against the whole map, influence against removal,
+    edits against hooks, patching against edited runs, attributions against their sums, gradients
+    against finite differences. The inputs should be short: whole maps are computed.
+
+    Args:
+        model: The model, ours or of transformers, in eval mode; it must not be compiled.
+        inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=9, layers=2)).eval()
+    >>> verification = verify(model, torch.tensor([[1, 2, 3, 4]]))
+    >>> [result.name for result in verification.results][:3]
+    ['output', 'maps', 'survey']
+    """
+    uncompiled_modules(model)  # raises if one is compiled
+    check_eval_mode(model)
+    bound = BOUNDS.get(next(model.parameters(), torch.zeros(())).dtype, BOUNDS[torch.float32])
+    with torch.no_grad():
+        logits = get_output(run_model(model, inputs)).detach()
+        with look(model) as sight:
+            run_model(model, inputs)
+    subject, results = Subject(model, inputs, sight, logits), []
+    for name, (meaning, function) in CHECKS.items():
+        limit = max(bound, DIFFERENCE_BOUND) if name == "gradients" else bound
+        try:
+            with torch.no_grad():
+                error, reason = function(subject), ""
+        except RegardError as problem:
+            error, reason = None, str(problem)
+        except Exception as problem:  # a bug of the library: reported with the others
+            error, reason = float("inf"), f"wrong: raised {problem!r}"
+        results.append(CheckResult(name, meaning, error, limit, reason))
+    return Verification(results)
