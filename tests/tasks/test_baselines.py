@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections import defaultdict
+from random import Random
 
 import pytest
 import torch
@@ -11,12 +13,14 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard import tasks
+from regard.data import Pair
 from regard.ops import crf_log_likelihood
 from regard.runs import fit, override_settings
 from regard.runs.baseline import BaselineScores
 from regard.tasks.baselines import tag_chain
 from regard.tasks.baselines.linear_text import LinearTextModel
 from regard.tasks.baselines.tag_chain import CRFTagger
+from regard.tasks.translation.baseline import pairs_baseline, word_dictionary
 from regard.train.linear import SparseRows, fit_best_linear, fit_linear
 from regard.train.metrics.intervals import Tally
 
@@ -141,3 +145,41 @@ def test_a_resumed_training_takes_the_baseline_of_before_and_skip_leaves_it_out(
     assert "baseline" in json.loads((labels / "run" / "result.json").read_text())
     fit(recipe, labels / "other", skip=["report", "card", "baseline"])
     assert "baseline" not in json.loads((labels / "other" / "result.json").read_text())
+
+
+def test_model_1_finds_the_dictionary_that_made_the_pairs():
+    rng = Random(0)
+    words = {f"s{n}": f"t{n}" for n in range(30)}
+    pairs = [Pair(" ".join(x), " ".join(words[w] for w in x), "t") for x in (
+        rng.sample(list(words), 5) for _ in range(80)
+    )]  # fmt: skip
+    assert word_dictionary(pairs) == words
+    shuffled = [Pair(x.source, " ".join(rng.sample(x.target.split(), 5)), "t") for x in pairs]
+    assert word_dictionary(shuffled) == words  # it has no order of words
+
+
+def test_model_1_maximises_the_likelihood():
+    """Each pass of EM makes the likelihood of the texts larger, as the definition has it."""
+    pairs = [("a b", "x y"), ("a c", "x z"), ("b", "y"), ("c c", "z")]
+    table = {}
+    for _ in range(6):
+        counts = defaultdict(lambda: defaultdict(float))
+        for source, target in pairs:
+            words = ["", *source.split()]
+            for t in target.split():
+                p = [table.get(s, {}).get(t, 1.0 if not table else 0.0) for s in words]
+                for s, x in zip(words, p, strict=True):
+                    counts[s][t] += x / sum(p)
+        table = {s: {t: x / sum(y.values()) for t, x in y.items()} for s, y in counts.items()}
+    want = {s: max(y, key=lambda t, y=y: y[t]) for s, y in table.items() if s}
+    assert word_dictionary([Pair(*x, "t") for x in pairs]) == want == {"a": "x", "b": "y", "c": "z"}
+
+
+def test_the_baseline_of_pairs_is_the_better_one_on_the_valid_split():
+    texts = ("eins zwei", "one two"), ("zwei drei", "two three"), ("drei", "three")
+    train = [Pair(*x, "en") for x in texts]
+    name, texts = pairs_baseline(train, train, ["drei vier!"])
+    assert (name, texts) == ("dictionary of IBM Model 1", ["three vier!"])
+    same = [Pair(x.source, x.source, "en") for x in train]
+    assert pairs_baseline(train, same, ["drei vier!"]) == ("copy of the source", ["drei vier!"])
+    assert word_dictionary([]) == {}

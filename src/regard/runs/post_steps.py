@@ -19,6 +19,7 @@ from regard.errors import ConfigError, suggestion
 from regard.files import write_text
 from regard.runs.baseline import BaselineScores, run_baseline
 from regard.runs.contents import RESULT_FILE
+from regard.runs.curve import curve_warnings
 from regard.runs.evaluate import Evaluation, evaluate_model
 from regard.runs.report.card import CARD_FILE, model_card
 from regard.runs.report.facts import RunFacts, collect_facts
@@ -28,6 +29,7 @@ from regard.tasks import Recipe
 from regard.tasks.base import Evaluator
 from regard.train import Calibration, Gradable, Outcome, Trainer, calibrate, save_calibration
 from regard.train.evaluation import run_evaluation
+from regard.train.metrics.log import read_metrics
 
 TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
 
@@ -129,6 +131,11 @@ def _write_result(training: Training) -> None:
         result["baseline"] = training.baseline.compare(evaluation.tally, score, own)
         if training.trainer.show:
             print(f"{training.folder}: {result['baseline']['verdict']}")
+    lines = read_metrics(training.folder)
+    result["warnings"] = curve_warnings(lines, training.recipe.train, training.folder)
+    if training.trainer.show:
+        for line in result["warnings"]:
+            print(f"{training.folder}: warning: {line}")
     write_text(training.folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
     shutil.rmtree(training.folder / TOKEN_CACHE, ignore_errors=True)  # only training reads it
 

@@ -73,7 +73,7 @@ def text_tally(answers: Sequence[str], references: Sequence[str]) -> Tally:
 def _bleu() -> Any:
     from sacrebleu.metrics.bleu import BLEU  # slow to import
 
-    return BLEU()
+    return BLEU(force=True)  # texts may be tokenized, and are scored as they are
 
 
 def _tally(bleu: Any, answers: Sequence[str], references: Sequence[str]) -> Tally:

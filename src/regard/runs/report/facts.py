@@ -116,6 +116,7 @@ class RunFacts:
         test = len(self.answers)
         if 0 < test < 200:
             lines.append(f"The test split has {test} examples only: see the intervals.")
+        lines += [f"Training: {line}." for line in self.run.result.get("warnings", [])]
         if self.data:
             lines += [f"Data: {line}." for line in self.data.warnings()]
         return lines

@@ -149,6 +149,8 @@ def _curves(metrics: list[dict[str, Any]], result: dict[str, Any]) -> list[Block
             blocks.append(chart(title, series, x_label="update", at=best, log=is_log))
     if blocks and best:
         blocks.append(text(f"The dotted line is update {best}, of the stored weights.", soft=True))
+    if blocks and (warnings := result.get("warnings")):
+        blocks.insert(0, bullets([f"Warning: {line}." for line in warnings]))
     return blocks
 
 

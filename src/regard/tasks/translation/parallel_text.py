@@ -27,6 +27,7 @@ from regard.models.config import check_positive
 from regard.tasks.base import DataContents, EvalSplit, Shard
 from regard.tasks.registry import task
 from regard.tasks.text_tokenizer import TextTokenizer, encode_train_split
+from regard.tasks.translation.baseline import pairs_baseline
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
@@ -199,6 +200,11 @@ class PairsTask(TextTokenizer, TranslationTask):
         search = self.search if split == "test" else replace(self.search, beam_width=1)
         source = InMemorySource(**{split: self.pairs(split)})
         return ParallelTextEvaluator(source, tokenizer, split=split, search=search)
+
+    def baseline(self, split: EvalSplit) -> tuple[str, list[str]]:
+        """Word by word with the dictionary of IBM Model 1, or a copy of the source."""
+        sources = [pair.source for pair in self.pairs(split)]
+        return pairs_baseline(self.stream_pairs("train"), self.pairs("valid"), sources)
 
     def is_correct(self, answer: str, reference: str) -> bool:
         """Whether chrF (character n-gram F-score) is at least `CORRECT_CHRF`: few are identical."""
