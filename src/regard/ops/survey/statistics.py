@@ -155,8 +155,8 @@ class Statistic:
 
     @property
     def is_index(self) -> bool:
-        """Whether the values are key indices."""
-        return self.name.endswith(("_key", "_keys"))
+        """Whether the values are key indices, -1 where there is none."""
+        return self.initial == -1
 
 
 def _statistic(meaning: str, formula: Callable[[WeightTile], Tensor], *axes: str, **facts) -> Any:
