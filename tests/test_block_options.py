@@ -3,9 +3,9 @@
 The values come from the types of the fields, so an option that is added is tried without a line.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,13 +69,15 @@ def made(kind: type, std: float = 0.3, **changes: Any) -> Any:
     return model
 
 
-@contextmanager
-def computed_or_refused(name: str) -> Iterator[None]:
-    """Let an engine refuse an option that it does not declare, by its name alone."""
+def computes(name: str, engine: Callable[[], Any]) -> bool:
+    """Whether an engine takes an option; one that it does not declare is refused by name."""
     try:
-        yield
+        engine()
     except ConfigError as error:
-        assert str(error).startswith(f"{name}: needs "), error
+        if not str(error).startswith(f"{name}: needs "):
+            raise
+        return False
+    return True
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -120,21 +122,22 @@ def test_steps_of_a_language_model_match_the_model(name, value, engine, monkeypa
 @torch.no_grad()
 def test_a_stream_matches_the_whole_recording(name, value):
     model, wave = made(models.Recogniser, **{name: value}), torch.randn(7000)
-    with computed_or_refused(name):
-        stream = AudioStream(model)
-        state, outputs = stream.start(), []
-        for piece in wave.split(999):
-            log_probs, state = stream.step(piece, state)
-            outputs.append(log_probs)
-        outputs.append(stream.finish(state))
-        close(torch.cat(outputs), model.forward_waveform(wave[None])[0][0])
+    if not computes(name, lambda: AudioStream(model)):
+        return
+    stream = AudioStream(model)
+    state, outputs = stream.start(), []
+    for piece in wave.split(999):
+        log_probs, state = stream.step(piece, state)
+        outputs.append(log_probs)
+    outputs.append(stream.finish(state))
+    close(torch.cat(outputs), model.forward_waveform(wave[None])[0][0])
 
 
 @pytest.mark.parametrize("kind", EXPORTED, ids=lambda kind: kind.__name__)
 def test_exports_match_the_model(kind, tmp_path):
     for name, value in values(type(PRESETS[kind][0])):
-        with computed_or_refused(name):  # it compares with torch
-            models.export_onnx(made(kind, std=0.15, **{name: value}), tmp_path)
+        model = made(kind, std=0.15, **{name: value})
+        computes(name, lambda model=model: models.export_onnx(model, tmp_path))  # against torch
 
 
 @each_model
@@ -143,10 +146,10 @@ def test_costs_match_torchs_counter(kind):
     for name, value in values(type(config)):
         model, arguments = made(kind, **{name: value}), inputs()
         size = 12 if kind is models.VisionTransformer else arguments[0].shape[1]
-        with computed_or_refused(name):
-            cost = rg.cost(model, source=size, target=4, batch=2)
-            assert cost.multiply_adds == counted(model, *arguments), name
-            assert cost.parameters == sum(p.numel() for p in model.parameters()), name
+        count = partial(rg.cost, model, source=size, target=4, batch=2)
+        if computes(name, count):
+            assert count().multiply_adds == counted(model, *arguments), name
+            assert count().parameters == sum(p.numel() for p in model.parameters()), name
 
 
 @each_model
