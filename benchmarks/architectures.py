@@ -46,7 +46,36 @@ SIZES = {
     "decoder_start_token_id": 1, "sliding_window": 4, "block_size": 4, "attention_window": 4,
 }  # fmt: skip
 RELATIVE = {"relative_attention": True, "pos_att_type": "c2p|p2c", "type_vocab_size": 0}
+LATENT = {"qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "head_dim": 4}
+LATENT |= {"kv_lora_rank": 16, "q_lora_rank": 16, "num_key_value_heads": 4, "n_routed_experts": 8}
+LATENT |= {"n_group": 1, "topk_group": 1, "moe_intermediate_size": 16}
+INDEXED = LATENT | {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}
+DELTA = {"num_hidden_layers": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+DELTA |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "layer_types": None}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 2}
+LINEAR = {"layer_types": ["linear_attention", "full_attention"], "linear_num_heads": 4}
+LINEAR |= {"linear_head_dim": 8, "num_experts": 8, "num_experts_per_token": 2}
+LINEAR |= {"num_expert_group": 1, "mlp_layer_types": ["dense", "sparse"]}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+EXPERTS |= {"shared_expert_intermediate_size": 16}
+ZAMBA = {"layers_block_type": ["linear_attention", "hybrid", "linear_attention"]}
+ZAMBA |= {"num_hidden_layers": 3, "num_key_value_heads": 4, "mamba_d_state": 8}
+HALF = {"layer_types": ["mamba", "attention"]}
 OTHERS = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"), LATENT),
+    **dict.fromkeys(("axk1", "axk2"), LATENT),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), INDEXED),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), DELTA | EXPERTS),
+    **dict.fromkeys(("kimi_linear", "bailing_hybrid"), LATENT | LINEAR),
+    "falcon_h1": MAMBA | {"mamba_d_ssm": 64},
+    "bamba": MAMBA | {"attn_layer_indices": [1]},
+    "granitemoehybrid": MAMBA | HALF,
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lfm3": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "zamba2": ZAMBA | {"n_mamba_heads": 8, "mamba_ngroups": 2},
     "deberta": RELATIVE | {"max_relative_positions": 16},
     "deberta-v2": RELATIVE | {"position_buckets": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},

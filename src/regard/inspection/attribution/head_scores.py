@@ -95,7 +95,7 @@ def score_heads(
 def self_attentions(sight: Sight) -> list:
     """The self-attentions of a sight, calls joined; an error if one could not be recorded."""
     sites = [site for site in sight.join_all() if site.kind == "self"]
-    if sight.skipped or not sites:
+    if sight.missing or not sites:
         reasons = "; ".join(format_skipped(sight.skipped)) or "none"
         raise LookError(f"at: needs self-attentions that can be recorded, got {reasons}")
     return sites

@@ -18,11 +18,13 @@ from torch import nn
 
 from regard.inspection.adapters.eager_attention import intercept_sparse
 from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.inspection.adapters.short_call import CallCapture
 from regard.inspection.adapters.torch_attention import intercept_torch
 from regard.inspection.adapters.transformers_attention import intercept_transformers
 from regard.inspection.record.recorder import Recorder, RecordOptions
 from regard.inspection.record.sight import Sight
 from regard.inspection.record.token_labeler import TokenLabeler
+from regard.inspection.record.token_mixing import find_token_mixing
 from regard.ops.intercept import intercepting
 
 
@@ -77,8 +79,11 @@ def look(
     with tracking as tracker:
         recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
         intercepted = intercepting(recorder, tracker, when=recorder.wants_call)
-        with recorder.hook_activations(), closing(recorder), intercepted:
+        capture = nullcontext(None) if alone else closing(CallCapture(model, tracker.modules))
+        with recorder.hook_activations(), closing(recorder), intercepted, capture as captured:
             yield sight
+    if captured is not None:
+        recorder.skip(find_token_mixing(model, tracker.modules, captured.calls, patched))
     recorder.finish()
 
 

@@ -4,7 +4,7 @@ import inspect
 import itertools
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,10 +23,16 @@ from regard.inspection.adapters.activation_points import (
     match_activations,
     paths_of_activations,
 )
-from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob
+from regard.inspection.adapters.module_tracker import (
+    Caller,
+    ModuleTracker,
+    check_glob,
+    matches,
+)
 from regard.inspection.adapters.snapshot import Mark, is_unchanged, mark, memory_address, snapshot
 from regard.inspection.record.sight import OVER_LIMIT, Sight, format_skipped, nearest_name
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
+from regard.inspection.record.token_mixing import TokenMixing, find_uncalled, reason_of
 from regard.inspection.sites.site import Site, map_tensors
 from regard.nn import StateAttention
 from regard.ops.grid import to_4d
@@ -241,9 +247,21 @@ class Recorder:
         self.sight.sites[:] = [site for site in self.sight.sites if site.name not in changed]
         self.sight.activations.remove(changed)
 
+    def skip(self, mixing: TokenMixing) -> None:
+        """Name the modules that mix positions in `skipped`, or in `unmatched`."""
+        self.sight.skipped |= find_uncalled(self.tracker, self.site_names, mixing)
+        for path, why in mixing.unchecked.items():
+            name = self.tracker.names[path]
+            self.sight.skipped.setdefault(name, f"what mixes positions in it is not known: {why}")
+        for path in mixing.unrecorded:
+            name, module = self.tracker.names[path], self.tracker.modules[path]
+            if not matches(self.options.at, name, path):
+                self.sight.unmatched.append(name)
+                continue
+            self.sight.skipped.setdefault(name, reason_of(module, path in mixing.attentions))
+
     def finish(self) -> None:
-        """Fill in `skipped` and `unmatched`; a sight without sites is an error."""
-        self.sight.skipped.update(_find_uncalled(self.tracker, self.site_names))
+        """Fill in `unmatched`; a sight without sites is an error."""
         recorded = {site.path for site in self.sight.sites}
         others = [name for path, name in self.site_names.items() if path not in recorded]
         self.sight.unmatched += [name for name in others if name not in self.sight.skipped]
@@ -264,7 +282,7 @@ class Recorder:
                 "model: needs to run inside `with look(model)`, got no call of it; try the model "
                 "itself, not a copy that torch.compile or deepcopy made"
             )
-        reasons = format_skipped(self.sight.skipped) or ["no module looks like one by its name"]
+        reasons = format_skipped(self.sight.skipped) or ["no module mixes positions"]
         raise LookError(
             f"model: needs an attention that can be recorded, got none; {'; '.join(reasons)}"
         )
@@ -347,25 +365,3 @@ def _fold_batch(x: Tensor, q: Tensor) -> Tensor:
     if q.ndim <= 4 or x.ndim != q.ndim:
         return x
     return x.expand(*q.shape[:-3], *x.shape[-3:]).flatten(0, -4)
-
-
-def _find_uncalled(tracker: ModuleTracker, intercepted: Collection[str]) -> dict[str, str]:
-    """Attention modules, by class name, that ran without calling an interceptable function."""
-    classes = {path: type(module).__name__ for path, module in tracker.called_modules.items()}
-    silent = [
-        path
-        for path, name in classes.items()
-        if path not in intercepted
-        and "attention" in name.lower()
-        and not name.endswith("Output")  # a projection
-        and not any(_within(p, path) or _within(path, p) for p in intercepted)
-    ]
-    return {
-        tracker.names[path]: f"{classes[path]} computes something else than softmax(q kᵀ + bias) v"
-        for path in silent
-        if not any(other != path and _within(other, path) for other in silent)
-    }
-
-
-def _within(path: str, outer: str) -> bool:
-    return not outer or path == outer or path.startswith(outer + ".")

@@ -1,5 +1,6 @@
 """A sight: all recorded attentions and activations of one or several forward passes."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -70,6 +71,27 @@ class Sight:
                 count, reason = len({*recorded, *over}), reason[reason.index(OVER_LIMIT) :]
                 notes.append(f"{len(over)} of {count} {noun} missing or incomplete: {reason}")
         return "; ".join(notes)
+
+    @property
+    def coverage(self) -> str:
+        """How many layers were recorded, and why others were not, in one line; empty if all were.
+
+        >>> site = rg.make_site(*torch.zeros(2, 3, 4), name="layers.1.attn")
+        >>> rg.Sight([site], {"layers.0.mixer": "Mamba2Mixer is no attention"}).coverage
+        '1 of 2 layers recorded; 1 not: Mamba2Mixer is no attention'
+        """
+        reasons: dict[str, set[str]] = {}
+        recorded, skipped = {layer_of(name) for name in self.names}, set()
+        for name, reason in self.skipped.items():
+            if name not in self.activations and OVER_LIMIT not in reason:
+                skipped.add(layer := layer_of(name))
+                reasons.setdefault(reason, set()).add(layer)
+        if not reasons:
+            return ""
+        whole, parts = recorded - skipped, recorded & skipped
+        found = f"{len(whole)} of {len(recorded | skipped)} layers recorded"
+        found += f", {len(parts)} in part" if parts else ""
+        return f"{found}; " + "; ".join(f"{len(x)} not: {why}" for why, x in reasons.items())
 
     def calls(self, name: str) -> list[Site]:
         """All calls of one attention, in order: one per step of a generation.
@@ -150,7 +172,7 @@ class Sight:
         table = classify_heads(
             self.join_all(), separators=separators, probe=probe, thresholds=thresholds
         )
-        return replace(table, note=self.missing)
+        return replace(table, note="; ".join(filter(None, (self.missing, self.coverage))))
 
     def __getitem__(self, name: str | tuple[str, int]) -> Site:
         if isinstance(name, int):
@@ -168,6 +190,7 @@ class Sight:
 
     def __repr__(self) -> str:
         lines = [f"Sight of {len(self)} attentions", *(f"  {site!r}" for site in self.sites[:40])]
+        lines[0] += f"; {self.coverage}" if self.coverage else ""
         if len(self) > 40:
             lines.append(f"  … and {len(self) - 40} more")
         lines += [f"  {len(self.activations)} activations"] if self.activations else []
@@ -178,7 +201,8 @@ class Sight:
         columns = ("name", "call", "kind", "heads", "queries", "keys", "batch")
         rows = ([getattr(site, column) for column in columns] for site in self)
         skipped = (f"<p>skipped: {escape(line)}</p>" for line in format_skipped(self.skipped))
-        return "".join((f"<p>{len(self)} attentions</p>", html_table(columns, rows), *skipped))
+        count = "; ".join(filter(None, (f"{len(self)} attentions", self.coverage)))
+        return "".join((f"<p>{escape(count)}</p>", html_table(columns, rows), *skipped))
 
     def _hint(self, name: str) -> str:
         skipped = self.skipped | {self.aliases.get(x, x): why for x, why in self.skipped.items()}
@@ -200,6 +224,16 @@ def _pick_call(key: Any, calls_of: Callable[[Any], list[T]], hint: str) -> T:
     if not -len(calls) <= at < len(calls):
         raise LookError(f"call: needs less than the {len(calls)} calls of {name!r}, got {call}")
     return calls[at]
+
+
+def layer_of(name: str) -> str:
+    """The layer that a module belongs to: its name up to the numbers of blocks.
+
+    >>> layer_of("model.layers.3.self_attn"), layer_of("layers.0.blocks.1.attn"), layer_of("pool")
+    ('model.layers.3', 'layers.0.blocks.1', 'pool')
+    """
+    found = re.match(r".*?(?:^|\.)\d+(?:\.[^.]+\.\d+(?=\.))*", name)
+    return found[0] if found else name
 
 
 def nearest_name(name: object, aliases: Mapping[str, str]) -> str | None:
