@@ -43,7 +43,9 @@ def train(
     init_from: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="RUN", help="Fine-tune this run: its weights and tokenizer."
+            "--from",
+            metavar="RUN",
+            help="Start from this run, downloaded model or folder: its weights and tokenizer.",
         ),
     ] = None,
     skip: Skip = None,
@@ -60,8 +62,8 @@ def train(
     recipe = runs.override_settings(tasks.recipe(name), settings or [])
     with distributed_command(recipe.train.device) as ranks:
         outcome = runs.fit(
-            recipe, out, skip=skip or (), init_from=init_from, show=True, ranks=ranks,
-            tensorboard=tensorboard, recipe_text=tasks.recipe_text(name),
+            recipe, out, settings=settings or (), skip=skip or (), init_from=init_from, show=True,
+            ranks=ranks, tensorboard=tensorboard, recipe_text=tasks.recipe_text(name),
         )  # fmt: skip
     print_outcome(outcome, ranks.is_first, skip or ())
     if ranks.is_first:
@@ -147,8 +149,9 @@ def print_outcome(outcome: "Outcome", is_first: bool, skip: Collection[str] = ()
         return
     from regard.train.evaluation import format_scores
 
-    best = outcome.weights_step if outcome.weights_step != outcome.step else None
-    state = f"{outcome.reason} at step {outcome.step}" + (f", best at {best}" if best else "")
+    best = outcome.weights_step
+    state = f"{outcome.reason} at step {outcome.step}"
+    state += f", best at {best}" if best not in (outcome.step, None) else ""
     split = "valid" if "evaluate" in skip else "test"
     print(f"{folder}: {state}; on the {split} split: {format_scores(outcome.scores)}")
     if "signature" in outcome.scores:

@@ -81,10 +81,10 @@ def without_low_rank(model: nn.Module) -> nn.Module:
     """The model with its updates merged into plain linear layers, in place."""
     for name, layer in list(model.named_modules()):
         if isinstance(layer, LowRankLinear):
-            plain = nn.Linear(1, 1, bias=False)
+            plain = nn.Linear(1, 1, bias=False)  # replaced below
             plain.in_features, plain.out_features = layer.in_features, layer.out_features
             merged = merge_low_rank(dict(layer.state_dict()))
             plain.weight, plain.bias = nn.Parameter(merged["weight"]), layer.bias
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, plain)
-    return model.requires_grad_()
+    return model

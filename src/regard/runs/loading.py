@@ -64,7 +64,7 @@ def load(name_or_path: str | Path, *, device: Device | None = None) -> Run:
 def _open(path: Path, device: Device) -> Run:
     if (path / RECIPE_FILE).is_file():
         return load_run(path, device=device)
-    if _is_hub_folder(path):
+    if is_hub_folder(path):
         hub_model = load_hub_text_model(path).on(device)
         return Run(path, None, hub_model.model, None, hub_model=hub_model)
     if path.is_dir() and not (path / WEIGHTS_FILE).is_file():
@@ -122,7 +122,7 @@ def _known() -> str:
     return f"the pretrained models {', '.join(names)}" if names else "no pretrained model"
 
 
-def _is_hub_folder(path: Path) -> bool:
+def is_hub_folder(path: Path) -> bool:
     """Whether a folder is one of Hugging Face, with weights or without."""
     return (path / "config.json").is_file() and not (path / RECIPE_FILE).is_file()
 
@@ -142,7 +142,7 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
         config = preset(**{key: sizes[key] for key in _required_arguments(preset)})
         with torch.device("meta"):
             return models.build(config)
-    if _is_hub_folder(Path(name)):
+    if is_hub_folder(Path(name)):
         return build_hub_model(Path(name))
     if Path(name).exists() or name in pretrained_names():
         return models.load(find_run(name)).float()

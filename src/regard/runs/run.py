@@ -13,6 +13,7 @@ from regard import models
 from regard.errors import FileError
 from regard.inspection import Sight
 from regard.models.serialization import WEIGHTS_FILE, check_config_against_tensors
+from regard.nn.low_rank import merge_low_rank
 from regard.runs.apply.answers import apply_run
 from regard.runs.contents import (
     RunContents,
@@ -114,8 +115,9 @@ def load_run(folder: str | Path, *, device: Device = "cpu") -> Run:
             got = "; ".join(["none yet", *reasons])
             raise FileError(f"{folder}: needs weights, got {got}; try regard resume {folder}")
         config = recipe.data.resolve(recipe.model, tokenizer)
-        check_config_against_tensors(config, checkpoint.model, folder)
+        tensors = merge_low_rank(checkpoint.model)
+        check_config_against_tensors(config, tensors, folder)
         model = build_model(recipe, tokenizer)
-        load_weights(model, checkpoint.model, str(folder))
+        load_weights(model, tensors, str(folder))
     model, calibration = model.to(device).eval(), load_calibration(folder)
     return Run(folder, recipe, model, tokenizer, read_metrics(folder), result, calibration)

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import torch
 
-from regard import models
 from regard.data import Tokenizer
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import ConfigError, FileError, RegardError
@@ -34,7 +33,6 @@ from regard.runs.contents import (
     write_recipe,
 )
 from regard.runs.data_changes import DATA_FILE, check_data, stamp_data, write_stamps
-from regard.runs.loading import find_run
 from regard.runs.lock import lock_folder
 from regard.runs.post_steps import (
     TOKEN_CACHE,
@@ -44,6 +42,7 @@ from regard.runs.post_steps import (
     run_post_steps,
 )
 from regard.runs.settings import iter_settings, override_settings
+from regard.runs.starting_point import Source, adapt_recipe, choose_adaptation, open_source
 from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import Outcome, Ranks, Trainer, objective
@@ -51,7 +50,6 @@ from regard.train.checkpoint import remove_partial_checkpoints
 from regard.train.loop import CHECKPOINTS
 from regard.train.metrics.log import tensorboard_logger
 from regard.train.prefetch import BatchSource
-from regard.train.weights import load_matching_weights
 
 RESUMABLE = tuple(
     f"train.{name}"
@@ -106,7 +104,7 @@ def fit(
     if isinstance(recipe, Recipe):
         recipe = override_settings(recipe, settings)
         folder = Path(folder or how.ranks.run_on_first(_new_folder, recipe.name))
-        prepare = partial(_start, recipe, folder, how, init_from, recipe_text)
+        prepare = partial(_start, recipe, folder, how, init_from, recipe_text, settings)
     elif folder is not None or init_from is not None:
         raise ConfigError(f"recipe: needs a Recipe for a new run, got {recipe!r}; try tasks.recipe")
     else:
@@ -142,22 +140,19 @@ def _start(
     how: _Options,
     init_from: str | Path | None,
     recipe_text: str | None,
+    settings: Sequence[str],
 ) -> tuple[Training, list[str]]:
     """Prepare data, tokenizer and model of a new run; it is written when nothing can fail."""
-    source = None if init_from is None else find_run(init_from)
+    source = None if init_from is None else open_source(init_from)
     for line in how.ranks.run_on_first(recipe.data.data_warnings):
         how.print(f"{folder}: warning: {line}")
     how.ranks.run_on_first(_write_recipe, recipe, folder, recipe_text, source)
     try:
-        how.print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
         recipe = read_recipe(folder)  # with what `Task.fit` learned from the data
-        training = _prepare(recipe, folder, how)
-        if source is not None:
-            skip = ("head.",) if _has_other_classes(recipe, source) else ()
-            model = training.trainer.model
-            copied = load_matching_weights(model, models.load(source), skip=skip)
-            why = ", the head for its other classes" if skip else ""
-            how.print(f"{folder}: {copied} tensors from {source}, the others are new{why}")
+        if source is not None and source.gives_model(recipe):
+            recipe = how.ranks.run_on_first(_adapt, recipe, source, folder, how, settings)
+        how.print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
+        training = _prepare(recipe, folder, how, source)
     except (RegardError, KeyboardInterrupt):
         if how.ranks.is_first:  # nothing began (data not found, for example): leave no run behind
             for name in (RECIPE_FILE, RECIPE_TOML, TOKENIZER_FILE, DATA_FILE):
@@ -183,14 +178,35 @@ def _resume(
     return training, damaged
 
 
-def _prepare(recipe: Recipe, folder: Path, how: _Options) -> Training:
+def _adapt(
+    recipe: Recipe, source: Source, folder: Path, how: _Options, settings: Sequence[str]
+) -> Recipe:
+    """The recipe for a model of the sizes of its source; what is given by settings stays."""
+    tokenizer = load_tokenizer(folder)
+    recipe = override_settings(adapt_recipe(recipe, source, tokenizer), settings)
+    if how.ranks.world_size == 1:
+        assert tokenizer is not None
+        say = partial("{}: {}".format, folder)
+        recipe = choose_adaptation(
+            recipe, source, tokenizer, settings, lambda line: how.print(say(line))
+        )
+        recipe = override_settings(recipe, settings)
+    write_recipe(recipe, folder)
+    return recipe
+
+
+def _prepare(recipe: Recipe, folder: Path, how: _Options, source: Source | None = None) -> Training:
     """The training of a run, with model, loss and batches, at its first step."""
     ranks, tokenizer, train = how.ranks, load_tokenizer(folder), recipe.train
     for line in train.warnings():
         how.print(f"{folder}: warning: {line}")
     torch.manual_seed(train.seed)  # dropout; a resumed run takes the checkpoint's instead
+    model = build_model(recipe, tokenizer)
+    if source is not None:
+        how.print(f"{folder}: {source.copy_to(model, recipe)}")
+    is_fitted = source is not None and source.fit_head(model, recipe, tokenizer)
     trainer = Trainer(
-        build_model(recipe, tokenizer),
+        model,
         objective(recipe.data.objective),
         _batches(recipe, tokenizer, folder, how),
         train,
@@ -201,6 +217,8 @@ def _prepare(recipe: Recipe, folder: Path, how: _Options) -> Training:
         ranks=ranks,
         loggers=[tensorboard_logger(folder)] if how.tensorboard and ranks.is_first else [],
     )
+    if is_fitted:
+        trainer.evaluate_start()
     return Training(folder, recipe, tokenizer, trainer)
 
 
@@ -225,14 +243,6 @@ def _batches(
 
 def _new_folder(name: str) -> str:
     return str(new_run_folder("runs", name))
-
-
-def _has_other_classes(recipe: Recipe, source: Path) -> bool:
-    """Whether the classes of a run are not those of the recipe, so that its head means others."""
-    if not (source / RECIPE_FILE).exists():  # a model alone
-        return False
-    names = [getattr(data, "class_names", None) for data in (recipe.data, read_recipe(source).data)]
-    return names[0] != names[1]
 
 
 def _change_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -273,11 +283,11 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_recipe(recipe: Recipe, folder: Path, text: str | None, source: Path | None) -> None:
+def _write_recipe(recipe: Recipe, folder: Path, text: str | None, source: Source | None) -> None:
     if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
     recipe = replace(recipe, data=recipe.data.fit(recipe.train.seed))
-    tokenizer = None if source is None else load_tokenizer(source)
+    tokenizer = None if source is None else load_tokenizer(source.folder)
     tokenizer = tokenizer or recipe.data.tokenizer(recipe.train.seed)
     if tokenizer is not None:
         tokenizer.save(folder)

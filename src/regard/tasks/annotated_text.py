@@ -28,9 +28,11 @@ from regard.tasks.class_names import class_warnings, file_stamp, fit_names
 from regard.tasks.text_tokenizer import TextTokenizer
 from regard.train import mean_loss, objective
 from regard.train.config import TrainConfig
+from regard.train.linear import fit_best_linear
 from regard.train.metrics.intervals import Tally
 
 BATCH_SIZE = 64  # texts that are evaluated together
+HEAD_EXAMPLES = 2048  # that a head is fitted to before the training
 MAX_TOKENS = 1024  # of a text that the model reads at once: attention takes their square
 
 
@@ -50,6 +52,7 @@ class AnnotatedTextTask(TextTokenizer, Task):
         train: file of the train split.
         valid, test: files of these splits; "" takes a twentieth of `train`, by a hash of the text.
         names: of the classes; () takes the labels of the data. A run keeps them.
+        max_tokens: of a text that the model reads at once.
 
     >>> AnnotatedTextTask.paths
     ('train', 'valid', 'test', 'tokenizer_file')
@@ -62,6 +65,7 @@ class AnnotatedTextTask(TextTokenizer, Task):
     valid: str = ""
     test: str = ""
     names: tuple[str, ...] = ()
+    max_tokens: int = MAX_TOKENS
 
     @abstractmethod
     def read(self, path: str, report: LoadReport) -> Iterator[Any]:
@@ -200,3 +204,27 @@ def compute_logits(model: nn.Module, rows: Sequence[list[int]]) -> list[Tensor]:
         output = model(batch["tokens"].to(device), batch["tokens_lengths"].to(device))
         logits |= zip(indices, output.float().cpu(), strict=True)
     return [logits[i] for i in range(len(rows))]
+
+
+@torch.no_grad()
+def fit_head(task: AnnotatedTextTask, model: Any, tokenizer: Any) -> None:
+    """Set the head of a classifier to logistic regression on the outputs of its encoder."""
+    device = next(model.parameters()).device
+
+    def features(split: Split) -> tuple[Tensor, Tensor]:
+        rows = task.encoded(tokenizer, split)
+        rows, xs, ys = rows[:: 1 + len(rows) // HEAD_EXAMPLES], list[Tensor](), list[Tensor]()
+        for indices in batch_by_length([len(row["tokens"]) for row in rows], BATCH_SIZE):
+            batch = collate([rows[i] for i in indices])
+            lengths = batch["tokens_lengths"].to(device)
+            x = model.encode(batch["tokens"].to(device), lengths).cpu()
+            tags = batch.get("tags")
+            xs.append(model.pool(x, lengths.cpu()) if tags is None else x[tags > 0])
+            ys.append(batch["label"] if tags is None else tags[tags > 0] - 1)
+        return torch.cat(xs), torch.cat(ys)
+
+    model.eval()
+    weight, bias = fit_best_linear(features("train"), features("valid"), model.config.classes)
+    model.train()
+    model.head.weight.copy_(weight.mT)
+    model.head.bias.copy_(bias)

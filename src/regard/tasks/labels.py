@@ -32,7 +32,7 @@ from regard.train.metrics.intervals import Tally
 class LabelsTask(Label, AnnotatedTextTask):
     """Labelled texts in .csv, .tsv or .jsonl files, see `data.read_labeled_texts`.
 
-    Of a longer text the first 1024 tokens are read.
+    Of a longer text the first `max_tokens` are read.
 
     Args:
         text_column, label_column: names of the columns, or numbers from "1" without a header.
@@ -73,8 +73,12 @@ class LabelsTask(Label, AnnotatedTextTask):
         """The tokens of the text, and the number of its label."""
         numbers = {name: number for number, name in enumerate(self.class_names)}
         return lambda example: {
-            "tokens": encode_text(tokenizer, example.text), "label": numbers[example.label]
+            "tokens": self.encode_text(tokenizer, example.text), "label": numbers[example.label]
         }  # fmt: skip
+
+    def encode_text(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """`encode_text`, cut to `max_tokens`."""
+        return encode_text(tokenizer, text, self.max_tokens)
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "LabelsEvaluator":
         """Loss, accuracy and macro F1."""
@@ -94,7 +98,7 @@ class LabelsTask(Label, AnnotatedTextTask):
         self, model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str]
     ) -> list[Classes]:
         """All classes of each text with their probabilities, most probable first."""
-        logits = compute_logits(model, [encode_text(tokenizer, text) for text in texts])
+        logits = compute_logits(model, [self.encode_text(tokenizer, text) for text in texts])
         rows = [zip(self.class_names, x.softmax(-1).tolist(), strict=True) for x in logits]
         return [sorted(row, key=lambda pair: -pair[1]) for row in rows]
 
@@ -111,13 +115,13 @@ class LabelsTask(Label, AnnotatedTextTask):
         return output[0][1]
 
 
-def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+def encode_text(tokenizer: Tokenizer, text: str, limit: int = MAX_TOKENS) -> list[int]:
     """The start token, whose vector `pooling="first"` takes, and the tokens of a text, cut.
 
     >>> encode_text(rg.data.ByteTokenizer(), "a")
     [1, 101]
     """
-    return [tokenizer.bos_id, *tokenizer.encode_input(text)][:MAX_TOKENS]
+    return [tokenizer.bos_id, *tokenizer.encode_input(text)][:limit]
 
 
 class LabelsEvaluator(AnnotatedTextEvaluator):
@@ -139,7 +143,7 @@ class LabelsEvaluator(AnnotatedTextEvaluator):
 
     def predict_scored(self, model: nn.Module) -> list[tuple[str, float]]:
         """The most probable class of each text with its log-odds."""
-        rows = [encode_text(self.tokenizer, text) for text in self.sources]
+        rows = [self.data.encode_text(self.tokenizer, text) for text in self.sources]
         logits = torch.stack(compute_logits(model, rows))
         names, best = self.data.class_names, logits.argmax(-1).tolist()
         return list(zip((names[i] for i in best), top_log_odds(logits).tolist(), strict=True))

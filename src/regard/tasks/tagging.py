@@ -85,7 +85,7 @@ class TaggingTask(Tag, AnnotatedTextTask):
     """Sentences in CoNLL-like files or JSON lines, see `data.read_tagged_tokens`.
 
     Words are split into subword tokens; the first of each word predicts its tag. Of a longer
-    sentence the first 1024 tokens are trained on; it is tagged in pieces.
+    sentence the first `max_tokens` are trained on; it is tagged in pieces.
 
     Args:
         token_column, tag_column: columns of a CoNLL-like file, from 1; -1 is the last.
@@ -150,7 +150,7 @@ class TaggingTask(Tag, AnnotatedTextTask):
             pairs = zip(words, example.tags, strict=True)
             tags = [x for word, tag in pairs for x in (numbers[tag], *[0] * (len(word) - 1))]
             tokens = [token for word in words for token in word]
-            return {"tokens": tokens[:MAX_TOKENS], "tags": tags[:MAX_TOKENS]}
+            return {"tokens": tokens[: self.max_tokens], "tags": tags[: self.max_tokens]}
 
         return encode
 
@@ -178,7 +178,11 @@ class TaggingTask(Tag, AnnotatedTextTask):
         """The most probable tag of each word."""
         names, split = self.class_names, word_splitter(tokenizer)
         tagged = [TaggedText() for _ in sentences]
-        pieces = [(n, x) for n, words in enumerate(sentences) for x in cut_words(words, split)]
+        pieces = [
+            (n, x)
+            for n, words in enumerate(sentences)
+            for x in cut_words(words, split, self.max_tokens)
+        ]
         rows = [[token for _, tokens in piece for token in tokens] for _, piece in pieces]
         for (n, piece), logits in zip(pieces, compute_logits(model, rows), strict=True):
             starts = [0, *accumulate(len(tokens) for _, tokens in piece[:-1])]

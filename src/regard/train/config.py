@@ -73,6 +73,8 @@ class TrainConfig:
         rdrop: weight of R-Drop (Liang et al. 2021), two forward passes with different dropout:
             loss = ½ (L₁ + L₂) + rdrop · ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); the paper's α is 2 · rdrop.
         seed: of the initial weights, of dropout and of the order of the data.
+        low_rank: rank of the updates of the linear layers within blocks, alone trained beside the
+            head (LoRA); they are merged into the final weights. 0 trains the weights themselves.
         freeze: patterns of parameter names that are not trained, such as `encoder.*`.
         monitor: validation metric that decides what is best; names that end in loss, error,
             perplexity or bits_per_byte are minimised, others maximised.
@@ -105,6 +107,7 @@ class TrainConfig:
     label_smoothing: float = 0.0
     rdrop: float = 0.0
     seed: int = 0
+    low_rank: int = 0
     freeze: tuple[str, ...] = ()
     monitor: str = "loss"
     patience: int | None = None
@@ -131,7 +134,7 @@ class TrainConfig:
             value = getattr(self, name)
             if not all(0 <= x < 1 for x in (value if name == "betas" else (value,))):
                 raise ConfigError(f"{name}: needs at least 0 and less than 1, got {value}")
-        for name in ("warmup", "rdrop"):
+        for name in ("warmup", "rdrop", "low_rank"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}: needs 0 or more, got {getattr(self, name)}")
         if self.average_last > self.keep_last:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError, FileError, TrainError
+from regard.nn.low_rank import add_low_rank, without_low_rank
 from regard.train.checkpoint import (
     Checkpoint,
     average_checkpoints,
@@ -129,6 +130,8 @@ class Trainer:
         self.loggers = tuple(loggers) if ranks.is_first else ()
         self.folder = None if folder is None else Path(folder)
         freeze_parameters(model, config.freeze)
+        if config.low_rank:
+            add_low_rank(model, config.low_rank)
         self.parallel = ParallelModel(model, choose_strategy(config, ranks), ranks, device)
         self.model = self.parallel.model
         self.optimizer = make_optimizer(self.model, config)
@@ -182,7 +185,7 @@ class Trainer:
             finally:
                 self.prefetcher.close()
             weights_step = self._choose_weights()
-        self.model = self.parallel.full_model()
+        self.model = without_low_rank(self.parallel.full_model())
         return Outcome(self.step, reason, self.scores, weights_step=weights_step)
 
     def resume(self) -> list[str]:
@@ -297,6 +300,11 @@ class Trainer:
             f"{update.step}, its batch {bad + 1}{rank} from data position {update.data_state}; "
             f"{state}; try a lower lr, a longer warmup, or a look at that batch"
         ) from None
+
+    def evaluate_start(self) -> None:
+        """Score the weights that the training begins with: they are the best until others are."""
+        if self.evaluate is not None:
+            self._evaluate(self.evaluate)
 
     def _evaluate(self, evaluate: Evaluate) -> None:
         """Score the full model on rank 0, while the others wait, and save the best weights."""
