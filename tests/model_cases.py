@@ -68,10 +68,7 @@ CASES = {
         models.SpeechEncoder(models.SpeechEncoderConfig(layers=2, dim=8, heads=2)),
         (torch.zeros(BATCH, M, 80),),
     ),
-    "mlp": lambda: (
-        models.MLP(models.MLPConfig(inputs=16, classes=3)),
-        (torch.zeros(BATCH, 16),),
-    ),
+    "mlp": lambda: (models.MLP(models.MLPConfig(inputs=16, classes=3)), (torch.zeros(BATCH, 16),)),
     "resnet": lambda: (
         models.ResNet(models.ResNetConfig(classes=3, width=16)),
         (torch.zeros(BATCH, 1, 9, 9),),

@@ -43,10 +43,7 @@ PRESETS: dict[type, tuple[StackConfig, Callable[[], tuple[torch.Tensor, ...]]]] 
         models.vision_tiny(classes=3, image_size=12, **SIZES),
         lambda: (torch.randn(2, 1, 12, 12),),
     ),
-    models.Recogniser: (
-        models.recogniser_tiny(VOCAB, **SIZES),
-        lambda: (torch.randn(2, 20, 40),),
-    ),
+    models.Recogniser: (models.recogniser_tiny(VOCAB, **SIZES), lambda: (torch.randn(2, 20, 40),)),
     models.SpeechEncoder: (
         models.SpeechEncoderConfig(max_positions=20, **SIZES),
         lambda: (torch.randn(2, 20, 80),),

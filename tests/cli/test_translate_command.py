@@ -14,13 +14,7 @@ from typer.testing import CliRunner
 
 from regard import runs
 from regard.cli.output import TerminalReporter
-from regard.runs import (
-    FileJob,
-    TaskAnswers,
-    TranslationPipeline,
-    fit,
-    override_settings,
-)
+from regard.runs import FileJob, TaskAnswers, TranslationPipeline, fit, override_settings
 from regard.tasks import Translation, recipe
 
 SMALL = [
@@ -253,10 +247,7 @@ def test_a_language_model_continues_its_prompt(writer):
         ),
         (["--to", "de", "one", "--out", "no/where.txt"], "out: needs a folder that exists, got no"),
         (["--to", "de", "one", "--out", "."], ".: cannot be written, Is a directory"),
-        (
-            ["--to", "de,fr", "--plot", "a.png", "one"],
-            "plot: needs one text and one language",
-        ),
+        (["--to", "de,fr", "--plot", "a.png", "one"], "plot: needs one text and one language"),
         (
             ["--to", "de", "--n-best", "2", "--beam", "1", "one"],
             "n_best: needs 1 to beam_width=1, got 2",

@@ -95,11 +95,7 @@ def tags() -> list[Files]:
         for n in range(200)
     )
     lines = [json.dumps({"tokens": ["Ada", str(n)], "tags": ["B-PER", "O"]}) for n in range(200)]
-    return [
-        *each("a.conll", conll),
-        *each("a.conllu", conllu),
-        *each("a.jsonl", "\n".join(lines)),
-    ]
+    return [*each("a.conll", conll), *each("a.conllu", conllu), *each("a.jsonl", "\n".join(lines))]
 
 
 PO = """# note

@@ -116,11 +116,7 @@ def run_alone(target: Target, files: Files, refusals: Errors) -> str:
 
 
 def _run(
-    target: Target,
-    seeds: list[Files],
-    make: Callable[[int], Files],
-    first: int,
-    refusals: Errors,
+    target: Target, seeds: list[Files], make: Callable[[int], Files], first: int, refusals: Errors
 ) -> Generator[str]:
     """The outcomes of inputs from number `first`, of one process; the last one if it dies."""
     reading, writing = os.pipe()

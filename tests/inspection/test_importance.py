@@ -91,8 +91,7 @@ def test_dropped_heads_of_transformers(kind):
 def test_every_sequence_has_its_own_gates(model):
     both = rg.inspection.head_importance(model, loss).gradient["decoder.0.self"]
     one = rg.inspection.head_importance(
-        model,
-        lambda m: F.cross_entropy(m(TOKENS[:1])[0, :-1], TOKENS[0, 1:], reduction="sum"),
+        model, lambda m: F.cross_entropy(m(TOKENS[:1])[0, :-1], TOKENS[0, 1:], reduction="sum")
     )
     assert both.shape == (2, 4)
     assert_close(both[:1], one.gradient["decoder.0.self"])

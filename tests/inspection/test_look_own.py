@@ -125,10 +125,7 @@ def test_beyond_the_budget_sites_are_named_and_counted_where_one_looks(tmp_path)
     model = translator().eval()
     one = 5 * 2 * 6 * 64 * 4  # q, k, v, out and at most as much for lse and lengths
     note = "4 of 6 attentions missing or incomplete: over max_bytes=30720"
-    with (
-        pytest.warns(UserWarning, match=note),
-        rg.look(model, max_bytes=2 * one) as sight,
-    ):
+    with pytest.warns(UserWarning, match=note), rg.look(model, max_bytes=2 * one) as sight:
         model(IDS, IDS)
     heads = sight.heads()
     assert heads.note.startswith(note)

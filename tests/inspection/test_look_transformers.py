@@ -29,10 +29,7 @@ MODELS = {
     ),
     "Llama": ("LlamaForCausalLM", GROUPED),
     "Mistral": ("MistralForCausalLM", GROUPED | {"sliding_window": 4}),
-    "Gemma2": (
-        "Gemma2ForCausalLM",
-        GROUPED | {"sliding_window": 4, "attn_logit_softcapping": 0.5},
-    ),
+    "Gemma2": ("Gemma2ForCausalLM", GROUPED | {"sliding_window": 4, "attn_logit_softcapping": 0.5}),
     "GptOss": (
         "GptOssForCausalLM",
         GROUPED | {"sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2},

@@ -184,10 +184,7 @@ def test_invalid_comparisons_raise(language):
     language.eval()
     with pytest.raises(ShapeError, match=r"labels: needs one per position, \(2, 5\), got"):
         rg.inspection.compare_edits(language, TOKENS, rg.edit.uniform("*"), labels=TOKENS[:, 1:])
-    with (
-        rg.look(language) as sight,
-        rg.what_if(language, rg.edit.uniform("*")),
-    ):
+    with rg.look(language) as sight, rg.what_if(language, rg.edit.uniform("*")):
         language(TOKENS)
     sight.sites.pop(1)
     with (

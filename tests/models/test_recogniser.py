@@ -11,13 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard.errors import ConfigError, ShapeError
-from regard.models import (
-    Recogniser,
-    RecogniserConfig,
-    ctc_loss,
-    recogniser_small,
-    recogniser_tiny,
-)
+from regard.models import Recogniser, RecogniserConfig, ctc_loss, recogniser_small, recogniser_tiny
 from regard.ops import Chunked, log_mel
 
 chunks = st.sampled_from([1, 2, 3, None])
@@ -134,11 +128,7 @@ class Kept:
             x = F.gelu(convolution(x))
         positions = torch.arange(self.heard, self.heard + x.shape[-1])
         y = model.encoder(
-            x.mT,
-            mask=model.config.mask,
-            positions=positions,
-            offset=self.kept,
-            cache=self.remember,
+            x.mT, mask=model.config.mask, positions=positions, offset=self.kept, cache=self.remember
         )
         self.heard += x.shape[-1]
         self.kept = min(self.kept + x.shape[-1], chunk * left)

@@ -202,12 +202,7 @@ def test_a_gpu_gives_the_same_numbers(variant):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
-    [
-        language_base(50),
-        translator_base(50),
-        translator_small(50),
-        classifier_base(50, 3),
-    ],
+    [language_base(50), translator_base(50), translator_small(50), classifier_base(50, 3)],
     ids=lambda config: type(config).__name__,
 )
 def test_presets_build(config):

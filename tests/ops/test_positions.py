@@ -122,10 +122,7 @@ def test_gradients_through_resizing_are_right():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: frequencies(5),
-            "dim: needs an even number, sine and cosine share a pair, got 5",
-        ),
+        (lambda: frequencies(5), "dim: needs an even number, sine and cosine share a pair, got 5"),
         (
             lambda: apply_rope(torch.zeros(2, 3), torch.arange(2)),
             "dim: needs an even number, sine and cosine share a pair, got 3",

@@ -14,13 +14,7 @@ from typer.testing import CliRunner
 from regard import models
 from regard.cli import app
 from regard.errors import ConfigError, FileError
-from regard.runs import (
-    fit,
-    list_runs,
-    load_run,
-    new_run_folder,
-    override_settings,
-)
+from regard.runs import fit, list_runs, load_run, new_run_folder, override_settings
 from regard.tasks import SearchConfig, recipe, translate_texts
 from regard.train import copy_weights, read_metrics, score_texts
 from regard.train.updates import Updater

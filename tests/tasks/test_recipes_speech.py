@@ -34,14 +34,7 @@ from regard.data.split import SPLITS, hash_split
 from regard.errors import ConfigError, FileError, ShapeError
 from regard.ops import log_mel
 from regard.runs import load_run
-from regard.tasks import (
-    MorseTask,
-    SpeechTask,
-    edit_distance,
-    error_rate,
-    recipe,
-    transcribe_batch,
-)
+from regard.tasks import MorseTask, SpeechTask, edit_distance, error_rate, recipe, transcribe_batch
 from regard.tasks.proposals.kinds import propose
 
 PITCHES = {"a": 400, "b": 1100, "c": 2400}  # each letter is a tone

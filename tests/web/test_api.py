@@ -338,10 +338,7 @@ def unbounded(schema, definitions, name=""):
     """The fields below which a request may be of any length, or have any other field."""
     if "$ref" in schema:
         return unbounded(definitions[schema["$ref"].rpartition("/")[2]], definitions, name)
-    parts = [
-        *schema.get("anyOf", ()),
-        *([schema["items"]] if "items" in schema else ()),
-    ]
+    parts = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())]
     found = [x for part in parts for x in unbounded(part, definitions, name)]
     for key, part in schema.get("properties", {}).items():
         found += unbounded(part, definitions, f"{name}.{key}")

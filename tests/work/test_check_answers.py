@@ -131,10 +131,7 @@ def test_a_mistake_in_an_unanswered_step_is_diagnosed(name, slip, only):
 
 def test_a_mask_after_the_softmax_is_found_in_the_output():
     given = {"X": [[1, 0], [1, 1], [0, 2]]}
-    worked, free = (
-        solve_attention(given, scale=1, mask="causal"),
-        solve_attention(given, scale=1),
-    )
+    worked, free = (solve_attention(given, scale=1, mask="causal"), solve_attention(given, scale=1))
     late = free["A"].multiply_elementwise(worked["mask"]) * free["X"]
     assert cause({"H": decimals(late)}, worked) == "the mask was applied after the softmax, in A"
 

@@ -123,11 +123,7 @@ def test_the_feed_forward_matches_the_layer(x, w1, b1, w2, activation):
 def test_an_encoder_block_matches_the_layer(seed, norm, mask):
     draw = some(seed)
     told = {f"W_{one}": draw(4, 4) for one in "QKVO"}
-    told |= {
-        "X": draw(2, 4),
-        "W_1": draw(4, 3),
-        "W_2": draw(3, 4),
-    }
+    told |= {"X": draw(2, 4), "W_1": draw(4, 3), "W_2": draw(3, 4)}
     told |= {name: draw(1, 4) for name in ("b_Q", "b_2", "gamma_1", "beta_2")}
     worked = solve_encoder(told, heads=2, norm=norm, mask=mask)
     block = rg.nn.EncoderBlock(4, 2, ffn_dim=3, norm_first=norm == "pre").double()

@@ -119,8 +119,7 @@ def test_a_table_for_another_size_is_resized_on_the_way():
 
 
 @pytest.mark.parametrize(
-    "slip",
-    ["each patch was read column by column", "patches were counted down the columns first"],
+    "slip", ["each patch was read column by column", "patches were counted down the columns first"]
 )
 def test_slips_of_patches_are_recognised(slip):
     worked = solve_vit(TINY | {"image": [[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3], [4, 5, 6, 7]],

@@ -14,16 +14,7 @@
 
 from regard.claims import families
 from regard.claims.charts import Bars, Chart, Lines, Maps, Points, draw_chart
-from regard.claims.claim import (
-    CLAIMS,
-    Claim,
-    Evidence,
-    Measure,
-    Trial,
-    Verdict,
-    claim,
-    literature,
-)
+from regard.claims.claim import CLAIMS, Claim, Evidence, Measure, Trial, Verdict, claim, literature
 from regard.claims.gallery import write_gallery, write_quiz
 from regard.claims.results import Result, junit_xml
 from regard.claims.runner import run_claims, select_claims

@@ -48,8 +48,7 @@ def look(
     query: Annotated[
         int | None,
         typer.Option(
-            min=0,
-            help="Instead of a page, list the top keys of this query, trained and untrained.",
+            min=0, help="Instead of a page, list the top keys of this query, trained and untrained."
         ),
     ] = None,
     probe: Annotated[
@@ -210,8 +209,7 @@ def verify(
         ),
     ],
     text: Annotated[
-        str | None,
-        typer.Option(help="Text to run on; token ids if there is no tokenizer."),
+        str | None, typer.Option(help="Text to run on; token ids if there is no tokenizer.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="Target text of an encoder-decoder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

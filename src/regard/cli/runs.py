@@ -103,8 +103,7 @@ def report(
 def export(
     run: RunName,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder to write; ./RUN-FORMAT if not given."),
+        Path | None, typer.Option("--out", "-o", help="Folder to write; ./RUN-FORMAT if not given.")
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="onnx or huggingface.")] = "onnx",
 ) -> None:
@@ -130,8 +129,7 @@ def export(
 def quantize(
     run: RunName,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="New run folder; ./RUN-int8 if not given."),
+        Path | None, typer.Option("--out", "-o", help="New run folder; ./RUN-int8 if not given.")
     ] = None,
     score: Annotated[
         bool, typer.Option("--score/--no-score", help="Evaluate both on the test split.")
@@ -153,8 +151,7 @@ def quantize(
 
 def cost(
     name: Annotated[
-        str,
-        typer.Argument(metavar="RUN|PRESET", help="Preset, pretrained model or saved model."),
+        str, typer.Argument(metavar="RUN|PRESET", help="Preset, pretrained model or saved model.")
     ],
     source: Annotated[
         int | None, typer.Option(help="Source tokens, audio frames, or image side in pixels.")

@@ -13,10 +13,7 @@ from regard.costs.model_parts import iter_cost_parts
 from regard.costs.traced_cost import input_size, is_transformers_model, trace_cost_parts
 from regard.errors import ConfigError
 from regard.models.config import CONFIGS, StackConfig, check_implemented
-from regard.nn import (
-    Decoder,
-    DecoderBlock,
-)
+from regard.nn import Decoder, DecoderBlock
 from regard.tables import format_table, html_table
 
 DEFAULT_SOURCE, DEFAULT_TARGET, DEFAULT_IMAGE_SIDE = 512, 64, 28  # tokens, tokens, pixels

@@ -3,10 +3,4 @@
 from regard.page.files import FOLDER, PageFile, page_files
 from regard.page.offline import offline_page, saved
 
-__all__ = [
-    "FOLDER",
-    "PageFile",
-    "offline_page",
-    "page_files",
-    "saved",
-]
+__all__ = ["FOLDER", "PageFile", "offline_page", "page_files", "saved"]

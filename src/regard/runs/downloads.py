@@ -243,7 +243,7 @@ DOWNLOADS = {
         files={
             "SmolLM2-135M-Instruct.Q4_1.gguf": (
                 "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-            ),
+            )
         },
         convert=_convert_smollm2,
         about="SmolLM2-135M-Instruct (Hugging Face): a language model of English, 30 layers of "

@@ -92,10 +92,7 @@ def _read_kind(folder: Path) -> tuple[Any, Any]:
             "model: needs transformers for a Hugging Face folder, got no such package; "
             "try pip install transformers"
         ) from None
-    with (
-        library_errors(folder, "a model that transformers loads"),
-        data_copy(folder) as copy,
-    ):
+    with library_errors(folder, "a model that transformers loads"), data_copy(folder) as copy:
         config: Any = transformers.AutoConfig.from_pretrained(
             copy, local_files_only=True, trust_remote_code=False
         )
@@ -119,10 +116,7 @@ def _load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
     check_token_ids(folder)
-    with (
-        library_errors(folder, "a tokenizer that transformers loads"),
-        data_copy(folder) as copy,
-    ):
+    with library_errors(folder, "a tokenizer that transformers loads"), data_copy(folder) as copy:
         tokenizer = AutoTokenizer.from_pretrained(
             copy, local_files_only=True, trust_remote_code=False
         )

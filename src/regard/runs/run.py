@@ -15,13 +15,7 @@ from regard.inspection import Sight
 from regard.models.serialization import WEIGHTS_FILE, check_config_against_tensors
 from regard.nn.low_rank import merge_low_rank
 from regard.runs.apply.answers import apply_run
-from regard.runs.contents import (
-    RunContents,
-    build_model,
-    load_tokenizer,
-    read_recipe,
-    read_result,
-)
+from regard.runs.contents import RunContents, build_model, load_tokenizer, read_recipe, read_result
 from regard.runs.evaluate import evaluate_run
 from regard.runs.export import export_run, quantize_run, save_run_pretrained
 from regard.runs.report.page import report_run

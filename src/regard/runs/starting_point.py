@@ -32,10 +32,7 @@ HEADS = ("head.", "linear.", "mix", "spelling")  # tensors of such an output
 EPOCHS, MIN_STEPS, BATCH_EXAMPLES = 4, 100, 32
 SECONDS = 600  # of training that are planned at most, on this machine
 EVAL_CHARS, VALID_WINDOWS, CHARS_PER_TOKEN = 100_000, 16, 4
-ADAPTATIONS = {
-    "all weights": {"lr": 1e-4},
-    "low rank": {"lr": 1e-3, "low_rank": 8},
-}
+ADAPTATIONS = {"all weights": {"lr": 1e-4}, "low rank": {"lr": 1e-3, "low_rank": 8}}
 TRIAL_STEPS = (10, 60)  # of each, at least and at most; else a tenth of the steps
 
 

@@ -11,14 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Unpack
 import torch
 from torch import Tensor, nn
 
-from regard.data import (
-    Batches,
-    LoadReport,
-    Split,
-    Tokenizer,
-    collate,
-    hash_split,
-)
+from regard.data import Batches, LoadReport, Split, Tokenizer, collate, hash_split
 from regard.data.batches import Encoded, batch_by_length
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError

@@ -11,11 +11,7 @@ from torch import Tensor, nn
 
 from regard.data import LoadReport, TaggedTokens, Tokenizer, read_tagged_tokens, split_words
 from regard.data.batches import Encoded
-from regard.data.text.word_split import (
-    MeasuredSplit,
-    WordSplit,
-    measure_word_split,
-)
+from regard.data.text.word_split import MeasuredSplit, WordSplit, measure_word_split
 from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
 from regard.tasks.annotated_text import (

@@ -149,11 +149,7 @@ class _Completion:
         count = lambda prompts: [len(tokenizer.encode_input(x)) for x in prompts]  # noqa: E731
         read = sum(await self.server.compute(object(), self.prompts, count))
         written = sum(self.counts)
-        return {
-            "prompt_tokens": read,
-            "completion_tokens": written,
-            "total_tokens": read + written,
-        }
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one piece."""

@@ -92,10 +92,7 @@ def suggest_product(left: Factor, right: Factor) -> str:
         is_row = product_convention(left, right) == ROW_CONVENTION
         convention = COLUMN_CONVENTION if is_row else ROW_CONVENTION
         return f"{right.label} {left.label} ({convention})"
-    for first, second, other in (
-        (left, _transpose(right), right),
-        (_transpose(left), right, left),
-    ):
+    for first, second, other in ((left, _transpose(right), right), (_transpose(left), right, left)):
         if first.shape[1] == second.shape[0]:
             product = f"{first.label} {second.label}"
             return f"{product}, as {other.name} is written for the other convention"

@@ -123,10 +123,7 @@ ON_CUDA = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("device", "dtype", "head_dim", "value", "left"),
-    INTERPRETED + ON_CUDA,
-)
+@pytest.mark.parametrize(("device", "dtype", "head_dim", "value", "left"), INTERPRETED + ON_CUDA)
 def test_the_kernel_holds_to_it_too(device, dtype, head_dim, value, left):
     pytest.importorskip("regard.ops.influence.kernel")
     if device == "cuda" and not torch.cuda.is_available():
@@ -259,10 +256,7 @@ def test_the_result_states_what_nearly_equal_values_lose(difference, keys):
     v = torch.randn(2, 1, 1) + difference * torch.randn(2, keys, 1)
     found = influence(q, k, v, *attend(q, k, v))
     want, _ = really_removed(scores_of(q, k), v)
-    for got, exact in (
-        (found.effect_on_query, want.sum(-1)),
-        (found.strongest, want.amax(-1)),
-    ):
+    for got, exact in ((found.effect_on_query, want.sum(-1)), (found.strongest, want.amax(-1))):
         off = (got.double() - exact).abs()
         assert (off <= 1e-3 * exact + found.rounding).all()
     assert (found.rounding < 4e-6 * v.abs().amax()).all()

@@ -80,10 +80,7 @@ def test_a_root_may_be_written_as_a_sign():
         ({"given": given(X=[["1"], [" "]])}, r"X \(2,1\): needs a number, got nothing; try 0"),
         ({"given": given(X=[["1/0"]])}, r"X \(1,1\): needs no division by 0"),
         ({"given": given(X=[["2**99"]])}, r"X \(1,1\): needs powers"),
-        (
-            {"given": given(X=[["0"] * 17])},
-            f"X: needs 1 to {MAX_SIDE} .* got 1 × 17",
-        ),
+        ({"given": given(X=[["0"] * 17])}, f"X: needs 1 to {MAX_SIDE} .* got 1 × 17"),
         ({"given": given(X=[])}, "X: needs 1 to 16 rows and columns"),
         ({"given": given(X=[["1", "2"], ["3"]])}, "X: needs rows of one length, got 2 and 1"),
         ({"given": given(Y=[["1"]])}, "given: needs X, or Q, K and V, got Y"),

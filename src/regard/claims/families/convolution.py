@@ -11,14 +11,7 @@ from regard.claims.charts import Bars, Lines
 from regard.claims.claim import Evidence, Trial, claim
 from regard.claims.measurements import to_tensor
 from regard.nn import MultiHeadAttention
-from regard.ops import (
-    Local,
-    Toeplitz,
-    attend,
-    attention_weights,
-    sinusoidal,
-    softargmax,
-)
+from regard.ops import Local, Toeplitz, attend, attention_weights, sinusoidal, softargmax
 from regard.work import solve
 
 
@@ -161,8 +154,7 @@ def index_of_weight(trial: Trial) -> Evidence:
             right["output j is value i"].append(float(torch.allclose(h[:, j], v[:, i])))
     shares = {name: sum(x) / len(x) for name, x in right.items()}
     return Evidence(
-        holds=shares["output i is value j"] == 1,
-        measures={"share of weights a_ji = 1": shares},
+        holds=shares["output i is value j"] == 1, measures={"share of weights a_ji = 1": shares}
     )
 
 

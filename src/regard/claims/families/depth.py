@@ -14,10 +14,7 @@ from regard.claims.measurements import jacobian
 from regard.claims.training import label_loss, train_classifier
 from regard.errors import TrainError
 from regard.inspection import activation_names, look
-from regard.models import (
-    Classifier,
-    ClassifierConfig,
-)
+from regard.models import Classifier, ClassifierConfig
 from regard.nn import Encoder, EncoderBlock, FeedForward, Residual
 
 DIVERGED = 100.0  # losses above it, or infinite, are drawn there
@@ -56,9 +53,7 @@ def residual_derivative(trial: Trial) -> Evidence:
             "smallest difference after a norm": normed.min(),
         },
         chart=Bars(
-            {name: x.max() for name, x in errors.items()},
-            "largest |derivative − (I + J)|",
-            log="y",
+            {name: x.max() for name, x in errors.items()}, "largest |derivative − (I + J)|", log="y"
         ),
     )
 
@@ -139,10 +134,7 @@ def deep_stacks_train(trial: Trial) -> Evidence:
     return Evidence(
         holds=both and min(plain) > 0.4,
         holds_if=both and plain[1] > 0.4,
-        measures={
-            "loss": losses,
-            "gradient before training, 12 to 2 blocks, pre-LN": growth,
-        },
+        measures={"loss": losses, "gradient before training, 12 to 2 blocks, pre-LN": growth},
     )
 
 

@@ -253,10 +253,7 @@ def cell_jacobian_is_forget_gate(trial: Trial) -> Evidence:
     return Evidence(
         holds=total < 1e-10,
         holds_if=fixed < 1e-12,
-        measures={
-            "largest difference from diag(f), h fixed": fixed,
-            "total derivative": total,
-        },
+        measures={"largest difference from diag(f), h fixed": fixed, "total derivative": total},
         chart=Maps(maps, "c before", "c after"),
     )
 

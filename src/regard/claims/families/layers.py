@@ -6,12 +6,7 @@ from torch import Tensor
 from regard.claims.charts import Lines, Maps
 from regard.claims.claim import Evidence, Trial, claim, literature
 from regard.claims.measurements import count_parameters, jacobian, log_slope
-from regard.models import (
-    classifier_base,
-    language_base,
-    translator_base,
-    vision_base,
-)
+from regard.models import classifier_base, language_base, translator_base, vision_base
 from regard.nn import Encoder, FeedForward, MultiHeadAttention, Norm
 from regard.ops import layer_norm
 

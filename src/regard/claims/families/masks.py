@@ -10,12 +10,7 @@ from regard.claims.claim import Evidence, Trial, claim
 from regard.claims.measurements import jacobian, to_tensor
 from regard.decode.cache import KVCache
 from regard.nn import Encoder
-from regard.ops import (
-    Causal,
-    Local,
-    Mask,
-    attention_weights,
-)
+from regard.ops import Causal, Local, Mask, attention_weights
 from regard.ops.masks import DenseMask
 from regard.work import solve
 

@@ -7,14 +7,7 @@ from torch import Tensor
 
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Trial, claim
-from regard.nn import (
-    ALiBiBias,
-    BucketBias,
-    Encoder,
-    RelativeKeyBias,
-    ToeplitzBias,
-    TokenEmbedding,
-)
+from regard.nn import ALiBiBias, BucketBias, Encoder, RelativeKeyBias, ToeplitzBias, TokenEmbedding
 from regard.ops import Causal, Padding, frequencies, sinusoidal, sinusoidal_shift
 
 

@@ -13,12 +13,7 @@ from regard.claims.claim import Evidence, Trial, claim
 from regard.claims.training import Batch, accuracy, train_classifier, train_model
 from regard.errors import ShapeError
 from regard.models import Classifier, ClassifierConfig
-from regard.nn import (
-    Encoder,
-    ToeplitzBias,
-    TokenEmbedding,
-    xavier_linear,
-)
+from regard.nn import Encoder, ToeplitzBias, TokenEmbedding, xavier_linear
 from regard.ops import Causal, Mask, sinusoidal
 
 TRAINED_LENGTH = 24

@@ -14,12 +14,7 @@ from regard.claims.claim import Evidence, Measure, Trial, claim, literature
 from regard.claims.families.vision import VIT, similarity
 from regard.claims.measurements import count_parameters
 from regard.claims.training import Batch, accuracy, label_loss, train_model
-from regard.models import (
-    ResNet,
-    ResNetConfig,
-    VisionTransformer,
-    resnet_of_size,
-)
+from regard.models import ResNet, ResNetConfig, VisionTransformer, resnet_of_size
 from regard.ops import interpolate_positions
 
 

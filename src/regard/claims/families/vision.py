@@ -11,11 +11,7 @@ from torch import Tensor, nn
 from regard.claims.charts import Bars, Lines, Maps, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.measurements import jacobian
-from regard.models import (
-    VisionConfig,
-    VisionTransformer,
-    vision_base,
-)
+from regard.models import VisionConfig, VisionTransformer, vision_base
 from regard.nn import PatchEmbedding
 from regard.ops import patchify, sinusoidal, unpatchify
 

@@ -237,10 +237,7 @@ def kinds_of_attention(trial: Trial) -> Evidence:
     crossing = sum(site.name.endswith("cross") for site in other.sites)
     return Evidence(
         holds=set(kinds) == {"encoder, self", "decoder, masked self", "decoder, cross"},
-        measures={
-            "layers": kinds,
-            "cross-attentions of a language model": crossing,
-        },
+        measures={"layers": kinds, "cross-attentions of a language model": crossing},
     )
 
 

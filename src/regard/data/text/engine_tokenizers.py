@@ -247,11 +247,7 @@ TokenizerType = Literal["bpe", "unigram", "words", "characters", "bytes"]
 
 
 def train_tokenizer(
-    kind: str,
-    texts: Iterable[str],
-    vocab_size: int,
-    *,
-    languages: Sequence[str] = (),
+    kind: str, texts: Iterable[str], vocab_size: int, *, languages: Sequence[str] = ()
 ) -> Tokenizer:
     """A tokenizer of texts.
 

@@ -9,11 +9,7 @@ from regard.data.source import LoadReport, OnError, repeat_epochs
 from regard.data.split import Split, hash_split
 from regard.data.table import TableRow, read_table, table_kind
 from regard.data.text.normalizers import normalize_text
-from regard.data.text.parallel_formats import (
-    read_aligned,
-    read_mo,
-    read_tmx,
-)
+from regard.data.text.parallel_formats import read_aligned, read_mo, read_tmx
 from regard.data.text.po_catalog import read_po
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError

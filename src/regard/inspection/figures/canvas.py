@@ -88,11 +88,7 @@ def as_slice(span: slice | int, count: int, name: str) -> slice:
 
 
 def show_matrix(
-    axes: "Axes",
-    w: Tensor,
-    size: tuple[int, int],
-    first: tuple[int, int] = (0, 0),
-    **options: Any,
+    axes: "Axes", w: Tensor, size: tuple[int, int], first: tuple[int, int] = (0, 0), **options: Any
 ) -> "AxesImage":
     """Show a matrix as an image; ticks count unpooled rows and columns from `first`."""
     (top, left), (rows, columns) = first, size

@@ -172,11 +172,7 @@ class PatternScores(NamedTuple):
 
 @torch.no_grad()
 def pattern_scores(
-    site: Site,
-    names: Sequence[str],
-    *,
-    needle: slice = slice(None),
-    answer: slice = slice(None),
+    site: Site, names: Sequence[str], *, needle: slice = slice(None), answer: slice = slice(None)
 ) -> dict[str, PatternScores]:
     """The scores of every query of a labelled self-attention, in tiles of the map.
 

@@ -23,12 +23,7 @@ from regard.inspection.adapters.activation_points import (
     match_activations,
     paths_of_activations,
 )
-from regard.inspection.adapters.module_tracker import (
-    Caller,
-    ModuleTracker,
-    check_glob,
-    matches,
-)
+from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
 from regard.inspection.adapters.snapshot import Mark, is_unchanged, mark, memory_address, snapshot
 from regard.inspection.record.sight import OVER_LIMIT, Sight, format_skipped, nearest_name
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler

@@ -7,11 +7,7 @@ from regard.errors import FileError
 from regard.files import write_text
 from regard.inspection.figures.canvas import SUFFIXES
 from regard.inspection.figures.panels import draw_comparison
-from regard.inspection.record.sight_comparison import (
-    AlignedToken,
-    HeadDifference,
-    SightComparison,
-)
+from regard.inspection.record.sight_comparison import AlignedToken, HeadDifference, SightComparison
 from regard.inspection.sites.labels import shorten_label
 from regard.page.document import Block, bullets, document_page, heat_map, table, text, tokens
 

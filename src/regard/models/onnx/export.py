@@ -193,9 +193,7 @@ EXPORTERS: dict[type[nn.Module], Exporter] = {
         "source_vocab target_vocab cell attention hidden shared_embedding",
     ),
     VisionTransformer: Exporter(
-        transformers.vision_graphs,
-        compare_vision,
-        "classes image_size patch_size channels head",
+        transformers.vision_graphs, compare_vision, "classes image_size patch_size channels head"
     ),
     Classifier: Exporter(
         transformers.classifier_graphs, compare_classifier, "vocab classes pooling pooler"

@@ -335,10 +335,7 @@ class FileJob:
             out.commit(self._state())
             return answers
 
-        with (
-            self._output() as out,
-            self.reporter.progress(self.verb, document.total) as advance,
-        ):
+        with self._output() as out, self.reporter.progress(self.verb, document.total) as advance:
             journal = self._read_journal(out.read())
             if journal:
                 self.before = sum(len(texts) for texts, _ in journal)

@@ -19,12 +19,7 @@ from regard.data import (
     open_image,
     seeded_generator,
 )
-from regard.data.image.image_collection import (
-    ImageEntry,
-    find_images,
-    has_idx_files,
-    skip_reason,
-)
+from regard.data.image.image_collection import ImageEntry, find_images, has_idx_files, skip_reason
 from regard.data.split import assign_split
 from regard.errors import ConfigError, FileError
 from regard.models import ResNetConfig, VisionConfig

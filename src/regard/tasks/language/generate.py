@@ -165,10 +165,7 @@ def generate_texts(
 
 
 def _generate(
-    generator: TextGenerator,
-    prompts: Sequence[str],
-    max_new_tokens: int,
-    sampling: Sampling | None,
+    generator: TextGenerator, prompts: Sequence[str], max_new_tokens: int, sampling: Sampling | None
 ) -> list[str]:
     streams, waiting = list[TextStream](), deque(prompts)
     while waiting or len(generator):

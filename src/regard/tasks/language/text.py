@@ -12,13 +12,7 @@ from typing import ClassVar, Literal, NoReturn, Unpack
 import torch
 from torch import Tensor
 
-from regard.data import (
-    Document,
-    Split,
-    TextFiles,
-    Tokenizer,
-    normalize_text,
-)
+from regard.data import Document, Split, TextFiles, Tokenizer, normalize_text
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig

@@ -208,10 +208,7 @@ class TranscribeJob(Pipeline):
             return error
 
     def _batch(self, files: Sequence[AudioFile]) -> list[Transcript]:
-        waves, started = (
-            [file.wave() for file in files],
-            time.monotonic(),
-        )
+        waves, started = ([file.wave() for file in files], time.monotonic())
         sounds = [AudioExample(wave, "", self.sample_rate) for wave in waves]
         model, tokenizer = self.transcriber.stream.model, self.transcriber.tokenizer
         transcripts = transcribe_batch_detailed(model, tokenizer, sounds)

@@ -100,10 +100,7 @@ def collect_responses(
     explorer: Explorer, query: Query, body: dict[str, Any], response: Any
 ) -> list[dict[str, Any]]:
     """Everything that the page requests when it opens a view."""
-    responses = [
-        saved("models", explorer.answer("models", {})),
-        saved(query.name, response),
-    ]
+    responses = [saved("models", explorer.answer("models", {})), saved(query.name, response)]
     related = [] if query.related is None else query.related(query.parse(body), response)
     for name, other in related:
         responses.append({"name": name, "body": other, "response": explorer.answer(name, other)})

@@ -9,11 +9,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
-from regard.work.families.registry import (
-    check_choice,
-    check_required,
-    family,
-)
+from regard.work.families.registry import check_choice, check_required, family
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
 from regard.work.solution import Solution, SolutionBuilder
@@ -199,12 +195,7 @@ def add_attention(
 
 
 def add_softmax_output(
-    builder: SolutionBuilder,
-    scores: str,
-    head_dim: int,
-    v: str,
-    suffix: str,
-    setup: AttentionSetup,
+    builder: SolutionBuilder, scores: str, head_dim: int, v: str, suffix: str, setup: AttentionSetup
 ) -> str:
     """Add the steps from scores to outputs; `head_dim` sets the default scale.
 

@@ -6,11 +6,7 @@ from typing import Any, NamedTuple
 from regard.errors import WorkError
 from regard.work.families.attention import AttentionSetup, add_linear
 from regard.work.families.multi_head import add_multi_head, extend_suffix
-from regard.work.families.registry import (
-    check_choice,
-    check_required,
-    family,
-)
+from regard.work.families.registry import check_choice, check_required, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 

@@ -7,17 +7,8 @@ import sympy
 
 from regard.errors import ShapeError, WorkError
 from regard.work.exact.numbers import format_decimal
-from regard.work.families.attention import (
-    AttentionSetup,
-    add_attention,
-    add_linear,
-    project_qkv,
-)
-from regard.work.families.registry import (
-    check_choice,
-    check_integer,
-    family,
-)
+from regard.work.families.attention import AttentionSetup, add_attention, add_linear, project_qkv
+from regard.work.families.registry import check_choice, check_integer, family
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 

@@ -5,14 +5,7 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import (
-    M,
-    Matrix,
-    Rule,
-    format_power,
-    format_sum,
-    rule,
-)
+from regard.work.rules.rule import M, Matrix, Rule, format_power, format_sum, rule
 
 MAX_SAMPLED_NUMBERS = 20_000_000  # per simulation
 CHUNK_SIZE = 1_000_000

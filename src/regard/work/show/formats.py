@@ -74,10 +74,7 @@ def format_solution(
 
 
 def format_solutions(
-    solutions: Mapping[str, Solution],
-    fmt: str = "text",
-    digits: int = 6,
-    only: Sequence[str] = (),
+    solutions: Mapping[str, Solution], fmt: str = "text", digits: int = 6, only: Sequence[str] = ()
 ) -> str:
     """Format several solutions, each under its heading; `only` may match in some of them.
 

@@ -209,11 +209,7 @@ def _gradients(
     """Norm of the derivative of one output's logit by each state; a logit does not saturate."""
     norms = gradient_norms(model, lambda: model(*inputs)[0, position, token])
     return {
-        name: {
-            "h": x.h[0].tolist(),
-            "c": None if x.c is None else x.c[0].tolist(),
-            "rate": x.rate,
-        }
+        name: {"h": x.h[0].tolist(), "c": None if x.c is None else x.c[0].tolist(), "rate": x.rate}
         for name, x in norms.time.items()
     }
 

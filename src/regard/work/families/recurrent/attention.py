@@ -7,10 +7,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
-from regard.work.families.recurrent.cells import (
-    add_preactivation,
-    start_recurrent,
-)
+from regard.work.families.recurrent.cells import add_preactivation, start_recurrent
 from regard.work.families.registry import check_choice, check_required, family
 from regard.work.solution import Solution, SolutionBuilder
 

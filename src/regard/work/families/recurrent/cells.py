@@ -5,12 +5,7 @@ from functools import partial
 from typing import Any
 
 from regard.work.exact.numbers import parse_matrix
-from regard.work.families.registry import (
-    check_choice,
-    check_required,
-    declared_steps,
-    family,
-)
+from regard.work.families.registry import check_choice, check_required, declared_steps, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder, apply_rule
 

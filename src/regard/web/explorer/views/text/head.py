@@ -14,12 +14,7 @@ from regard.ops.indices import resolve_index
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import finite, pack, query
 from regard.web.explorer.recordings import find_head, recorded_sites
-from regard.web.explorer.views.text.inputs import (
-    HeadRequest,
-    WeightRequest,
-    open_text_model,
-    read,
-)
+from regard.web.explorer.views.text.inputs import HeadRequest, WeightRequest, open_text_model, read
 from regard.web.jobs import Job
 from regard.work import explain
 from regard.work.show.selection import select, value_equation
