@@ -34,6 +34,12 @@ MODELS = {
         "GptOssForCausalLM",
         GROUPED | {"sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2},
     ),
+    "DeepseekV3": (  # values are narrower than keys: SDPA has no fused kernel for them
+        "DeepseekV3ForCausalLM",
+        PLAIN
+        | {"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 8, "v_head_dim": 8}
+        | {"qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "first_k_dense_replace": 2},
+    ),
     "T5": (
         "T5ForConditionalGeneration",
         {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}

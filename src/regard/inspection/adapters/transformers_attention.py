@@ -214,12 +214,14 @@ def _model_output(
 ) -> Tensor | None:
     """The output of the model's function; None where that of `attend` is the same to the bit.
 
-    That is where SDPA runs, unless a row of a mask that is added to the scores hides all keys.
+    That is where SDPA runs with values as wide as queries (DeepSeek's are not, and torch has no
+    fused kernel for them), unless a row of a mask that is added to the scores hides all keys.
     """
     compute = _model_function(module)
     if compute is None:
         return None
-    if compute is not _eager_function(type(module)) and (
+    is_fused = compute is not _eager_function(type(module)) and query.shape[-1] == value.shape[-1]
+    if is_fused and (
         attention_mask is None
         or not attention_mask.is_floating_point()
         or not (attention_mask <= HIDDEN_SCORE).all(-1).any()
