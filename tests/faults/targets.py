@@ -75,7 +75,7 @@ def train(folder: Path) -> None:
 
 
 def resume(folder: Path) -> None:
-    if (folder / "run" / "recipe.toml").is_file():
+    if (folder / "run" / "recipe.json").is_file():  # the last file that a start writes
         command("resume", folder / "run")
     else:  # stopped before anything was there
         train(folder)
