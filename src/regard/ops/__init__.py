@@ -1,6 +1,6 @@
 """The math: pure functions without parameters. Heads are the last leading axis of q, k and v."""
 
-from regard.ops import biases, masks
+from regard.ops import biases, masks, mixers
 from regard.ops.attend import attend, attention_weights, window
 from regard.ops.audio import frame_sizes, log_mel, mel_filters, mel_frame_count, online_cmvn
 from regard.ops.biases import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slopes
@@ -57,7 +57,7 @@ __all__ = [
     "crf_decode", "crf_log_likelihood", "crf_log_partition", "crf_marginals", "dot",
     "frame_sizes", "frequencies", "gru_step", "gumbel_softmax", "influence", "influence_window",
     "interpolate_positions", "layer_norm", "log_mel", "lookup_positions", "lstm_step", "masks",
-    "mel_filters", "mel_frame_count", "online_cmvn", "patch_grid", "patchify", "recur",
+    "mel_filters", "mel_frame_count", "mixers", "online_cmvn", "patch_grid", "patchify", "recur",
     "rms_norm", "rnn_step", "scaled_dot", "score_moments", "sinusoidal", "sinusoidal_shift",
     "softargmax", "straight_through", "survey", "unpatchify", "window",
 ]  # fmt: skip

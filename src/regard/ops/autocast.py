@@ -27,11 +27,15 @@ def cast_to_autocast(*tensors: Tensor) -> list[Tensor]:
 
 
 def without_autocast(op: Op) -> Op:
-    """Decorator: run an op of q, … without autocast, which would round its products."""
+    """Decorator: run an op of q, … without autocast, which would round its products.
+
+    The first argument is q, or an object that holds it.
+    """
 
     @wraps(op)
     def run(*args: Any, **kwargs: Any) -> Any:
         q = args[0] if args else kwargs["q"]
+        q = getattr(q, "q", q)
         if not is_autocast(q):
             return op(*args, **kwargs)
         with torch.autocast(q.device.type, enabled=False):

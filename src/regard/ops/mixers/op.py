@@ -1,0 +1,156 @@
+"""The public functions of linear mixers: one signature, several backends.
+
+Every mixer of a model passes `mix`, where recorders and edits register: an edit proceeds with
+another `LinearMixer` (other β, no write of a token, a state of another run).
+"""
+
+from collections.abc import Callable, Collection
+from typing import Literal, NamedTuple, get_args
+
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import BackendError
+from regard.ops.autocast import without_autocast
+from regard.ops.indices import resolve_index, resolve_slice
+from regard.ops.intercept import InterceptorRegistry
+from regard.ops.mixers import reference
+from regard.ops.mixers import statistics as definitions
+from regard.ops.mixers.linear_mixer import LinearMixer
+from regard.ops.mixers.statistics import MixerInfluence, MixerSurvey, check_mixer_statistics
+
+MixerBackend = Literal["auto", "reference", "chunked"]
+
+
+class MixResult(NamedTuple):
+    """The outputs of a mixer and its last state."""
+
+    out: Float[Tensor, "batch head time value"]
+    state: Float[Tensor, "batch head key_dim value"]
+
+
+Proceed = Callable[[LinearMixer], MixResult]
+MixerInterceptor = Callable[[LinearMixer, Proceed], MixResult]
+_interceptors: InterceptorRegistry[MixerInterceptor] = InterceptorRegistry("mixer interceptors")
+# registers an interceptor of mixers; the arguments are those of `ops.intercept.intercepting`
+intercepting_mixers = _interceptors.register
+
+
+def mix(mixer: LinearMixer, *, backend: MixerBackend = "auto") -> MixResult:
+    """Run a linear mixer over its tokens; half precision is computed in float32.
+
+    S_t = diag(e^{g_t}) S_{t-1} + β_t k_t r_tᵀ,   y_t = S_tᵀ q_t + own_t v_t
+
+    Args:
+        mixer: the quantities of each token.
+        backend: "reference" is the recurrence; "chunked" the same by products of chunks of tokens.
+
+    >>> one, mixers = torch.ones(1, 1, 2, 1), rg.ops.mixers
+    >>> mixer = mixers.LinearMixer(q=one, k=one, v=one, log_decay=None, delta=True)
+    >>> mixers.mix(mixer).out.flatten()  # the second 1 is already in the state
+    tensor([1., 1.])
+    """
+    _choose(backend)
+    return _interceptors.dispatch(mixer, lambda mixer: compute_mix(mixer, backend))
+
+
+@without_autocast
+def compute_mix(mixer: LinearMixer, backend: MixerBackend = "auto") -> MixResult:
+    """`mix` without interceptors."""
+    _choose(backend)
+    out, _, state = reference.mix(mixer.upcast())
+    return MixResult(out.to(mixer.v.dtype), state)
+
+
+@without_autocast
+def mix_window(
+    mixer: LinearMixer,
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
+    *,
+    backend: MixerBackend = "auto",
+) -> Float[Tensor, "batch head row column"]:
+    """Exact signed weights w_tj of a range of queries and keys: y = W v.
+
+    >>> one = torch.ones(1, 1, 2, 1)
+    >>> mixer = rg.ops.mixers.LinearMixer(q=one, k=one, v=one, log_decay=None, delta=True)
+    >>> rg.ops.mixers.mix_window(mixer)  # the second write replaces the first
+    tensor([[[[1., 0.],
+              [0., 1.]]]])
+    """
+    _choose(backend)
+    row, key = (resolve_slice(x, mixer.time, name) for x, name in ((rows, "rows"), (keys, "keys")))
+    return reference.weights(mixer.upcast())[..., row.start : row.stop, key.start : key.stop]
+
+
+@without_autocast
+def mix_influence_window(
+    mixer: LinearMixer,
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
+    *,
+    backend: MixerBackend = "auto",
+) -> Float[Tensor, "batch head row column"]:
+    """Exact effects e_tj: how far output t moves if token j is not written.
+
+    >>> one = torch.ones(1, 1, 2, 1)
+    >>> mixer = rg.ops.mixers.LinearMixer(q=one, k=one, v=2 * one, log_decay=None)
+    >>> rg.ops.mixers.mix_influence_window(mixer, rows=1)
+    tensor([[[[2., 2.]]]])
+    """
+    _choose(backend)
+    row, key = (resolve_slice(x, mixer.time, name) for x, name in ((rows, "rows"), (keys, "keys")))
+    return reference.effects(mixer.upcast())[..., row.start : row.stop, key.start : key.stop]
+
+
+@without_autocast
+def mix_survey(
+    mixer: LinearMixer, *, statistics: Collection[str] | None = None, backend: MixerBackend = "auto"
+) -> MixerSurvey:
+    """Statistics of the map, the gates and the states, with memory linear in n.
+
+    Args:
+        mixer: the quantities of each token.
+        statistics: names of fields of `MixerSurvey`; None computes all.
+        backend: "reference" takes the whole map, "chunked" streams over it.
+
+    >>> one = torch.ones(1, 1, 2, 1)
+    >>> mixer = rg.ops.mixers.LinearMixer(q=one, k=one, v=one, log_decay=None, delta=True)
+    >>> rg.ops.mixers.mix_survey(mixer).surprise.flatten()  # the second value was known
+    tensor([1., 0.])
+    """
+    _choose(backend)
+    return definitions.survey(mixer.upcast(), check_mixer_statistics(statistics))
+
+
+@without_autocast
+def mix_influence(mixer: LinearMixer, *, backend: MixerBackend = "auto") -> MixerInfluence:
+    """The exact effect of not writing each token, summed over keys and over queries.
+
+    e_tj = |w_tj| ‖r_j‖: a write that is left out changes every later output by a multiple of one
+    vector. Other writes see the state without it, so its effect on them is in e.
+    """
+    _choose(backend)
+    return definitions.influence(mixer.upcast())
+
+
+@without_autocast
+def mix_state(
+    mixer: LinearMixer, token: int, *, backend: MixerBackend = "auto"
+) -> Float[Tensor, "batch head key_dim value"]:
+    """The state after a token; negative ones count from the end.
+
+    >>> one = torch.ones(1, 1, 2, 1)
+    >>> mixer = rg.ops.mixers.LinearMixer(q=one, k=one, v=one, log_decay=None)
+    >>> rg.ops.mixers.mix_state(mixer, 0).flatten()
+    tensor([1.])
+    """
+    _choose(backend)
+    token = resolve_index("token", token, mixer.time)
+    return reference.states(mixer.upcast())[:, :, token]
+
+
+def _choose(backend: str) -> None:
+    if backend not in get_args(MixerBackend):
+        names = ", ".join(get_args(MixerBackend))
+        raise BackendError(f"backend: needs {names}, got {backend!r}")
