@@ -4,6 +4,7 @@ import json
 import re
 from collections import defaultdict
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+import regard as rg
 from regard import tasks
 from regard.data import Pair
+from regard.errors import ConfigError
 from regard.ops import crf_log_likelihood
-from regard.runs import fit, override_settings
+from regard.runs import fit, fit_baseline, override_settings
 from regard.runs.baseline import BaselineScores
 from regard.tasks.baselines import tag_chain
-from regard.tasks.baselines.linear_text import LinearTextModel
-from regard.tasks.baselines.tag_chain import CRFTagger
+from regard.tasks.baselines.linear_text import fit_linear_text
+from regard.tasks.baselines.tag_chain import fit_crf_tagger, make_batches
 from regard.tasks.translation.baseline import pairs_baseline, word_dictionary
 from regard.train.linear import SparseRows, fit_best_linear, fit_linear
 from regard.train.metrics.intervals import Tally
@@ -61,20 +64,20 @@ def test_the_penalty_is_that_of_the_lowest_loss_on_the_valid_split():
 
 def test_texts_of_unknown_words_are_given_the_class_of_the_biases():
     data = ["red one", "red two", "blue one"], [0, 0, 1]
-    model = LinearTextModel(data, data, 2)
-    assert_close(model.logits(["~", ""])[0], model.model.bias)
+    model = fit_linear_text(data, data, 2)
+    assert_close(model.logits(["~", ""])[0], model.bias)
     assert model.logits(["RED!", "blue"]).argmax(-1).tolist() == [0, 1]
 
 
 def test_the_crf_is_at_its_optimum_and_batches_by_length_do_not_matter():
     sentences = [WORDS[:n] for n in (1, 2, 6, 3, 1)]
     tags = [[n % 3 for n in range(len(x))] for x in sentences]
-    tagger = CRFTagger(sentences, tags, 3)
+    tagger = fit_crf_tagger(sentences, tags, 3).requires_grad_()
     parameters = [tagger.weight, *tagger.chain]
     loss = tag_chain.PENALTY / 2 * torch.stack([x.square().sum() for x in parameters]).sum()
     for words, row in zip(sentences, tags, strict=True):  # one by one
-        (batch,) = tagger._batches([words])
-        emissions = batch.emissions(tagger.weight)
+        (batch,) = make_batches([words], tagger.numbers)
+        emissions = tagger.emissions(batch)
         loss = (
             loss
             - crf_log_likelihood(emissions, torch.tensor([row]), tagger.chain, batch.lengths).sum()
@@ -183,3 +186,61 @@ def test_the_baseline_of_pairs_is_the_better_one_on_the_valid_split():
     same = [Pair(x.source, x.source, "en") for x in train]
     assert pairs_baseline(train, same, ["drei vier!"]) == ("copy of the source", ["drei vier!"])
     assert word_dictionary([]) == {}
+
+
+SENTENCES = [("in", "New", "York"), ("Bonn", "is", "a\u00a0b"), ("",), ("é", "in")]
+
+
+def test_a_tagger_over_bytes_tags_the_words_as_they_are():
+    tags = [[0, 1, 2], [1, 0, 0], [0], [0, 0]]
+    tagger = fit_crf_tagger(SENTENCES, tags, 3)
+    words = rg.data.ByteTokenizer()
+    rows = [[x for word in words_ for x in words.encode(f" {word}")] for words_ in SENTENCES]
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(x) for x in rows], batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    best, logits = tagger.decode(tokens, lengths), tagger(tokens, lengths)
+    for n, (row, want) in enumerate(zip(rows, tags, strict=True)):
+        starts = [i for i, x in enumerate(row) if x == tag_chain.SPACE]
+        assert best[n, starts].tolist() == want == tagger.tag([SENTENCES[n]])[0]
+        assert_close(logits[n, starts].exp().sum(-1), torch.ones(len(want)))
+
+
+def test_the_baseline_is_a_run_that_is_applied_evaluated_and_reported(labels, capsys):
+    recipe = tasks.recipe(str(labels / "task.toml"))
+    outcome = fit_baseline(recipe, labels / "base", show=True)
+    assert outcome.scores["accuracy"] == 1.0
+    assert "baseline, linear model on n-grams" in capsys.readouterr().out
+    run = rg.load(labels / "base", device="cpu")
+    (classes,) = run.label("RED one two!")
+    assert classes[0][0] == "red"
+    assert run.evaluate("valid").scores["accuracy"] == 1.0
+    fitted: Any = recipe.data.fit(0).fit_baseline()
+    rows = torch.tensor([fitted.tokenizer.encode("red one?"), fitted.tokenizer.encode("~ ~ ~ ~ ")])
+    assert torch.equal(run.model(rows), fitted.model(rows))
+    assert {x.suffix for x in (labels / "base").iterdir()} == {
+        ".md",
+        ".html",
+        ".json",
+        ".safetensors",
+        ".toml",
+    }  # noqa: E501
+    for file in ("CARD.md", "report.html"):
+        text = (labels / "base" / file).read_text()
+        assert re.search(r"ccuracy 1\.000 ± 0\.0\d+: the baseline, linear model", text), file
+    with pytest.raises(ConfigError, match="needs one that is trained, got the baseline"):
+        fit(labels / "base")
+
+
+def test_the_baseline_of_tags_is_a_run_with_the_tags_of_the_best_sequence(tmp_path):
+    lines = [f"{a} O\nNew B-CITY\n{b} I-CITY\n" for a in WORDS[:3] for b in WORDS[3:]]
+    (tmp_path / "t.conll").write_text("\n".join(lines * 4))
+    file = str(tmp_path / "t.conll")
+    data = tasks.TaggingTask(train=file, valid=file, test=file)
+    config = rg.models.classifier_tiny(vocab=1, classes=1, pooling="none")
+    train = rg.train.TrainConfig(steps=1, device="cpu", monitor="f1")
+    recipe = tasks.Recipe(name="t", data=data, model=config, train=train)
+    assert fit_baseline(recipe, tmp_path / "run", skip=["report"]).scores["f1"] == 1.0
+    tagged = rg.load(tmp_path / "run", device="cpu").tag(["red New three", "blue", ""])
+    assert tagged[0].spans[0].text == "New three"
+    assert [len(x) for x in tagged] == [3, 1, 0]
+    assert 0.5 < tagged[0].confidence <= 1

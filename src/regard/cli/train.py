@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.errors import RankLostError, RegardError
+from regard.errors import ConfigError, RankLostError, RegardError
 
 if TYPE_CHECKING:
     from regard.train import Outcome, Ranks
@@ -48,6 +48,13 @@ def train(
             help="Start from this run, downloaded model or folder: its weights and tokenizer.",
         ),
     ] = None,
+    baseline_only: Annotated[
+        bool,
+        typer.Option(
+            "--baseline-only",
+            help="Keep the simple model that a training has to beat, as a run of its own.",
+        ),
+    ] = False,
     skip: Skip = None,
     nproc: Processes = 1,
     tensorboard: TensorBoard = False,
@@ -58,17 +65,24 @@ def train(
     """
     from regard import runs, tasks
 
+    recipe, text = runs.override_settings(tasks.recipe(name), settings or []), tasks.recipe_text
+    if baseline_only:
+        if init_from is not None or nproc > 1:
+            got = f"--from {init_from}" if init_from else f"--nproc {nproc}"
+            raise ConfigError(f"baseline_only: needs one process and no --from, got {got}")
+        outcome = runs.fit_baseline(recipe, out, skip=skip or (), recipe_text=text(name), show=True)
+        print_outcome(outcome, True, skip or ())
+        print_next(recipe.data.verb, outcome)
+        return
     start_ranks(nproc)
-    recipe = runs.override_settings(tasks.recipe(name), settings or [])
     with distributed_command(recipe.train.device) as ranks:
         outcome = runs.fit(
             recipe, out, settings=settings or (), skip=skip or (), init_from=init_from, show=True,
-            ranks=ranks, tensorboard=tensorboard, recipe_text=tasks.recipe_text(name),
+            ranks=ranks, tensorboard=tensorboard, recipe_text=text(name),
         )  # fmt: skip
     print_outcome(outcome, ranks.is_first, skip or ())
     if ranks.is_first:
-        verb, folder = recipe.data.verb, outcome.folder
-        print(f"next:\n  regard {verb} {folder} …\n  regard serve {folder}")
+        print_next(recipe.data.verb, outcome)
 
 
 def resume(
@@ -150,7 +164,7 @@ def print_outcome(outcome: "Outcome", is_first: bool, skip: Collection[str] = ()
     from regard.train.evaluation import format_scores
 
     best = outcome.weights_step
-    state = f"{outcome.reason} at step {outcome.step}"
+    state = f"{outcome.reason} at step {outcome.step}" if outcome.step else "fitted"
     state += f", best at {best}" if best not in (outcome.step, None) else ""
     split = "valid" if "evaluate" in skip else "test"
     print(f"{folder}: {state}; on the {split} split: {format_scores(outcome.scores)}")
@@ -158,3 +172,9 @@ def print_outcome(outcome: "Outcome", is_first: bool, skip: Collection[str] = ()
         print(outcome.scores["signature"])
     if "report" not in skip:
         print(f"{folder}/report.html is the report")
+
+
+def print_next(verb: str, outcome: "Outcome") -> None:
+    """Print the commands that use a run."""
+    folder = outcome.folder
+    print(f"next:\n  regard {verb} {folder} …\n  regard serve {folder}")

@@ -1,6 +1,7 @@
 """The baseline of a training: a simple model of the same data, scored before the training begins.
 
-A task says what it is (`Task.baseline`); `fit` runs it, `regard train --skip baseline` does not.
+A task has it (`Task.fit_baseline`; `Task.baseline` where it is no model): `fit` runs
+it, `regard train --skip baseline` does not, `regard train --baseline-only` keeps it as a run.
 """
 
 import json
@@ -93,7 +94,7 @@ def score_baseline(recipe: Recipe) -> BaselineScores | None:
     """
     seed = recipe.train.seed
     task = recipe.data.fit(seed)
-    if type(task).baseline is Task.baseline:
+    if all(getattr(type(task), x) is getattr(Task, x) for x in ("baseline", "fit_baseline")):
         return None
     return run_baseline(task, task.evaluator(task.tokenizer(seed), "test"))
 

@@ -25,6 +25,7 @@ from regard.train.loop import CHECKPOINTS
 
 RECIPE_FILE, RESULT_FILE = "recipe.json", "result.json"
 RECIPE_TOML = "recipe.toml"  # the file that a run was trained from, as it was
+BASELINE = "baseline"  # the reason in the result of a run that was fitted, not trained
 VERSION = 1  # of the folder's layout
 MODEL_SUFFIXES = (".safetensors", ".json", ".model", ".txt")  # weights, configs, tokenizers
 

@@ -11,14 +11,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
 
 from regard import models
 from regard.data import Tokenizer
 from regard.errors import ConfigError, suggestion
 from regard.files import write_text
-from regard.runs.baseline import BaselineScores, run_baseline
-from regard.runs.contents import RESULT_FILE
+from regard.runs.baseline import BaselineScores, format_score, run_baseline
+from regard.runs.contents import BASELINE, RESULT_FILE
 from regard.runs.curve import curve_warnings
 from regard.runs.evaluate import Evaluation, evaluate_model
 from regard.runs.report.card import CARD_FILE, model_card
@@ -34,6 +37,15 @@ from regard.train.metrics.log import read_metrics
 TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
 
 
+class FittedModel(NamedTuple):
+    """A baseline in the place of a trainer: what the steps need of either."""
+
+    model: nn.Module
+    evaluate: Evaluator
+    show: bool
+    device: torch.device = torch.device("cpu")
+
+
 @dataclass
 class Training:
     """A training in its run folder, and what the steps after it add."""
@@ -41,7 +53,7 @@ class Training:
     folder: Path
     recipe: Recipe
     tokenizer: Tokenizer | None
-    trainer: Trainer
+    trainer: Trainer | FittedModel
     outcome: Outcome = Outcome(0, "not begun", {})
     seconds: float = 0.0
     baseline: BaselineScores | None = None
@@ -124,11 +136,15 @@ def _write_result(training: Training) -> None:
     evaluation = training.evaluation
     result |= {"test": evaluation.scores, "intervals": evaluation.intervals}
     if training.baseline is not None and evaluation.tally is not None:
-        scores, monitor = training.baseline.scores, training.recipe.train.monitor
+        scores, monitor = evaluation.tally.scores(), training.recipe.train.monitor
         names = [name for name in scores if name != "loss"]
         score = monitor if monitor in names else names[0]
         own = evaluation.intervals.get(score)
-        result["baseline"] = training.baseline.compare(evaluation.tally, score, own)
+        if outcome.reason == BASELINE:
+            value, name = format_score(scores[score], own), training.baseline.name
+            result["baseline"] = {"name": name, "verdict": f"{score} {value}: the baseline, {name}"}
+        else:
+            result["baseline"] = training.baseline.compare(evaluation.tally, score, own)
         if training.trainer.show:
             print(f"{training.folder}: {result['baseline']['verdict']}")
     lines = read_metrics(training.folder)

@@ -23,19 +23,24 @@ from regard.data import Tokenizer
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import ConfigError, FileError, RegardError
 from regard.files import make_folder, write_text
+from regard.models.config import get_config
+from regard.runs.baseline import BaselineScores
 from regard.runs.contents import (
+    BASELINE,
     RECIPE_FILE,
     RECIPE_TOML,
     build_model,
     load_tokenizer,
     new_run_folder,
     read_recipe,
+    read_result,
     write_recipe,
 )
 from regard.runs.data_changes import DATA_FILE, check_data, stamp_data, write_stamps
 from regard.runs.lock import lock_folder
 from regard.runs.post_steps import (
     TOKEN_CACHE,
+    FittedModel,
     Training,
     check_skip,
     run_baseline_step,
@@ -47,6 +52,7 @@ from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import Outcome, Ranks, Trainer, objective
 from regard.train.checkpoint import remove_partial_checkpoints
+from regard.train.evaluation import run_evaluation
 from regard.train.loop import CHECKPOINTS
 from regard.train.metrics.log import tensorboard_logger
 from regard.train.prefetch import BatchSource
@@ -115,6 +121,7 @@ def fit(
         training, damaged = prepare()
         how.ranks.run_on_first(run_baseline_step, training, skip)
         started = time.monotonic()
+        assert isinstance(training.trainer, Trainer)
         outcome = training.trainer.run()
         outcome = outcome._replace(folder=folder, damaged=damaged)
         if outcome.reason == "interrupted":
@@ -122,6 +129,58 @@ def fit(
         training.outcome, training.seconds = outcome, round(time.monotonic() - started, 1)
         scores = how.ranks.run_on_first(run_post_steps, training, skip)
     return outcome._replace(scores=scores or outcome.scores)
+
+
+def fit_baseline(
+    recipe: Recipe,
+    folder: str | Path | None = None,
+    *,
+    settings: Sequence[str] = (),
+    skip: Collection[str] = (),
+    recipe_text: str | None = None,
+    show: bool = False,
+) -> Outcome:
+    """Fit the baseline of a recipe's task: a run that is applied, evaluated and served as any.
+
+    Args:
+        recipe: the data; the model is that of the baseline.
+        folder: of the new run; None is a new one in runs/.
+        settings: `name=value` to change.
+        skip: steps after it: calibrate, evaluate, card, report.
+        recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
+        show: print progress.
+
+    >>> fit_baseline(rg.tasks.recipe("glyphs"), "nowhere")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: task: needs one with a baseline that can be applied, got glyphs; ...
+    """
+    check_skip(skip)
+    recipe = override_settings(recipe, settings)
+    folder, seed = Path(folder or _new_folder(f"{recipe.name}-baseline")), recipe.train.seed
+    how, started = _Options(Ranks(), show, False), time.monotonic()
+    with _locked(folder, how.ranks):
+        _check_new(folder)
+        for line in recipe.data.data_warnings():
+            how.print(f"{folder}: warning: {line}")
+        baseline = recipe.data.fit(seed).fit_baseline()
+        if baseline is None:
+            raise ConfigError(
+                "task: needs one with a baseline that can be applied, got "
+                f"{recipe.data.name}; try regard train without --baseline-only"
+            )
+        name, model, data, tokenizer = baseline
+        text = recipe_to_toml(recipe) if recipe_text is None else recipe_text
+        recipe = replace(recipe, data=data, model=get_config(model))
+        _write_run(recipe, folder, text, tokenizer)
+        how.print(f"{folder}: {name}, fitted in {time.monotonic() - started:.0f} s")
+        evaluate = data.evaluator(tokenizer, "valid")
+        scores, seconds = run_evaluation(model, evaluate), round(time.monotonic() - started, 1)
+        training = Training(folder, recipe, tokenizer, FittedModel(model, evaluate, show))
+        training.outcome = Outcome(0, BASELINE, scores, weights_step=0, folder=folder)
+        training.seconds, training.baseline = seconds, BaselineScores(name, seconds, {}, [])
+        scores = run_post_steps(training, skip)
+    return training.outcome._replace(scores=scores or training.outcome.scores)
 
 
 class _Options(NamedTuple):
@@ -167,9 +226,14 @@ def _resume(
 ) -> tuple[Training, list[str]]:
     """Prepare a run at its last valid checkpoint; also one line per damaged newer checkpoint."""
     ranks = how.ranks
+    if read_result(folder).get("reason") == BASELINE:
+        raise ConfigError(
+            f"run: needs one that is trained, got the baseline in {folder}; try regard train"
+        )
     ranks.run_on_first(check_data, recipe.data, folder, accept=accept_data)
     ranks.run_on_first(remove_partial_checkpoints, folder / CHECKPOINTS)
     training = _prepare(recipe, folder, how)
+    assert isinstance(training.trainer, Trainer)
     damaged = training.trainer.resume()
     for line in damaged:
         how.print(f"skipped: {line}")
@@ -284,14 +348,22 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _write_recipe(recipe: Recipe, folder: Path, text: str | None, source: Source | None) -> None:
-    if (folder / RECIPE_FILE).exists():
-        raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
+    _check_new(folder)
     recipe = replace(recipe, data=recipe.data.fit(recipe.train.seed))
     tokenizer = None if source is None else load_tokenizer(source.folder)
     tokenizer = tokenizer or recipe.data.tokenizer(recipe.train.seed)
+    _write_run(recipe, folder, recipe_to_toml(recipe) if text is None else text, tokenizer)
+
+
+def _check_new(folder: Path) -> None:
+    if (folder / RECIPE_FILE).exists():
+        raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
+
+
+def _write_run(recipe: Recipe, folder: Path, text: str, tokenizer: Tokenizer | None) -> None:
     if tokenizer is not None:
         tokenizer.save(folder)
     if stamps := stamp_data(recipe.data):
         write_stamps(stamps, folder)
-    write_text(folder / RECIPE_TOML, recipe_to_toml(recipe) if text is None else text)
+    write_text(folder / RECIPE_TOML, text)
     write_recipe(recipe, folder)  # last: a folder with a recipe has all that resuming needs

@@ -1,3 +1,4 @@
+from regard.tasks.base import Baseline as Baseline
 from regard.tasks.base import DataContents as DataContents
 from regard.tasks.base import EvalSplit as EvalSplit
 from regard.tasks.base import Evaluator as Evaluator

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from regard.train.metrics.intervals import Tally
 BATCH_SIZE = 64  # texts that are evaluated together
 HEAD_EXAMPLES = 2048  # that a head is fitted to before the training
 MAX_TOKENS = 1024  # of a text that the model reads at once: attention takes their square
+MAX_BYTES = 1 << 20  # of one that a baseline reads
+A = TypeVar("A", bound="AnnotatedTextTask")
 
 
 class AnnotatedSplits(NamedTuple):
@@ -99,6 +101,12 @@ class AnnotatedTextTask(TextTokenizer, Task):
         """With the names of the classes; raises for a label that is not among given names."""
         hint = "a larger file, or a file for each split"
         return replace(self, names=fit_names(self.names, self.load().counts, hint))
+
+    def over_bytes(self: A) -> A:
+        """The task for a model that reads the bytes of whole texts, such as the baseline."""
+        return replace(
+            self, tokenizer_type="bytes", tokenizer_file="", bpe_dropout=0.0, max_tokens=MAX_BYTES
+        )
 
     def data_warnings(self) -> list[str]:
         """Skipped records, and classes without training examples."""
@@ -184,8 +192,10 @@ def _load(task: AnnotatedTextTask, stamps: tuple[int, ...]) -> AnnotatedSplits:
 
 
 @torch.no_grad()
-def compute_logits(model: nn.Module, rows: Sequence[list[int]]) -> list[Tensor]:
-    """The logits of a classifier for each row of token ids, on the CPU.
+def compute_logits(
+    model: nn.Module, rows: Sequence[list[int]], method: str = "forward"
+) -> list[Tensor]:
+    """The logits of a classifier for each row of token ids, on the CPU; or of another `method`.
 
     >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=9, classes=3)).eval()
     >>> [x.shape for x in compute_logits(model, [[4, 5], [6]])]
@@ -194,7 +204,8 @@ def compute_logits(model: nn.Module, rows: Sequence[list[int]]) -> list[Tensor]:
     device, logits = next(model.parameters()).device, dict[int, Tensor]()
     for indices in batch_by_length([len(row) for row in rows], BATCH_SIZE):
         batch = collate([{"tokens": rows[i]} for i in indices])
-        output = model(batch["tokens"].to(device), batch["tokens_lengths"].to(device))
+        call = model if method == "forward" else getattr(model, method)
+        output = call(batch["tokens"].to(device), batch["tokens_lengths"].to(device))
         logits |= zip(indices, output.float().cpu(), strict=True)
     return [logits[i] for i in range(len(rows))]
 

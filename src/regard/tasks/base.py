@@ -15,6 +15,7 @@ from regard.errors import ConfigError
 from regard.tasks.pipeline import Pipeline
 from regard.tasks.verb import TaskOptions, Verb
 from regard.train.config import TrainConfig
+from regard.train.evaluation import run_evaluation
 from regard.train.prefetch import BatchSource
 
 EvalSplit = Literal["valid", "test"]
@@ -36,6 +37,22 @@ class DataContents(NamedTuple):
     examples: Iterable[tuple[Split, Any]]
     report: LoadReport
     files: Sequence[Path]
+
+
+class Baseline(NamedTuple):
+    """A simple model of a task's data: fitted at once, applied and kept as any model of a run.
+
+    Args:
+        name: what it is.
+        model: of a registered class, so that it is saved with its config.
+        data: the task as its run has it, which may read inputs in another way.
+        tokenizer: of the inputs.
+    """
+
+    name: str
+    model: nn.Module
+    data: "Task"
+    tokenizer: Tokenizer | None = None
 
 
 class Task(Verb, ABC):
@@ -99,13 +116,23 @@ class Task(Verb, ABC):
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
         """The evaluation on a held-out split."""
 
-    def baseline(self, split: EvalSplit) -> tuple[str, Any] | None:
-        """A simple model of the same data: its name, and its answers to the examples of a split.
+    def fit_baseline(self) -> Baseline | None:
+        """A simple model of the same data, which `regard train --baseline-only` keeps; or None.
 
-        The answers are what `tally` of the evaluator takes. `regard train` runs it first, and says
-        at the end whether the training was worth it.
+        `regard train` scores it first, and says at the end whether the training was worth it.
         """
         return None
+
+    def baseline(self, split: EvalSplit) -> tuple[str, Any] | None:
+        """The name of a simple model of the same data, and its answers to a split; or None.
+
+        The answers are what `tally` of the evaluator takes: by default those of `fit_baseline`. A
+        simple method that is no model, such as xz, is compared with here.
+        """
+        if (fitted := self.fit_baseline()) is None:
+            return None
+        evaluator: Any = fitted.data.evaluator(fitted.tokenizer, split)
+        return fitted.name, run_evaluation(fitted.model, evaluator.predict)
 
     def contents(self) -> DataContents:
         """The examples of own files, for `regard data`; a task without files has none."""

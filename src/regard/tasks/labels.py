@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from regard.data import LabeledText, LoadReport, Tokenizer, read_labeled_texts
+from regard.data import ByteTokenizer, LabeledText, LoadReport, Tokenizer, read_labeled_texts
 from regard.data.batches import Encoded
 from regard.errors import ConfigError
 from regard.models import ClassifierConfig
@@ -18,8 +18,8 @@ from regard.tasks.annotated_text import (
     compute_logits,
 )
 from regard.tasks.annotated_verb import Label, LabelOptions
-from regard.tasks.base import EvalSplit
-from regard.tasks.baselines.linear_text import LinearTextModel
+from regard.tasks.base import Baseline, EvalSplit
+from regard.tasks.baselines.linear_text import fit_linear_text
 from regard.tasks.class_names import Classes, class_tally, format_classes
 from regard.tasks.classification.evaluator import top_log_odds
 from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
@@ -84,15 +84,15 @@ class LabelsTask(Label, AnnotatedTextTask):
         """Loss, accuracy and macro F1."""
         return LabelsEvaluator(self, tokenizer, split)
 
-    def baseline(self, split: EvalSplit) -> tuple[str, list[str]]:
+    def fit_baseline(self) -> Baseline:
         """Logistic regression on the n-grams of words and characters."""
         examples, names = self.load().examples, list(self.class_names)
         train, valid = (
             ([x.text for x in rows], [names.index(x.label) for x in rows])
             for rows in (examples["train"], examples["valid"])
         )
-        logits = LinearTextModel(train, valid, len(names)).logits([x.text for x in examples[split]])
-        return "linear model on n-grams", [names[i] for i in logits.argmax(-1).tolist()]
+        model = fit_linear_text(train, valid, len(names))
+        return Baseline("linear model on n-grams", model, self.over_bytes(), ByteTokenizer())
 
     def classify(
         self, model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str]

@@ -9,7 +9,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.data import LoadReport, TaggedTokens, Tokenizer, read_tagged_tokens, split_words
+from regard.data import (
+    ByteTokenizer,
+    LoadReport,
+    TaggedTokens,
+    Tokenizer,
+    read_tagged_tokens,
+    split_words,
+)
 from regard.data.batches import Encoded
 from regard.data.text.word_split import MeasuredSplit, WordSplit, measure_word_split
 from regard.errors import ConfigError, FileError
@@ -21,8 +28,8 @@ from regard.tasks.annotated_text import (
     compute_logits,
 )
 from regard.tasks.annotated_verb import Tag, TagOptions
-from regard.tasks.base import EvalSplit
-from regard.tasks.baselines.tag_chain import CRFTagger
+from regard.tasks.base import Baseline, EvalSplit
+from regard.tasks.baselines.tag_chain import fit_crf_tagger
 from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
 from regard.tasks.registry import task
 from regard.train import make_objective, register_objective
@@ -154,19 +161,12 @@ class TaggingTask(Tag, AnnotatedTextTask):
         """Loss, accuracy per word, and F1 of spans."""
         return TaggingEvaluator(self, tokenizer, split)
 
-    def baseline(self, split: EvalSplit) -> tuple[str, list[TaggedText]]:
+    def fit_baseline(self) -> Baseline:
         """A CRF that is linear in the words, their shapes, affixes and neighbours."""
-        examples, names = self.load().examples, list(self.class_names)
-        train = examples["train"]
+        names, train = list(self.class_names), self.load().examples["train"]
         tags = [[names.index(tag) for tag in x.tags] for x in train]
-        tagger = CRFTagger([x.tokens for x in train], tags, len(names))
-        sentences = [x.tokens for x in examples[split]]
-        tagged = zip(sentences, tagger.tag(sentences), strict=True)
-        answers = [
-            TaggedText(zip(words, map(names.__getitem__, row), strict=True))
-            for words, row in tagged
-        ]
-        return "CRF on words and their shapes", answers
+        model = fit_crf_tagger([x.tokens for x in train], tags, len(names))
+        return Baseline("CRF on words and their shapes", model, self.over_bytes(), ByteTokenizer())
 
     def tag(
         self, model: nn.Module, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
@@ -180,9 +180,15 @@ class TaggingTask(Tag, AnnotatedTextTask):
             for x in cut_words(words, split, self.max_tokens)
         ]
         rows = [[token for _, tokens in piece for token in tokens] for _, piece in pieces]
-        for (n, piece), logits in zip(pieces, compute_logits(model, rows), strict=True):
+        outputs = compute_logits(model, rows)
+        best_tags = [logits.argmax(-1) for logits in outputs]
+        if hasattr(model, "decode"):  # of a chain: the best sequence
+            best_tags = compute_logits(model, rows, "decode")
+        for (n, piece), logits, tags in zip(pieces, outputs, best_tags, strict=True):
             starts = [0, *accumulate(len(tokens) for _, tokens in piece[:-1])]
-            probabilities, best = (x.tolist() for x in logits[starts].softmax(-1).max(-1))
+            best = tags[starts].long()
+            probabilities = logits[starts].softmax(-1).gather(1, best[:, None])[:, 0].tolist()
+            best = best.tolist()
             tagged[n].confidence = min(tagged[n].confidence, *probabilities)
             tagged[n].extend((word, names[i]) for (word, _), i in zip(piece, best, strict=True))
         return tagged

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterable, Sequence
 
+from regard.runs.contents import BASELINE
 from regard.runs.report.facts import RunFacts
 from regard.runs.settings import iter_settings
 
 CARD_FILE = "CARD.md"
+SETTINGS = ("lr", "schedule", "warmup", "weight_decay", "seed", "monitor", "final", "precision")
 
 
 def model_card(facts: RunFacts) -> str:
@@ -22,10 +24,12 @@ def model_card(facts: RunFacts) -> str:
     command, code = facts.usage()
     result = run.result
     training = [f"- {facts.parameters:,} parameters, {type(run.model).__name__}"]
-    if result:
+    changed, names = dict(iter_settings(recipe.train)), SETTINGS
+    if result.get("reason") == BASELINE:
+        training.append(f"- fitted in {result['seconds']:,.0f} s")
+        names = ("seed", "monitor")
+    elif result:
         training.append(f"- {result['step']:,} updates in {result['seconds']:,.0f} s")
-    changed = dict(iter_settings(recipe.train))
-    names = ("lr", "schedule", "warmup", "weight_decay", "seed", "monitor", "final", "precision")
     training += [f"- {name}: {json.dumps(changed[name])}" for name in names]
     data = [f"Task `{run.data.name}`, recipe `{recipe.name}`."]
     if facts.data is not None:

@@ -25,7 +25,7 @@ from regard.page.document import (
     text,
     tiles,
 )  # fmt: skip
-from regard.runs.contents import RECIPE_TOML, RunContents
+from regard.runs.contents import BASELINE, RECIPE_TOML, RunContents
 from regard.runs.evaluate import EvaluatedAnswer, Evaluation
 from regard.runs.report.attention import attention_examples
 from regard.runs.report.card import CARD_FILE, model_card
@@ -98,6 +98,8 @@ def summary(facts: RunFacts) -> str:
     sentence = f"Task {run.data.name}: a {kind} of {facts.parameters:,} parameters"
     if not result:
         return f"{sentence}, not finished."
+    if result["reason"] == BASELINE:
+        return f"{sentence}, fitted in {format_duration(result['seconds'])}."
     sentence += f", trained for {result['step']:,} updates in {format_duration(result['seconds'])}"
     sentence += f" ({result['reason']})" if result["reason"] != "finished" else ""
     step = result.get("weights_step", result["step"])
