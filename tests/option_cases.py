@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from regard.nn import BlockOptions
+from regard.ops import RopeScaling
 
 NUMBERS: dict[str, Any] = {  # of the fields whose type does not say what is valid
     "kv_heads": 1,
@@ -13,6 +14,8 @@ NUMBERS: dict[str, Any] = {  # of the fields whose type does not say what is val
     "scale": 0.3,
     "softcap": 0.7,
     "rope_theta": 50.0,
+    "rope_dim": 4,
+    "rope_scaling": RopeScaling("yarn", 4.0, 16, high=2.0, amplitude=1.2),
 }
 
 

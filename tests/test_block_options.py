@@ -60,6 +60,8 @@ def each_option(config: type) -> Any:
 
 
 def made(kind: type, std: float = 0.3, **changes: Any) -> Any:
+    if changes.keys() & {"rope_dim", "rope_scaling", "rotate_half"}:  # without it they do nothing
+        changes |= {"rope_theta": 50.0}
     model = models.build(replace(PRESETS[kind][0], **changes)).eval()
     for parameter in model.parameters():  # gains of one and biases of zero would hide a mistake
         torch.nn.init.normal_(parameter, std=std)

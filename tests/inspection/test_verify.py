@@ -74,6 +74,23 @@ def test_architectures_with_a_habit_of_their_own(kind, options):
     assert {r.status for r in found.results} == {"ok"}, found
 
 
+@pytest.mark.parametrize("norm_first", [True, False], ids=["gemma2", "olmo2"])
+@pytest.mark.parametrize("parallel", [True, False])
+def test_every_option_of_a_block_together_passes_every_check(norm_first, parallel):
+    config = rg.models.language_small(
+        40, layers=2, dim=16, heads=4, kv_heads=2, ffn_dim=24, qk_norm="head", rope_dim=2,
+        rope_scaling=rg.ops.RopeScaling("llama3", 4.0, 16), output_norm=True, softcap=3.0,
+        output_softcap=2.0, window=(3, None), local_rope_theta=50.0, norm_first=norm_first,
+        parallel=parallel,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = rg.models.LanguageModel(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    found = rg.inspection.verify(model, IDS)
+    assert {r.status for r in found.results} == {"ok"}, found
+
+
 def test_a_model_without_a_head_is_verified():
     config = transformers.BertConfig(**SIZES, **LAYERS)
     found = rg.inspection.verify(transformers.BertModel(config).eval(), {"input_ids": IDS})

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from regard.models import (
     save,
     translator_tiny,
 )
+from regard.ops import RopeScaling
+from regard.runs import config_from_json, config_to_json, override_settings
 
 SIZES = {"dim": 8, "heads": 2, "layers": 1}
 
@@ -229,3 +232,17 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "taken").touch()
     with pytest.raises(FileError, match="taken/model.safetensors: cannot be written"):
         save(language(), tmp_path / "taken")
+
+
+def test_scaled_rotary_positions_are_saved_and_overridden(tmp_path):
+    scaling = RopeScaling("yarn", 4.0, 16, high=2.0, amplitude=1.2)
+    config = models.language_small(9, layers=1, rope_scaling=scaling, rope_dim=4)
+    model = models.LanguageModel(config).eval()
+    again = models.load(models.save(model, tmp_path))
+    assert again.config == config
+    changed = override_settings(config, ["rope_scaling.factor=8"])
+    assert changed.rope_scaling == replace(scaling, factor=8.0)
+    read = config_from_json(type(config), json.loads(json.dumps(config_to_json(config))), "config")
+    assert read == config
+    tokens = torch.randint(9, (1, 6))
+    assert torch.equal(again(tokens), model(tokens))

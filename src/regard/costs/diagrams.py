@@ -133,6 +133,8 @@ def _stack(column: BlockColumn, stack: Encoder | Decoder, causal: bool = False) 
 def _block(
     column: BlockColumn, block: EncoderBlock | DecoderBlock, causal: bool = False
 ) -> list[float]:
+    if block.parallel:
+        raise ConfigError("parallel: needs False to be drawn, got True")
     is_decoder = isinstance(block, DecoderBlock)
     name = "masked self-attention" if is_decoder or causal else "self-attention"
     _sublayer(column, block.self_residual, block.self_attention, name)
@@ -160,9 +162,13 @@ def _sublayer(
         heads = f"{layer.heads} heads of {layer.to_q.out_features // layer.heads}"
         if layer.kv_heads != layer.heads:
             heads += f", {layer.kv_heads} of keys"
+        if layer.q_norm is not None:
+            heads += ", q and k normed"
         kind, ports = ("cross", 1) if name.startswith("cross") else ("attention", 3)
         weights = f"W_q, W_k, W_v, W_o: {_count(layer)} parameters"
         y = column.box(kind, name, heads, weights, ports=ports)
+    if around.output_norm is not None:
+        _norm(column, around.output_norm)
     if around.skip:
         column.join(branch)
     if not around.norm_first:

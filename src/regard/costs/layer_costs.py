@@ -124,13 +124,14 @@ class CostCounter:
             distances, terms = len(relative.table), f"{terms} + {letter}er"
         # x, q, k, v, lse, and the output twice: per head, and with heads concatenated
         saved = n * d + 3 * n * e + 2 * keys * g + n * first.heads
+        normed = 0 if first.q_norm is None else 2 * (n * e + keys * g)  # q and k, before and after
         return self.part(
             name,
             [*layers, relative],
             f"BL({terms})",
             {"L": len(layers), "d": d, "s": s, "e": e, "g": g, "r": distances},
-            moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
-            activations=len(layers) * saved,
+            moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g + normed),
+            activations=len(layers) * (saved + normed),
             cache=len(layers) * 2 * keys * g if cached else 0,
         )
 

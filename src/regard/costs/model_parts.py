@@ -166,7 +166,8 @@ def _stack(
         yield counter.attention("cross-attention", layers, cross=True)
     layers = [block.feed_forward for block in blocks]
     yield counter.feed_forward(f"{prefix}feed-forward", layers)
-    norms = [module for module in stack.modules() if isinstance(module, Norm)]
+    inside = {id(norm) for block in blocks for norm in block.self_attention.modules()}  # of q, k
+    norms = [x for x in stack.modules() if isinstance(x, Norm) and id(x) not in inside]
     yield counter.norms(f"{prefix}norms", norms)
 
 

@@ -74,7 +74,7 @@ class CpuDecoder:
         "layers decoder_layers dim heads kv_heads head_dim ffn_dim source_vocab target_vocab "
         "activation gated norm norm_first final_norm eps bias qkv_bias out_bias scale "
         "rope_theta rotate_half skip positions max_positions scale_embedding embedding_norm "
-        "segments shared_embedding tied output_bias output_scale"
+        "segments shared_embedding tied output_bias output_scale output_norm rope_scaling"
     )
 
     def __init__(self, model: Translator):
@@ -266,8 +266,10 @@ def make_rotary(layer: CpuDecoderLayer, position: int) -> Rotary:
     base, halves = layer.self_module.rope_theta, layer.self_module.rotate_half
     if base is None:
         return None
-    angles = position * frequencies(layer.head_dim, base)
-    cos, sin = angles.cos().float(), angles.sin().float()
+    scaling = layer.self_module.rope_scaling
+    angles = position * frequencies(layer.head_dim, base, scaling=scaling)
+    amplitude = scaling.amplitude if scaling else 1.0
+    cos, sin = (amplitude * angles.cos()).float(), (amplitude * angles.sin()).float()
     turns = torch.complex(cos, sin)
 
     def by_halves(x: Tensor) -> None:
@@ -284,9 +286,10 @@ def _around(residual: Residual) -> tuple[LinearFunction, Callable[[Tensor, Tenso
     """Functions before a sublayer, and after it to combine its output with x."""
     norm = norm_function(residual.norm)
     before, after = (norm, _identity) if residual.norm_first else (_identity, norm)
+    update = norm_function(residual.output_norm)
     if residual.skip:
-        return before, lambda x, y: after(y.add_(x))
-    return before, lambda x, y: after(y)
+        return before, lambda x, y: after(update(y).add_(x))
+    return before, lambda x, y: after(update(y))
 
 
 def norm_function(layer: Norm | None) -> LinearFunction:

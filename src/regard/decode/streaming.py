@@ -74,7 +74,7 @@ class AudioStream:
         "layers dim heads kv_heads head_dim ffn_dim activation gated norm norm_first "
         "final_norm eps bias qkv_bias out_bias scale softcap sinks rope_theta rotate_half "
         "skip relative_bias buckets max_distance vocab sample_rate n_mels chunk left_chunks "
-        "cmvn_depth filters"
+        "cmvn_depth filters output_norm parallel rope_dim rope_scaling qk_norm"
     )
 
     def __init__(self, model: nn.Module, *, left_chunks: int | None = None):

@@ -113,19 +113,41 @@ class StackConfig(BlockOptions):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "layers", "dim", "heads", "kv_heads", "head_dim", "ffn_dim", "buckets")
+        sizes = ("layers", "dim", "heads", "kv_heads", "head_dim", "ffn_dim", "rope_dim", "buckets")
+        check_positive(self, *sizes)
         if self.head_dim is None and self.dim % self.heads:
             raise ConfigError(f"dim: needs a multiple of heads={self.heads}, got {self.dim}")
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ConfigError(f"kv_heads: needs a divisor of {self.heads}, got {self.kv_heads}")
+        if self.rope_dim is not None and (
+            self.rope_dim % 2 or self.rope_dim > self.resolved_head_dim
+        ):
+            raise ConfigError(
+                f"rope_dim: needs an even number up to head_dim={self.resolved_head_dim}, "
+                f"got {self.rope_dim}"
+            )
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: needs 0 ≤ rate < 1, got {getattr(self, name)}")
+
+    def layer_options(self, layer: int) -> BlockOptions:
+        """The options of one layer."""
+        return self
 
     @property
     def resolved_head_dim(self) -> int:
         """Width of one head."""
         return self.dim // self.heads if self.head_dim is None else self.head_dim
+
+    @property
+    def resolved_rope_dim(self) -> int:
+        """Features of a head that are rotated."""
+        return self.rope_dim or self.resolved_head_dim
+
+    @property
+    def resolved_scale(self) -> float:
+        """Factor of q · k."""
+        return self.resolved_head_dim**-0.5 if self.scale is None else self.scale
 
     @property
     def resolved_kv_heads(self) -> int:
@@ -204,7 +226,8 @@ def _make_stack(
 ) -> Stack:
     relative = _relative_bias(config, bidirectional=bidirectional)
     sizes = layers, config.dim, config.heads
-    stack = kind(*sizes, config, final_norm=config.final_norm, relative=relative)
+    options = [config.layer_options(n) for n in range(layers)]
+    stack = kind(*sizes, options, final_norm=config.final_norm, relative=relative)
     if config.norm_first:  # pre-LN sums all sublayers: depth-scaled init, as in GPT-2
         with torch.no_grad():
             for name, weight in stack.named_parameters():
@@ -270,6 +293,8 @@ def without_effect(config: Any) -> frozenset[str]:
         names.add("max_positions")
     if getattr(config, "relative_bias", "none") == "none":
         names |= {"buckets", "max_distance"}
+    if getattr(config, "rope_theta", None) is None:
+        names |= {"rotate_half", "rope_dim", "rope_scaling"}
     return frozenset(names)
 
 

@@ -14,7 +14,7 @@ from regard.models.config import (
     make_encoder,
     register_model,
 )
-from regard.nn import Readout
+from regard.nn import BlockOptions, Readout
 from regard.nn.attention import TokenInputs
 from regard.ops import Causal, Local, Mask, Padding, masks
 
@@ -24,7 +24,8 @@ class LanguageConfig(TokenConfig):
     """Config of a language model.
 
     `window` is the number of tokens that each position attends to, itself included (None: all up to
-    it); a tuple gives one per layer.
+    it); a tuple gives one per layer. `local_rope_theta` is the base of rotary positions, unscaled,
+    in layers with a window (None: as in the others); `output_softcap` bounds the logits.
 
     >>> LanguageConfig(vocab=100, layers=2, dim=64, heads=4, kv_heads=1, window=16).tied
     True
@@ -33,6 +34,8 @@ class LanguageConfig(TokenConfig):
     vocab: int
     window: int | None | tuple[int | None, ...] = None
     tied: bool = True
+    local_rope_theta: float | None = None
+    output_softcap: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,6 +47,17 @@ class LanguageConfig(TokenConfig):
         for window in self.windows:
             if window is not None and (not isinstance(window, int) or window < 1):
                 raise ConfigError(f"window: needs a whole number of 1 or more, got {window!r}")
+
+    def layer_options(self, layer: int) -> BlockOptions:
+        """The options of one layer."""
+        if self.windows[layer] is None or self.local_rope_theta is None:
+            return self
+        return replace(self, rope_theta=self.local_rope_theta, rope_scaling=None)
+
+    @property
+    def resolved_window(self) -> tuple[int | None, ...]:
+        """The window of each layer."""
+        return self.windows
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -67,7 +81,8 @@ class LanguageModel(nn.Module):
         self.config = config
         self.embedding = make_embedding(config, config.vocab)
         self.decoder = make_encoder(config, bidirectional=False)
-        self.readout = Readout(config.dim, config.vocab, tied=config.tied)
+        softcap = config.output_softcap
+        self.readout = Readout(config.dim, config.vocab, tied=config.tied, softcap=softcap)
 
     def forward(
         self,

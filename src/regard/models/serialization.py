@@ -20,6 +20,7 @@ from regard.errors import FileError, RegardError, suggestion
 from regard.files import atomic_path, parse_json
 from regard.models.config import CONFIGS, MODELS, build, get_config
 from regard.nn.int8 import is_quantized, pack_int8, swap_int8_modules, unpack_int8
+from regard.ops import RopeScaling
 
 WEIGHTS_FILE = "model.safetensors"
 VERSION = 1  # of the file layout; raise it when older readers would misread a file
@@ -149,6 +150,8 @@ def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) ->
             raise FileError(f"{file}: needs {name!r} in its config, got none")
     values = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
     try:
+        if isinstance(scaling := values.get("rope_scaling"), dict):  # the only option with its own
+            values["rope_scaling"] = RopeScaling(**scaling)
         config = config_class(**values)
     except (RegardError, TypeError, ArithmeticError) as error:
         raise FileError(f"{file}: needs a valid config, got {error}") from error

@@ -1,7 +1,7 @@
 """Multi-head attention: project, attend, combine the heads."""
 
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.nn.layers import xavier_linear
-from regard.ops import Bias, Mask, apply_rope, attend
+from regard.nn.layers import Norm, xavier_linear
+from regard.ops import Bias, Mask, RopeScaling, apply_rope, attend
 
 KeysValues = tuple[Tensor, Tensor]
+QKNorm = Literal["none", "head", "all"]
 CacheUpdate = Callable[[nn.Module, Tensor, Tensor], KeysValues]
 
 
@@ -50,6 +51,10 @@ class MultiHeadAttention(nn.Module):
         sinks: learn one logit per head that takes part in the softmax and has no value.
         rope_theta: base of rotary positions; None for none.
         rotate_half: pair features as Llama does, see `ops.apply_rope`.
+        rope_dim: number of features of a head that are rotated, all by default.
+        rope_scaling: of the rotary frequencies, for long inputs.
+        qk_norm: RMS norm of queries and keys, over each "head" (Qwen 3) or over "all" (OLMo 2).
+        eps: of this norm.
 
     >>> layer = MultiHeadAttention(512, 8)
     >>> sum(p.numel() for p in (layer.to_q.weight, layer.to_k.weight, layer.to_v.weight))
@@ -74,6 +79,10 @@ class MultiHeadAttention(nn.Module):
         sinks: bool = False,
         rope_theta: float | None = None,
         rotate_half: bool = False,
+        rope_dim: int | None = None,
+        rope_scaling: RopeScaling | None = None,
+        qk_norm: QKNorm = "none",
+        eps: float = 1e-5,
     ):
         super().__init__()
         _check_heads(dim, heads, kv_heads, head_dim)
@@ -83,6 +92,7 @@ class MultiHeadAttention(nn.Module):
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.scale, self.softcap, self.dropout = scale, softcap, dropout
         self.rope_theta, self.rotate_half = rope_theta, rotate_half
+        self.rope_dim, self.rope_scaling, self.qk_norm = rope_dim, rope_scaling, qk_norm
         self.to_q = xavier_linear(dim, heads * head_dim, bias=qkv_bias)
         self.to_k = xavier_linear(source_dim, kv_heads * head_dim, bias=qkv_bias)
         self.to_v = xavier_linear(source_dim, kv_heads * head_dim, bias=qkv_bias)
@@ -90,6 +100,10 @@ class MultiHeadAttention(nn.Module):
             heads * head_dim, dim, bias=qkv_bias if out_bias is None else out_bias
         )
         self.sinks = nn.Parameter(torch.zeros(heads)) if sinks else None
+        self.q_norm = self.k_norm = None
+        if qk_norm != "none":
+            each = (1, 1) if qk_norm == "head" else (heads, kv_heads)
+            self.q_norm, self.k_norm = (Norm(n * head_dim, "rms", eps=eps) for n in each)
 
     def forward(
         self,
@@ -116,8 +130,8 @@ class MultiHeadAttention(nn.Module):
         if source is None:
             _check_width("x", x, self.to_q.in_features)
             q, k, v = _project(x, self.to_q, self.to_k, self.to_v)
-            q = self._apply_rope(_split(q, self.heads), positions, offset)
-            k = self._apply_rope(_split(k, self.kv_heads), positions, offset)
+            q = self._apply_rope(_split(q, self.heads, self.q_norm), positions, offset)
+            k = self._apply_rope(_split(k, self.kv_heads, self.k_norm), positions, offset)
             v = _split(v, self.kv_heads)
         else:
             q = self.project_query(x, positions, offset=offset)
@@ -148,10 +162,11 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "*batch head time head_dim"]:
         """The queries of x, split into heads.
 
-        q = rope(x W_q)
+        q = rope(norm(x W_q))
         """
         _check_width("x", x, self.to_q.in_features)
-        return self._apply_rope(_split(self.to_q(x), self.heads), positions, offset)
+        q = _split(self.to_q(x), self.heads, self.q_norm)
+        return self._apply_rope(q, positions, offset)
 
     def project_kv(
         self,
@@ -162,11 +177,12 @@ class MultiHeadAttention(nn.Module):
     ) -> KeysValues:
         """The keys and values of a source, split into heads; `forward` accepts the pair.
 
-        k = rope(s W_k),   v = s W_v
+        k = rope(norm(s W_k)),   v = s W_v
         """
         _check_width("source", source, self.to_k.in_features)
-        k, v = (_split(x, self.kv_heads) for x in _project(source, self.to_k, self.to_v))
-        return self._apply_rope(k, positions, offset), v
+        k, v = _project(source, self.to_k, self.to_v)
+        k = _split(k, self.kv_heads, self.k_norm)
+        return self._apply_rope(k, positions, offset), _split(v, self.kv_heads)
 
     def _apply_rope(self, x: Tensor, positions: Tensor | None, offset: int) -> Tensor:
         if self.rope_theta is None:
@@ -175,11 +191,22 @@ class MultiHeadAttention(nn.Module):
             positions = torch.arange(offset, offset + x.shape[-2], device=x.device)
         elif positions.ndim > 1:
             positions = positions.unsqueeze(-2)  # the same for every head
-        return apply_rope(x, positions, self.rope_theta, rotate_half=self.rotate_half)
+        return apply_rope(
+            x,
+            positions,
+            self.rope_theta,
+            rotate_half=self.rotate_half,
+            rope_dim=self.rope_dim,
+            scaling=self.rope_scaling,
+        )
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
+def _split(x: Tensor, heads: int, norm: Norm | None = None) -> Tensor:
+    """The heads of projected tokens; the norm is over one head or over all, as its gain is."""
+    split = x.unflatten(-1, (heads, -1))
+    if norm is not None and norm.gain is not None:
+        split = norm(split) if len(norm.gain) == split.shape[-1] else norm(x).view_as(split)
+    return split.transpose(-2, -3)
 
 
 def _project(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:

@@ -7,9 +7,9 @@ from typing import Any, Unpack
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.nn.attention import AttentionInputs, KeysValues, MultiHeadAttention
+from regard.nn.attention import AttentionInputs, KeysValues, MultiHeadAttention, QKNorm
 from regard.nn.layers import Activation, FeedForward, NormKind, Residual
-from regard.ops import Mask
+from regard.ops import Mask, RopeScaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,8 @@ class BlockOptions:
     gated: bool = False  # feed-forward with a gate (GLU)
     norm: NormKind = "layer"
     norm_first: bool = False  # pre-LN instead of post-LN
+    output_norm: bool = False  # norm of each sublayer's output before it is added, see `Residual`
+    parallel: bool = False  # each sublayer reads the input of the block
     eps: float = 1e-5
     bias: bool = True  # of linear layers and norms
     qkv_bias: bool | None = None
@@ -40,6 +42,9 @@ class BlockOptions:
     sinks: bool = False
     rope_theta: float | None = None
     rotate_half: bool = False
+    rope_dim: int | None = None  # features of a head that are rotated
+    rope_scaling: RopeScaling | None = None
+    qk_norm: QKNorm = "none"
     dropout: float = 0.0  # of each sublayer's output
     attention_dropout: float = 0.0  # of the attention weights
     activation_dropout: float = 0.0  # inside the feed-forward layer
@@ -63,6 +68,7 @@ class EncoderBlock(nn.Module):
     """Self-attention and feed-forward; with a causal mask, a decoder-only block.
 
     x = LN(x + MHA(x));  x = LN(x + FFN(x)),   or with norm_first  x = x + F(LN(x)) for each
+    parallel and norm_first: x + MHA(LN(x)) + FFN(LN'(x))
 
     >>> block = EncoderBlock(8, 2, norm_first=True, norm="rms", activation="silu", gated=True)
     >>> block(torch.randn(1, 3, 8)).shape
@@ -72,6 +78,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, dim: int, heads: int, options: BlockOptions = POST_LN, **changes: Any):
         super().__init__()
         options = replace(options, **changes)
+        self.parallel = options.parallel
         self.self_attention = _attention(options, dim, heads)
         self.self_residual = Residual(dim, **_arguments(Residual, options))
         self.feed_forward = _feed_forward(options, dim)
@@ -80,9 +87,9 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch time dim"], **inputs: Unpack[AttentionInputs]
     ) -> Float[Tensor, "*batch time dim"]:
-        x = self.self_residual(x, self.self_attention(self.self_residual.prepare(x), **inputs))
+        y = self.self_residual(x, self.self_attention(self.self_residual.prepare(x), **inputs))
         around = self.feed_forward_residual
-        return around(x, self.feed_forward(around.prepare(x)))
+        return around(y, self.feed_forward(around.prepare(x if self.parallel else y)))
 
 
 class DecoderBlock(nn.Module):
@@ -101,6 +108,7 @@ class DecoderBlock(nn.Module):
     def __init__(self, dim: int, heads: int, options: BlockOptions = POST_LN, **changes: Any):
         super().__init__()
         options = replace(options, **changes)
+        self.parallel = options.parallel
         self.self_attention = _attention(options, dim, heads)
         self.self_residual = Residual(dim, **_arguments(Residual, options))
         # rotary positions are relative within one sequence; between two they mean nothing
@@ -117,11 +125,11 @@ class DecoderBlock(nn.Module):
         memory_mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         **inputs: Unpack[AttentionInputs],
     ) -> Float[Tensor, "*batch time dim"]:
-        x = self.self_residual(x, self.self_attention(self.self_residual.prepare(x), **inputs))
-        around = self.cross_residual
-        x = around(x, self.cross_attention(around.prepare(x), memory, mask=memory_mask))
-        around = self.feed_forward_residual
-        return around(x, self.feed_forward(around.prepare(x)))
+        y = self.self_residual(x, self.self_attention(self.self_residual.prepare(x), **inputs))
+        around, read = self.cross_residual, x if self.parallel else y
+        y = around(y, self.cross_attention(around.prepare(read), memory, mask=memory_mask))
+        around, read = self.feed_forward_residual, x if self.parallel else y
+        return around(y, self.feed_forward(around.prepare(read)))
 
 
 def _attention(options: BlockOptions, dim: int, heads: int) -> MultiHeadAttention:

@@ -158,7 +158,7 @@ class Int8Readout(Readout):
     @classmethod
     def from_readout(cls, readout: Readout) -> "Int8Readout":
         """The same readout with quantised weights, unless they are tied."""
-        result = cls(1, 1, tied=True, scale=readout.scale)
+        result = cls(1, 1, tied=True, scale=readout.scale, softcap=readout.softcap)
         if readout.weight is not None:
             result.weight = nn.Parameter(dequantize_int8(*quantize_int8(readout.weight)))
         result.bias, result.packed = readout.bias, _PackedCache()

@@ -39,16 +39,24 @@ class Readout(nn.Module):
     """Output projection to logits.
 
     logits = scale · x Wᵀ + b,   W a parameter or, if `tied`, the token embeddings given to forward
+    with a softcap c: c · tanh(logits / c)
 
     >>> Readout(2, 3, tied=True)(torch.tensor([[1.0, 2.0]]), torch.eye(3)[:, :2])
     tensor([[1., 2., 0.]])
     """
 
     def __init__(
-        self, dim: int, vocab: int, *, tied: bool = False, bias: bool = False, scale: float = 1.0
+        self,
+        dim: int,
+        vocab: int,
+        *,
+        tied: bool = False,
+        bias: bool = False,
+        scale: float = 1.0,
+        softcap: float | None = None,
     ):
         super().__init__()
-        self.scale = scale
+        self.scale, self.softcap = scale, softcap
         self.weight = None if tied else nn.Parameter(torch.randn(vocab, dim) * dim**-0.5)
         self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
 
@@ -61,7 +69,8 @@ class Readout(nn.Module):
         logits = self.multiply(x, weight)
         if self.scale != 1.0:  # saves a pass over the largest tensor of a model
             logits = self.scale * logits
-        return logits if self.bias is None else logits + self.bias
+        logits = logits if self.bias is None else logits + self.bias
+        return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
     def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
         """x Wᵀ; `Int8Readout` overrides it."""
@@ -149,6 +158,7 @@ class Residual(nn.Module):
     """Residual connection around a sublayer, with post-LN or pre-LN.
 
     post-LN: y = norm(x + dropout(f(x))),   pre-LN (`norm_first`): y = x + dropout(f(norm(x)))
+    with `output_norm`: y = x + dropout(norm'(f(norm(x)))), without the first norm in post-LN
 
     Args:
         dim: width of the model.
@@ -158,6 +168,8 @@ class Residual(nn.Module):
         bias: whether a layer norm has a bias.
         dropout: of the sublayer's output.
         skip: False leaves out the sum, as an ablation.
+        output_norm: norm of the sublayer's output before it is added: a second one in pre-LN
+            (Gemma 2), the only one in post-LN (OLMo 2).
 
     >>> residual, x = Residual(2, norm="none"), torch.tensor([1.0, 3.0])
     >>> residual(x, 10 * residual.prepare(x))
@@ -174,9 +186,12 @@ class Residual(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         skip: bool = True,
+        output_norm: bool = False,
     ):
         super().__init__()
-        self.norm = Norm(dim, norm, eps=eps, bias=bias)
+        first = "none" if output_norm and not norm_first else norm
+        self.norm = Norm(dim, first, eps=eps, bias=bias)
+        self.output_norm = Norm(dim, norm, eps=eps, bias=bias) if output_norm else None
         self.norm_first, self.skip = norm_first, skip
         self.dropout = nn.Dropout(dropout)
 
@@ -188,6 +203,6 @@ class Residual(nn.Module):
         self, x: Float[Tensor, "*batch dim"], update: Float[Tensor, "*batch dim"]
     ) -> Float[Tensor, "*batch dim"]:
         """`update` is the output of the sublayer for `prepare(x)`."""
-        update = self.dropout(update)
+        update = self.dropout(update if self.output_norm is None else self.output_norm(update))
         y = x + update if self.skip else update
         return y if self.norm_first else self.norm(y)

@@ -111,18 +111,19 @@ class TransformerStack(nn.Module):
         layers: int,
         dim: int,
         heads: int,
-        options: BlockOptions = POST_LN,
+        options: BlockOptions | Sequence[BlockOptions] = POST_LN,
         *,
         final_norm: bool = False,
         relative: RelativeBias | None = None,
         **changes: Any,
     ):
         super().__init__()
-        options = replace(options, **changes)
-        self.blocks = nn.ModuleList(self.block_type(dim, heads, options) for _ in range(layers))
+        each = [options] * layers if isinstance(options, BlockOptions) else options
+        each = [replace(one, **changes) for one in each]
+        self.blocks = nn.ModuleList(self.block_type(dim, heads, one) for one in each)
         self.relative, self.norm = relative, None
         if final_norm:
-            self.norm = Norm(dim, options.norm, eps=options.eps, bias=options.bias)
+            self.norm = Norm(dim, each[0].norm, eps=each[0].eps, bias=each[0].bias)
 
     def _add_relative(self, bias: Bias | Tensor | None) -> Bias | Tensor | None:
         if self.relative is None:
@@ -143,7 +144,7 @@ class Encoder(TransformerStack):
         layers: number of blocks.
         dim: width of the model.
         heads: number of attention heads.
-        options: of every block.
+        options: of every block, or one for each.
         final_norm: norm after the last block, as pre-LN stacks need.
         relative: layer of the relative position bias that all blocks share.
         **changes: single fields of the options.

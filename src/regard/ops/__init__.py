@@ -16,6 +16,7 @@ from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.norms import layer_norm, rms_norm
 from regard.ops.patches import patch_grid, patchify, unpatchify
 from regard.ops.positions import (
+    RopeScaling,
     apply_rope,
     frequencies,
     interpolate_positions,
@@ -52,8 +53,8 @@ from regard.ops.terms import Terms
 __all__ = [
     "ALiBi", "Bias", "Buckets", "Causal", "Chunked", "Documents", "GRUStep", "GRUWeights",
     "Influence", "LSTMStep", "LSTMWeights", "Local", "Mask", "Padding", "RNNStep", "RNNWeights",
-    "RecurrenceResult", "RelativeKeys", "Survey", "TagChain", "Terms", "Toeplitz", "additive",
-    "alibi_slopes", "apply_rope", "attend", "attention_weights", "biases", "bilinear",
+    "RecurrenceResult", "RelativeKeys", "RopeScaling", "Survey", "TagChain", "Terms", "Toeplitz",
+    "additive", "alibi_slopes", "apply_rope", "attend", "attention_weights", "biases", "bilinear",
     "crf_decode", "crf_log_likelihood", "crf_log_partition", "crf_marginals", "dot",
     "frame_sizes", "frequencies", "gru_step", "gumbel_softmax", "influence", "influence_window",
     "interpolate_positions", "layer_norm", "log_mel", "lookup_positions", "lstm_step", "masks",

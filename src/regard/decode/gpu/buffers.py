@@ -67,7 +67,9 @@ def _position_tables(model: LanguageModel, capacity: int) -> dict[str, Tensor]:
     elif config.positions == "sinusoidal":
         tables["position_table"] = sinusoidal(positions, config.dim).to(table.dtype)
     if config.rope_theta is not None:
-        rates = frequencies(config.resolved_head_dim, config.rope_theta, table.device)
-        angles = positions[:, None] * rates
-        tables |= {"cos": angles.cos().float(), "sin": angles.sin().float()}
+        scaling, head_dim = config.rope_scaling, config.resolved_head_dim
+        rates = frequencies(head_dim, config.rope_theta, table.device, scaling)
+        angles, amplitude = positions[:, None] * rates, scaling.amplitude if scaling else 1.0
+        turns = {"cos": angles.cos(), "sin": angles.sin()}
+        tables |= {name: (amplitude * turn).float() for name, turn in turns.items()}
     return tables

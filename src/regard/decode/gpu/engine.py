@@ -88,7 +88,7 @@ class CudaGraphEngine:
     options = (
         "layers dim heads kv_heads head_dim ffn_dim vocab activation gated norm final_norm "
         "eps bias qkv_bias out_bias scale rope_theta rotate_half positions max_positions "
-        "scale_embedding window tied"
+        "scale_embedding window tied rope_scaling"
     )
 
     def __init__(self, model: LanguageModel, tuning: Tuning | None = None):

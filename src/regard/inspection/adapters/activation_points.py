@@ -41,7 +41,9 @@ from regard.inspection.adapters.module_tracker import ModelHook, uncompiled_modu
 OUTPUT = re.compile(r"(^|_)(o|wo|out|output|dense)(_|$)|c_proj|out_lin", re.IGNORECASE)
 POST_PER_LAYER = re.compile(r"post_per_layer_\w*norm")
 POST_ATTENTION = re.compile(r"post_(self_)?att(n|ention)_(layer_?)?norm")
-POST_MLP = re.compile(r"post_(feed_?forward|mlp|ffn?)_(layer_?)?norm")
+POST_MLP = re.compile(
+    r"post_(feed_?forward|mlp|ffn?)_(layer_?)?norm|feed_forward_residual\.output_norm"
+)
 
 Read = Callable[[Tensor], Tensor | None]
 
@@ -271,6 +273,8 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
         writer = [n for n in group if OUTPUT.search(n.rpartition(".")[2])][-1:] or group[-1:]
         writer = writer[0]
         after = post_attention if post_mlp and kind == "self" else None
+        if (ours := f"{kind}_residual.output_norm") in modules:
+            after = ours
         yield point(f"{kind}.in", parent_path(group[0]), "in")
         if (heads := head_count(block, writer)) is not None:
             yield point(f"{kind}.heads", writer, "in", heads)

@@ -347,7 +347,8 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
         end, logits = end[:, ::step], logits[:, ::step]
     logits = logits.float()
     weight, bias = _head(model, end)
-    softcap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
+    config, names = getattr(model, "config", None), ("final_logit_softcapping", "output_softcap")
+    softcap = next((value for name in names if (value := getattr(config, name, None))), None)
     if weight.shape[1] != end.shape[-1]:
         raise LookError(
             f"model: needs a head as wide as its last state, {end.shape[-1]}, got one of "

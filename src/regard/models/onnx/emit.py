@@ -27,7 +27,7 @@ from regard.nn import (
     TimeFrequencyConv,
     TokenEmbedding,
 )
-from regard.ops.positions import frequencies
+from regard.ops.positions import RopeScaling, frequencies
 
 OPSET, IR_VERSION = 20, 10  # of 2023: widely supported, and the first with Gelu
 Axes = Sequence[str | int]
@@ -167,9 +167,10 @@ def layer(g: Graph, x: str, module: nn.Module | None) -> str:
     raise AssertionError(type(module))
 
 
-def _residual(g: Graph, x: str, module: Residual, sublayer: Callable[[str], str]) -> str:
-    """norm(x + f(x)), or x + f(norm(x))."""
-    update = sublayer(layer(g, x, module.norm) if module.norm_first else x)
+def _residual(g: Graph, x: str, module: Residual, sublayer: Callable[[str], str], read: str) -> str:
+    """norm(x + f(read)), or x + f(norm(read))."""
+    update = sublayer(layer(g, read, module.norm) if module.norm_first else read)
+    update = layer(g, update, module.output_norm)
     y = g.Add(x, update) if module.skip else update
     return y if module.norm_first else layer(g, y, module.norm)
 
@@ -195,21 +196,29 @@ def readout(g: Graph, x: str, module: Readout, table: Tensor) -> str:
     """scale · x Wᵀ + b; W is the embedding table if tied."""
     weight = table if module.weight is None else module.weight
     logits = _scale(g, g.MatMul(x, g.Transpose(weight, perm=[1, 0])), module.scale)
-    return logits if module.bias is None else g.Add(logits, module.bias)
+    logits = logits if module.bias is None else g.Add(logits, module.bias)
+    return _softcap(g, logits, module.softcap)
 
 
-def _rope_angles(g: Graph, positions: str, dim: int, base: float) -> Pair:
-    """cos and sin of position · base^(-2i/dim), (time, pair), in double: positions may be large."""
+def _softcap(g: Graph, x: str, bound: float | None) -> str:
+    return x if bound is None else g.Mul(g.Tanh(g.Div(x, float(bound))), float(bound))
+
+
+def _rope_angles(
+    g: Graph, positions: str, dim: int, base: float, scaling: RopeScaling | None = None
+) -> Pair:
+    """cos and sin of position · frequency, (time, pair), in double: positions may be large."""
     at = g.Unsqueeze(g.Cast(positions, to=g.onnx.TensorProto.DOUBLE), [1])
-    angles = g.Mul(at, frequencies(dim, base)[None])
+    angles = g.Mul(at, frequencies(dim, base, scaling=scaling)[None])
     cos, sin = (g.Cast(x, to=g.onnx.TensorProto.FLOAT) for x in (g.Cos(angles), g.Sin(angles)))
-    return cos, sin
+    amplitude = 1.0 if scaling is None else scaling.amplitude
+    return _scale(g, cos, amplitude), _scale(g, sin, amplitude)
 
 
 def keys_values(g: Graph, x: str, site: MultiHeadAttention, rotary: Pair | None = None) -> Pair:
     """Keys and values of the tokens."""
-    k, v = (_project(g, x, to, site.kv_heads) for to in (site.to_k, site.to_v))
-    return _rotate(g, k, rotary, site), v
+    k = _project(g, x, site.to_k, site.kv_heads, site.k_norm)
+    return _rotate(g, k, rotary, site), _project(g, x, site.to_v, site.kv_heads)
 
 
 def _attention(
@@ -221,12 +230,11 @@ def _attention(
     rotary: Pair | None = None,
 ) -> str:
     """softmax(scale · q kᵀ) v of the queries of x, heads joined and projected."""
-    q = _rotate(g, _project(g, x, site.to_q, site.heads), rotary, site)
+    q = _rotate(g, _project(g, x, site.to_q, site.heads, site.q_norm), rotary, site)
     k, v = (_repeat_heads(g, part, site) for part in keys_values)
     scale = site.head_dim**-0.5 if site.scale is None else site.scale
     scores = g.MatMul(g.Mul(q, scale), g.Transpose(k, perm=[0, 1, 3, 2]))
-    if site.softcap is not None:
-        scores = g.Mul(g.Tanh(g.Div(scores, float(site.softcap))), float(site.softcap))
+    scores = _softcap(g, scores, site.softcap)
     if mask is not None:
         scores = g.Where(mask, scores, MASKED_SCORE)
     y = g.MatMul(_softmax(g, scores, site.sinks), v)
@@ -254,12 +262,14 @@ def stack(
         return _attention(g, x, site, memory, context.memory_mask)
 
     for block in cast(Iterable[EncoderBlock | DecoderBlock], stack.blocks):
-        x = _residual(g, x, block.self_residual, partial(attend_self, site=block.self_attention))
+        attend, start = partial(attend_self, site=block.self_attention), x
+        x = _residual(g, x, block.self_residual, attend, x)
         if isinstance(block, DecoderBlock):
             attend = partial(attend_memory, site=block.cross_attention)
-            x = _residual(g, x, block.cross_residual, attend)
+            x = _residual(g, x, block.cross_residual, attend, start if block.parallel else x)
         feed_forward = partial(layer, g, module=block.feed_forward)
-        x = _residual(g, x, block.feed_forward_residual, feed_forward)
+        read = start if block.parallel else x
+        x = _residual(g, x, block.feed_forward_residual, feed_forward, read)
     return layer(g, x, stack.norm), cache
 
 
@@ -269,7 +279,8 @@ def context(
     """The context of new tokens at positions `first` to `end` - 1."""
     positions, site, rotary = g.Range(first, end, 1), _first_attention(stack), None
     if site.rope_theta is not None:
-        rotary = _rope_angles(g, positions, site.head_dim, site.rope_theta)
+        dim, scaling = site.rope_dim or site.head_dim, site.rope_scaling
+        rotary = _rope_angles(g, positions, dim, site.rope_theta, scaling)
     return AttentionContext(positions, rotary, mask, **more)
 
 
@@ -324,23 +335,29 @@ def _scale(g: Graph, x: str, factor: float) -> str:
     return x if factor == 1.0 else g.Mul(x, float(factor))
 
 
-def _project(g: Graph, x: str, to: nn.Linear, heads: int) -> str:
+def _project(g: Graph, x: str, to: nn.Linear, heads: int, norm: Norm | None = None) -> str:
     """(batch, time, dim) to (batch, head, time, head_dim)."""
-    split = g.Reshape(layer(g, x, to), [0, 0, heads, to.out_features // heads])
-    return g.Transpose(split, perm=[0, 2, 1, 3])
+    width, x = to.out_features // heads, layer(g, x, to)
+    per_head = norm is not None and norm.gain is not None and len(norm.gain) == width
+    split = g.Reshape(x if per_head else layer(g, x, norm), [0, 0, heads, width])
+    return g.Transpose(layer(g, split, norm) if per_head else split, perm=[0, 2, 1, 3])
 
 
 def _rotate(g: Graph, x: str, rotary: Pair | None, site: MultiHeadAttention) -> str:
     """Rotary embedding: rotates pairs of neighbours, or with `rotate_half` of both halves."""
     if rotary is None:
         return x
-    pairs = site.head_dim // 2
+    rest, pairs = None, (site.rope_dim or site.head_dim) // 2
+    if 2 * pairs < site.head_dim:
+        rest = g.Slice(x, [2 * pairs], [site.head_dim], [3])
+        x = g.Slice(x, [0], [2 * pairs], [3])
     shape, axis = ([2, pairs], -2) if site.rotate_half else ([pairs, 2], -1)
     a, b = g.Split(g.Reshape(x, [0, 0, 0, *shape]), count=2, axis=axis, num_outputs=2)
     cos, sin = (g.Unsqueeze(part, [axis]) for part in rotary)
     c = g.Sub(g.Mul(a, cos), g.Mul(b, sin))
     d = g.Add(g.Mul(a, sin), g.Mul(b, cos))
-    return g.Reshape(g.Concat(c, d, axis=axis), [0, 0, 0, 2 * pairs])
+    turned = g.Reshape(g.Concat(c, d, axis=axis), [0, 0, 0, 2 * pairs])
+    return turned if rest is None else g.Concat(turned, rest, axis=3)
 
 
 def _unstack_layer(g: Graph, x: str, n: int) -> Pair:

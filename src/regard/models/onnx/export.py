@@ -167,7 +167,8 @@ TOLERANCE = 1e-4  # on the difference between onnxruntime and torch
 STACK_OPTIONS = (  # those that emit.stack and emit.embedding compute
     "layers dim heads kv_heads head_dim ffn_dim activation gated norm norm_first final_norm "
     "eps bias qkv_bias out_bias scale softcap sinks rope_theta rotate_half skip positions "
-    "max_positions scale_embedding embedding_norm segments tied"
+    "max_positions scale_embedding embedding_norm segments tied output_norm parallel rope_dim "
+    "rope_scaling qk_norm"
 )
 
 
@@ -186,7 +187,9 @@ EXPORTERS: dict[type[nn.Module], Exporter] = {
         compare_translator,
         "source_vocab target_vocab decoder_layers shared_embedding output_bias output_scale",
     ),
-    LanguageModel: Exporter(transformers.language_graphs, compare_language, "vocab window"),
+    LanguageModel: Exporter(
+        transformers.language_graphs, compare_language, "vocab window output_softcap"
+    ),
     RecurrentTranslator: Exporter(
         recurrent.recurrent_graphs,
         compare_recurrent,
