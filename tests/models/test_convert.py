@@ -246,7 +246,7 @@ def test_options_and_tensors_we_have_no_place_for():
     del state["transformer.wpe.weight"]
     with pytest.raises(ConfigError, match="needs 'wpe.weight', got no such tensor; nearest is"):
         from_transformers(state, config)
-    rope = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}
+    rope = {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}
     theirs = llama()
-    with pytest.raises(ConfigError, match="rope_type: needs default.* got 'yarn'"):
+    with pytest.raises(ConfigError, match="rope_type: needs one of default.* got 'longrope'"):
         from_transformers(theirs.state_dict(), {**theirs.config.to_dict(), **rope})

@@ -9,6 +9,7 @@ import transformers
 from option_cases import values
 from test_convert import (
     ENDS,
+    SIZES,
     VOCAB,
     batch,
     bert,
@@ -24,6 +25,7 @@ from test_convert import (
 )
 
 from regard import models
+from regard.decode import make_stepper
 from regard.errors import ConfigError, FileError
 from regard.models.hub.folder import FAMILIES as CONVERTERS
 
@@ -38,6 +40,34 @@ def arcee(**more):
 
 def gemma(**more):
     return decoder("Gemma", num_key_value_heads=1, head_dim=6, **more)
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"rope_theta": 500.0, "original_max_position_embeddings": 16}
+PARTIAL = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.75}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4}
+LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+
+
+GEMMA = {"num_hidden_layers": 3, "head_dim": 6, "query_pre_attn_scalar": 7, "sliding_window": 3}
+
+
+def gemma2(**more):
+    return decoder("Gemma2", **GEMMA | more)
+
+
+def gemma3(**more):
+    rope = {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
+    rope["full_attention"] = LINEAR | more.pop("full", {})
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    options = SIZES | ENDS | GEMMA | {"num_key_value_heads": 2} | more
+    config = transformers.Gemma3TextConfig(rope_parameters=rope, layer_types=types, **options)
+    return shaken(transformers.Gemma3ForCausalLM(config))
+
+
+def neox(**more):
+    config = transformers.GPTNeoXConfig(**SIZES | {"hidden_size": 32} | ENDS | more)
+    return shaken(transformers.GPTNeoXForCausalLM(config))
 
 
 def vit(**more):
@@ -66,16 +96,34 @@ FAMILIES = {
     "gemma, untied, with biases": lambda: untied(
         gemma(tie_word_embeddings=False, attention_bias=True, rope_theta=500.0)
     ),
+    "gemma2": gemma2,
+    "gemma2 without softcaps": lambda: gemma2(
+        attn_logit_softcapping=None, final_logit_softcapping=None, num_key_value_heads=4
+    ),
+    "gemma3_text": gemma3,
+    "gpt_neox": neox,
+    "gpt_neox, sequential and tied": lambda: neox(
+        use_parallel_residual=False, attention_bias=False, tie_word_embeddings=True
+    ),
     "gpt2": gpt2,
     "gpt2 untied": lambda: untied(gpt2(tie_word_embeddings=False)),
     "llama": lambda: llama(tie_word_embeddings=False, rope_theta=500.0),
     "llama with biases": lambda: llama(attention_bias=True, mlp_bias=True, head_dim=6),
+    "llama 3.1": lambda: llama(rope_parameters=LLAMA3),
+    "llama with linear positions": lambda: llama(rope_parameters=LINEAR),
+    "llama with yarn": lambda: llama(rope_parameters=YARN | {"rope_theta": 100.0}),
     "marian": marian,
     "mistral": mistral,
     "qwen2": qwen2,
     "qwen2 with windows": lambda: qwen2(
         use_sliding_window=True, sliding_window=3, max_window_layers=1, tie_word_embeddings=True
     ),
+    "qwen3": lambda: decoder("Qwen3", head_dim=6),
+    "qwen3 with windows and biases": lambda: decoder(
+        "Qwen3", attention_bias=True, use_sliding_window=True, sliding_window=3, max_window_layers=1
+    ),
+    "olmo2": lambda: decoder("Olmo2"),
+    "phi3": lambda: decoder("Phi3", hidden_size=32, sliding_window=3, rope_parameters=PARTIAL),
     "t5": t5,
     "t5 1.1": lambda: untied(t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
     "vit": vit,
@@ -198,3 +246,57 @@ def test_folders_that_cannot_be_loaded(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"none")
     with pytest.raises(FileError, match="model.safetensors: needs a whole safetensors file"):
         models.from_pretrained(tmp_path)
+
+
+CACHED = (
+    "gemma2",
+    "gemma3_text",
+    "gpt_neox",
+    "llama 3.1",
+    "llama with yarn",
+    "olmo2",
+    "phi3",
+    "qwen3",
+)
+
+
+@pytest.mark.parametrize("name", CACHED)
+@torch.no_grad()
+def test_steps_with_a_cache_give_the_logits_of_transformers(name):
+    theirs = FAMILIES[name]()
+    ours = models.from_transformers(theirs.state_dict(), theirs.config.to_dict())
+    tokens = batch()[0]
+    stepper, steps = make_stepper(ours), []
+    state = stepper.start(tokens[:, :3])
+    for token in tokens[:, 2:].unbind(1):
+        logits, state = stepper.step(token, state)
+        steps.append(logits)
+    same(torch.stack(steps, 1), theirs(tokens).logits[:, 2:])
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_neox", "olmo2", "phi3"])
+@torch.no_grad()
+def test_pairs_of_neighbours_are_written_as_halves(name):
+    theirs = FAMILIES[name]()
+    halves = models.from_transformers(theirs.state_dict(), theirs.config.to_dict())
+    pairs = models.LanguageModel(dataclasses.replace(halves.config, rotate_half=False)).eval()
+    pairs.load_state_dict(halves.state_dict())
+    tokens = batch()[0]
+    if name == "gpt_neox":  # a family without this step refuses them
+        with pytest.raises(ConfigError, match="rotate_half: needs True for a gpt_neox checkpoint"):
+            models.to_transformers(pairs, name)
+        return
+    same(models.from_transformers(*models.to_transformers(pairs, name))(tokens), pairs(tokens))
+
+
+def test_what_rotary_positions_do_not_have_is_refused_by_name():
+    theirs = gemma3()
+    config, state = theirs.config.to_dict(), theirs.state_dict()
+    scaled = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": LINEAR}
+    with pytest.raises(ConfigError, match="rope_type: needs default in layers with a window"):
+        models.from_transformers(state, config | {"rope_parameters": scaled})
+    with pytest.raises(ConfigError, match="layer_types: needs 3 of full_attention and sliding_att"):
+        models.from_transformers(state, config | {"layer_types": ["chunked_attention"] * 3})
+    rope = YARN | {"rope_theta": 1e4, "truncate": False}
+    with pytest.raises(ConfigError, match="truncate: needs True"):
+        models.from_transformers(state, config | {"rope_parameters": {"full_attention": rope}})

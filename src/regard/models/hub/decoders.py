@@ -1,12 +1,22 @@
-"""Decoders: Llama, Mistral, Qwen2, Arcee, Gemma and GPT-2."""
+"""Decoders like Llama: Llama, Mistral, Qwen2, Qwen3, Arcee, OLMo 2 and Phi-3."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import torch
 from einops import rearrange
-from torch import Tensor, nn
+from torch import nn
 
 from regard.errors import ConfigError
-from regard.models.hub.family import Chunk, HubConfig, HubFamily, HubField, HubOptions, NamedTensors
+from regard.models.hub.family import (
+    HubConfig,
+    HubFamily,
+    HubField,
+    HubOptions,
+    NamedTensors,
+    chunks,
+)
+from regard.models.hub.rope import read_rope, write_rope
 from regard.models.language import LanguageConfig, LanguageModel
 
 
@@ -58,14 +68,11 @@ class Llama(HubFamily):
             "bias": config.get("mlp_bias", False),
             "qkv_bias": attention_bias,
             "out_bias": attention_bias,
-            "rope_theta": _read_rope_theta(config),
+            **self.read_rope(config, _head_dim(config)),
         }
 
     def write_options(self, config: LanguageConfig) -> HubOptions:
-        theta = config.rope_theta or 10000.0  # None: refused when the options are compared
-        return {
-            "rope_theta": theta,  # of releases up to 4; later ones read rope_parameters
-            "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        return write_rope(config) | {
             "mlp_bias": config.bias,
             "attention_bias": config.resolved_qkv_bias,
             "bos_token_id": None,
@@ -75,6 +82,10 @@ class Llama(HubFamily):
     def read_window(self, config: HubConfig) -> int | None | tuple[int | None, ...]:
         """The sliding window, one for all layers or one per layer."""
         return None
+
+    def read_rope(self, config: HubConfig, head_dim: int) -> HubOptions:
+        """Rotary positions, from the values of any release."""
+        return read_rope(config, head_dim)
 
     def write(self, model: nn.Module) -> tuple[NamedTensors, HubOptions]:
         assert isinstance(model, LanguageModel)
@@ -115,19 +126,84 @@ class Qwen2(Llama):
         if not config.get("use_sliding_window") or config.get("sliding_window") is None:
             return None
         first = config.get("max_window_layers", 0)  # the layers below attend to everything
-        layers = config["num_hidden_layers"]
-        return tuple(None if n < first else config["sliding_window"] for n in range(layers))
+        return read_layer_windows(config, lambda n: n >= first)
 
     def write_options(self, config: LanguageConfig) -> HubOptions:
         windows = config.windows
         first = next((n for n, window in enumerate(windows) if window is not None), len(windows))
         options = super().write_options(config) | {
             "use_sliding_window": first < len(windows),
-            "sliding_window": windows[-1],
+            "sliding_window": next(iter(windows[first:]), None),
             "max_window_layers": first,
+            "layer_types": layer_types(windows),
         }
         del options["mlp_bias"], options["attention_bias"]
         return options
+
+
+class Qwen3(Qwen2):
+    """Llama with normed queries and keys."""
+
+    model_types = ("qwen3",)
+    architecture = "Qwen3ForCausalLM"
+    names = {
+        **Llama.names,
+        "decoder.blocks.{i}.self_attention.q_norm": "layers.{i}.self_attn.q_norm",
+        "decoder.blocks.{i}.self_attention.k_norm": "layers.{i}.self_attn.k_norm",
+    }
+    fixed = {**Llama.fixed, "qk_norm": "head"}
+
+    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
+        bias = config.get("attention_bias", False)
+        return super().read_options(config, state) | {"qkv_bias": bias, "out_bias": bias}
+
+    def write_options(self, config: LanguageConfig) -> HubOptions:
+        return super().write_options(config) | {"attention_bias": config.resolved_qkv_bias}
+
+
+class Olmo2(Llama):
+    """Norms of each sublayer's output, and of all queries and all keys of a token."""
+
+    model_types = ("olmo2",)
+    architecture = "Olmo2ForCausalLM"
+    names = {
+        **Qwen3.names,
+        "decoder.blocks.{i}.self_residual.output_norm": "layers.{i}.post_attention_layernorm",
+        "decoder.blocks.{i}.feed_forward_residual.output_norm": (
+            "layers.{i}.post_feedforward_layernorm"
+        ),
+    }
+    fixed = {**Llama.fixed, "qk_norm": "all", "norm_first": False, "output_norm": True}
+
+    def write_options(self, config: LanguageConfig) -> HubOptions:
+        options = super().write_options(config)
+        del options["mlp_bias"]
+        return options
+
+
+class Phi3(Mistral):
+    """Llama with q, k and v in one tensor, gate and hidden layer in another."""
+
+    model_types = ("phi3",)
+    architecture = "Phi3ForCausalLM"
+    names = {
+        **Llama.names,
+        **chunks(
+            "layers.{i}.self_attn.qkv_proj",
+            "decoder.blocks.{i}.self_attention",
+            *("to_q", "to_k", "to_v"),
+        ),
+        **chunks(
+            "layers.{i}.mlp.gate_up_proj",
+            "decoder.blocks.{i}.feed_forward",
+            *("to_gate", "to_hidden"),
+        ),
+    }
+    fields = {**Llama.fields, "dropout": HubField("resid_pdrop", 0.0)}
+
+    def write_options(self, config: LanguageConfig) -> HubOptions:
+        # of the published vocabulary by default
+        return super().write_options(config) | {"embd_pdrop": config.dropout, "pad_token_id": None}
 
 
 class Arcee(Llama):
@@ -144,96 +220,38 @@ def _pair_halves(model: LanguageModel) -> LanguageModel:
     Queries and keys are permuted alike, so that their products stay.
     """
     other = LanguageModel(replace(model.config, rotate_half=True))
-    state, width = model.state_dict(), model.config.resolved_head_dim
+    state, width, dim = model.state_dict(), other.config.resolved_head_dim, other.config.rope_dim
     for name, x in state.items():
-        if name.rpartition(".")[0].endswith(("to_q", "to_k")):
-            halves = "(head pair half) ... -> (head half pair) ..."
-            state[name] = rearrange(x, halves, half=2, pair=width // 2)
+        if name.rpartition(".")[0].endswith(("to_q", "to_k", "q_norm", "k_norm")):
+            turned, rest = x.unflatten(0, (-1, width)).tensor_split([dim or width], 1)
+            turned = rearrange(turned, "head (pair half) ... -> head (half pair) ...", half=2)
+            state[name] = torch.cat([turned, rest], 1).flatten(0, 1)
     other.load_state_dict(state)
     return other.eval()
 
 
-def _read_rope_theta(config: HubConfig) -> float:
-    """The rotary base, from `rope_parameters` (release 5) or `rope_theta` (before)."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise ConfigError(f"rope_type: needs default, unscaled rotary positions, got {kind!r}")
-    return float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))
+def _head_dim(config: HubConfig) -> int:
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
-class Gemma(Llama):
-    """Llama with scaled embeddings, a tanh GELU and norms that store gain - 1."""
-
-    model_types = ("gemma",)
-    architecture = "GemmaForCausalLM"
-    unsupported = ("use_bidirectional_attention",)
-    fixed = {**Llama.fixed, "scale_embedding": True}
-
-    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
-        options = super().read_options(config, state) | {"bias": False}
-        if config.get("hidden_act") == "gelu":  # as published; transformers reads it as tanh too
-            options["activation"] = "gelu_tanh"
-        return options
-
-    def write_options(self, config: LanguageConfig) -> HubOptions:
-        options = super().write_options(config)
-        del options["mlp_bias"]
-        return options
-
-    def shape(self, name: str, x: Tensor, *, to_hub: bool) -> Tensor:
-        if not name.endswith(".gain"):
-            return x
-        # read in float32: bfloat16 would round 1 + x to steps of 1/128
-        return (x.float() - 1).to(x.dtype) if to_hub else x.float() + 1
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-class GPT2(HubFamily):
-    """GPT2LMHeadModel and GPT2Model, whose linear maps are stored as (in, out)."""
+def layer_types(windows: Sequence[int | None]) -> list[str]:
+    """The hub's names of layers with and without a window."""
+    return [FULL if window is None else SLIDING for window in windows]
 
-    model_types = ("gpt2",)
-    architecture = "GPT2LMHeadModel"
-    model, config = LanguageModel, LanguageConfig
-    prefix, copies = "transformer.", (".attn.bias", ".attn.masked_bias")
-    unsupported = ("add_cross_attention", "scale_attn_by_inverse_layer_idx")
-    names = {
-        "embedding.token_embeddings": "wte.weight",
-        "embedding.position_embeddings": "wpe.weight",
-        "decoder.norm": "ln_f",
-        **{
-            f"decoder.blocks.{{i}}.self_attention.to_{x}": Chunk("h.{i}.attn.c_attn", n, 3)
-            for n, x in enumerate("qkv")
-        },
-        "decoder.blocks.{i}.self_attention.to_out": "h.{i}.attn.c_proj",
-        "decoder.blocks.{i}.self_residual.norm": "h.{i}.ln_1",
-        "decoder.blocks.{i}.feed_forward.to_hidden": "h.{i}.mlp.c_fc",
-        "decoder.blocks.{i}.feed_forward.to_out": "h.{i}.mlp.c_proj",
-        "decoder.blocks.{i}.feed_forward_residual.norm": "h.{i}.ln_2",
-        "readout": "lm_head",
-    }
-    shared_table = "wte.weight"
-    transposed = ("to_q", "to_k", "to_v", "to_out", "to_hidden")
-    fields = {
-        "vocab": "vocab_size",
-        "layers": "n_layer",
-        "dim": "n_embd",
-        "heads": "n_head",
-        "ffn_dim": HubField("n_inner", None),
-        "activation": "activation_function",
-        "eps": "layer_norm_epsilon",
-        "max_positions": "n_positions",
-        "dropout": "resid_pdrop",
-        "attention_dropout": "attn_pdrop",
-    }
-    fixed = {"positions": "learned", "scale_embedding": False}
 
-    def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
-        return {"scale": None if config.get("scale_attn_weights", True) else 1.0}
-
-    def write_options(self, config: LanguageConfig) -> HubOptions:
-        return {
-            "scale_attn_weights": config.scale is None,
-            "embd_pdrop": config.dropout,
-            "bos_token_id": None,  # of the published vocabulary by default
-            "eos_token_id": None,
-        }
+def read_layer_windows(
+    config: HubConfig, has_window: Callable[[int], bool]
+) -> int | None | tuple[int | None, ...]:
+    """The window of each layer, from `layer_types` or, where a config has none, by its number."""
+    types, count = config.get("layer_types"), config["num_hidden_layers"]
+    if types is None:
+        types = [SLIDING if has_window(n) else FULL for n in range(count)]
+    if len(types) != count or set(types) - {FULL, SLIDING}:
+        raise ConfigError(
+            f"layer_types: needs {count} of {FULL} and {SLIDING}, got {', '.join(map(str, types))}"
+        )
+    windows = tuple(None if kind == FULL else config["sliding_window"] for kind in types)
+    return windows[0] if len(set(windows)) == 1 else windows

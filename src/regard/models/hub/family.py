@@ -27,11 +27,15 @@ ACTIVATIONS = {
 
 
 class Chunk(NamedTuple):
-    """One of several equal row blocks of a hub tensor (GPT-2 stacks q, k and v)."""
+    """One of several blocks of rows of a hub tensor (GPT-2 stacks q, k and v)."""
 
     name: str
     block: int
-    blocks: int
+
+
+def chunks(name: str, ours: str, *parts: str) -> dict[str, Chunk]:
+    """The entries of `names` for tensors of ours that are the blocks of one hub tensor."""
+    return {f"{ours}.{part}": Chunk(name, n) for n, part in enumerate(parts)}
 
 
 class HubField(NamedTuple):
@@ -56,6 +60,7 @@ class HubFamily:
     heads: ClassVar[tuple[str, ...]] = ("head", "readout")  # modules outside of the base model
     names: ClassVar[Mapping[str, str | Chunk]]
     shared_table: ClassVar[str] = ""  # embedding of the hub that may also be the output layer
+    output_table: ClassVar[str] = "lm_head.weight"
     fields: ClassVar[Mapping[str, str | HubField]]
     fixed: ClassVar[Mapping[str, Any]] = {}
     unsupported: ClassVar[tuple[str, ...]] = ()  # hub options that have to be off
@@ -81,6 +86,10 @@ class HubFamily:
         """A tensor in the other side's shape."""
         return x
 
+    def stacked(self, name: str, x: Tensor, config: Any, *, to_hub: bool) -> Tensor:
+        """The rows of a hub tensor of several blocks in the other side's order: block by block."""
+        return x
+
     def read(self, tensors: Mapping[str, Tensor], config: HubConfig) -> nn.Module:
         """The model with the weights of a hub checkpoint."""
         for name in self.unsupported:
@@ -100,12 +109,19 @@ class HubFamily:
     def _read_tensors(self, shapes: nn.Module, config: Any, state: NamedTensors) -> NamedTensors:
         """The tensors of a checkpoint under our names, in the shapes of the model."""
         computed, taken, named = self.extra_tensors(config), set[str](), NamedTensors()
-        for name, ours in shapes.state_dict().items():
+        ours_by_name, rows = shapes.state_dict(), dict[str, dict[int, int]]()
+        for name, ours in ours_by_name.items():
+            hub, chunk = self.hub_name(name, config)
+            if chunk is not None:
+                rows.setdefault(hub, {})[chunk.block] = ours.shape[0]
+        for name, ours in ours_by_name.items():
             hub, chunk = self.hub_name(name, config)
             taken.add(hub)
             if hub in state:
                 x = self._oriented(name, state[hub])
-                x = x if chunk is None else x.chunk(chunk.blocks)[chunk.block]
+                if chunk is not None and len(x) == sum(rows[hub].values()):  # else an error below
+                    start = sum(n for block, n in rows[hub].items() if block < chunk.block)
+                    x = self.stacked(hub, x, config, to_hub=False)[start : start + ours.shape[0]]
                 named[name] = self.shape(name, x, to_hub=False)
             elif name in computed:
                 named[name] = computed[name]
@@ -150,17 +166,17 @@ class HubFamily:
         options |= {**self.fixed, **self.read_options(config, state)}
         if self.shared_table:
             # a copy of the embedding is no output layer
-            weight, table = state.get("lm_head.weight"), state.get(self.shared_table)
+            weight, table = state.get(self.output_table), state.get(self.shared_table)
             if weight is not None and table is not None and torch.equal(weight, table):
-                del state["lm_head.weight"]
-            options["tied"] = "lm_head.weight" not in state
+                del state[self.output_table]
+            options["tied"] = self.output_table not in state
         return options
 
     def write(self, model: nn.Module) -> tuple[NamedTensors, HubOptions]:
         """The tensors and the config of a model, as the hub has them."""
         config = get_config(model)
         hub_config = self._write_config(config)
-        computed, chunks, state = self.extra_tensors(config), dict[str, list[Tensor]](), {}
+        computed, blocks, state = self.extra_tensors(config), dict[str, dict[int, Tensor]](), {}
         for name, x in model.state_dict().items():
             hub, chunk = self.hub_name(name, config)
             if name.endswith(".bias") and self._is_in(name, self.zero_bias):
@@ -174,8 +190,11 @@ class HubFamily:
             if chunk is None:
                 state[hub] = self._oriented(name, x)
             else:
-                chunks.setdefault(hub, []).append(x)
-                state[hub] = self._oriented(name, torch.cat(chunks[hub]))
+                blocks.setdefault(hub, {})[chunk.block] = x
+                x = torch.cat([block for _, block in sorted(blocks[hub].items())])
+                state[hub] = self._oriented(name, x)
+        for name in blocks:
+            state[name] = self.stacked(name, state[name], config, to_hub=True)
         return {name: x.contiguous() for name, x in state.items()}, hub_config
 
     def _write_config(self, config: Any) -> HubOptions:
