@@ -13,7 +13,7 @@ from regard.errors import BackendError, ShapeError
 from regard.ops import mixers
 from regard.ops.mixers import LinearMixer
 
-exact = {"atol": 1e-12, "rtol": 0}
+exact: Any = {"atol": 1e-12, "rtol": 0}
 each_mixer = pytest.mark.parametrize("name", MIXERS)
 
 

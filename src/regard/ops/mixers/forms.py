@@ -151,7 +151,9 @@ def mlstm(
     total = log_f.cumsum(-1)
     m = total + (input_gate - total).cummax(-1)[0]
     before = torch.cat([m[..., :1] - log_f[..., :1], m[..., :-1]], -1)
-    decay, beta = (log_f + before - m).to(q.dtype), (input_gate - m).exp().to(q.dtype)
+    # at most 0, but for rounding
+    decay = (log_f + before - m).clamp(max=0).to(q.dtype)
+    beta = (input_gate - m).exp().to(q.dtype)
     one = torch.ones_like(v[..., :1], dtype=q.dtype)
     sums = compute_mix(LinearMixer(q=q, k=k, v=one, log_decay=decay, beta=beta)).out
     normaliser = torch.maximum(sums.abs(), (-m).exp()[..., None].to(q.dtype)) + eps
