@@ -19,7 +19,8 @@ LLAMA = {
     "positions": "none", "rope_theta": 10000.0, "kv_heads": 2, "ffn_dim": 704, "gated": True,
     "activation": "silu", "norm": "rms", "bias": False,
 }  # fmt: skip
-each_model = pytest.mark.parametrize("changes", [{}, LLAMA], ids=["gpt", "llama"])
+WIDE = LLAMA | {"head_dim": 512, "rope_scaling": rg.ops.RopeScaling("llama3", 8.0, 16)}
+each_model = pytest.mark.parametrize("changes", [{}, LLAMA, WIDE], ids=["gpt", "llama", "wide"])
 each_batch = pytest.mark.parametrize("batch", [1, 3, 33])
 
 

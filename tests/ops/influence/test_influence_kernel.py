@@ -42,7 +42,28 @@ def test_kernel_is_the_reference(kind, effect):
     torch.testing.assert_close(e[..., 0], got.strongest, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(("head_dim", "value"), [(320, 512), (512, 320)])
+def test_kernel_takes_wide_heads(head_dim, value):
+    q, k, v = draw(18, 40, head_dim, value)
+    terms = {"mask": ops.Causal(), "offset": 22}
+    q = q * (8 / head_dim) ** 0.5
+    out, lse = attend(q, k, v, **terms)
+    want = influence(q, k, v, out, lse, backend="reference", **terms)
+    got = influence(q, k, v, out, lse, backend="kernel", **terms)
+    for name in ("strongest", "effect_on_query", "effect_of_key"):
+        a, b = getattr(got, name), getattr(want, name)
+        assert (a - b).norm() < 1e-3 * b.norm(), name
+
+
 def test_what_the_kernel_cannot_compute_raises():
+    q, k, v = draw(head_dim=513)
+    out, lse = attend(q, k, v)
+    with pytest.raises(BackendError, match="needs head_dim of at most 512, got 513"):
+        influence(q, k, v, out, lse, backend="kernel")
+    q, k, v = draw(value=513)
+    out, lse = attend(q, k, v)
+    with pytest.raises(BackendError, match="needs a value dim of at most 512, got 513"):
+        influence(q, k, v, out, lse, backend="kernel")
     q, k, v = draw()
     out, lse = attend(q, k, v)
     with pytest.raises(BackendError, match="computes remove and slope"):

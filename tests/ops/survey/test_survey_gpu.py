@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard import ops
+from regard.errors import BackendError
 from regard.ops import attend, influence, survey
 from regard.ops.survey.statistics import KERNEL_STATISTICS
 
@@ -60,6 +61,32 @@ def test_kernels_are_the_reference(shape, head_dim, mask):
     assert_near(at[seen], want.peak[seen], "peak_key")
     want = influence(q64, k64, v64, out, lse, backend="tiled", **terms)
     got = influence(q, k, v, out.to(v.dtype), lse.float(), backend="kernel", **terms)
+    for name in ("effect_on_query", "effect_of_key", "strongest"):
+        a, b = getattr(got, name), getattr(want, name)
+        assert (a - b).norm() <= 1e-3 * b.norm() + 1e-5, name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("head_dim", [320, 512])
+def test_kernels_of_wide_heads_are_the_reference(head_dim, dtype):
+    q, k, v = draw(300, 333, head_dim, dtype)
+    terms = {"mask": ops.Causal(), "offset": 33}
+    q64, k64, v64 = q.double(), k.double(), v.double()
+    out, lse = attend(q64, k64, v64, backend="tiled", **terms)
+    fused, fused_lse = attend(q, k, v, backend="fused", **terms)
+    assert_near(fused_lse, lse, "lse")
+    assert (fused - out).norm() <= (1e-2 if dtype == torch.bfloat16 else 1e-5) * out.norm()
+    ask = {"statistics": KERNEL_STATISTICS, "first_keys": 3, "radius": 4}
+    want: Any = survey(q64, k64, lse, backend="tiled", **ask, **terms)
+    got: Any = survey(q, k, lse.float(), backend="kernel", **ask, **terms)
+    for name in KERNEL_STATISTICS - {"peak_key"}:
+        assert_near(getattr(got, name), getattr(want, name), name)
+    want = influence(q64, k64, v64, out, lse, backend="tiled", **terms)
+    if dtype == torch.float32:  # its tiles do not fit into shared memory
+        with pytest.raises(BackendError, match="needs half precision for keys and values"):
+            influence(q, k, v, out.float(), lse.float(), backend="kernel", **terms)
+    backend = "auto" if dtype == torch.float32 else "kernel"
+    got = influence(q, k, v, out.to(v.dtype), lse.float(), backend=backend, **terms)
     for name in ("effect_on_query", "effect_of_key", "strongest"):
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() <= 1e-3 * b.norm() + 1e-5, name

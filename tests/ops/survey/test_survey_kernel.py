@@ -75,7 +75,10 @@ def test_kernel_is_the_reference_over_many_tiles(kind, sizes):
     assert_same(q, k, TERMS[kind](2, 2, *sizes))
 
 
-@pytest.mark.parametrize(("sizes", "head_dim"), [((1, 1), 64), ((1, 65), 1), ((40, 3), 17)])
+@pytest.mark.parametrize(
+    ("sizes", "head_dim"),
+    [((1, 1), 64), ((1, 65), 1), ((40, 3), 17), ((20, 40), 320), ((9, 33), 512)],
+)
 def test_kernel_at_odd_sizes(sizes, head_dim):
     q, k = draw(*sizes, head_dim=head_dim)
     assert_same(q, k, {})

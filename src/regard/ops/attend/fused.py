@@ -16,6 +16,7 @@ from regard.ops.terms import TermOptions, repeat_kv, weights_from_scores
 from regard.ops.tiling import attach_gradients, row_bands
 
 SDPA_TERMS = ("mask", "scale", "offset")
+MAX_FLASH_WIDTH = 256  # of CUDA's flash and cuDNN kernels; the memory-efficient one takes any
 MAX_MASK_ELEMENTS = 1 << 25  # of an explicit mask at a time, 128 MB of float32
 
 
@@ -33,8 +34,7 @@ def refusal(call: AttentionCall) -> str | None:
     if q.is_cuda and q.dtype == torch.float64:
         return "CUDA's fused kernels have no float64"
     if q.is_cuda:
-        is_wide = max(q.shape[-1], v.shape[-1]) > 256
-        return "CUDA's fused kernels need head_dim of at most 256" if is_wide else None
+        return None
     if q.device.type != "cpu":
         return f"no fused kernel returns a log-sum-exp on {q.device.type}"
     if call.dropout:
@@ -159,7 +159,7 @@ def _on_cuda(
     mask_values: Tensor | None = None,
 ) -> AttentionResult:
     scale, is_half = call.terms.scale, q.dtype in (torch.float16, torch.bfloat16)
-    if mask_values is None and is_half:
+    if mask_values is None and is_half and q.shape[-1] <= MAX_FLASH_WIDTH:
         q, k, v, value = *_pad_to_multiple_of_8(q, k, v), v.shape[-1]
         if _torch_chooses_cudnn(q, k, v, call.dropout, causal, scale):
             out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention.default(

@@ -22,6 +22,7 @@ from regard.ops.kernels.terms import (
     INTERPRETED,
     LOG2E,
     LOWEST_SCORE,
+    MAX_WIDTH,
     KernelTerms,
     atomic_add_rows,
     atomic_max_rows,
@@ -62,7 +63,7 @@ def rows_without_dominant(
     square, unit, lse, effect = torch.empty(4, sequences, queries, device=q.device).unbind(0)
     key = torch.empty(sequences, queries, device=q.device, dtype=torch.int32)
     value_dim = max(16, triton.next_power_of_2(value))
-    tile = _choose_tile(max(arguments["HEAD_DIM_PADDED"], value_dim) * q.element_size())
+    tile = _choose_tile(max(arguments["HEAD_DIM_PADDED"], value_dim), q.element_size())
     _leave_one_out_kernel[(triton.cdiv(queries, tile["BM"]), sequences)](
         **arguments, V=v, v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
         SINKS=None if sinks is None else sinks.float().contiguous(),
@@ -72,11 +73,15 @@ def rows_without_dominant(
     return InfluenceRows(out=out, unit=unit, square=square, lse=lse, key=key, effect=effect)
 
 
-def _choose_tile(bytes_per_row: int) -> dict[str, int]:
+def _choose_tile(width: int, element_size: int) -> dict[str, int]:
     """Rows, keys, warps and stages, so that two programs fit on a multiprocessor of an H200."""
     if INTERPRETED:  # small, so that tests cross every edge
         return {"BM": 16, "BN": 32, "num_warps": 4, "num_stages": 1}
-    if bytes_per_row <= 256:  # the fastest of seven timed at d = 64 and 128
+    if width > 256:  # the sums of more rows take more registers than there are
+        return {"BM": 16, "BN": 32, "num_warps": 4, "num_stages": 1}
+    if (
+        bytes_per_row := width * element_size
+    ) <= 256:  # the fastest of seven timed at d = 64 and 128
         return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 3}
     return {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 2 if bytes_per_row <= 512 else 1}
 
@@ -203,8 +208,11 @@ def refusal(record: AttentionRecord, effect: Effect) -> str | None:
         return f"the kernel needs lse in float32, got {record.lse.dtype}"
     if 0 in (*record.q.shape, *record.k.shape, *record.v.shape):
         return "the kernel needs sizes of 1 or more"
-    if record.v.shape[-1] > 256:
-        return f"the kernel needs a value dim of at most 256, got {record.v.shape[-1]}"
+    if record.v.shape[-1] > MAX_WIDTH:
+        return f"the kernel needs a value dim of at most {MAX_WIDTH}, got {record.v.shape[-1]}"
+    widths = [triton.next_power_of_2(x.shape[-1]) for x in (record.q, record.v)]
+    if record.q.is_cuda and record.q.dtype == torch.float32 and sum(widths) > 768:
+        return "the kernel needs half precision for keys and values of more than 256 features"
     return survey_refusal(record.q, record.k, record.terms)
 
 

@@ -195,6 +195,9 @@ def launch_arguments(
     }
 
 
+MAX_WIDTH = 512  # of a head's keys or values: wider tiles do not fit into shared memory
+
+
 def choose_tile(bytes_per_row: int, operands: int = 1) -> dict[str, int]:
     """Rows (BM), keys (BN), warps and stages: the fastest of those timed on an H200.
 
@@ -207,6 +210,8 @@ def choose_tile(bytes_per_row: int, operands: int = 1) -> dict[str, int]:
     tile = {"BM": 64, "BN": 128 if wide else 64, "num_warps": 4, "num_stages": 3 if wide else 2}
     if bytes_per_row > 512 * operands:
         tile |= {"BN": 32, "num_stages": 1}
+    if bytes_per_row > 1024 * operands:  # float32 of more than 256 features
+        tile |= {"BM": 32 // operands}
     return tile
 
 

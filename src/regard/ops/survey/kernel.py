@@ -16,6 +16,7 @@ from regard.ops.grid import to_4d
 from regard.ops.kernels.terms import (
     INTERPRETED,
     LOG2E,
+    MAX_WIDTH,
     KernelInputs,
     KernelTerms,
     atomic_add_rows,
@@ -46,8 +47,8 @@ def find_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
         return "Triton needs a CUDA device"
     if q.dtype != k.dtype or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"the kernel needs float32, bfloat16 or float16, got {q.dtype} and {k.dtype}"
-    if q.shape[-1] > 256:
-        return f"the kernel needs head_dim of at most 256, got {q.shape[-1]}"
+    if q.shape[-1] > MAX_WIDTH:
+        return f"the kernel needs head_dim of at most {MAX_WIDTH}, got {q.shape[-1]}"
     return make_kernel_terms(to_4d(q), to_4d(k), terms)
 
 
@@ -104,7 +105,7 @@ def _compute_shares(
     sequences = q.shape[0] * q.shape[1]
     values = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
     peak_key = torch.empty(sequences, queries, device=q.device, dtype=torch.int64)
-    rows = 16 if INTERPRETED else 64
+    rows = 16 if INTERPRETED or arguments["HEAD_DIM_PADDED"] > 256 else 64
     _shares_kernel[(-(-queries // rows), sequences)](
         **arguments, SHARES=values, PEAK=packed, PEAK_KEY=peak_key, step=values.stride(0),
         first=options.first_keys, radius=options.radius, WANTS_PEAK=peaks, WANTS_SHARES=shares,
