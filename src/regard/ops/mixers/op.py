@@ -21,6 +21,7 @@ from regard.ops.mixers.linear_mixer import LinearMixer
 from regard.ops.mixers.statistics import MixerInfluence, MixerSurvey, check_mixer_statistics
 
 MixerBackend = Literal["auto", "reference", "chunked"]
+SweepBackend = Literal["auto", "reference", "chunked", "kernel"]
 
 
 class MixResult(NamedTuple):
@@ -104,7 +105,7 @@ def mix_influence_window(
 
 @without_autocast
 def mix_survey(
-    mixer: LinearMixer, *, statistics: Collection[str] | None = None, backend: MixerBackend = "auto"
+    mixer: LinearMixer, *, statistics: Collection[str] | None = None, backend: SweepBackend = "auto"
 ) -> MixerSurvey:
     """Statistics of the map, the gates and the states, with memory linear in n.
 
@@ -115,7 +116,8 @@ def mix_survey(
     Args:
         mixer: the quantities of each token.
         statistics: names of fields of `MixerSurvey`; None computes all.
-        backend: "reference" takes the whole map, "chunked" streams over it.
+        backend: "reference" takes the whole map, "chunked" streams over it; "kernel" does so in
+            Triton, which "auto" takes on CUDA for float32 and up to 256 key channels.
 
     >>> one = torch.ones(1, 1, 2, 1)
     >>> mixer = rg.ops.mixers.LinearMixer(q=one, k=one, v=one, log_decay=None, delta=True)
@@ -123,19 +125,23 @@ def mix_survey(
     tensor([1., 0.])
     """
     names = check_mixer_statistics(statistics)
-    survey = definitions.survey if backend == "reference" else sweep.survey
-    return survey(_prepare(mixer, backend), names)
+    mixer = _prepare(mixer, backend, SweepBackend)
+    if backend == "reference":
+        return definitions.survey(mixer, names)
+    return sweep.survey(mixer, names, backend)
 
 
 @without_autocast
-def mix_influence(mixer: LinearMixer, *, backend: MixerBackend = "auto") -> MixerInfluence:
+def mix_influence(mixer: LinearMixer, *, backend: SweepBackend = "auto") -> MixerInfluence:
     """The exact effect of not writing each token, summed over keys and over queries.
 
     e_tj = |w_tj| ‖r_j‖: a write that is left out changes every later output by a multiple of one
     vector. Other writes see the state without it, so its effect on them is in e.
     """
-    influence = definitions.influence if backend == "reference" else sweep.influence
-    return influence(_prepare(mixer, backend))
+    mixer = _prepare(mixer, backend, SweepBackend)
+    if backend == "reference":
+        return definitions.influence(mixer)
+    return sweep.influence(mixer, backend)
 
 
 @without_autocast
@@ -167,10 +173,10 @@ def _window(mixer: LinearMixer, rows: Any, keys: Any, backend: str) -> Tensor:
     return chunked.window(mixer, row, key, chunked.chunk_size(mixer))
 
 
-def _prepare(mixer: LinearMixer, backend: str) -> LinearMixer:
+def _prepare(mixer: LinearMixer, backend: str, backends: Any = MixerBackend) -> LinearMixer:
     """The mixer in at least float32, checked."""
-    if backend not in get_args(MixerBackend):
-        names = ", ".join(get_args(MixerBackend))
+    if backend not in get_args(backends):
+        names = ", ".join(get_args(backends))
         raise BackendError(f"backend: needs {names}, got {backend!r}")
     mixer = mixer.upcast()
     if mixer.log_decay is not None and bool((mixer.log_decay > 0).any()):

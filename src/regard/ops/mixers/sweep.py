@@ -2,11 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard.ops.kernels import use_kernel
 from regard.ops.mixers import chunked
 from regard.ops.mixers.linear_mixer import LinearMixer
 from regard.ops.mixers.statistics import (
@@ -30,12 +32,12 @@ class Sums(NamedTuple):
     received: Tensor
 
 
-def survey(mixer: LinearMixer, names: Collection[str]) -> MixerSurvey:
+def survey(mixer: LinearMixer, names: Collection[str], backend: str = "chunked") -> MixerSurvey:
     """Statistics by chunks, without gradients."""
     values: dict[str, Any] = {}
     with torch.no_grad():
         if {"mass", "received", "reach"} & set(names):
-            sums = sweep(mixer)
+            sums = sweep(mixer, backend=backend)
             values |= {"mass": sums.mass, "received": sums.received}
             values["reach"] = ratio(sums.moment, sums.mass)
         if {"surprise", "state_norm", "state_rank"} & set(names):
@@ -47,11 +49,11 @@ def survey(mixer: LinearMixer, names: Collection[str]) -> MixerSurvey:
     return MixerSurvey(**{name: values[name] for name in names})
 
 
-def influence(mixer: LinearMixer) -> MixerInfluence:
+def influence(mixer: LinearMixer, backend: str = "chunked") -> MixerInfluence:
     """The effects e_tj = |w_tj| ‖r_j‖, summed."""
     with torch.no_grad():
         norms = chunked.run(mixer, chunked.chunk_size(mixer))[1].norm(dim=-1)
-        sums = sweep(replace(mixer, own=None), norms)
+        sums = sweep(replace(mixer, own=None), norms, backend)
         return MixerInfluence(effect_on_query=sums.mass, effect_of_key=sums.received)
 
 
@@ -67,19 +69,30 @@ def _of_states(mixer: LinearMixer, ends: list[Tensor], chunk: int) -> dict[str, 
     return {"state_norm": torch.stack(norms, -1), "state_rank": torch.stack(ranks, -1)}
 
 
-def sweep(mixer: LinearMixer, scale: Tensor | None = None) -> Sums:
-    """Sums of |w_tj| · scale_j, one head at a time: each head forgets at its own pace."""
+def sweep(mixer: LinearMixer, scale: Tensor | None = None, backend: str = "chunked") -> Sums:
+    """Sums of |w_tj| · scale_j; on a CPU head by head, as each forgets at its own pace."""
     batch, heads, time = mixer.q.shape[:3]
     scale = torch.ones_like(mixer.q[..., 0]) if scale is None else scale
+    left = _left_before(mixer, scale)
+    bound = 1e-15 if mixer.q.dtype == torch.float64 else NEGLIGIBLE
+    backend = "reference" if backend == "chunked" else backend
+    if time and use_kernel(backend, mixer.q.is_cuda, lambda: _kernel().refusal(mixer)):
+        return Sums(*_kernel().sweep(mixer, scale, left, bound))
     out = mixer.q.new_zeros(3, batch, heads, time)
     for b in range(batch):
         for h in range(heads):
             part = chunked.slice_heads(mixer, b, h)
-            out[:, b, h] = _sweep_head(part, scale[b, h])
+            out[:, b, h] = _sweep_head(part, scale[b, h], left[b, h].tolist(), bound)
     return Sums(*out)
 
 
-def _sweep_head(mixer: LinearMixer, scale: Tensor) -> Tensor:
+def _kernel() -> ModuleType:
+    from regard.ops.mixers import sweep_kernel  # imports Triton, so only when it will run
+
+    return sweep_kernel
+
+
+def _sweep_head(mixer: LinearMixer, scale: Tensor, left: list[float], bound: float) -> Tensor:
     """The sums of one head, from the last chunk of keys to the first.
 
     `read` holds what each query reads of the state before a chunk. A query is dropped once all that
@@ -88,9 +101,6 @@ def _sweep_head(mixer: LinearMixer, scale: Tensor) -> Tensor:
     chunk, time = chunked.chunk_size(mixer), mixer.time
     mass, moment, received = sums = mixer.q.new_zeros(3, time)
     read, stop = mixer.q.new_zeros(time, mixer.q.shape[-1]), time
-    left, bound = _left_before(mixer, scale, chunk), NEGLIGIBLE
-    if mixer.q.dtype == torch.float64:
-        bound = 1e-15
     for tokens, maps in chunked.backward_maps(mixer, chunk):
         size, here = len(tokens), slice(tokens.start, tokens.stop)
         weight = scale[here]
@@ -118,20 +128,15 @@ def _sweep_head(mixer: LinearMixer, scale: Tensor) -> Tensor:
     return sums
 
 
-def _left_before(mixer: LinearMixer, scale: Tensor, chunk: int) -> list[float]:
-    """Bounds of Σ_j ‖(what the state before each chunk has of key j)‖ · scale_j."""
-    bounds, total = [], 0.0
+def _left_before(mixer: LinearMixer, scale: Tensor) -> Tensor:
+    """Bounds of Σ_j ‖what the state has of key j‖ · scale_j before each chunk, per head."""
+    chunk, bounds = chunked.chunk_size(mixer), []
+    total = mixer.q.new_zeros(mixer.q.shape[:2])
     for tokens, part in chunked.segments(mixer, chunk):
-        chunks = chunked.make_chunks(part, chunk).as_maps()
-        norms = (
-            chunks.end[0, 0].norm(dim=-1)
-            * chunked.split(scale[None, None, tokens.start : tokens.stop, None], chunk)[
-                0, 0, ..., 0
-            ]
-        )
-        for written, growth in zip(
-            norms.sum(-1).tolist(), chunks.growth[0, 0].tolist(), strict=True
-        ):
+        maps = chunked.make_chunks(part, chunk).as_maps()
+        weight = chunked.split(scale[:, :, tokens.start : tokens.stop, None], chunk)[..., 0]
+        written = (maps.end.norm(dim=-1) * weight).sum(-1)
+        for one, growth in zip(written.unbind(-1), maps.growth.unbind(-1), strict=True):
             bounds.append(total)
-            total = written + growth * total
-    return bounds
+            total = one + growth * total
+    return torch.stack(bounds, -1) if bounds else mixer.q.new_zeros(*mixer.q.shape[:2], 0)
