@@ -14,6 +14,7 @@ from regard.errors import LookError
 from regard.inspection.record import token_mixing
 from regard.inspection.record.look import patched
 from regard.ops.intercept import intercepting
+from regard.ops.mixers import intercepting_mixers
 
 transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -39,7 +40,8 @@ class Frozen:
     """Outputs of the first run, given again in the second."""
 
     def __init__(self, model, sight):
-        self.model, self.sites = model, {site.path for site in sight}
+        self.model = model
+        self.sites = {site.path for site in (*sight.sites, *sight.mixers)}
         self.modules = {path: m for path, m in model.named_modules() if path in sight.skipped}
         self.first, self.counts = {}, {}
 
@@ -59,6 +61,7 @@ class Frozen:
                 stack.callback(hook.remove)
             self.tracker = stack.enter_context(patched(self.model))
             stack.enter_context(intercepting(self.attend, self.tracker))
+            stack.enter_context(intercepting_mixers(self.attend, self.tracker))
             return call(self.model, ids)[0]
 
 

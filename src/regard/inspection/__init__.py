@@ -77,6 +77,7 @@ from regard.inspection.report.comparison_page import write_comparison
 from regard.inspection.report.report import Predictions, write_report
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.map_tile import MapTile
+from regard.inspection.sites.mixer_site import ConvolutionSite, MixerSite
 from regard.inspection.sites.pyramid import MapMargins, MapPyramid
 from regard.inspection.sites.site import Site, make_site
 
@@ -86,16 +87,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActivationGradients", "Activations", "AttentionMonitor", "Attribution", "Comparison",
-    "Composition", "ContextSimilarity", "Edit", "EditLog", "Gates", "GradientFlag",
-    "GradientNorms", "HeadDifference", "HeadExample", "HeadImportance", "HeadRow", "HeadSearch",
-    "HeadTable", "LogitAttribution", "LogitLens", "MapMargins", "MapPyramid", "MapTile",
-    "NoiseEffect", "OutputChange", "Predictions", "ResidualStream", "ScoreSplit", "Sight",
-    "SightComparison", "Site", "Thresholds", "TimeGradients", "Verification", "WeightBreakdown",
-    "activation_gradients", "activation_names", "all_hidden_states", "attention_flow",
-    "attention_rollout", "compare_contexts", "compare_edits", "compare_sights",
-    "composition_scores", "describe_head", "draw", "drop_key_effect", "edit", "gradient_norms",
-    "head_importance", "hidden_states", "jitter_key_effect", "jitter_query_effect",
-    "load_sight", "logit_attribution", "logit_lens", "look", "make_site", "memory_retention",
+    "Composition", "ContextSimilarity", "ConvolutionSite", "Edit", "EditLog", "Gates",
+    "GradientFlag", "GradientNorms", "HeadDifference", "HeadExample", "HeadImportance",
+    "HeadRow", "HeadSearch", "HeadTable", "LogitAttribution", "LogitLens", "MapMargins",
+    "MapPyramid", "MapTile", "MixerSite", "NoiseEffect", "OutputChange", "Predictions",
+    "ResidualStream", "ScoreSplit", "Sight", "SightComparison", "Site", "Thresholds",
+    "TimeGradients", "Verification", "WeightBreakdown", "activation_gradients",
+    "activation_names", "all_hidden_states", "attention_flow", "attention_rollout",
+    "compare_contexts", "compare_edits", "compare_sights", "composition_scores",
+    "describe_head", "draw", "drop_key_effect", "edit", "gradient_norms", "head_importance",
+    "hidden_states", "jitter_key_effect", "jitter_query_effect", "load_sight",
+    "logit_attribution", "logit_lens", "look", "make_site", "memory_retention",
     "nearest_neighbours", "output_projection", "patching", "record_gates", "record_stream",
     "relevance", "scale_key_effect", "scale_scores_effect", "score_heads", "search_heads",
     "split_score", "value_norms", "verify", "weighted_value_norms", "what_if",

@@ -85,6 +85,7 @@ class ModuleTracker:
         self.model = model
         self.modules = uncompiled_modules(model)  # listed once: a GPU would idle
         self.ids = {id(module) for module in self.modules.values()}
+        self.followed: set[str] = set()  # paths, beside those of modules that may attend
         self.called_modules: dict[str, nn.Module] = {}  # by path
         # entered per thread
         self.run_contexts: list[Callable[[], AbstractContextManager[Any]]] = []
@@ -155,7 +156,7 @@ class ModuleTracker:
             self.exit_stack.callback(lambda: [handle.remove() for handle in reversed(handles)])
             with _registering:
                 for path, module in self.modules.items():
-                    if module is self.model or may_attend(module):
+                    if module is self.model or path in self.followed or may_attend(module):
                         handles += self._hook(path, module)
             yield
         except Exception as error:

@@ -132,7 +132,9 @@ def select_sites(sight: Sight | Sequence[Site], at: str) -> list[Site]:
         names = ", ".join(dict.fromkeys(site.name for site in sites)) or "nothing"
         close = nearest_name(at, {site.name: aliases.get(site.name, "") for site in sites}) or "*"
         raise LookError(f"at: needs a site of {names}, got {at!r}; try {close!r} or '*'")
-    others = [*sight.unmatched, *sight.skipped] if isinstance(sight, Sight) else []
+    others = []
+    if isinstance(sight, Sight):
+        others = [*sight.unmatched, *sight.skipped, *sight.mixer_names]
     if missing := [name for name in others if matches(at, name, aliases.get(name, ""))]:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise LookError(

@@ -21,11 +21,13 @@ from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.adapters.short_call import CallCapture
 from regard.inspection.adapters.torch_attention import intercept_torch
 from regard.inspection.adapters.transformers_attention import intercept_transformers
+from regard.inspection.adapters.transformers_mixers import intercept_mixers
 from regard.inspection.record.recorder import Recorder, RecordOptions
 from regard.inspection.record.sight import Sight
 from regard.inspection.record.token_labeler import TokenLabeler
 from regard.inspection.record.token_mixing import find_token_mixing
 from regard.ops.intercept import intercepting
+from regard.ops.mixers import intercepting_mixers
 
 
 @contextmanager
@@ -78,9 +80,17 @@ def look(
     tracking = nullcontext(ModuleTracker(model)) if alone else patched(model)
     with tracking as tracker:
         recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
-        intercepted = intercepting(recorder, tracker, when=recorder.wants_call)
+        wants = recorder.wants_call
+        intercepted = intercepting(recorder, tracker, when=wants)
+        mixers = intercepting_mixers(recorder.record_mixer, tracker, when=wants)
         capture = nullcontext(None) if alone else closing(CallCapture(model, tracker.modules))
-        with recorder.hook_activations(), closing(recorder), intercepted, capture as captured:
+        with (
+            recorder.hook_activations(),
+            closing(recorder),
+            intercepted,
+            mixers,
+            capture as captured,
+        ):
             yield sight
     if captured is not None:
         recorder.skip(find_token_mixing(model, tracker.modules, captured.calls, patched))
@@ -95,5 +105,5 @@ def patched(model: nn.Module) -> Iterator[ModuleTracker]:
     interceptor, `tracker.caller` has the name, path and kind of the calling module.
     """
     tracker = ModuleTracker(model)
-    with tracker.hooks(intercept_transformers, intercept_torch, intercept_sparse):
+    with tracker.hooks(intercept_transformers, intercept_mixers, intercept_torch, intercept_sparse):
         yield tracker

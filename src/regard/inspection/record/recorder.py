@@ -4,7 +4,7 @@ import inspect
 import itertools
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,14 +25,20 @@ from regard.inspection.adapters.activation_points import (
 )
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
 from regard.inspection.adapters.snapshot import Mark, is_unchanged, mark, memory_address, snapshot
+from regard.inspection.adapters.transformers_mixers import Mixing, Unrecorded, is_input_convolution
+from regard.inspection.record.growing_text import GrowingCache, GrowingText
+from regard.inspection.record.mixer_check import difference, least_precision, through_mixer
 from regard.inspection.record.sight import OVER_LIMIT, Sight, format_skipped, nearest_name
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
 from regard.inspection.record.token_mixing import TokenMixing, find_uncalled, reason_of
+from regard.inspection.sites.mixer_site import ConvolutionSite, MixerSite
 from regard.inspection.sites.site import Site, map_tensors
 from regard.nn import StateAttention
 from regard.ops.grid import to_4d
 from regard.ops.indices import as_int
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
+from regard.ops.mixers import LinearMixer, MixResult
+from regard.ops.mixers.short_convolution import ShortConvolution
 from regard.ops.survey.op import SurveyBackend, compute_survey
 from regard.ops.survey.statistics import DEFAULT_STATISTICS, SurveyOptions, make_survey_options
 
@@ -87,12 +93,16 @@ class Recorder:
         self.site_names: dict[str, str] = {}  # name of every intercepted path
         self._lock = RLock()
         self._is_closed = False
-        self._origins: WeakKeyDictionary[Site, tuple[int, TokenHistory]] = WeakKeyDictionary()
-        self._caches: dict[tuple[str, int], _GrowingCache] = {}  # by path and thread
+        self._origins: WeakKeyDictionary[Site | MixerSite, tuple[int, TokenHistory]] = (
+            WeakKeyDictionary()
+        )
+        self._caches: dict[tuple[str, int], GrowingCache] = {}  # by path and thread
         self._counted: set[int] = set()  # memory of masks and biases
         self._other_uses: list[tuple[str, list[str]]] = []  # of weights, by name
         self._aliases: list[tuple[str, Tensor, Mark]] = []  # tensors of the model, by name
         self._matches: dict[str, bool] = {}  # by path
+        self._texts: dict[tuple[str, int], GrowingText] = {}  # of mixers, by path and thread
+        self._taps: dict[str, Tensor] = {}  # of the convolution before a mixer, by path
         self._meta: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
 
     def wants_call(self) -> bool:
@@ -145,7 +155,7 @@ class Recorder:
                 k, v = _copy_if_view(k, q), _copy_if_view(v, q)
             cache = self._caches.get((caller.path, thread))
             if cache is None:
-                cache = self._caches[caller.path, thread] = _GrowingCache()
+                cache = self._caches[caller.path, thread] = GrowingCache()
             k, v, size = cache.add(k, v, q.shape[2])
             # layers often share masks and biases: count those that no earlier site holds
             new = term_sizes.keys() - self._counted
@@ -164,6 +174,66 @@ class Recorder:
         site = Site(call=count, terms=terms, recorded_survey=survey, **place, **tensors)
         self._origins[site] = thread, self.labeler.token_history()
         self.sight.sites.append(site)
+
+    def record_mixer(self, mixer: Mixing, proceed: Callable[[Mixing], Any]) -> Any:
+        """Interceptor of linear mixers."""
+        result = proceed(mixer)
+        if _current_graph_task_id() != -1:
+            return result
+        if self.options.grad and isinstance(mixer, LinearMixer) and result.out.requires_grad:
+            result = through_mixer(mixer, result)
+        caller = self.tracker.caller
+        with self._lock:
+            if not self._is_closed and caller.name not in self.sight.skipped:
+                count = self.calls[caller.path]
+                reason = mixer.reason if isinstance(mixer, Unrecorded) else ""
+                if not isinstance(mixer, Unrecorded):
+                    reason = self._record_mixer(caller, mixer, result)
+                if reason:
+                    reason = f"from call {count} on, {reason}" if count else reason
+                    self.sight.skipped[caller.name] = reason
+        return result
+
+    def _record_mixer(self, caller: Caller, mixer: Mixing, result: MixResult) -> str:
+        """Record one call; why not, if it is not."""
+        if isinstance(mixer, ShortConvolution) and is_input_convolution(caller.module):
+            self._taps[caller.path] = mixer.taps.detach()
+            return ""
+        if self.options.survey is not None:
+            return "survey= has statistics of attention; try look(model) without it"
+        if reason := difference(
+            mixer, result, least_precision(caller.module or self.tracker.model, result.out)
+        ):
+            return reason
+        count, thread = self.calls[caller.path], get_ident()
+        self.calls[caller.path] += 1
+        text = self._texts.setdefault((caller.path, thread), GrowingText())
+        before = text.nbytes if text.used else 0
+
+        def store(x: Tensor) -> Tensor:
+            return self._store(caller.name, x)
+
+        whole = text.add(mixer, result, store)
+        out = store(result.out)
+        size = out.nbytes + text.nbytes - (before if text.used > mixer.time else 0)
+        if size > self.bytes_left:
+            self.bytes_left = -1
+            del self._texts[caller.path, thread]
+            return f"{OVER_LIMIT}{self.options.max_bytes}; try at= or max_bytes="
+        self.bytes_left -= size
+        kind: Any = MixerSite if isinstance(whole, LinearMixer) else ConvolutionSite
+        site = kind(
+            name=caller.name,
+            path=caller.path,
+            call=count,
+            mixer=whole,
+            out=out,
+            offset=text.used - mixer.time,
+            taps=self._taps.get(caller.path),
+        )
+        self._origins[site] = thread, self.labeler.token_history()
+        self.sight.mixers.append(site)
+        return ""
 
     def _without_data(self, x: Tensor) -> Tensor:
         """A tensor on the meta device; one for all of the same shape."""
@@ -227,19 +297,25 @@ class Recorder:
                 if uses:
                     reason = f"second use of its weights, in {uses[0]}: only the first is recorded"
                     self.sight.skipped.setdefault(name, reason)
-            origins = [self._origins.get(site, (0, None)) for site in self.sight.sites]
-            labelled = [
-                site if history is None else self.labeler.label(site, history)
-                for site, (_, history) in zip(self.sight.sites, origins, strict=True)
-            ]
-            self.sight.sites[:] = _group_by_thread(labelled, [thread for thread, _ in origins])
+            for sites in self._site_lists:
+                origins = [self._origins.get(site, (0, None)) for site in sites]
+                labelled = [
+                    site if history is None else self.labeler.label(site, history)
+                    for site, (_, history) in zip(sites, origins, strict=True)
+                ]
+                sites[:] = _group_by_thread(labelled, [thread for thread, _ in origins])
+
+    @property
+    def _site_lists(self) -> tuple[list[Any], list[Any]]:
+        return self.sight.sites, self.sight.mixers
 
     def _leave_out_changed(self) -> None:
         changed = {name for name, x, since in self._aliases if not is_unchanged(x, since)}
         self._aliases.clear()
         reason = "changed in place after it was recorded; try look(model) without grad=True"
         self.sight.skipped.update(dict.fromkeys(sorted(changed), reason))
-        self.sight.sites[:] = [site for site in self.sight.sites if site.name not in changed]
+        for sites in self._site_lists:
+            sites[:] = [site for site in sites if site.name not in changed]
         self.sight.activations.remove(changed)
 
     def skip(self, mixing: TokenMixing) -> None:
@@ -257,15 +333,15 @@ class Recorder:
 
     def finish(self) -> None:
         """Fill in `unmatched`; a sight without sites is an error."""
-        recorded = {site.path for site in self.sight.sites}
+        recorded = {site.path for site in (*self.sight.sites, *self.sight.mixers)}
         others = [name for path, name in self.site_names.items() if path not in recorded]
         self.sight.unmatched += [name for name in others if name not in self.sight.skipped]
-        if self.sight.sites or self.sight.activations:
+        if self.sight.sites or self.sight.mixers or self.sight.activations:
             self.labeler.label_all()
             if self.sight.missing:  # tables, figures and pages show the others alone
                 warnings.warn(f"look: {self.sight.missing}", stacklevel=4)
             return
-        if self.site_names and not self.calls:
+        if self.site_names and not any(self._matches.values()):
             names = ", ".join(list(dict.fromkeys(self.site_names.values()))[:8])
             close = nearest_name(self.options.at, self.sight.aliases)
             raise LookError(
@@ -283,58 +359,7 @@ class Recorder:
         )
 
 
-class _GrowingCache:
-    """Keys and values of a text that grows step by step, stored once for all steps.
-
-    Every step has the keys of all earlier steps, and the model may overwrite its cache in place:
-    each step gets a view of one buffer that is ours.
-    """
-
-    def __init__(self) -> None:
-        self.k: Any = None
-        self.v: Any = None
-        self.used = 0
-
-    def add(self, k: Tensor, v: Tensor, queries: int) -> tuple[Tensor, Tensor, int]:
-        """Keys and values to store, and the number of bytes they add."""
-        keys = k.shape[2]
-        if keys == queries or k.requires_grad or v.requires_grad:
-            self.k, self.v, self.used = k, v, keys  # nothing came from a cache
-            return k, v, k.nbytes + v.nbytes
-        old, previous = keys - queries, self.k
-        if self._ends_with(k, v, keys):
-            pass  # the same keys once more
-        elif self._ends_with(k, v, old):
-            self.k, self.v = (self._append(x, y[:, :, old:]) for x, y in ((self.k, k), (self.v, v)))
-            self.used += queries
-        else:
-            self.k, self.v, self.used = k.clone(), v.clone(), keys
-        added = 0 if self.k is previous else self.k.nbytes + self.v.nbytes
-        return self._view(keys, self.k), self._view(keys, self.v), added
-
-    def _ends_with(self, k: Tensor, v: Tensor, old: int) -> bool:
-        """Whether the buffer ends with the first `old` of these keys."""
-        if not 0 < old <= self.used or self.k.shape[:2] != k.shape[:2]:
-            return False
-        if self.k.is_inference() != torch.is_inference_mode_enabled():
-            return False  # an inference tensor cannot be written outside inference mode
-        pairs = ((self.k, k), (self.v, v))
-        return all(torch.equal(self._view(old, x), y[:, :, :old]) for x, y in pairs)
-
-    def _append(self, x: Tensor, new: Tensor) -> Tensor:
-        need = self.used + new.shape[2]
-        if need > x.shape[2]:
-            larger = x.new_empty(*x.shape[:2], 2 * need, x.shape[3])  # doubled: amortised copies
-            larger[:, :, : self.used] = x[:, :, : self.used]
-            x = larger
-        x[:, :, self.used : need] = new
-        return x
-
-    def _view(self, keys: int, x: Tensor) -> Tensor:
-        return x[:, :, self.used - keys : self.used]
-
-
-def _group_by_thread(sites: list[Site], threads: list[int]) -> list[Site]:
+def _group_by_thread(sites: list[Any], threads: list[int]) -> list[Any]:
     """The sites of concurrent threads, grouped by thread and renumbered.
 
     Then call 2 of one attention and call 2 of another belong to the same forward pass.

@@ -16,7 +16,8 @@ from regard.errors import LookError
 from regard.inspection.heads.head_table import HeadTable, Thresholds
 from regard.inspection.heads.measures import classify_heads
 from regard.inspection.sites.labels import label_sites, parse_tokens
-from regard.inspection.sites.site import Site
+from regard.inspection.sites.mixer_site import MixerSite, join_mixers, label_mixers
+from regard.inspection.sites.site import Site, Tokens
 from regard.inspection.sites.splice import join_calls
 from regard.ops.indices import as_int
 from regard.tables import html_table
@@ -28,6 +29,8 @@ ADDITIVE_TOLERANCE = 16  # rounding errors of the sum of a block's parts
 
 class Sight:
     """Every recorded attention; `skipped` maps what could not be recorded to the reason.
+
+    `mixers` has the linear mixers: a sight iterates over attentions, and `sight[name]` gets both.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=10)).eval()
     >>> with rg.look(model) as sight:
@@ -41,8 +44,10 @@ class Sight:
         sites: list[Site] | None = None,
         skipped: dict[str, str] | None = None,
         unmatched: list[str] | None = None,
+        mixers: list[MixerSite] | None = None,
     ):
         self.sites: list[Site] = [] if sites is None else sites
+        self.mixers: list[MixerSite] = [] if mixers is None else mixers  # linear attention, SSMs
         self.skipped: dict[str, str] = {} if skipped is None else skipped
         self.unmatched: list[str] = [] if unmatched is None else unmatched  # not matched by at=
         self.aliases: dict[str, str] = {}  # of every attention that ran: decoder.3.self, by name
@@ -54,6 +59,11 @@ class Sight:
         return list(dict.fromkeys(site.name for site in self.sites))
 
     @property
+    def mixer_names(self) -> list[str]:
+        """The names of all linear mixers without repetition."""
+        return list(dict.fromkeys(site.name for site in self.mixers))
+
+    @property
     def missing(self) -> str:
         """How much `max_bytes=` left out, in one line; empty if nothing.
 
@@ -62,7 +72,7 @@ class Sight:
         """
         notes = []
         for noun, way, recorded in (
-            ("attentions", "try at=", self.names),
+            ("attentions", "try at=", [*self.names, *self.mixer_names]),
             ("activations", "try activations=", list(self.activations)),
         ):
             over = {n: r for n, r in self.skipped.items() if OVER_LIMIT in r and way in r}
@@ -81,7 +91,8 @@ class Sight:
         '1 of 2 layers recorded; 1 not: Mamba2Mixer is no attention'
         """
         reasons: dict[str, set[str]] = {}
-        recorded, skipped = {layer_of(name) for name in self.names}, set()
+        names = (*self.names, *self.mixer_names)
+        recorded, skipped = {layer_of(name) for name in names}, set()
         for name, reason in self.skipped.items():
             if name not in self.activations and OVER_LIMIT not in reason:
                 skipped.add(layer := layer_of(name))
@@ -93,31 +104,36 @@ class Sight:
         found += f", {len(parts)} in part" if parts else ""
         return f"{found}; " + "; ".join(f"{len(x)} not: {why}" for why, x in reasons.items())
 
-    def calls(self, name: str) -> list[Site]:
-        """All calls of one attention, in order: one per step of a generation.
+    @property
+    def notes(self) -> str:
+        """What tables of heads leave out, in one line: `missing`, `coverage`, linear mixers."""
+        mixers = f"{len(self.mixer_names)} linear mixers in sight.mixers" if self.mixers else ""
+        return "; ".join(filter(None, (self.missing, self.coverage, mixers)))
+
+    def calls(self, name: str) -> list[Any]:
+        """All calls of one attention or linear mixer, in order: one per step of a generation.
 
         >>> site = rg.make_site(*torch.zeros(2, 4, 2))
         >>> len(rg.Sight([site, site]).calls("attention"))
         2
         """
-        known = self.sites if isinstance(name, str) else []
-        calls = [
-            site
-            for site in known
-            if name and name in (site.name, site.path, self.aliases.get(site.name))
-        ]
-        if not calls:
-            raise LookError(f"name: needs one of the sites, got {name!r}{self._hint(name)}")
-        return calls
+        for sites in (self.sites, self.mixers) if isinstance(name, str) and name else ():
+            calls = [x for x in sites if name in (x.name, x.path, self.aliases.get(x.name))]
+            if calls:
+                return calls
+        raise LookError(f"name: needs one of the sites, got {name!r}{self._hint(name)}")
 
-    def join(self, name: str) -> Site:
+    def join(self, name: str) -> Any:
         """The calls of one attention joined into one site: the whole map of a generated text.
 
         >>> steps = [rg.make_site(torch.ones(n, 4), torch.eye(4)) for n in (1, 3)]
         >>> rg.Sight(steps).join("attention").queries
         4
         """
-        return join_calls(self.calls(name))
+        calls = self.calls(name)
+        if isinstance(calls[0], MixerSite):
+            return join_mixers(calls)
+        return join_calls(calls)
 
     def join_all(self) -> list[Site]:
         """One site per attention, its calls joined; calls that do not continue each other stay.
@@ -142,11 +158,17 @@ class Sight:
         >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
         [['a', 'b', 'c']]
         """
-        partial = bool(self.unmatched or self.skipped)
-        sites = label_sites(self.sites, *parse_tokens(tokens), partial=partial)
-        labelled = Sight(sites, dict(self.skipped), list(self.unmatched))
+        labelled = Sight([*self.sites], dict(self.skipped), [*self.unmatched], [*self.mixers])
         labelled.activations, labelled.aliases = self.activations, self.aliases
+        labelled.label(*parse_tokens(tokens))
         return labelled
+
+    def label(self, source: Tokens | None, target: Tokens | None) -> None:
+        """Label every site in place; tokens that fit no site are an error."""
+        several = len(self.mixer_names) < len(self.mixers)
+        self.mixers[:] = label_mixers(self.mixers, target or source, allow_longer=several)
+        partial = any(site.tokens for site in self.mixers) or bool(self.unmatched or self.skipped)
+        self.sites[:] = label_sites(self.sites, source, target, partial=partial)
 
     def save(self, path: str | Path) -> Path:
         """Write the sight with its activations to one file; `rg.load_sight` reads it."""
@@ -172,9 +194,9 @@ class Sight:
         table = classify_heads(
             self.join_all(), separators=separators, probe=probe, thresholds=thresholds
         )
-        return replace(table, note="; ".join(filter(None, (self.missing, self.coverage))))
+        return replace(table, note=self.notes)
 
-    def __getitem__(self, name: str | tuple[str, int]) -> Site:
+    def __getitem__(self, name: str | tuple[str, int]) -> Any:  # a Site or a MixerSite
         if isinstance(name, int):
             raise LookError(
                 f"name: needs the name of a site, got {name}; try sight.sites[{name}], or one of "
@@ -189,26 +211,33 @@ class Sight:
         return len(self.sites)
 
     def __repr__(self) -> str:
-        lines = [f"Sight of {len(self)} attentions", *(f"  {site!r}" for site in self.sites[:40])]
+        sites = [*self.sites, *self.mixers]
+        lines = [f"Sight of {self._count}", *(f"  {site!r}" for site in sites[:40])]
         lines[0] += f"; {self.coverage}" if self.coverage else ""
-        if len(self) > 40:
-            lines.append(f"  … and {len(self) - 40} more")
+        if len(sites) > 40:
+            lines.append(f"  … and {len(sites) - 40} more")
         lines += [f"  {len(self.activations)} activations"] if self.activations else []
         lines += [f"  skipped: {line}" for line in format_skipped(self.skipped)]
         return "\n".join(lines)
 
+    @property
+    def _count(self) -> str:
+        mixers = f" and {len(self.mixers)} linear mixers" if self.mixers else ""
+        return f"{len(self)} attentions{mixers}"
+
     def _repr_html_(self) -> str:
         columns = ("name", "call", "kind", "heads", "queries", "keys", "batch")
-        rows = ([getattr(site, column) for column in columns] for site in self)
+        rows = ([getattr(x, column) for column in columns] for x in (*self.sites, *self.mixers))
         skipped = (f"<p>skipped: {escape(line)}</p>" for line in format_skipped(self.skipped))
-        count = "; ".join(filter(None, (f"{len(self)} attentions", self.coverage)))
+        count = "; ".join(filter(None, (self._count, self.coverage)))
         return "".join((f"<p>{escape(count)}</p>", html_table(columns, rows), *skipped))
 
     def _hint(self, name: str) -> str:
         skipped = self.skipped | {self.aliases.get(x, x): why for x, why in self.skipped.items()}
         if isinstance(name, str) and name in skipped:
             return f", which was skipped: {skipped[name]}"
-        close = nearest_name(name, {x: self.aliases.get(x, "") for x in self.names})
+        names = (*self.names, *self.mixer_names)
+        close = nearest_name(name, {x: self.aliases.get(x, "") for x in names})
         return f"; try {close!r}" if close else ", and none was recorded"
 
 

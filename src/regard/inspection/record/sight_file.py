@@ -7,7 +7,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,11 @@ from regard.errors import ConfigError, FileError, LookError
 from regard.files import parse_json
 from regard.inspection.adapters.snapshot import memory_address
 from regard.inspection.record.sight import Sight
+from regard.inspection.sites.mixer_site import ConvolutionSite, MixerSite
 from regard.inspection.sites.site import Site
 from regard.models.serialization import checksum, file_in, read_safetensors, write_with_header
+from regard.ops.mixers import LinearMixer
+from regard.ops.mixers.short_convolution import ShortConvolution
 from regard.ops.survey.statistics import Survey
 from regard.ops.term_registry import term_from_dict, term_to_dict
 from regard.ops.terms import Terms
@@ -31,6 +34,7 @@ TENSOR_FIELDS = ("q", "k", "v", "out", "lse")
 TEXT_FIELDS = ("name", "path", "call", "kind", "query_tokens", "key_tokens")
 
 
+MIXERS = {"linear": (LinearMixer, MixerSite), "convolution": (ShortConvolution, ConvolutionSite)}
 TensorRef = dict[str, Any]  # where a packed tensor is, as JSON
 
 
@@ -123,10 +127,16 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
     """Write a sight to a .safetensors file, or into a folder; returns the path of the file."""
     packer = TensorPacker()
     sites = [_encode_site(site, packer) for site in sight.sites]
+    mixers = [_encode_mixer(site, packer) for site in sight.mixers]
     recorded = sight.activations
     activations = {name: [packer.add(x) for x in recorded.calls(name)] for name in recorded}
     tensors = packer.tensors()
-    header: dict[str, Any] = {"sight": sites, "activations": activations, "version": VERSION}
+    header: dict[str, Any] = {
+        "sight": sites,
+        "mixers": mixers,
+        "activations": activations,
+        "version": VERSION,
+    }
     header |= {"skipped": sight.skipped, "unmatched": sight.unmatched}
     header |= {"aliases": sight.aliases, "activation_aliases": sight.activations.aliases}
     header["checksum"] = _checksum(header, tensors)
@@ -147,7 +157,8 @@ def load_sight(path: str | Path) -> Sight:
     header = _parse_header(text, tensors, file)
     try:
         sites = [_decode_site(entry, tensors) for entry in header["sight"]]
-        sight = Sight(sites, dict(header["skipped"]), list(header["unmatched"]))
+        mixers = [_decode_mixer(entry, tensors) for entry in header.get("mixers", [])]
+        sight = Sight(sites, dict(header["skipped"]), list(header["unmatched"]), mixers)
         sight.aliases.update(header.get("aliases", {}))  # not in older files
         sight.activations.aliases.update(header.get("activation_aliases", {}))
         for name, refs in header.get("activations", {}).items():
@@ -179,6 +190,32 @@ def _encode_site(site: Site, packer: TensorPacker) -> dict[str, Any]:
         survey = vars(site.recorded_survey).items()
         entry["recorded_survey"] = {name: packer.add(x) for name, x in survey if x is not None}
     return entry
+
+
+def _encode_mixer(site: MixerSite, packer: TensorPacker) -> dict[str, Any]:
+    """A site with its tensors as references; they have keys that no plain value has."""
+    values = {f.name: getattr(site, f.name) for f in fields(site)}
+    mixer = values.pop("mixer")
+    values["mixer"] = {f.name: _pack(getattr(mixer, f.name), packer) for f in fields(mixer)}
+    kind = "convolution" if isinstance(mixer, ShortConvolution) else "linear"
+    return {name: _pack(x, packer) for name, x in values.items()} | {"kind": kind}
+
+
+def _pack(x: Any, packer: TensorPacker) -> Any:
+    return packer.add(x) if isinstance(x, Tensor) else x
+
+
+def _decode_mixer(entry: dict[str, Any], tensors: Mapping[str, Tensor]) -> MixerSite:
+    def unpack(x: Any) -> Any:
+        return TensorPacker.get(x, tensors) if isinstance(x, dict) else x
+
+    make, kind = MIXERS[entry["kind"]]
+    values = {name: unpack(x) for name, x in entry.items() if name not in ("kind", "mixer")}
+    mixer = make(**{name: unpack(x) for name, x in entry["mixer"].items()})
+    site = kind(**values, mixer=mixer)
+    if site.offset + site.queries != site.keys or site.out.shape[0] != site.batch:
+        raise ValueError(f"{site.name!r} with shapes that do not match")
+    return site
 
 
 def _parse_header(text: str | None, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Any]:

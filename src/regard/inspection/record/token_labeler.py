@@ -1,16 +1,18 @@
 """Labels recorded sites with tokens, given by the caller or decoded by a tokenizer."""
 
 import threading
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.inspection.adapters.module_tracker import ModelHook, ModuleTracker
 from regard.inspection.record.sight import Sight
-from regard.inspection.sites.labels import label_site, label_sites, parse_tokens
+from regard.inspection.sites.labels import label_site, parse_tokens
+from regard.inspection.sites.mixer_site import MixerSite, label_mixers
 from regard.inspection.sites.site import Site, Tokens
 
+S = TypeVar("S", Site, MixerSite)
 Ids = tuple[Tensor | None, Tensor | None]  # source and target token ids of one forward pass
 TokenHistory = tuple[list[Ids], int]  # all forward passes of a thread, and how many came before
 
@@ -39,13 +41,16 @@ class TokenLabeler:
         runs = getattr(self._here, "runs", self._all)
         return runs, len(runs)
 
-    def label(self, site: Site, history: TokenHistory) -> Site:
+    def label(self, site: S, history: TokenHistory) -> S:
         """Label a site with the tokenizer's tokens for the recorded ids."""
         if self.tokenizer is None:
             return site
         runs, count = history
         source = [s for s, _ in runs[:count] if s is not None]
         target = [t for _, t in runs[:count] if t is not None]
+        if isinstance(site, MixerSite):
+            tokens = self._decode(target or source, site.keys)
+            return label_mixers([site], tokens, allow_longer=True)[0]
         keys = site.keys if site.kind == "self" else None
         sides = self._decode(source, None if target else keys), self._decode(target, keys)
         return label_site(site, *sides, allow_longer=True) if any(sides) else site
@@ -53,8 +58,7 @@ class TokenLabeler:
     def label_all(self) -> None:
         """Label every site with the given tokens; tokens that fit no site are an error."""
         if any(self.tokens):
-            partial = bool(self.sight.unmatched or self.sight.skipped)
-            self.sight.sites[:] = label_sites(self.sight.sites, *self.tokens, partial=partial)
+            self.sight.label(*self.tokens)
 
     def _record_ids(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any] | None = None

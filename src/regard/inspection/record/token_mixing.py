@@ -23,8 +23,11 @@ from regard.inspection.adapters.block_stacks import first_tensor
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.adapters.replica import replicate
 from regard.inspection.adapters.short_call import Call, make_calls, token_stacks
+from regard.inspection.adapters.transformers_mixers import Unrecorded
 from regard.nn import RecurrentCell
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
+from regard.ops.mixers import LinearMixer, MixResult, intercepting_mixers
+from regard.ops.mixers.short_convolution import ShortConvolution
 
 POSITION = 4  # whose input is changed, or the middle one of a shorter sequence
 ROUNDING = {torch.float64: 64, torch.float32: 64}  # eps, relative to the largest number; else 4
@@ -125,7 +128,8 @@ class _Probe:
         modules = set(self.model.modules())
         with self._hooks(), patched(self.model) as tracker:
             self._tracker = tracker
-            with intercepting(self._contain_attention, tracker):
+            attention = intercepting(self._contain_attention, tracker)
+            with attention, intercepting_mixers(self._contain_mixer, tracker):
                 self.model(*args, **kwargs)
         if modules != set(self.model.modules()):  # BigBird, below a length
             raise LookError("model: needs to keep its modules while it runs, got others")
@@ -226,6 +230,31 @@ class _Probe:
             changed = changed.any(-3, keepdim=True) if call.q.ndim > 2 else changed  # in any head
             out = torch.where(changed, out, base[1])
         return out, lse
+
+    def _contain_mixer(self, mixer: Any, proceed: Callable[[Any], MixResult]) -> MixResult:
+        """The output of the first run for every token that is not changed."""
+        result = proceed(mixer)
+        if isinstance(mixer, Unrecorded):
+            return result
+        path = self._tracker.caller.path
+        key = ("mixer", path, self._counts["mixer", path])
+        self._counts["mixer", path] += 1
+        base, x = self._base.setdefault(key, []), _quantities(mixer)
+        if not self.is_second:
+            base += [x.detach().clone(), result.out.detach().clone()]
+        elif base and base[0].shape == x.shape and base[1].shape == result.out.shape:
+            changed = _differ(x, base[0]).any(-1).any(1)[:, None, :, None]  # in any head
+            return result._replace(out=torch.where(changed, result.out, base[1]))
+        return result
+
+
+def _quantities(mixer: LinearMixer | ShortConvolution) -> Tensor:
+    """All that each token gives a mixer, (batch, head, time, number)."""
+    if isinstance(mixer, ShortConvolution):
+        return mixer.x[..., None]
+    given = (mixer.q, mixer.k, mixer.v, mixer.decays, mixer.beta, mixer.own)
+    columns = [x if x.ndim == 4 else x[..., None] for x in given if x is not None]
+    return torch.cat([x.to(mixer.v.dtype) for x in columns], -1)
 
 
 def _differ(x: Tensor, base: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ def write_report(
             [float(x) for x in row[3:]] for row in islice(numbers, len(site["heads"]))
         ]
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
-    notes = "".join(f"; {note}" for note in (sight.missing, sight.coverage) if note)
+    notes = f"; {sight.notes}" if sight.notes else ""
     summary = f"{len(data)} attentions, {len(heads)} heads: {counts}{notes}."
     outputs = _outputs(predictions)
     response: dict[str, Any] = {

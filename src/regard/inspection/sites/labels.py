@@ -145,8 +145,8 @@ def label_site(
     first, last = _query_span(site)
     return replace(
         site,
-        query_tokens=_slice_tokens(query_side, site.batch, first, last, allow_longer),
-        key_tokens=_slice_tokens(key_side, site.batch, 0, site.keys, allow_longer),
+        query_tokens=slice_tokens(query_side, site.batch, first, last, allow_longer),
+        key_tokens=slice_tokens(key_side, site.batch, 0, site.keys, allow_longer),
     )
 
 
@@ -235,7 +235,7 @@ def _batched(tokens: Any) -> Tokens | None:
     return [list(row) for row in tokens]
 
 
-def _slice_tokens(
+def slice_tokens(
     tokens: Tokens | None, batch: int, first: int, last: int, allow_longer: bool
 ) -> Tokens | None:
     """Tokens first to last of each sequence; None if the count does not fit."""

@@ -15,6 +15,7 @@ from regard.errors import BackendError, ShapeError
 from regard.ops.autocast import without_autocast
 from regard.ops.indices import resolve_index, resolve_slice
 from regard.ops.intercept import InterceptorRegistry
+from regard.ops.maybe_none import MaybeNone
 from regard.ops.mixers import chunked, reference, sweep
 from regard.ops.mixers import statistics as definitions
 from regard.ops.mixers.linear_mixer import LinearMixer
@@ -25,10 +26,10 @@ SweepBackend = Literal["auto", "reference", "chunked", "kernel"]
 
 
 class MixResult(NamedTuple):
-    """The outputs of a mixer and its last state."""
+    """The outputs of a mixer and its last state; None where a model returns none."""
 
     out: Float[Tensor, "batch head time value"]
-    state: Float[Tensor, "batch head key_dim value"]
+    state: Float[Tensor, "batch head key_dim value"] | MaybeNone
 
 
 Proceed = Callable[[LinearMixer], MixResult]
@@ -36,6 +37,13 @@ MixerInterceptor = Callable[[LinearMixer, Proceed], MixResult]
 _interceptors: InterceptorRegistry[MixerInterceptor] = InterceptorRegistry("mixer interceptors")
 # registers an interceptor of mixers; the arguments are those of `ops.intercept.intercepting`
 intercepting_mixers = _interceptors.register
+# passes a mixer through all interceptors, then computes it
+dispatch_mixer: Callable[..., MixResult] = _interceptors.dispatch
+
+
+def is_mixing_intercepted() -> bool:
+    """Whether mixers that run here are intercepted."""
+    return bool(_interceptors.active())
 
 
 def mix(mixer: LinearMixer, *, backend: MixerBackend = "auto") -> MixResult:

@@ -105,7 +105,7 @@ def look_report(
     )
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
     text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}"
-    text += f"\n{sight.coverage}" if sight.coverage else ""
+    text += f"\n{sight.notes}" if sight.notes else ""
     return LookReport(text, dict(sight.skipped))
 
 
