@@ -43,8 +43,7 @@ def test_a_hand_worked_answer_with_its_known_slips():
     assert found["S"].verdict == "wrong"  # right but for a sign, whatever the keys were
     assert found["S"].diagnosis == "a sign, in (1,2)"
     assert found["A"].verdict == "right"  # to the two places that were written
-    assert found["H"].verdict == "wrong"
-    assert found["H"].diagnosis == "the values before it were rounded"
+    assert found["H"].verdict == "right, but rounded early"
     assert first_wrong(list(found.values())) == found["K"]
 
 
@@ -186,3 +185,102 @@ def test_the_command_works_checks_and_says_what_is_wrong(tmp_path):
     assert "likely: a sign, in (3,2)" in bad.output
     assert run.invoke(app, ["work", "three-token"]).exit_code == 2
     assert run.invoke(app, ["work", str(tmp_path / "no.toml")]).exit_code == 2
+
+
+# ---- what people write, and what they try
+
+
+SOFTMAX = work.solve({"scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}})
+
+
+@pytest.mark.parametrize("written", [
+    "6.698*10^-1", "6.7·10⁻¹", "6.7 × 10^-1", "(0.67)", "≈ 0.67", "~.67", "= 0.670", "a = 0,67",
+    "67 %", "0.66984", "+0.67", "6.6984e-1", "0.669…",
+])  # fmt: skip
+def test_a_number_is_read_as_people_write_it(written):
+    problem = {"given": {"a": "66984/100000", "b": 1}}
+    alone = SolutionBuilder("none", problem["given"])
+    alone.add_step("c", "product", "a", "b", title="one number")
+    assert verdicts({"c": written}, alone.build()) == {"c": "right"}
+
+
+@pytest.mark.parametrize(
+    ("right", "written"),
+    [("5/2", "2½"), ("5/2", "2 1/2"), ("-5/2", "–2 1/2"), ("1234567", "1,234,567"),
+     ("1234567", "1 234 567"), ("2469/2", "1'234.5"), ("1234", "1,234"), ("617/500", "1,234"),
+     ("sqrt(2)", "√2"), ("exp(1)/(1+exp(1))", "e/(1+e)"), ("300", "3·10²")],
+)  # fmt: skip
+def test_fractions_groups_and_powers_are_read(right, written):
+    alone = SolutionBuilder("none", {"a": right, "b": 1})
+    alone.add_step("c", "product", "a", "b", title="one number")
+    assert verdicts({"c": written}, alone.build()) == {"c": "right"}
+
+
+@pytest.mark.parametrize("written", [
+    "0e9", "1e9±", "0.0e0", "[0,1]", "nan", "0.5±0.5", "3*4", "1*0+0*1+1", "?", "", "1e9", "0.",
+    "0.4..0.6", "tanh(0.3*1+0.5*2)",
+])  # fmt: skip
+def test_an_entry_without_information_is_not_right(written):
+    alone = SolutionBuilder("none", {"a": "0.424", "b": 1})
+    alone.add_step("c", "product", "a", "b", title="one number")
+    (found,) = work.check_answers(alone.build(), {"c": written})
+    assert found.verdict in ("wrong", "open")
+    assert found.points == 0
+
+
+def test_one_unreadable_cell_costs_that_cell():
+    (found,) = work.check_answers(SOFTMAX, {"S": [["?!", 1, 0], [1, 2, 2], [0, 2, 4]]})
+    assert (found.verdict, found.points, found.unread[0][:6]) == ("right", 8 / 9, "(1,1):")
+
+
+def test_a_rounded_chain_is_right_but_rounded_early():
+    weights = decimals(SOFTMAX["A"], 1)
+    rounded = parse_matrix(weights) * SOFTMAX["X"]
+    found = work.check_answers(SOFTMAX, {"A": weights, "H": decimals(rounded, 3)})
+    assert [one.verdict for one in found] == ["right", "right, but rounded early"]
+    assert [one.points for one in found] == [1, 1]
+
+
+def test_the_other_convention_is_marked_and_named():
+    given = {"X": [[1, 0], [1, 1], [0, 2]], "W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [1, 1]]}
+    worked = solve_attention(given | {"W_V": [[1, 0], [2, -1]]})
+    turned = {name: decimals(worked[name].T, 4) for name in ("Q", "K", "V", "S", "A", "H")}
+    found = work.check_answers(worked, turned)
+    assert {one.verdict for one in found} == {"right"}
+    assert {one.note for one in found} == {"written with rows and columns in the other convention"}
+
+
+def test_scores_that_are_already_scaled_are_right_and_said():
+    worked = solve_attention({"X": [[1, 2], [0, 1]]})
+    scaled = decimals(worked["Z"], 4)
+    found = work.check_answers(worked, {"S": scaled, "Z": scaled, "A": decimals(worked["A"], 4)})
+    assert {one.verdict for one in found} == {"right"}
+    assert found[0].note == "written already scaled, as Z"
+
+
+def test_a_column_may_stand_as_a_row():
+    assert verdicts({"N": [decimals(SOFTMAX["N"], 2)[n][0] for n in range(3)]}, SOFTMAX) == {
+        "N": "right"
+    }
+    assert verdicts({"N": [[row[0] for row in decimals(SOFTMAX["N"], 2)]]}, SOFTMAX) == {
+        "N": "right"
+    }
+
+
+def test_a_tolerance_stands_in_place_of_the_written_digits():
+    near = [["6.45"], ["17.2"], ["62.9"]]
+    assert verdicts({"N": near}, SOFTMAX) == {"N": "wrong"}
+    (found,) = work.check_answers(SOFTMAX, {"N": near}, tolerance=1)
+    assert found.verdict == "right"
+
+
+def test_a_forgotten_exponential_is_named():
+    shares = [row / sum(row) for row in (SOFTMAX["S"].row(i) for i in range(3))]
+    answers = {"A": [decimals(row, 4)[0] for row in shares]}
+    assert cause(answers, SOFTMAX) == "the exponential was left out, in E"
+
+
+def test_equal_causes_are_all_named():
+    worked = solve_attention({"Q": [[1, 2], [0, 1]], "K": [[2, 1], [1, 3]], "V": [[1], [2]]})
+    said = cause({"Z": decimals(worked["S"] / 2)}, worked)
+    assert said == "the scale was applied twice or it was divided by 2, without the root"

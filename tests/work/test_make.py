@@ -132,7 +132,7 @@ def test_a_class_is_one_table_with_the_first_wrong_step_of_each(tmp_path):
     assert done.exit_code == 3
     assert lines[0] == "ada  2 of 2  all right"
     assert lines[1] == "bob  0 of 1  Q is wrong, likely: a sign, in (3,2)"
-    assert lines[2].startswith("cyd  0 of 0  not read: Q: needs 3 rows of 2 numbers, got 1 of 2")
+    assert lines[2].startswith("cyd  0 of 1  not read: Q needs 3 rows of 2 numbers, got 1 of 2")
     assert lines[3].startswith("dan  0 of 0  not read: needs TOML")
     assert lines[4:] == ["1 of 4 all right", "wrong first: Q (1)"]
     good = ["work", "three-tokens"] + ["--check", str(tmp_path / "ada.toml")] * 2

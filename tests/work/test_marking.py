@@ -89,19 +89,32 @@ def test_a_class_counts_blank_and_unfinished_papers_apart(tmp_path):
         ("q = 1", "got 'q'"),
         ("AA = 1", "got 'AA'; try A"),
         ("Q = 1/2", "try a point in decimals, 0.5, and quotes around formulas"),
-        ("Q = [[0,5], [1,5], [2,5]]", "Q (1,1): needs"),
-        ("N = [[0,5], [1,5], [2,5]]", "try a point, 0.5: a comma separates entries"),
-        ('N = ["1,000", 1, 1]', "N (1,1): needs a decimal point, got '1,000'"),
-        ('N = ["nonsense", 1, 1]', "N (1,1): needs one such as 3, 0.25"),
         (b"# L\xf6sung\nQ = 1", "needs UTF-8, got byte 0xf6 in line 1"),
     ],
 )
 def test_a_sheet_that_cannot_be_read_says_where_and_what_to_do(text, message, tmp_path):
-    if message.startswith("Q (1,1)"):
-        text = text.replace("0,5", "'x',5")
     found = marked(tmp_path, text)
     assert found.exit_code == 2
     assert message in found.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("N = [[0,5], [1,5], [2,5]]", "got 3 of 2; try a point, 0.5: a comma separates entries"),
+        ("Q = [1, 2]", "Q: cannot be read"),
+        ('N = ["nonsense", 403.49, 7895.73]', "(1,1): needs one such as 3, 0.25"),
+        ('N = ["nan", 403.49, 7895.73]', "(1,1): needs one value, got 'nan'"),
+        ('N = ["2985.5±0.1", 403.49, 7895.73]', "(1,1): needs one value"),
+        ('N = ["0.0e5", 403.49, 7895.73]', "(1,1): 0.0e5 should be 2985.52"),
+        ('N = ["3e3", 403.49, 7895.73]', ""),
+    ],
+)
+def test_an_entry_that_cannot_be_read_costs_that_entry_alone(text, message, tmp_path):
+    found = marked(tmp_path, text + "\nV = [[2.5, -1.5], [-1, 3], [-2, -3]]\n")
+    assert message in found.output
+    assert "V: right" in found.output
+    assert found.exit_code == (3 if "should be" in message else 1 if message else 0)
 
 
 def test_a_class_folder_without_papers_is_refused(tmp_path):

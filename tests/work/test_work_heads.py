@@ -100,7 +100,8 @@ def test_the_scale_of_all_heads_together_is_recognised():
     wrong = [[f"{float(x / 2):.6f}" for x in row] for row in worked["S_1"].tolist()]
     found = first_wrong(work.check_answers(worked, {"Z_1": wrong}))
     assert found is not None
-    assert found.diagnosis == "the scale was that of the full width"
+    said = "the scale was applied twice or it was divided by √4 instead"  # the same numbers
+    assert found.diagnosis == said
 
 
 def test_an_output_without_its_last_matrix_is_recognised():

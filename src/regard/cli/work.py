@@ -19,6 +19,10 @@ def work(
         list[Path] | None,
         typer.Option(help="Answers to mark: a TOML file of step values, or a folder."),
     ] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(help="Largest error of an answer, in place of the digits written: 0.01."),
+    ] = None,
     fmt: Annotated[
         Format | None,
         typer.Option("--format", help="Output format; default: from the suffix of --out, or text."),
@@ -72,6 +76,8 @@ def work(
         return
     if check:
         _refuse("check", view)
+    elif tolerance is not None:
+        raise WorkError("tolerance: needs answers to mark, got none; try --check answers.toml")
     tables = read_problems(problems, dict(map(parse_option, options or [])), each)
     if check and len(tables) > 1:
         raise WorkError("check: needs one problem, got several; try one at a time")
@@ -87,7 +93,7 @@ def work(
     solved = {heading: work.solve(table) for heading, table in tables.items()}
     first = next(iter(solved.values()))
     if check:
-        marks = mark_files(first, check)
+        marks = mark_files(first, check, tolerance)
         title = f"Marks: {check[0].stem}" if len(check) == 1 else "Marks"
         _write(format_marks(marks, form, title), out, marks.summary[0])
         raise typer.Exit(3 if marks.is_wrong else 0 if marks.is_complete else 1)

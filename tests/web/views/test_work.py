@@ -131,14 +131,18 @@ def test_answers_are_marked_with_their_likely_mistake(explorer):
 @pytest.mark.parametrize(
     ("answers", "text"),
     [
-        ({"S": [["1", "x"]]}, "S: needs 3 rows of 3 numbers, got 1 of 2"),
-        ({"S": [["1", "?", "x"], ["?"] * 3, ["?"] * 3]}, r"S \(1,3\): needs one such as"),
-        ({"T": [["1"]]}, "answers: need names of steps"),
+        ({"S": [["1", "x"]]}, "needs 3 rows of 3 numbers, got 1 of 2"),
+        ({"S": [["1", "?", "x"], ["?"] * 3, ["?"] * 3]}, "(1,3): needs one such as 3"),
     ],
 )
 def test_answers_that_cannot_be_read_are_named(explorer, answers, text):
-    with pytest.raises(WorkError, match=text):
-        explorer.answer("work.check", {"answers": json.dumps(answers)})
+    marked = explorer.answer("work.check", {"answers": json.dumps(answers)})
+    assert text in marked["findings"][0]["unread"][0]
+
+
+def test_an_answer_to_no_step_is_refused(explorer):
+    with pytest.raises(WorkError, match="answers: need names of steps"):
+        explorer.answer("work.check", {"answers": json.dumps({"T": [["1"]]})})
 
 
 def test_an_exercise_of_a_family_is_the_generated_one(explorer):

@@ -154,7 +154,8 @@ function Step({ step }) {
 }
 
 const VERDICTS = { right: ["✓ right", "right"], "carried forward": ["✓ follows from your earlier value", "right"],
-  wrong: ["✗ wrong", "wrong"], open: ["not answered", ""] };
+  "right, but rounded early": ["✓ right, but rounded early", "right"], wrong: ["✗ wrong", "wrong"],
+  open: ["not answered", ""] };
 
 function Question({ step, cells, answers, isAsked, finding, error }) {
   const [shown, setShown] = useState(false);
@@ -176,9 +177,10 @@ function Question({ step, cells, answers, isAsked, finding, error }) {
     ${!problem && text && html`<p class=${`work-verdict ${kind}`} role="status">${text}
       ${finding.wrong_inputs.length && finding.verdict === "wrong"
         ? `, even given ${finding.wrong_inputs.join(" and ")} as written` : ""}
-          ${finding.diagnosis ? `: ${finding.diagnosis}` : ""}
+          ${finding.diagnosis ? `: ${finding.diagnosis}` : ""}${finding.note ? `, ${finding.note}` : ""}
             ${finding.blanks.length && finding.verdict !== "open" ? `; ${finding.blanks.join(", ")} left open` : ""}
               </p>`}
+    ${!problem && finding?.unread.map((x) => html`<p class="error" role="alert">Not read: ${x}</p>`)}
     ${!problem && finding?.differences.length > 0
       && html`<details><summary>Which entries</summary><ul>${finding.differences.map((x) => html`<li>${x}</li>`)}</ul>
         </details>`}

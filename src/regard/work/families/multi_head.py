@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import sympy
-
 from regard.errors import ShapeError, WorkError
 from regard.work.exact.numbers import format_decimal
 from regard.work.families.attention import AttentionSetup, add_attention, add_linear, project_qkv
 from regard.work.families.registry import check_choice, check_integer, family
-from regard.work.rules import M, Matrix
+from regard.work.rules import Matrix
 from regard.work.solution import Solution, SolutionBuilder
 
 
@@ -78,14 +76,11 @@ def add_multi_head(
         ]
         rule = f"join {count}" if setup.tokens_as_rows else f"stack {count}"
         joined = builder.add_step(f"H{suffix}", rule, *outputs, title="the concatenated heads")
-        _add_scale_mistakes(builder, setup, count, suffix)
     out = weight_pattern.format("O")
     if out not in builder.values:
         return joined
     title = "the output projection"
-    name = add_linear(builder, f"O{suffix}", joined, out, setup=setup, title=title)
-    builder.add_mistake(name, "W_O was left out", builder.values[joined])
-    return name
+    return add_linear(builder, f"O{suffix}", joined, out, setup=setup, title=title)
 
 
 def extend_suffix(suffix: str, n: int) -> str:
@@ -149,20 +144,6 @@ def _split(
             slices[full] = builder.add_step(name, rule, full, title=f"the slice of head {n}")
         heads.append((slices[q], slices[k], slices[v]))
     return heads
-
-
-def _add_scale_mistakes(
-    builder: SolutionBuilder, setup: AttentionSetup, count: int, suffix: str
-) -> None:
-    """Mistake: each head scaled by the width of all heads."""
-    if setup.scale is not None:
-        return
-    for n in range(1, count + 1):
-        scores, name = (f"{letter}{extend_suffix(suffix, n)}" for letter in "SZ")
-        if name in builder.values:
-            scale = builder.values[setup.scale_name][0, 0]
-            wrong = M(builder.values[scores] * scale / sympy.sqrt(count))
-            builder.add_mistake(name, "the scale was that of the full width", wrong)
 
 
 def _add_remark(builder: SolutionBuilder, setup: AttentionSetup) -> None:

@@ -1,35 +1,39 @@
-"""Marking of one student's answers: verdict and diagnosis per step."""
+"""Marking: each answer against the solution, and against what follows from earlier answers."""
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 from regard.errors import WorkError, suggestion
+from regard.work.exact.numbers import parse_number
 from regard.work.marking.answers import (
-    StudentAnswer,
     fill_blanks,
     is_close,
-    is_truncated,
-    jitter_rounding,
     list_differences,
     matches_answer,
-    matches_within,
-    parse_answer,
-    wrong_entries,
+    recompute_step,
+    without_uninformative,
 )
-from regard.work.marking.diagnoses import Diagnosis, diagnose, recompute_step
+from regard.work.marking.diagnoses import diagnose
+from regard.work.marking.reading import StudentAnswer, format_index, read_answer
+from regard.work.marking.rounding import rounding_spread
 from regard.work.rules import Matrix
 from regard.work.solution import Solution, Step
 
-TRUNCATION = "the decimals were cut off, not rounded"
-EARLY_ROUNDING = "the values before it were rounded"
-ROUNDING_SAMPLES = 6
+ROUNDED_EARLY = "right, but rounded early"
+CARRIED = "carried forward"
+ALREADY_SCALED = "written already scaled, as {}"
+TRANSPOSED = "written with rows and columns in the other convention"
+MIN_TURNED = 2  # matrices that show the other convention
 MAX_MIXED_INPUTS = 3  # inputs that may each be rounded or not
 
 
 class Finding(NamedTuple):
-    """Verdict on one step: right, carried forward (follows from a wrong step), wrong, or open."""
+    """Verdict on one step: right, rounded early, carried forward (from a wrong step), wrong, open.
+
+    >>> Finding("S", "right", (), "").points
+    1.0
+    """
 
     name: str
     verdict: str
@@ -38,15 +42,26 @@ class Finding(NamedTuple):
     blanks: tuple[str, ...] = ()  # blank entries
     wrong_inputs: tuple[str, ...] = ()  # wrong steps that this one was recomputed from
     inconsistent_with: tuple[str, ...] = ()  # wrong steps that this right value contradicts
+    unread: tuple[str, ...] = ()  # entries that cannot be read, each with the reason
+    note: str = ""  # how the answer was read, where not as it stands
+    points: float = 1.0  # of 1: a slip costs its own step, a missing entry its share
 
 
-def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
+def check_answers(
+    solution: Solution, answers: Mapping[str, Any], tolerance: Any = None
+) -> list[Finding]:
     """Compare a student's values of any steps with the solution.
 
     Every step is recomputed from the student's own earlier values: a value that follows from a
-    wrong one is carried forward. A right value that does not follow from a wrong one is right, with
-    a note. Entries are compared at their written precision (0.998 to three decimals, 9.98e-1 to
-    three digits, "1/2" exactly); "?" or "" is a blank.
+    wrong one is carried forward, one that follows from rounded ones is right, but rounded early. A
+    right value that does not follow from a wrong one is right, with a note. Entries are compared at
+    their written precision (0.998 to three decimals, 9.98e-1 to three digits, "1/2" exactly); "?"
+    or "" is a blank. A sheet in the other convention (rows for columns) is marked as such.
+
+    Args:
+        solution: of the problem.
+        answers: values by the name of the step.
+        tolerance: absolute, in place of the precision that was written.
 
     >>> solution = rg.work.solve({"given": {"X": [[1, 0], [1, 1], [0, 2]]}, "scale": 1})
     >>> [finding] = check_answers(solution, {"N": [["6.44"], ["12.8"], ["63.0"]]})
@@ -54,11 +69,9 @@ def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Findin
     'wrong'
     """
     _check_step_names(solution, answers)
-    symbols = [str(s) for value in solution.values().values() for s in value.free_symbols]
-    marker = _Marker(solution, answers)
+    marker = _Marker(solution, _Sheet(solution, answers, tolerance))
     for step in solution.steps:
-        is_answered = step.name in answers
-        marker.mark(step, parse_answer(step, answers[step.name], symbols) if is_answered else None)
+        marker.mark(step)
     return _merge_axis_mistakes(marker.findings)
 
 
@@ -75,53 +88,124 @@ def _check_step_names(solution: Solution, answers: Mapping[str, Any]) -> None:
         raise WorkError(f"answers: need names of steps, {', '.join(names)}, got {name!r}{hint}")
 
 
+class _Sheet:
+    """The answers as they are read: of each step its matrix, or why it cannot be read."""
+
+    def __init__(self, solution: Solution, answers: Mapping[str, Any], tolerance: Any):
+        self.symbols = [str(s) for value in solution.values().values() for s in value.free_symbols]
+        self.tolerance = None if tolerance is None else parse_number(tolerance)
+        if self.tolerance is not None and not self.tolerance.is_nonnegative:
+            raise WorkError(f"tolerance: needs 0 or more, got {tolerance}")
+        steps = [step for step in solution.steps if step.name in answers]
+        plain = {step.name: self._read(step, answers[step.name]) for step in steps}
+        turned = {step.name: self._read(step, _turn(answers[step.name])) for step in steps}
+        oriented = [step for step in steps if _is_oriented(step.value)]
+        straight, other = (
+            sum(_is_right(one[step.name], step) for step in oriented) for one in (plain, turned)
+        )
+        is_turned = other >= MIN_TURNED and not straight
+        self.read = {
+            name: turned[name] if is_turned and isinstance(turned[name], StudentAnswer) else one
+            for name, one in plain.items()
+        }
+        self.notes = dict.fromkeys([x.name for x in oriented], TRANSPOSED) if is_turned else {}
+
+    def _read(self, step: Step, values: Any) -> StudentAnswer | str:
+        """The answer of a step, or why it cannot be read."""
+        try:
+            answer = read_answer(step, values, self.symbols)
+        except WorkError as error:
+            return str(error).removeprefix(f"{step.name}: ")
+        if self.tolerance is not None:
+            return answer.allowing(self.tolerance)
+        return without_uninformative(answer, step.value)
+
+
+def _turn(values: Any) -> Any:
+    rows = values if isinstance(values, list | tuple) else []
+    is_table = rows and all(isinstance(row, list | tuple) for row in rows)
+    if not is_table or len({len(row) for row in rows}) != 1:
+        return values
+    return [list(row) for row in zip(*rows, strict=True)]
+
+
+def _is_oriented(value: Matrix) -> bool:
+    """Whether a matrix differs from its transpose by more than being a row or a column."""
+    return 1 not in value.shape and value != value.T
+
+
+def _is_right(answer: StudentAnswer | str, step: Step) -> bool:
+    return isinstance(answer, StudentAnswer) and matches_answer(answer, step.value)
+
+
 class _Marker:
     """Marks the steps in order, and tracks the student's values as written and unrounded."""
 
-    def __init__(self, solution: Solution, answers: Mapping[str, Any]):
-        self.solution, self.answers, self.correct = solution, answers, solution.values()
+    def __init__(self, solution: Solution, sheet: _Sheet):
+        self.solution, self.sheet, self.correct = solution, sheet, solution.values()
         self.as_written: dict[str, Matrix] = dict(solution.given)
         self.unrounded: dict[str, Matrix] = dict(solution.given)
         self.wrong_sources: dict[str, tuple[str, ...]] = {}  # step: wrong steps it depends on
-        self.parsed: dict[str, StudentAnswer] = {}
+        self.answers: dict[str, StudentAnswer] = {}
         self.findings: list[Finding] = []
 
-    def mark(self, step: Step, answer: StudentAnswer | None) -> None:
+    def mark(self, step: Step) -> None:
         """Mark one step, and record the values that later steps are recomputed from."""
-        name, right = step.name, self.correct[step.name]
+        name, answer = step.name, self.sheet.read.get(step.name)
         self.unrounded[name], self.as_written[name] = (
             recompute_step(step, values, self.correct)
             for values in (self.unrounded, self.as_written)
         )
         wrong_inputs = self._wrong_ancestors(step)
-        if answer is None or len(answer.blanks) == len(right):
+        if not isinstance(answer, StudentAnswer) or len(answer.blanks) == len(step.value):
             if wrong_inputs:
                 self.wrong_sources[name] = wrong_inputs
             if answer is not None:
-                self.findings.append(Finding(name, "open", (), "", answer.blanks))
+                self.findings.append(self._open_finding(step, answer))
             return
-        self.parsed[name] = answer
-        matching = (x for x in self._consistent_values(step) if matches_answer(answer, x))
-        consistent = next(matching, None)
-        if consistent is None and wrong_inputs:
-            consistent = self._consistent_within_rounding(step, answer, wrong_inputs)
+        finding = self._judge(step, answer, wrong_inputs)
+        self.answers[name] = answer
+        self.as_written[name] = fill_blanks(answer, self.unrounded[name])
+        if finding.note.startswith(ALREADY_SCALED.partition("{")[0]):
+            self.as_written[name] = self.unrounded[name]
+        self.findings.append(_with_cells(finding, answer, self.sheet.notes.get(name, "")))
+
+    def _judge(self, step: Step, answer: StudentAnswer, wrong_inputs: tuple[str, ...]) -> Finding:
+        """The verdict on an answer; sets the value that it stands for, and where it is wrong."""
+        name, right = step.name, self.correct[step.name]
+        consistent = self._consistent(step, answer, wrong_inputs)
         if matches_answer(answer, right):
-            finding = self._right_finding(step, consistent, wrong_inputs)
-        elif consistent is None:
-            finding = self._wrong_finding(step, answer, wrong_inputs)
-        elif wrong_inputs and not self._is_early_rounding(step, answer):
-            finding = Finding(name, "carried forward", (), "", wrong_inputs=wrong_inputs)
-            self.unrounded[name], self.wrong_sources[name] = consistent, wrong_inputs
-        else:
-            finding = Finding(name, "wrong", tuple(list_differences(answer, right)), EARLY_ROUNDING)
-            self.wrong_sources[name] = (name,)
-        self.findings.append(finding._replace(blanks=answer.blanks))
-        defaults = self.unrounded[name] if consistent is None else consistent
-        self.as_written[name] = fill_blanks(answer, defaults)
+            return self._right_finding(step, consistent, wrong_inputs)
+        if consistent is not None:
+            is_carried = wrong_inputs and not self._is_early_rounding(step, answer)
+            self.unrounded[name] = consistent
+            if not is_carried:
+                return Finding(name, ROUNDED_EARLY, (), "")
+            self.wrong_sources[name] = wrong_inputs
+            return Finding(name, CARRIED, (), "", wrong_inputs=wrong_inputs)
+        for later in self.solution.steps:
+            is_scaled = later.rule == "scale" and later.inputs[0] == name
+            scaled = recompute_step(later, self.unrounded, self.correct) if is_scaled else None
+            if scaled is not None and matches_answer(answer, scaled):
+                return Finding(name, "right", (), "", note=ALREADY_SCALED.format(later.name))
+        return self._wrong_finding(step, answer, wrong_inputs)
+
+    def _consistent(
+        self, step: Step, answer: StudentAnswer, wrong_inputs: tuple[str, ...]
+    ) -> Matrix | None:
+        """The value that follows from the student's and that the answer is, up to rounding."""
+        for value in self._values_that_follow(step):
+            if matches_answer(answer, value):
+                return value
+        written = self.as_written[step.name]
+        if not wrong_inputs and matches_answer(answer, self.correct[step.name]):
+            return None
+        spread = rounding_spread(self.solution, step, self.as_written, self.answers, answer)
+        return written if matches_answer(answer, written, spread) else None
 
     def _is_early_rounding(self, step: Step, answer: StudentAnswer) -> bool:
         """Whether a value is wrong only because of rounded intermediate values."""
-        right = {finding.name for finding in self.findings if finding.verdict == "right"}
+        right = {x.name for x in self.findings if x.verdict in ("right", ROUNDED_EARLY)}
         wrong = set(step.inputs) & set(self.wrong_sources)
         return wrong <= right and not matches_answer(answer, self.unrounded[step.name])
 
@@ -130,7 +214,7 @@ class _Marker:
         sources = [source for name in step.inputs for source in self.wrong_sources.get(name, ())]
         return tuple(dict.fromkeys(sources))
 
-    def _consistent_values(self, step: Step) -> Iterator[Matrix]:
+    def _values_that_follow(self, step: Step) -> Iterator[Matrix]:
         """Values that follow from the student's: unrounded, as written, or mixed."""
         yield self.unrounded[step.name]
         yield self.as_written[step.name]
@@ -140,26 +224,6 @@ class _Marker:
             for mixed in list(product(*rounded.values()))[1:-1]:
                 values = {**self.unrounded, **dict(zip(rounded, mixed, strict=True))}
                 yield recompute_step(step, values, self.correct)
-
-    def _consistent_within_rounding(
-        self, step: Step, answer: StudentAnswer, wrong_inputs: tuple[str, ...]
-    ) -> Matrix | None:
-        """The value that follows from wrong ones, within the rounding of these.
-
-        The unrounded value of a wrong 0.37 is unknown: shifting it by half a unit of its last digit
-        shows how far later steps may vary.
-        """
-        full, samples = self.unrounded[step.name], []
-        for seed in range(ROUNDING_SAMPLES):
-            values, signs = dict(self.unrounded), random.Random(seed)
-            for earlier in self.solution.steps[: self.solution.steps.index(step)]:
-                name = earlier.name
-                if name in wrong_inputs:
-                    values[name] = jitter_rounding(values[name], self.parsed[name], signs)
-                elif set(self.wrong_sources.get(name, ())) & set(wrong_inputs):
-                    values[name] = recompute_step(earlier, values, self.correct)
-            samples.append(recompute_step(step, values, self.correct))
-        return full if matches_within(answer, full, samples) else None
 
     def _right_finding(
         self, step: Step, consistent: Matrix | None, wrong_inputs: tuple[str, ...]
@@ -181,24 +245,31 @@ class _Marker:
         expected = [self.unrounded[name], self.as_written[name], right] if wrong_inputs else [right]
         options = [(value, list_differences(answer, value)) for value in expected]
         closest, differences = min(options, key=lambda option: len(option[1]))
-        truncated = next((value for value in expected if _all_truncated(answer, value)), None)
-        if truncated is not None:
-            diagnosis = Diagnosis(TRUNCATION, truncated)
-        else:
-            candidates = (self.as_written, self.unrounded, self.correct)
-            diagnosis = diagnose(self.solution, step, answer, candidates, self.answers)
-        value = diagnosis.value
-        self.unrounded[name] = fill_blanks(answer, self.unrounded[name]) if value is None else value
-        self.wrong_sources[name] = (name,)
+        candidates = (self.as_written, self.unrounded, self.correct)
+        cause = diagnose(self.solution, step, answer, candidates, self.answers)
+        value = fill_blanks(answer, self.unrounded[name]) if cause.value is None else cause.value
+        self.unrounded[name], self.wrong_sources[name] = value, (name,)
         wrong_steps = wrong_inputs if closest != right else ()
-        text = diagnosis.description
-        return Finding(name, "wrong", tuple(differences), text, wrong_inputs=wrong_steps)
+        text = cause.description
+        return Finding(name, "wrong", tuple(differences), text, wrong_inputs=wrong_steps, points=0)
+
+    def _open_finding(self, step: Step, answer: StudentAnswer | str) -> Finding:
+        if isinstance(answer, str):
+            return Finding(step.name, "open", (), "", unread=(answer,), points=0)
+        return _with_cells(Finding(step.name, "open", (), "", points=0), answer)
 
 
-def _all_truncated(answer: StudentAnswer, expected: Matrix) -> bool:
-    """Whether every wrong entry is merely truncated."""
-    wrong = list(wrong_entries(answer, expected))
-    return bool(wrong) and all(is_truncated(x, right) for _, _, x, right in wrong)
+def _with_cells(finding: Finding, answer: StudentAnswer, note: str = "") -> Finding:
+    """A finding with what could not be read, and the points of what was."""
+    cells = [x for row in answer.cells for x in row]
+    share = sum(x is not None for x in cells) / len(cells)
+    unread = tuple(f"{format_index(i, j)}: {why}" for (i, j), why in answer.unread.items())
+    return finding._replace(
+        blanks=answer.blanks,
+        unread=unread,
+        note=finding.note or note,
+        points=finding.points * share,
+    )
 
 
 # a softmax along the wrong axis shows in two steps but is one mistake
@@ -211,10 +282,11 @@ _AXIS_MISTAKES = {
 def _merge_axis_mistakes(findings: list[Finding]) -> list[Finding]:
     """Report a sum along the wrong axis and the division by it as one mistake."""
     for n, (first, second) in enumerate(zip(findings, findings[1:], strict=False)):
-        if first.diagnosis and _AXIS_MISTAKES.get(first.diagnosis) == second.diagnosis:
+        wanted = _AXIS_MISTAKES.get(first.diagnosis) if first.diagnosis else None
+        if wanted is not None and wanted in second.diagnosis.split(" or "):
             axis = first.diagnosis.split()[0]
             findings[n] = first._replace(diagnosis=f"the softmax was taken over the {axis}")
-            carried = second._replace(verdict="carried forward", differences=(), diagnosis="")
+            carried = second._replace(verdict=CARRIED, differences=(), diagnosis="", points=1.0)
             findings[n + 1] = carried
     return findings
 
@@ -230,4 +302,13 @@ def is_complete(findings: Sequence[Finding]) -> bool:
     >>> is_complete([]), is_complete([Finding("S", "open", (), "", ("(1,1)",))])
     (False, False)
     """
-    return bool(findings) and not any(finding.blanks for finding in findings)
+    return bool(findings) and not any(finding.blanks or finding.unread for finding in findings)
+
+
+def count_points(findings: Sequence[Finding], steps: Sequence[str] = ()) -> tuple[float, int]:
+    """Points and their maximum: one per step that was answered or asked for.
+
+    >>> count_points([Finding("S", "right", (), "")], ["S", "A"])
+    (1.0, 2)
+    """
+    return sum(one.points for one in findings), len({*steps, *(one.name for one in findings)})

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regard.errors import FileError, RegardError
-from regard.work.marking.findings import Finding, check_answers, first_wrong
+from regard.work.marking.findings import ROUNDED_EARLY, Finding, check_answers, first_wrong
 from regard.work.problem import read_toml
 from regard.work.solution import Solution
 
@@ -36,7 +36,9 @@ class Submission(NamedTuple):
         return bool(self.read_error) or self.first_wrong is not None
 
 
-def check_submissions(solution: Solution, paths: Sequence[str | Path]) -> list[Submission]:
+def check_submissions(
+    solution: Solution, paths: Sequence[str | Path], tolerance: Any = None
+) -> list[Submission]:
     """Check every TOML file in these files and folders.
 
     >>> solution = rg.work.solve({"given": {"X": [[1]]}})
@@ -49,17 +51,18 @@ def check_submissions(solution: Solution, paths: Sequence[str | Path]) -> list[S
         if not in_folder:
             raise FileError(f"{path}: needs to hold TOML files, got none")
         files += in_folder
-    return [_check_file(solution, file) for file in files]
+    return [_check_file(solution, file, tolerance) for file in files]
 
 
-def _check_file(solution: Solution, file: Path) -> Submission:
+def _check_file(solution: Solution, file: Path, tolerance: Any) -> Submission:
     try:
-        findings = check_answers(solution, read_toml(file))
+        findings = check_answers(solution, read_toml(file), tolerance)
     except RegardError as error:  # an unreadable file does not stop the others
         return Submission(file.stem, 0, 0, None, str(error).removeprefix(f"{file}: "))
-    correct = sum(finding.verdict == "right" for finding in findings)
-    blanks = tuple(finding.name for finding in findings if finding.blanks)
-    return Submission(file.stem, correct, len(findings), first_wrong(findings), "", blanks)
+    correct = sum(finding.verdict in ("right", ROUNDED_EARLY) for finding in findings)
+    blanks = tuple(finding.name for finding in findings if finding.blanks and not finding.unread)
+    unread = "; ".join(f"{x.name} {why}" for x in findings for why in x.unread)
+    return Submission(file.stem, correct, len(findings), first_wrong(findings), unread, blanks)
 
 
 def summarize_submissions(submissions: Sequence[Submission]) -> list[str]:

@@ -151,14 +151,22 @@ BASIC_RULES: dict[str, Rule] = {
     ),
     "divide rows": rule(
         "diag({1})⁻¹ {0}",
-        {"it was divided by the column sums": lambda a, by: _divide_columns(a, _column_sums(a))},
+        {
+            "it was not divided by the sum": "{0}",
+            "it was divided by the column sums": lambda a, by: _divide_columns(a, _column_sums(a)),
+            "it was divided by the number of keys": lambda a, by: M(a / a.cols),
+        },
         run=_divide_rows,
         entry="{0} / {1}",
         words="{0} / {1}, row by row",
     ),
     "divide columns": rule(
         "{0} diag({1})⁻¹",
-        {"it was divided by the row sums": lambda a, by: _divide_rows(a, row_sums(a))},
+        {
+            "it was not divided by the sum": "{0}",
+            "it was divided by the row sums": lambda a, by: _divide_rows(a, row_sums(a)),
+            "it was divided by the number of keys": lambda a, by: M(a / a.rows),
+        },
         run=_divide_columns,
         entry="{0} / {1}",
         words="{0} / {1}, column by column",
@@ -192,6 +200,7 @@ BASIC_RULES: dict[str, Rule] = {
     "centre rows": rule(
         "{0} - {1} 𝟏ᵀ",
         {
+            "the mean was not subtracted": "{0}",
             "the mean was added": broadcast(lambda x, mean: x + mean),
             "the mean of each column was subtracted": lambda a, m: _add_to_rows(
                 a, _row_means(M(a.T)), -1

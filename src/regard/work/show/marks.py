@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.errors import WorkError
-from regard.work.marking.findings import Finding, check_answers, first_wrong, is_complete
+from regard.work.marking.findings import (
+    Finding,
+    check_answers,
+    count_points,
+    first_wrong,
+    is_complete,
+)
 from regard.work.marking.submissions import (
     Submission,
     check_submissions,
@@ -40,7 +46,8 @@ def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) 
     lines = []
     for finding in findings:
         likely = [f"likely: {finding.diagnosis}"] if finding.diagnosis else []
-        lines.append((_verdict(finding), [*finding.differences, *likely]))
+        unread = [f"not read: {one}" for one in finding.unread]
+        lines.append((_verdict(finding), [*finding.differences, *likely, *unread]))
     summary = _summary(findings, steps)
     text = [part for head, rest in lines for part in (head, *(f"   {one}" for one in rest))]
     return Marks(
@@ -78,12 +85,12 @@ def marks_from_submissions(submissions: Sequence[Submission]) -> Marks:
     )
 
 
-def mark_files(solution: Solution, paths: Sequence[str | Path]) -> Marks:
+def mark_files(solution: Solution, paths: Sequence[str | Path], tolerance: Any = None) -> Marks:
     """Check answer files: one in detail, several or a folder as a table."""
     if len(paths) == 1 and not Path(paths[0]).is_dir():
-        findings = check_answers(solution, read_toml(paths[0]))
+        findings = check_answers(solution, read_toml(paths[0]), tolerance)
         return marks_from_findings(findings, [step.name for step in solution.steps])
-    return marks_from_submissions(check_submissions(solution, paths))
+    return marks_from_submissions(check_submissions(solution, paths, tolerance))
 
 
 def findings_as_text(findings: Sequence[Finding], steps: Sequence[str] = ()) -> str:
@@ -105,20 +112,23 @@ def format_marks(marks: Marks, fmt: str = "text", title: str = "Marks") -> str:
 
 def _verdict(finding: Finding) -> str:
     if finding.verdict == "open":
-        return f"{finding.name}: not answered"
+        return f"{finding.name}: {'cannot be read' if finding.unread else 'not answered'}"
     text = finding.verdict
     if finding.verdict == "wrong" and finding.wrong_inputs:
         text += f" even given {' and '.join(finding.wrong_inputs)} as written"
     if finding.inconsistent_with:
         wrong = " and ".join(finding.inconsistent_with)
         text += f", but it does not follow from {wrong} as written"
-    if finding.blanks:
-        text += f"; {', '.join(finding.blanks)} left open"
+    if finding.note:
+        text += f", {finding.note}"
+    unread = [one.partition(":")[0] for one in finding.unread]
+    if blanks := [one for one in finding.blanks if one not in unread]:
+        text += f"; {', '.join(blanks)} left open"
     return f"{finding.name}: {text}"
 
 
 def _summary(findings: Sequence[Finding], steps: Sequence[str]) -> list[str]:
-    missing = [finding.name for finding in findings if finding.blanks]
+    missing = [finding.name for finding in findings if finding.blanks or finding.unread]
     elsewhere = [name for name in steps if name not in {finding.name for finding in findings}]
     if all(finding.verdict == "open" for finding in findings):
         expected = missing or list(steps)
@@ -127,6 +137,8 @@ def _summary(findings: Sequence[Finding], steps: Sequence[str]) -> list[str]:
     lines = ["Every value that was given is right."]
     if wrong := first_wrong(findings):
         lines = [f"The first wrong step is {wrong.name}."]
+        points, most = count_points(findings)
+        lines.append(f"Points: {points:.3g} of {most}.")
     if missing:
         lines.append(f"Still open: {', '.join(missing)}.")
     if elsewhere:
