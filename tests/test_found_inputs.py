@@ -7,7 +7,9 @@ import pytest
 from fuzz import seeds
 from fuzz.targets import TARGETS
 
+from regard.data.image.idx import read_idx
 from regard.errors import RegardError
+from regard.models import LanguageConfig
 
 DEEP = b"[" * 100_000
 RECIPE = 'task = "phrases"\n[model]\n[train]\n'
@@ -139,3 +141,20 @@ def test_a_message_shortens_values_and_escapes_control_characters():
     text = str(RegardError("name: needs a text, got " + "a" * 5000 + "\x1b[31m\x00"))
     assert text.startswith("name: needs a text, got aaaa")
     assert (len(text) < 200, "…" in text, text.isprintable()) == (True, True, True)
+
+
+def test_a_message_about_a_long_value_is_short():
+    error = RegardError(f"columns: need to be of {'a ' * 9000}, got 'b'")
+    assert len(str(error)) < 3100
+    assert str(error).endswith("got 'b'")
+
+
+def test_sizes_of_an_idx_file_that_no_array_has_are_refused(tmp_path):
+    sizes = b"".join(n.to_bytes(4, "big") for n in (2**31, 2**31, 2**31, 0))
+    (tmp_path / "a.idx").write_bytes(b"\0\0\x08\x04" + sizes)
+    with pytest.raises(RegardError, match="needs at most 1 GiB"):
+        read_idx(tmp_path / "a.idx")
+
+
+def test_a_config_of_two_billion_layers_takes_no_memory():
+    assert LanguageConfig(vocab=12, layers=2**31, dim=8, heads=2).layers == 2**31

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 LONG_WORD = re.compile(r"\S{300,}")  # a value of somebody's file
+MAX_CHARS = 3000  # of a message; what is between its ends is left out
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -32,7 +33,9 @@ class RegardError(ValueError):
 
     def __str__(self) -> str:
         text = LONG_WORD.sub(lambda word: f"{word[0][:80]}…{word[0][-40:]}", super().__str__())
-        return CONTROL.sub(lambda sign: repr(sign[0])[1:-1], text)
+        text = CONTROL.sub(lambda sign: repr(sign[0])[1:-1], text)
+        half = MAX_CHARS // 2
+        return text if len(text) <= MAX_CHARS else f"{text[:half]} … {text[-half:]}"
 
 
 class ShapeError(RegardError):

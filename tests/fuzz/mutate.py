@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from random import Random
 from typing import Any
 
@@ -43,7 +44,8 @@ def mutate(files: Files, rng: Random) -> Files:
 def _change(data: bytes, name: str, rng: Random) -> bytes:
     if data[:2] == b"\x1f\x8b" and rng.random() < 0.8:  # what is packed
         with suppress(OSError, EOFError, zlib.error):
-            return gzip.compress(_change(gzip.decompress(data), name, rng), 1)
+            content = gzip.GzipFile(fileobj=BytesIO(data)).read(MAX_BYTES)  # it may be a bomb
+            return gzip.compress(_change(content, name, rng), 1)
     if name.endswith(".safetensors") and rng.random() < 0.7:
         with suppress(Exception):  # of its own mutations
             return _change_safetensors(data, rng)

@@ -44,7 +44,8 @@ class LanguageConfig(TokenConfig):
             raise ConfigError(
                 f"window: needs one or layers={self.layers} of them, got {len(self.window)}"
             )
-        for window in self.windows:
+        # of many layers in a damaged file, not one entry each
+        for window in self.window if isinstance(self.window, tuple) else (self.window,):
             if window is not None and (not isinstance(window, int) or window < 1):
                 raise ConfigError(f"window: needs a whole number of 1 or more, got {window!r}")
 

@@ -40,7 +40,8 @@ def _read_idx(stream: BufferedIOBase, file: str | Path) -> np.ndarray:
         raise FileError(f"{file}: needs sizes of 1 to {MAX_AXES} axes, got {got}")
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     size = math.prod(shape) * dtype.itemsize  # Python integers: no overflow
-    if size > MAX_IDX_BYTES:
+    strides = math.prod(x or 1 for x in shape) * dtype.itemsize  # NumPy's, which may overflow
+    if max(size, strides) > MAX_IDX_BYTES:
         raise FileError(f"{file}: needs at most {MAX_IDX_BYTES >> 30} GiB, got {shape}")
     body = bytearray()  # grows with what is there, not with what the header declares
     while len(body) <= size and (chunk := stream.read(min(CHUNK_BYTES, size + 1 - len(body)))):
