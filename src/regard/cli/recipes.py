@@ -1,5 +1,6 @@
 """`regard recipes`, `new` and `data`: included recipes, recipes for own data, and their data."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,10 @@ def new(
         "task.toml"
     ),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Choose sizes and steps by trials on the valid split, so many minutes."),
+    ] = None,
 ) -> None:
     """Look at data and write a recipe file for it, with the reason for each decision.
 
@@ -52,7 +57,12 @@ def new(
     from regard.cli.output import print_message, report_written
     from regard.tasks.proposals.kinds import write_proposal
 
-    proposal = write_proposal(kind, data, out, force=force)
+    improve = None
+    if minutes is not None:
+        from regard.runs.trials import tune_proposal
+
+        improve = partial(tune_proposal, minutes=minutes, say=print_message)
+    proposal = write_proposal(kind, data, out, force=force, improve=improve)
     print_message(proposal.report.summary())
     for line in proposal.report.warnings():
         print_message(f"warning: {line}")
@@ -64,6 +74,12 @@ def data(
     baseline: Annotated[
         bool, typer.Option(help="Also score the simple model that a training has to beat.")
     ] = True,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Say what twice the data may bring, by parts of it.")
+    ] = False,
+    model: Annotated[
+        bool, typer.Option("--model", help="With --curve: train the model, not the simple one.")
+    ] = False,
 ) -> None:
     """Show the data of a recipe: counts, lengths, classes, skipped lines, examples, warnings.
 
@@ -71,9 +87,12 @@ def data(
     """
     from regard import tasks
     from regard.runs.baseline import score_baseline
+    from regard.runs.data_curve import data_curve
 
     recipe = tasks.recipe(name)
     report = tasks.inspect_data(recipe.data, tokenize=True, seed=recipe.train.seed)
     print(report, flush=True)
     if baseline and report.sizes["test"] and (scores := score_baseline(recipe)):
-        print(f"\n{scores}")
+        print(f"\n{scores}", flush=True)
+    if curve or model:
+        print(f"\n{data_curve(recipe, train_model=model, show=True)}")

@@ -55,6 +55,10 @@ def train(
             help="Keep the simple model that a training has to beat, as a run of its own.",
         ),
     ] = False,
+    curve: Annotated[
+        bool,
+        typer.Option("--curve", help="Say what twice the data may bring, by parts of the data."),
+    ] = False,
     skip: Skip = None,
     nproc: Processes = 1,
     tensorboard: TensorBoard = False,
@@ -78,7 +82,7 @@ def train(
     with distributed_command(recipe.train.device) as ranks:
         outcome = runs.fit(
             recipe, out, settings=settings or (), skip=skip or (), init_from=init_from, show=True,
-            ranks=ranks, tensorboard=tensorboard, recipe_text=text(name),
+            curve=curve, ranks=ranks, tensorboard=tensorboard, recipe_text=text(name),
         )  # fmt: skip
     print_outcome(outcome, ranks.is_first, skip or ())
     if ranks.is_first:

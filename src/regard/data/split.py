@@ -28,3 +28,12 @@ def assign_split(split: Split, key: bytes, given: Container[str | None]) -> Spli
     """
     hashed = hash_split(key) if split == "train" else split
     return split if hashed in given else hashed
+
+
+def in_share(number: int, share: float) -> bool:
+    """Whether an example is in a random share of the train split; a larger share has it too.
+
+    >>> sum(in_share(n, 0.25) for n in range(1000))
+    227
+    """
+    return int.from_bytes(blake2b(b"%d" % number, digest_size=8).digest()) < share * 2**64

@@ -33,6 +33,7 @@ class BaselineScores(NamedTuple):
     scores: dict[str, float]
     rows: list[list[float]]  # of the tally, by example
     intervals: dict[str, tuple[float, float]] = {}
+    curve: str = ""  # what twice the data may bring, if it was measured
 
     def __str__(self) -> str:
         intervals = self.intervals
@@ -64,7 +65,7 @@ class BaselineScores(NamedTuple):
         baseline = format_score(self.scores[score], self.intervals.get(score))
         verdict = format_verdict(score, (model, baseline), interval, self.name)
         result = {"name": self.name, "scores": self.scores, "intervals": self.intervals}
-        return {**result, "verdict": verdict}
+        return {**result, "verdict": verdict} | ({"curve": self.curve} if self.curve else {})
 
 
 def run_baseline(task: Task, evaluator: Any, folder: Path | None = None) -> BaselineScores | None:
@@ -82,8 +83,13 @@ def run_baseline(task: Task, evaluator: Any, folder: Path | None = None) -> Base
     rows, intervals = tally.rows.tolist(), bootstrap_intervals(tally)
     result = BaselineScores(name, seconds, tally.scores(), rows, intervals)
     if folder is not None:
-        write_text(folder / BASELINE_FILE, json.dumps(result._asdict()) + "\n")
+        write_baseline(result, folder)
     return result
+
+
+def write_baseline(baseline: BaselineScores, folder: Path) -> None:
+    """Keep the scores of a baseline in the folder of a run."""
+    write_text(folder / BASELINE_FILE, json.dumps(baseline._asdict()) + "\n")
 
 
 def score_baseline(recipe: Recipe) -> BaselineScores | None:

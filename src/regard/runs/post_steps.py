@@ -20,9 +20,10 @@ from regard import models
 from regard.data import Tokenizer
 from regard.errors import ConfigError, suggestion
 from regard.files import write_text
-from regard.runs.baseline import BaselineScores, format_score, run_baseline
+from regard.runs.baseline import BaselineScores, format_score, run_baseline, write_baseline
 from regard.runs.contents import BASELINE, RESULT_FILE
 from regard.runs.curve import curve_warnings
+from regard.runs.data_curve import data_curve
 from regard.runs.evaluate import Evaluation, evaluate_model
 from regard.runs.report.card import CARD_FILE, model_card
 from regard.runs.report.facts import RunFacts, collect_facts
@@ -72,13 +73,21 @@ class Training:
         return collect_facts(run, self.evaluation, self.evaluator)
 
 
-def run_baseline_step(training: Training, skip: Collection[str] = ()) -> None:
-    """Score the baseline of the task, on the test split, before the training begins."""
+def run_baseline_step(training: Training, skip: Collection[str] = (), curve: bool = False) -> None:
+    """Score the baseline of the task, on the test split, before the training begins.
+
+    With `curve` it is also fitted to a quarter and a half of the train split.
+    """
     if not {"baseline", "evaluate"}.isdisjoint(skip):
         return
     training.baseline = run_baseline(training.recipe.data, training.evaluator, training.folder)
+    if training.baseline is not None and curve:
+        found = data_curve(training.recipe)
+        training.baseline = training.baseline._replace(curve=found.verdict)
+        write_baseline(training.baseline, training.folder)
     if training.baseline is not None and training.trainer.show:
-        print(f"{training.folder}: {training.baseline}")
+        for line in filter(None, (training.baseline, training.baseline.curve)):
+            print(f"{training.folder}: {line}")
 
 
 def run_post_steps(training: Training, skip: Collection[str] = ()) -> dict[str, Any]:

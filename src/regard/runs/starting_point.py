@@ -5,7 +5,6 @@ recipe = adapt_recipe(recipe, source, tokenizer)             # its sizes, and se
 recipe = choose_adaptation(recipe, source, tokenizer, print) # by trial on the valid split
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,10 @@ from regard.errors import ConfigError
 from regard.models.hub.folder import from_pretrained
 from regard.runs.contents import RECIPE_FILE, build_model, read_recipe
 from regard.runs.loading import find_run, is_hub_folder
+from regard.runs.trials import TrialRunner, with_steps
 from regard.tasks import Recipe
 from regard.tasks.annotated_text import AnnotatedTextTask, fit_head
 from regard.tasks.language.text import TextTask
-from regard.train import Trainer, objective
-from regard.train.distributed import select_device
 from regard.train.weights import load_matching_weights
 
 OUTPUT_FIELDS = ("classes", "pooling", "pooler", "ngrams")  # of a config: they are the task's
@@ -109,13 +107,6 @@ def adapt_recipe(recipe: Recipe, source: Source, tokenizer: Tokenizer | None) ->
     return with_steps(replace(recipe, data=data, train=train), max(MIN_STEPS, steps))
 
 
-def with_steps(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe with so many updates, a tenth of them warmup, evaluated five times."""
-    every = max(1, steps // 5)
-    timing = {"warmup": steps // 10, "evaluate_every": every, "save_every": every}
-    return replace(recipe, train=replace(recipe.train, steps=steps, **timing))
-
-
 def choose_adaptation(
     recipe: Recipe,
     source: Source,
@@ -131,10 +122,15 @@ def choose_adaptation(
     low, high = TRIAL_STEPS
     steps = max(low, min(recipe.train.steps // 10, high))
     trials = {"as given": dict[str, Any]()} if names else ADAPTATIONS
-    best, found = None, recipe
+    best, found, runner = None, recipe, TrialRunner(recipe, tokenizer)
     for name, settings in trials.items():
         changed = replace(recipe, train=replace(recipe.train, **settings))
-        score, seconds = _try(with_steps(changed, steps), source, tokenizer)
+        trial = with_steps(changed, steps)
+        torch.manual_seed(recipe.train.seed)
+        model = build_model(trial, tokenizer)
+        source.copy_to(model, trial)
+        source.fit_head(model, trial, tokenizer)
+        score, seconds = runner(trial, model)
         planned = max(MIN_STEPS, min(recipe.train.steps, int(SECONDS / seconds)))
         monitor, train = recipe.train.monitor, recipe.train
         say(f"tried {name}: {monitor} {score:.4f} after {steps} steps, {seconds:.2f} s each")
@@ -142,34 +138,6 @@ def choose_adaptation(
             best = score
             found = changed if _is_given("steps", given) else with_steps(changed, planned)
     return found
-
-
-def _try(recipe: Recipe, source: Source, tokenizer: Tokenizer) -> tuple[float, float]:
-    """The score on the valid split after a training without a folder, and seconds per update."""
-    data, train = recipe.data, recipe.train
-    torch.manual_seed(train.seed)
-    model = build_model(recipe, tokenizer)
-    source.copy_to(model, recipe)
-    source.fit_head(model, recipe, tokenizer)
-    trainer = Trainer(
-        model,
-        objective(data.objective),
-        data.batches(tokenizer, train),
-        replace(train, evaluate_every=train.steps + 1, save_every=train.steps + 1),
-    )
-    started = _seconds(recipe)
-    trainer.run()
-    seconds = (_seconds(recipe) - started) / train.steps
-    trainer.model.eval()
-    with torch.no_grad():
-        return data.evaluator(tokenizer, "valid")(trainer.model)[train.monitor], seconds
-
-
-def _seconds(recipe: Recipe) -> float:
-    """A clock: on a CPU that of the threads, which other programs do not slow down."""
-    if select_device(recipe.train).type == "cpu":
-        return time.process_time() / torch.get_num_threads()
-    return time.monotonic()
 
 
 def _is_given(name: str, given: Sequence[str]) -> bool:

@@ -74,6 +74,7 @@ def fit(
     skip: Collection[str] = (),
     init_from: str | Path | None = None,
     accept_data: bool = False,
+    curve: bool = False,
     recipe_text: str | None = None,
     show: bool = False,
     ranks: Ranks | None = None,
@@ -91,6 +92,7 @@ def fit(
         skip: steps before and after: baseline, calibrate, evaluate, card, report.
         init_from: a run to fine-tune: its tokenizer, and its weights where name and shape agree.
         accept_data: resume although files of the data have changed since the run began.
+        curve: also fit the baseline to parts of the data: what twice as much may bring.
         recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
         show: print progress.
         ranks: of distributed training; every rank makes this call, with one shared folder. Their
@@ -119,7 +121,7 @@ def fit(
         prepare = partial(_resume, changed, folder, how, accept_data)
     with _locked(folder, how.ranks):
         training, damaged = prepare()
-        how.ranks.run_on_first(run_baseline_step, training, skip)
+        how.ranks.run_on_first(run_baseline_step, training, skip, curve)
         started = time.monotonic()
         assert isinstance(training.trainer, Trainer)
         outcome = training.trainer.run()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.data import Batches, LoadReport, Split, Tokenizer, collate, hash_split
 from regard.data.batches import Encoded, batch_by_length
-from regard.data.split import SPLITS
+from regard.data.split import SPLITS, in_share
 from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
 from regard.tasks.base import DataContents, EvalSplit, Shard, Task
@@ -170,7 +170,7 @@ class AnnotatedTextEvaluator(ABC):
         return self.score(model, self.predict(model))
 
 
-@lru_cache(2)
+@lru_cache(4)
 def _load(task: AnnotatedTextTask, stamps: tuple[int, ...]) -> AnnotatedSplits:
     examples: dict[Split, list[Any]] = {split: [] for split in SPLITS}
     files: dict[Split, str] = {split: getattr(task, split) for split in SPLITS}
@@ -184,6 +184,9 @@ def _load(task: AnnotatedTextTask, stamps: tuple[int, ...]) -> AnnotatedSplits:
             raise FileError(
                 f"{path}: needs annotated texts, got none: {report.summary or 'no rows'}"
             )
+    if task.train_share < 1:
+        rows = enumerate(examples["train"])
+        examples["train"] = [row for n, row in rows if in_share(n, task.train_share)]
     counts: dict[Split, Counter[str]] = {
         split: Counter(label for example in rows for label in task.labels(example))
         for split, rows in examples.items()

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Unpack
 
 from torch import nn
 
@@ -21,6 +21,7 @@ from regard.train.prefetch import BatchSource
 EvalSplit = Literal["valid", "test"]
 Evaluator = Callable[[nn.Module], dict[str, Any]]  # computes the scores of a model
 BatchUnit = Literal["batch_tokens", "batch_size"]
+T = TypeVar("T", bound="Task")
 DEFAULT_BATCH: dict[BatchUnit, int] = {"batch_tokens": 4096, "batch_size": 64}
 
 
@@ -115,6 +116,12 @@ class Task(Verb, ABC):
     @abstractmethod
     def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
         """The evaluation on a held-out split."""
+
+    def with_share(self: T, share: float) -> T | None:
+        """The task with a random share of its train examples; None where it has no such setting."""
+        if "train_share" not in {field.name for field in fields(self)}:  # type: ignore[arg-type]
+            return None
+        return replace(self, train_share=share)  # type: ignore[type-var]
 
     def fit_baseline(self) -> Baseline | None:
         """A simple model of the same data, which `regard train --baseline-only` keeps; or None.

@@ -30,7 +30,7 @@ Encode = Callable[[Any], Encoded]
 
 @dataclass(frozen=True, kw_only=True)
 class TextTokenizer:
-    """The tokenizer of a task on text.
+    """The tokenizer of a task on text, and how much of the train split is used.
 
     Args:
         tokenizer_type: byte pairs, unigram, words, characters or bytes, of the train split.
@@ -38,6 +38,7 @@ class TextTokenizer:
             Hugging Face, or a SentencePiece .model.
         vocab_size: of byte pairs, unigram and words.
         bpe_dropout: probability that a merge of byte pairs is skipped, in training only.
+        train_share: of the train split that is used: random examples, the beginning of each text.
 
     >>> TextTokenizer(tokenizer_type="bytes").make_tokenizer(lambda: []).vocab
     260
@@ -47,12 +48,15 @@ class TextTokenizer:
     tokenizer_file: str = ""
     vocab_size: int = 4000
     bpe_dropout: float = 0.0
+    train_share: float = 1.0
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "vocab_size")
         if not 0 <= self.bpe_dropout < 1:
             raise ConfigError(f"bpe_dropout: needs 0 or more, below 1, got {self.bpe_dropout}")
+        if not 0 < self.train_share <= 1:
+            raise ConfigError(f"train_share: needs more than 0, at most 1, got {self.train_share}")
         if self.bpe_dropout and self.tokenizer_type != "bpe" and not self.tokenizer_file:
             raise ConfigError(
                 f"bpe_dropout: needs tokenizer_type=bpe, got {self.tokenizer_type}; try 0"

@@ -64,9 +64,10 @@ class RunFacts:
 
     @property
     def verdict(self) -> str:
-        """Whether the model is better than its baseline, in one sentence; empty without one."""
-        verdict = self.run.result.get("baseline", {}).get("verdict", "")
-        return f"{verdict[0].upper()}{verdict[1:]}." if verdict else ""
+        """Whether the model is better than its baseline, and what twice the data may bring."""
+        baseline = self.run.result.get("baseline", {})
+        lines = filter(None, (baseline.get("verdict"), baseline.get("curve")))
+        return " ".join(f"{line[0].upper()}{line[1:]}." for line in lines)
 
     def score_rows(self) -> list[tuple[str, str, str, str]]:
         """Name, test score, its 95% interval and validation score, as text."""

@@ -105,7 +105,7 @@ def fit_linear_text(
     model.idf.copy_(torch.from_numpy(idf))
     data = [(model.features(texts), torch.tensor(labels)) for texts, labels in (train, valid)]
     best = fit_best_linear(data[0], data[1], classes)
-    model.weight.data, model.bias.data = best
+    model.weight.data, model.bias.data = best.weight, best.bias
     return model.eval()
 
 

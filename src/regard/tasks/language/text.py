@@ -101,7 +101,9 @@ class TextTask(TextTokenizer, LanguageTask):
 
     def documents(self, split: Split) -> Iterator[Document]:
         """One pass over the documents of a split; with "tail" one of them is cut in two."""
-        yield from self._documents(self._source(), split)
+        share = self.train_share if split == "train" else 1.0
+        for document in self._documents(self._source(), split):
+            yield document._replace(text=document.text[: round(share * len(document.text))])
 
     def _documents(
         self, source: TextFiles, split: Split, shuffle_key: str | None = None
@@ -125,8 +127,10 @@ class TextTask(TextTokenizer, LanguageTask):
     def texts(self, split: Split) -> list[str]:
         """The texts of a split, of valid and test those to evaluate; with "tail" one text."""
         limit = None if split == "train" else self.eval_chars
-        texts, key = list[str](), None if limit is None else "eval"
-        for document in self._documents(self._source(), split, key):
+        texts, documents = list[str](), self.documents(split)
+        if limit is not None:
+            documents = self._documents(self._source(), split, "eval")
+        for document in documents:
             texts.append(document.text[:limit])
             if limit is not None and (limit := limit - len(texts[-1])) <= 0:
                 break

@@ -57,7 +57,12 @@ def default_name(path: Path) -> str:
 
 
 def write_proposal(
-    kind: str, paths: Sequence[str | Path], out: str | Path, *, force: bool = False
+    kind: str,
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    force: bool = False,
+    improve: Callable[[Proposal], Proposal] | None = None,
 ) -> Proposal:
     """Look at data and write a recipe for it; an existing file is kept unless `force`.
 
@@ -66,6 +71,7 @@ def write_proposal(
         paths: a folder or file; two aligned files for pairs.
         out: the .toml file.
         force: replace an existing file.
+        improve: called with the proposal before it is written, as by `runs.tune_proposal`.
 
     >>> write_proposal("pairs", ["pairs.tsv"], "nowhere.toml")
     Traceback (most recent call last):
@@ -77,6 +83,8 @@ def write_proposal(
         raise FileError(f"{file}: needs to be a new file, got one that exists; try --force")
     name = "" if is_stream(file) or file.stem == "task" else file.stem
     proposal = propose(kind, paths, name=name)
+    if improve is not None:
+        proposal = improve(proposal)
     seconds, steps = proposal.measure_step(), proposal.recipe.train.steps
     command = f"regard new {kind} {' '.join(map(str, paths))}"
     lines = [f"Written by: {command}", *proposal.report.summary().splitlines()]
@@ -86,6 +94,7 @@ def write_proposal(
         lines.append(
             f"{steps:,} steps of {seconds:.2g} s: about {minutes} here, evaluation not counted"
         )
+    lines += proposal.notes
     text = proposal.to_toml(file.resolve().parent, comment="\n".join(lines))
     parse_recipe(text, file.name, base=file.resolve().parent)  # what is written can be read
     write_text(file, text)

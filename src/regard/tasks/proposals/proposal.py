@@ -25,7 +25,7 @@ MEASURED_STEPS = 3  # after one that warms up
 class Proposal:
     """A recipe for the user's data, what the data holds, and the reason for each decision.
 
-    `comments` are by dotted name, such as "data.vocab_size".
+    `comments` are by dotted name, such as "data.vocab_size"; `notes` are lines for the head.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "en-de.tsv"
@@ -38,6 +38,7 @@ class Proposal:
     recipe: Recipe
     comments: dict[str, str]
     report: DataReport
+    notes: tuple[str, ...] = ()
 
     def to_toml(self, folder: str | Path, *, comment: str = "") -> str:
         """The recipe as TOML for a file in `folder`: paths below it are written relative to it."""

@@ -19,7 +19,7 @@ from regard.data import (
     pair_preprocessor,
 )
 from regard.data.source import Reservoir
-from regard.data.split import SPLITS
+from regard.data.split import SPLITS, in_share
 from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError
 from regard.files import iter_chunks, open_binary
@@ -104,8 +104,10 @@ class PairsTask(TextTokenizer, TranslationTask):
 
     def stream_pairs(self, split: Split) -> Iterator[Pair]:
         """One pass over the pairs of a split, lower-cased if configured."""
-        pair = None
-        for pair in self.corpus().pairs(split):
+        pair, share = None, self.train_share if split == "train" else 1.0
+        for number, pair in enumerate(self.corpus().pairs(split)):
+            if not in_share(number, share):
+                continue
             if self.lowercase:
                 pair = pair._replace(source=pair.source.lower(), target=pair.target.lower())
             yield pair
