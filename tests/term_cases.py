@@ -61,6 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"mask": ops.Documents(IDS)},
         {"allowed": (IDS[:, I] == IDS[:, J][:, None])[:, None]},
     ),
+    "Chosen keys": ("mask", {"mask": masks.ChosenKeys(ALLOWED)}, {"allowed": ALLOWED}),
     "Dense mask": ("mask", {"mask": masks.DenseMask(ALLOWED)}, {"allowed": ALLOWED}),
     "Both": ("mask", {"mask": ops.Causal() & ops.Local(2)}, {"allowed": CAUSAL & NEAR}),
     "Either": ("mask", {"mask": ops.Causal() | ops.Local(2)}, {"allowed": CAUSAL | NEAR}),
@@ -88,6 +89,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 NO_KERNEL = {"score", "Relative", "Either"}  # the Triton kernels refuse these
 NO_FUSED = {"score", "softcap", "together"}
 NO_FLEX = {"score", "Relative", "Dense mask", "Dense bias"}  # not computed from two positions
+NO_FLEX |= {"Chosen keys"}
 # one object per registered class of masks and biases
 EXAMPLES = {type(x): x for _, given, _ in CASES.values() for x in given.values()}
 

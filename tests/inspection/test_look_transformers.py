@@ -245,9 +245,9 @@ def test_terms_that_sdpa_does_not_read_are_not_recorded():
 
 
 @torch.no_grad()
-def test_a_tensor_that_is_not_known_is_refused_since_it_may_belong_to_the_scores():
+def test_a_tensor_that_is_not_known_leaves_no_site_since_it_may_belong_to_the_scores():
     model = make("Llama")
-    with pytest.raises(LookError, match="needs attention without sinks"), rg.look(model):
+    with pytest.raises(LookError, match="has sinks, which no site can have"), rg.look(model):
         model(**inputs("Llama"), sinks=torch.zeros(1))  # passed on to the attention function
     with rg.look(model):
         model(**inputs("Llama"), num_items_in_batch=torch.ones(()))

@@ -11,6 +11,7 @@ from regard.ops.term_registry import TERMS, term_from_dict, term_to_dict
 
 # a caller writes a & b, a | b, a + b, or a tensor
 WRITTEN = {masks.Both, masks.Either, masks.DenseMask, biases.DenseBias, biases.SumBias}
+WRITTEN |= {masks.ChosenKeys}  # by an indexer
 each_term = pytest.mark.parametrize("cls", TERMS, ids=lambda cls: cls.__name__)
 
 

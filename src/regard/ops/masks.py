@@ -253,7 +253,7 @@ class DenseMask(Mask):
         return slice_dense(self.allowed, grid, "mask")
 
     def head_view(self, head: int) -> Mask:
-        return DenseMask(slice_head(self.allowed, head))
+        return type(self)(slice_head(self.allowed, head))
 
     def sequence_starts(self, sequences: int, keys: int) -> Starts:
         if keys < 2 or self.allowed.shape[-2:] != (keys, keys):
@@ -263,6 +263,15 @@ class DenseMask(Mask):
         if len(pairs) not in (1, sequences):  # one pattern per head, not per sequence
             pairs = pairs.any(0, keepdim=True)
         return _block_starts(pairs).expand(sequences, keys)
+
+
+@register_term("mask")
+class ChosenKeys(DenseMask):
+    """The keys that an indexer chose for each query (sparse attention), True where chosen.
+
+    >>> (Causal() & ChosenKeys(torch.eye(2) > 0)).dense(2, 2).tolist()
+    [[True, False], [False, True]]
+    """
 
 
 def _block_starts(pairs: Bool[Tensor, "sequence key key"]) -> Int[Tensor, "sequence key"]:

@@ -1,6 +1,7 @@
 """Attention masks given as tensors, parsed back into causal, local and padding masks."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,6 +58,46 @@ def trim_unused_keys(x: Tensor, used_keys: int | None) -> Tensor:
     tensor([0., 1.])
     """
     return x if used_keys is None or x.shape[-2] == used_keys else x[..., :used_keys, :].clone()
+
+
+def chosen_keys(module: Any, kwargs: dict[str, Any], keys: int) -> Tensor | None:
+    """Where an indexer lets a query attend, (batch, 1 or head, query, key); None without one.
+
+    Takes what it chose from the arguments of an attention: `indices` of keys, (batch, query, top),
+    as in DeepSeek V3.2, or `block_indices`, (batch, group, query, top), -1 for none, as in MiniMax.
+    """
+    indices, blocks = (kwargs.pop(name, None) for name in ("indices", "block_indices"))
+    if blocks is not None:
+        chosen, size = blocks, module.indexer.block_size
+    elif indices is not None:
+        chosen, size = indices[:, None], 1
+    else:
+        return None
+    chosen, count = chosen.long(), -(-keys // size)
+    allowed = torch.zeros(*chosen.shape[:-1], count + 1, dtype=torch.bool, device=chosen.device)
+    allowed.scatter_(-1, chosen.masked_fill(chosen < 0, count), True)
+    allowed = allowed[..., :count].repeat_interleave(size, -1)[..., :keys]
+    heads = module.config.num_attention_heads
+    return allowed.repeat_interleave(heads // allowed.shape[1], 1) if size > 1 else allowed
+
+
+def hide_others(mask: Tensor | None, chosen: Tensor | None, query: Tensor) -> Tensor | None:
+    """The mask for SDPA or eager attention without the keys that an indexer did not choose."""
+    if chosen is None:
+        return mask
+    if mask is not None and chosen.shape[1] == 1:
+        if mask.dtype == torch.bool:
+            return mask & chosen
+        return mask.masked_fill(~chosen, torch.finfo(query.dtype).min)
+    queries, keys = chosen.shape[-2:]
+    if mask is None:
+        visible = torch.ones(queries, keys, dtype=torch.bool, device=chosen.device)
+        visible = visible.tril(keys - queries)
+    else:
+        visible = mask if mask.dtype == torch.bool else mask == 0
+    hidden = ~(visible & chosen)
+    zeros = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device)
+    return zeros.masked_fill(hidden, torch.finfo(query.dtype).min)
 
 
 def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> ParsedMask:

@@ -16,6 +16,8 @@ from regard.errors import LookError
 from regard.inspection.adapters.mask_parser import (
     HIDDEN_SCORE,
     ParsedMask,
+    chosen_keys,
+    hide_others,
     parse_attention_mask,
     trim_unused_keys,
 )
@@ -24,13 +26,14 @@ from regard.ops import attend, attention_weights, biases
 from regard.ops.attend.op import attend_as
 from regard.ops.autocast import cast_to_autocast, is_autocast
 from regard.ops.intercept import is_intercepted
-from regard.ops.masks import Causal
+from regard.ops.masks import Causal, ChosenKeys
 
 INTERFACE_NAME = "regard"
-# tensors that models pass on and neither eager attention nor SDPA reads
-UNUSED_TENSORS = frozenset(
+# tensors that models pass on: the first are read neither by eager attention nor by SDPA
+KNOWN_TENSORS = frozenset(
     ("cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "num_items_in_batch", "position_ids")
 )
+KNOWN_TENSORS |= {"s_aux", "position_bias"}
 
 
 def intercept_transformers(tracker: ModuleTracker) -> None:
@@ -156,18 +159,55 @@ def _modules_of(part: nn.Module, kind: type) -> Iterator[nn.Module]:
 
 
 def regard_attention_forward(
-    module: nn.Module, *args: Any, **kwargs: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that transformers calls; returns (batch, query, head, value)."""
     with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
+        chosen = chosen_keys(module, kwargs, key.shape[2])
+        model_mask = hide_others(attention_mask, chosen, query)
+        compute, tensors = _model_function(module), (query, key, value)
+        unknown = _unknown_term(kwargs)
+        if unknown is not None:
+            unrecorded[module] = f"{type(module).__name__} has {unknown}, which no site can have"
+            if compute is None:
+                raise LookError(
+                    f"model: needs attention without {unknown} to be recorded, got it in "
+                    f"{type(module).__name__}; try a run without it"
+                )
+            return compute(module, *tensors, model_mask, **kwargs)
         if is_intercepted():
             ignored = _ignored_terms(module)
             kwargs = {name: x for name, x in kwargs.items() if name not in ignored}
-            model_out = _model_output(module, *args, **kwargs)
-            return _attention_forward(module, *args, model_out=model_out, **kwargs)
+            out = None
+            if compute is not None and not _is_same_to_the_bit(
+                compute, module, *tensors, model_mask
+            ):
+                out = compute(module, *tensors, model_mask, **kwargs)[0].transpose(1, 2)
+            # eager attention makes no mask itself
+            makes_mask = out is None or compute is not _eager_function(type(module))
+            kwargs |= {"model_out": out, "chosen": chosen, "makes_mask": makes_mask}
+            return _attention_forward(module, *tensors, attention_mask, **kwargs)
         # SDPA returns no maps
-        compute = None if kwargs.get("output_attentions") else _model_function(module)
-        return (compute or _attention_forward)(module, *args, **kwargs)
+        if compute is None or kwargs.get("output_attentions"):
+            return _attention_forward(module, *tensors, attention_mask, chosen=chosen, **kwargs)
+        return compute(module, *tensors, model_mask, **kwargs)
+
+
+unrecorded = WeakIdKeyDictionary()  # why attention modules did not reach `attend`
+
+
+def _unknown_term(kwargs: dict[str, Any]) -> str | None:
+    """A tensor that we do not know, which may be part of the scores: other sinks, a head mask."""
+    for name, x in kwargs.items():
+        is_unknown = isinstance(x, Tensor) and name not in KNOWN_TENSORS
+        if is_unknown or (name == "cache" and x is not None):
+            return name
+    return None
 
 
 def _model_function(module: nn.Module) -> Callable[..., Any] | None:
@@ -203,31 +243,22 @@ def _eager_function(kind: type) -> Callable[..., Any] | None:
     return forward.__globals__.get(names[0]) if names else None
 
 
-def _model_output(
+def _is_same_to_the_bit(
+    compute: Callable[..., Any],
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
-    *args: Any,
-    **kwargs: Any,
-) -> Tensor | None:
-    """The output of the model's function; None where that of `attend` is the same to the bit.
+    mask: Tensor | None,
+) -> bool:
+    """Whether `attend` returns the output of the model's function to the bit.
 
     That is where SDPA runs with values as wide as queries (DeepSeek's are not, and torch has no
     fused kernel for them), unless a row of a mask that is added to the scores hides all keys.
     """
-    compute = _model_function(module)
-    if compute is None:
-        return None
-    is_fused = compute is not _eager_function(type(module)) and query.shape[-1] == value.shape[-1]
-    if is_fused and (
-        attention_mask is None
-        or not attention_mask.is_floating_point()
-        or not (attention_mask <= HIDDEN_SCORE).all(-1).any()
-    ):
-        return None
-    return compute(module, query, key, value, attention_mask, *args, **kwargs)[0].transpose(1, 2)
+    if compute is _eager_function(type(module)) or query.shape[-1] != value.shape[-1]:
+        return False
+    return mask is None or not mask.is_floating_point() or not (mask <= HIDDEN_SCORE).all(-1).any()
 
 
 def _attention_forward(
@@ -244,21 +275,15 @@ def _attention_forward(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     model_out: Tensor | None = None,
+    chosen: Tensor | None = None,
+    makes_mask: bool = True,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    for name, x in others.items():
-        # a tensor that we do not know may be part of the scores: sinks, indices, a head mask
-        is_unknown = isinstance(x, Tensor) and name not in UNUSED_TENSORS
-        if is_unknown or (name == "cache" and x is not None):
-            raise LookError(
-                f"model: needs attention without {name} to be recorded, got it in "
-                f"{type(module).__name__}; try a run without it"
-            )
     is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     queries, keys = query.shape[2], key.shape[2]
     if attention_mask is not None:
         parsed = _parse_cached(attention_mask, query, key, is_causal, sliding_window)
-    elif is_causal and queries > 1 and model_out is None:  # eager attention makes no mask itself
+    elif is_causal and queries > 1 and makes_mask:
         # a static cache has more capacity than content; nothing lies behind the queries
         parsed = ParsedMask(Causal(), used_keys=queries)
     else:
@@ -268,7 +293,11 @@ def _attention_forward(
     if position_bias is not None:
         added = biases.DenseBias(position_bias[..., : key.shape[2]])
         bias = added if bias is None else bias + added
-    terms: dict[str, Any] = {"mask": parsed.mask, "bias": bias, "offset": parsed.offset}
+    mask = parsed.mask
+    if chosen is not None:
+        indexed = ChosenKeys(chosen[..., : key.shape[2]])
+        mask = indexed if mask is None else mask & indexed
+    terms: dict[str, Any] = {"mask": mask, "bias": bias, "offset": parsed.offset}
     terms |= {"scale": scaling, "softcap": softcap, "sinks": s_aux}
     if is_autocast(query):
         query, key, value = cast_to_autocast(query, key, value)

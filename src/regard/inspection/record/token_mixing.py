@@ -24,6 +24,7 @@ from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.adapters.replica import replicate
 from regard.inspection.adapters.short_call import Call, make_calls, token_stacks
 from regard.inspection.adapters.transformers_mixers import Unrecorded
+from regard.inspection.adapters.transformers_attention import unrecorded
 from regard.nn import RecurrentCell
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.mixers import LinearMixer, MixResult, intercepting_mixers
@@ -261,7 +262,7 @@ def _differ(x: Tensor, base: Tensor) -> Tensor:
     """Where two tensors differ by more than rounding."""
     x, base = x.detach().nan_to_num(), base.nan_to_num()
     eps = ROUNDING.get(x.dtype, 4) * torch.finfo(x.dtype).eps
-    return (x - base).abs() > eps * base.abs().amax()
+    return (x - base).abs() > eps * base.abs().amax() if x.numel() else x != base
 
 
 @dataclass
@@ -347,6 +348,8 @@ def reason_of(module: nn.Module, has_attention: bool) -> str:
         return f"{name} is recurrent; try rg.inspection.record_gates(model)"
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         return f"{name} is a convolution over {max(module.kernel_size)} positions"
+    if module in unrecorded:
+        return unrecorded[module]
     what = "more" if has_attention else "something else"
     return f"{name} computes {what} than softmax(q kᵀ + bias) v"
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from html import escape
+from operator import and_
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -18,6 +20,7 @@ from regard.ops.grid import to_4d
 from regard.ops.indices import resolve_index
 from regard.ops.influence.effect import AttentionRecord, Effect
 from regard.ops.influence.op import influence
+from regard.ops.masks import ChosenKeys
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.survey.op import compute_survey
 from regard.ops.survey.statistics import (
@@ -187,6 +190,25 @@ class Site:
                 "try window(rows=…, keys=…, pool=…) or survey()"
             )
         return self.window()
+
+    def left_out(self) -> Float[Tensor, "batch head query"]:
+        """Share of the attention to all visible keys that an indexer's choice leaves out.
+
+        1 - exp(lse - lse_all),   lse_all over the keys that the mask without the indexer allows
+
+        >>> chosen = rg.ops.masks.ChosenKeys(torch.tensor([[True, True, False, False]]))
+        >>> rg.make_site(torch.zeros(1, 2), torch.zeros(4, 2), mask=chosen).left_out()
+        tensor([[[0.5000]]])
+        """
+        self.require_tensors()
+        parts = [] if self.terms.mask is None else self.terms.mask.parts
+        others = [mask for mask in parts if not isinstance(mask, ChosenKeys)]
+        if len(others) == len(parts):
+            raise LookError(f"left_out: needs keys chosen by an indexer, got none in {self.name}")
+        mask = reduce(and_, others) if others else None
+        terms = {**self.term_kwargs, "mask": mask}
+        every = attend(self.q, self.k, self.k[..., :1], **terms)[1]
+        return -torch.expm1((self.lse - every).nan_to_num(0).clamp(max=0))
 
     def breakdown(self, head: int, query: int, key: int, batch: int = 0) -> WeightBreakdown:
         """Every term of one weight: products, scale, softcap, bias, mask, score, lse, value.
