@@ -189,7 +189,7 @@ def test_table_and_figure(model, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"over": "layer"}, LookError, "over: needs residual, attention, mlp or head"),
+        ({"over": "layer"}, LookError, "over: needs residual, attention, mixer, mlp or head"),
         ({"over": "head×time"}, LookError, "over: needs"),
         ({"stack": "encoder"}, LookError, "stack: needs one of decoder, got 'encoder'"),
         ({"batch_size": 0}, ShapeError, "batch_size: needs 1 or more"),

@@ -6,8 +6,11 @@ the block:
     S.embedding               output of the token embedding
     S.i.residual_in, _out     the residual stream before and after a block
     S.i.self.in, cross.in     input of an attention (after a pre-norm)
+    S.i.self.latent_kv, _q    compressed keys and values, or queries (latent attention), normalised
     S.i.self.heads            output of each head, before W_O
     S.i.self.out              what attention adds to the residual stream, after W_O
+    S.i.mixer.in, .out        input and output of what mixes positions otherwise (state spaces)
+    S.i.shared.in, .out       of the feed-forward layer beside a mixture of experts
     S.i.mlp.in, .hidden, .out input, neurons and output of the feed-forward layer
     S.i.per_layer.in, …       the same of Gemma's second, gated by an embedding of the layer
     S.final_norm              output of the norm after the last block
@@ -17,6 +20,7 @@ the block:
 import fnmatch
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -28,6 +32,8 @@ from regard.errors import LookError
 from regard.inspection.adapters.block_layout import (
     HEAD_COUNTS,
     MIXTURE,
+    MLP_CHILD,
+    find_latents,
     find_projections,
     head_count,
     is_mixture,
@@ -143,6 +149,7 @@ def find_activations(
         if (path := _embedding_of(stack.path, embeddings, len(stacks))) is not None:
             points.append(ActivationPoint(f"{name}.embedding", path, modules[path], "out"))
         known: dict[tuple, list[ActivationPoint]] = {}  # blocks of one stack are mostly alike
+        shared = _shared_modules(stack)
         for i, (block, inside) in enumerate(
             zip(stack.blocks, _modules_inside(stack, modules), strict=True)
         ):
@@ -151,6 +158,8 @@ def find_activations(
             if alike is None:
                 known[layout] = alike = list(_block_points(block))
             for point in alike:
+                if point.path not in inside or id(inside[point.path]) in shared:
+                    continue  # it runs in several blocks
                 module, around = inside[point.path], block if point.block else None
                 full = f"{path}.{point.path}" if point.path else path
                 place = f"{name}.{i}.{point.name}", full, module
@@ -238,6 +247,12 @@ def _modules_inside(
     return by_block
 
 
+def _shared_modules(stack: BlockStack) -> set[int]:
+    """Modules of several blocks, by id (Zamba)."""
+    counts = Counter(id(m) for block in stack.blocks for m in block.modules())
+    return {module for module, count in counts.items() if count > 1}
+
+
 def _layout(modules: Mapping[str, nn.Module]) -> tuple:
     """What `_block_points` reads of a block: classes, shapes and head counts."""
     parts = []
@@ -276,13 +291,23 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
         if (ours := f"{kind}_residual.output_norm") in modules:
             after = ours
         yield point(f"{kind}.in", parent_path(group[0]), "in")
+        for word, norm in find_latents(modules, group, writer):
+            yield point(f"{kind}.latent_{word}", norm, "out")
         if (heads := head_count(block, writer)) is not None:
             yield point(f"{kind}.heads", writer, "in", heads)
         yield point(f"{kind}.out", after or writer, "out")
+    for mixer in projections["mixer"][:1]:
+        yield point("mixer.in", mixer, "in")
+        yield point("mixer.out", mixer, "out")
     mixture = next((n for n in modules if n and is_mixture(n, modules)), None)
     if mixture is not None:
         yield point("mlp.in", mixture, "in")
         yield point("mlp.out", post_mlp or mixture, "out")
+        others = [n for n, m in block.named_children() if MLP_CHILD.search(n) and n != mixture]
+        others = [n for n in others if not is_norm(modules[n]) and not MIXTURE.search(n)]
+        if others and post_mlp is None:
+            yield point("shared.in", others[0], "in")
+            yield point("shared.out", others[0], "out")
     elif group := projections["mlp"]:
         yield point("mlp.in", parent_path(group[0]), "in")
         if not any(MIXTURE.search(name) for name, _ in block.named_children()):
@@ -298,11 +323,19 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
 
 def find_named_stacks(modules: Mapping[str, nn.Module]) -> list[tuple[str, BlockStack]]:
     """The stacks of Transformer blocks by name: encoder or decoder, their path if two are one."""
-    stacks = [stack for stack in find_stacks(modules) if find_projections(stack.blocks[0])["self"]]
+    stacks = [stack for stack in find_stacks(modules) if _mixes_positions(stack)]
     names = [_stack_name(modules[""], stack) for stack in stacks]
     paths = [stack.path.rpartition(".")[0] or stack.path for stack in stacks]
     unique = (p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True))
     return list(zip(unique, stacks, strict=True))
+
+
+def _mixes_positions(stack: BlockStack) -> bool:
+    """Whether some block has an attention or another mixer of positions."""
+    groups = {type(block): find_projections(block) for block in reversed(stack.blocks)}
+    return any(group["self"] or group["mixer"] for group in groups.values()) or any(
+        find_projections(block)["self"] for block in stack.blocks
+    )
 
 
 def _stack_name(model: nn.Module, stack: BlockStack) -> str:

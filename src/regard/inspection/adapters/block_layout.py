@@ -5,22 +5,31 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.inspection.adapters.block_stacks import first_tensor
 from regard.inspection.adapters.module_tracker import is_cross_attention
+from regard.inspection.adapters.replica import replicate
 from regard.nn import Norm
 
 ATTENTION = re.compile(r"att(n|ention)", re.IGNORECASE)
+ATTENTION_CLASS = re.compile(r"Attention\d*$")
+MOE_CLASS = re.compile(r"(MoE|MOE|Moe|MoeBlock)$")
 MLP_CHILD = re.compile(r"mlp|moe|ffn?|feed_?forward", re.IGNORECASE)
 MIXTURE = re.compile(r"expert|router|moe", re.IGNORECASE)
 PER_LAYER = re.compile(r"per_layer_")
+LATENT = re.compile(r"(^|_)(kv|q)(_|$)")  # DeepSeek's kv_a_layernorm
 UNITS_AT_ONCE = 1024
 HEAD_COUNTS = ("heads", "num_heads", "n_heads", "num_attention_heads", "n_head")
 
 
 def find_projections(block: nn.Module) -> dict[str, list[str]]:
-    """Paths of the linear layers of attention and feed-forward, in order."""
+    """Paths of the linear layers of attention and feed-forward, in order.
+
+    "mixer" has the paths of the modules that mix positions otherwise (state spaces, convolutions).
+    """
     groups: dict[str, list[str]] = {"self": [], "cross": [], "mlp": [], "per_layer": []}
-    last = None
+    mixers, last = find_mixers(block), None
     for path, module in block.named_modules():
         inside = last is not None and path.startswith(f"{last}.")  # the matrices of an adapter
         if inside or not is_linear(module):
@@ -28,7 +37,9 @@ def find_projections(block: nn.Module) -> dict[str, list[str]]:
         last, parents = path, path.rpartition(".")[0]
         if PER_LAYER.match(path):
             groups["per_layer"].append(path)
-        elif not ATTENTION.search(parents):
+        elif any(path.startswith(f"{mixer}.") for mixer in mixers):
+            continue
+        elif not ATTENTION.search(parents) and not _is_attention(path, block):
             groups["mlp"].append(path)
         elif any(_crosses(part, block) for part in path_prefixes(parents)):
             groups["cross"].append(path)
@@ -36,7 +47,82 @@ def find_projections(block: nn.Module) -> dict[str, list[str]]:
             groups["self"].append(path)
     # Gemma 3n has other linear layers beside the one that is named so
     named = [path for path in groups["mlp"] if MLP_CHILD.search(path.partition(".")[0])]
-    return groups | {"mlp": named or groups["mlp"]}
+    return groups | {"mlp": named or groups["mlp"], "mixer": mixers}
+
+
+def _is_attention(path: str, block: nn.Module) -> bool:
+    """Whether the child of a block around a path is called attention by its class (Nemotron-H)."""
+    child = block.get_submodule(path.partition(".")[0])
+    return bool(ATTENTION_CLASS.search(type(child).__name__))
+
+
+def find_mixers(block: nn.Module, prefix: str = "") -> list[str]:
+    """Paths of the modules in a block that mix positions and are no attention, by what they do."""
+    paths: list[str] = []
+    for name, child in block.named_children():
+        named = ATTENTION.search(name) or ATTENTION_CLASS.search(type(child).__name__)
+        if not (named or MLP_CHILD.search(name) or is_norm(child) or PER_LAYER.match(name)):
+            role = _role_of(child)
+            paths += [f"{prefix}{name}"] if role == "mixer" else []
+            paths += find_mixers(child, f"{prefix}{name}.") if role == "residual" else []
+    return paths
+
+
+_roles = WeakIdKeyDictionary()  # of modules that were tried
+
+
+@torch.no_grad()
+def _role_of(module: nn.Module) -> str:
+    """What a part of a block does alone with a random sequence.
+
+    "residual": adds a part of its own to its input, as a block in a block does (Zamba 2);
+    "mixer": changes outputs at positions other than that whose input changes; "" else.
+    """
+    if module in _roles:
+        return _roles[module]
+    linear = next((m for m in module.modules() if is_linear(m)), None)
+    if linear is None or module is linear:
+        return ""
+    like = next(iter(linear.parameters()), torch.zeros(()))
+    generator, dim = torch.Generator().manual_seed(0), input_width(linear)
+    x = torch.randn(1, 7, dim, generator=generator).to(like)
+    try:
+        if like.is_meta or not like.is_floating_point():
+            raise TypeError("needs parameters of floating point")
+        inputs = (x, x.index_fill(1, torch.tensor(3, device=x.device), 0.5), 2 * x)
+        copy = replicate(module)
+        y, changed, doubled = (first_tensor(copy(z)) for z in inputs)
+    except Exception:  # whatever a module raises that needs other arguments
+        role = "mixer" if any(isinstance(m, nn.Conv1d) for m in module.modules()) else ""
+    else:
+        role = ""
+        if y is not None and changed is not None and y.shape == x.shape:
+            moved = (changed - y).abs()
+            elsewhere = float(moved[:, [0, 1, 2, 4, 5, 6]].max())
+            role = "mixer" if elsewhere > 1e-4 * float(moved.max()) else ""
+            adds = doubled is not None and (doubled - y - x).abs().max() < 1e-2 * x.abs().max()
+            role = "residual" if role and adds else role
+    _roles[module] = role
+    return role
+
+
+def find_latents(
+    modules: Mapping[str, nn.Module], projections: list[str], writer: str
+) -> list[tuple[str, str]]:
+    """The norms of compressed queries, and of keys and values: "q" or "kv", and their paths.
+
+    A norm inside an attention that is as wide as what one of its other projections reads.
+    """
+    readers = [path for path in projections if path != writer]
+    inner = {input_width(modules[p]) for p in readers} - {input_width(modules[readers[0]])}
+    around = parent_path(readers[0]) if readers else ""
+    norms = {
+        path: word[2]
+        for path, module in modules.items()
+        if path.startswith(f"{around}.") and is_norm(module)
+        if (word := LATENT.search(path.rpartition(".")[2]))
+    }
+    return [(word, path) for path, word in norms.items() if norm_width(modules[path]) in inner]
 
 
 def parent_path(path: str) -> str:
@@ -57,7 +143,8 @@ def is_mixture(path: str, modules: Mapping[str, nn.Module]) -> bool:
     """Whether a child of a block is a feed-forward layer with several experts."""
     inside = (name for name in modules if name.startswith(f"{path}."))
     kinds = " ".join((type(modules[path]).__name__, *(n.removeprefix(path) for n in inside)))
-    return "." not in path and bool(MLP_CHILD.search(path) and MIXTURE.search(kinds))
+    is_named = MLP_CHILD.search(path) or MOE_CLASS.search(type(modules[path]).__name__)
+    return "." not in path and bool(is_named and MIXTURE.search(kinds))
 
 
 def is_norm(module: nn.Module) -> bool:

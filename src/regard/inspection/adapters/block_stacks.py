@@ -65,6 +65,8 @@ def record_stacks(
 def find_stacks(modules: Mapping[str, nn.Module]) -> list[BlockStack]:
     """Every ModuleList or Sequential of modules of one class; lists inside a block do not count.
 
+    The blocks of a ModuleList may be of several classes of one file that have parts (Jamba).
+
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9))
     >>> [(stack.path, len(stack.blocks)) for stack in find_stacks(dict(model.named_modules()))]
     [('encoder.blocks', 2), ('decoder.blocks', 2)]
@@ -76,9 +78,17 @@ def find_stacks(modules: Mapping[str, nn.Module]) -> list[BlockStack]:
         inside = any(path.startswith(stack.path and f"{stack.path}.") for stack in stacks)
         if not inside:
             blocks = list(module)
-            if len({type(block) for block in blocks}) == 1 and _is_block(blocks[0]):
+            if _are_alike(module, blocks) and _is_block(blocks[0]):
                 stacks.append(BlockStack(path, blocks, [[] for _ in blocks]))
     return stacks
+
+
+def _are_alike(container: nn.Module, blocks: list[nn.Module]) -> bool:
+    kinds = {type(block) for block in blocks}
+    if len(kinds) == 1 or not isinstance(container, nn.ModuleList):
+        return len(kinds) == 1
+    files = {kind.__module__ for kind in kinds}
+    return len(files) == 1 and all("Layer" in k.__name__ or "Block" in k.__name__ for k in kinds)
 
 
 def _is_block(module: nn.Module) -> bool:

@@ -342,6 +342,11 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
     point = stream.points.get(f"{stream.stack}.final_norm")
     norm = None if point is None or point.name not in stream.activations else point.module
     end, logits = stream.state(stream.depth), stream.logits.detach()
+    if end.ndim != 3:
+        raise LookError(
+            "model: needs one residual stream to be split into parts, got states "
+            f"{tuple(end.shape[2:])} of parallel streams per token"
+        )
     if end.shape[:-1] == logits.shape[:-1]:  # a check of all would cost as much as the head
         step = max(1, -(-end.shape[1] // MAX_CHECKED))
         end, logits = end[:, ::step], logits[:, ::step]

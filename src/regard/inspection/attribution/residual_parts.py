@@ -30,7 +30,7 @@ from regard.ops.terms import upcast
 
 NORM_TOLERANCE = 1e-3  # of the reproduced output, relative to its largest number; bf16 gets 2e-2
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the sum, relative; half precision 3e-2
-MODULES = ("self", "cross", "mlp", "per_layer")
+MODULES = ("self", "cross", "mixer", "mlp", "shared", "per_layer")
 INNER = ("heads", "hidden")
 
 

@@ -98,7 +98,8 @@ class PatchingResult:
 
 
 Metric = Callable[[Tensor], Tensor]  # of the logits, (batch, time, vocab)
-KINDS = {"residual": "residual_in", "attention": "self.out", "mlp": "mlp.out", "head": "self.heads"}
+KINDS = {"residual": "residual_in", "attention": "self.out", "mixer": "mixer.out"}
+KINDS |= {"mlp": "mlp.out", "head": "self.heads"}
 
 
 @torch.no_grad()
@@ -126,8 +127,8 @@ def sweep(
         clean: Inputs of the clean run: a tensor, a tuple of arguments or a mapping.
         corrupt: Inputs of the corrupt run, of the same shape.
         metric: Scalar of the logits of one run, such as a difference of two logits.
-        over: What is patched: residual (the stream before each block), attention, mlp or head;
-            with "×position" (or "x position") each position separately, else all at once.
+        over: What is patched: residual (the stream before each block), attention, mixer, mlp or
+            head; with "×position" (or "x position") each position separately, else all at once.
         method: "exact" runs the model once per place, batched; "gradient" estimates all places
             from one backward pass (attribution patching).
         stack: "encoder" or "decoder"; the last stack by default.
@@ -212,6 +213,7 @@ class _Places:
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum of x, of an activation's shape, over each place."""
+        x = x if self.by_head else x.flatten(2)
         x = x.float().sum((0, -1))  # (time,) or (time, head)
         x = x.mT if self.by_head else x
         return x if self.by_position else x.sum(-1)
@@ -286,7 +288,9 @@ class _Runs:
                     f"{point.name} for a batch of {copies * batch}"
                 )
             parts = x.unflatten(0, (copies, batch))
-            return torch.where(mask, clean.to(x), parts).flatten(0, 1)
+            # parallel residual streams are an axis behind the positions
+            more = (1,) * (parts.ndim - mask.ndim)
+            return torch.where(mask.view(*mask.shape, *more), clean.to(x), parts).flatten(0, 1)
 
         def repeat(x: Tensor) -> Tensor:
             is_batched = x.ndim and len(x) == batch
@@ -357,7 +361,7 @@ def _parse(over: object) -> tuple[str, bool]:
     parts = [p.strip() for p in str(over).replace("×", " x ").split(" x ")]
     kind, *rest = parts
     if kind not in KINDS or rest not in ([], ["position"]):
-        rule = "residual, attention, mlp or head, alone or with ×position"
+        rule = "residual, attention, mixer, mlp or head, alone or with ×position"
         raise LookError(f"over: needs {rule}, got {over!r}")
     return kind, bool(rest)
 
