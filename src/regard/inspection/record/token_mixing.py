@@ -23,8 +23,8 @@ from regard.inspection.adapters.block_stacks import first_tensor
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.adapters.replica import replicate
 from regard.inspection.adapters.short_call import Call, make_calls, token_stacks
-from regard.inspection.adapters.transformers_mixers import Unrecorded
 from regard.inspection.adapters.transformers_attention import unrecorded
+from regard.inspection.adapters.transformers_mixers import Unrecorded
 from regard.nn import RecurrentCell
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.mixers import LinearMixer, MixResult, intercepting_mixers
