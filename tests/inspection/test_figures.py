@@ -74,7 +74,7 @@ def test_an_alignment_circles_the_largest_weight_of_each_query():
 
 def test_an_overlay_lays_each_patch_where_it_was_cut():
     site = make_site(*torch.randn(2, 1, 2, 1 + 2 * 4, 8))
-    axes = draw.overlay(site, torch.rand(3, 16, 32)).axes[1]
+    axes = draw.image_attention(site, None, 0, torch.rand(3, 16, 32)).axes[1]
     patches = torch.from_numpy(np.asarray(axes.images[1].get_array()).copy())
     assert_close(patches, site.weights()[0, :, 0, 1:].mean(0).view(2, 4))
     assert axes.images[1].get_extent() == [-0.5, 31.5, 15.5, -0.5]
@@ -198,7 +198,7 @@ def test_wrong_requests_are_reported(tmp_path):
     with pytest.raises(ShapeError, match="sites: needs one or more with the same"):
         draw.token([site, make_site(*torch.randn(2, 3, 4))], 0)
     with pytest.raises(ShapeError, match="image: needs the proportions"):
-        draw.overlay(make_site(*torch.randn(2, 18, 4)), torch.rand(3, 16, 16))
+        draw.image_attention(make_site(*torch.randn(2, 18, 4)), None, 0, torch.rand(3, 16, 16))
     with pytest.raises(ShapeError, match="at most 80"):
         draw.lines(make_site(*torch.randn(2, 81, 4)))
     with pytest.raises(ShapeError, match="among the rows"):

@@ -244,7 +244,9 @@ VALID = {  # how each is called rightly; every argument is then replaced by ever
     "draw.lines": {"site": "SITE", "heads": 0, "query": 0, "batch": 0, "rows": slice(0, 2)},
     "draw.heads": {"sites": "SITE", "batch": 0},
     "draw.statistics": {"site": "SITE", "batch": 0},
-    "draw.overlay": {"site": "SITE", "image": torch.rand(3, 2, 3), "head": 0, "query": 0},
+    "draw.image_attention": {
+        "site": "SITE", "image": torch.rand(3, 2, 3), "head": 0, "query": 0,
+    },
     "describe_head": {"site": "SITE", "head": 0, "batch": 0},
     "drop_key_effect": {"site": "SITE", "keys": 0},
     "scale_key_effect": {"site": "SITE", "key": 0, "alpha": 2.0},

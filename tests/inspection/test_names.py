@@ -154,7 +154,7 @@ def test_sites_and_figures_count_heads_from_the_last(own):
     for call in calls:
         got, expected = call(-1), call(last)
         assert got == expected if isinstance(got, str) else torch.equal(got, expected)
-    figures = {rg.draw.map, rg.draw.alignment, rg.draw.overlay}
+    figures = {rg.draw.map, rg.draw.alignment, rg.draw.image_attention}
     takes_head = {
         f for f in map(rg.draw.__dict__.get, rg.draw.__all__)
         if f is not None and "head" in inspect.signature(f).parameters
@@ -162,8 +162,9 @@ def test_sites_and_figures_count_heads_from_the_last(own):
     assert takes_head == figures
     grid = rg.make_site(*torch.randn(2, 2, 17, 4))
     for figure in figures:
-        given = [torch.rand(3, 32, 32)] if figure is rg.draw.overlay else []
-        drawn = [figure(grid, *given, head=head) for head in (-1, 1)]
+        is_image = figure is rg.draw.image_attention
+        given = {"query": 0, "image": torch.rand(3, 32, 32)} if is_image else {}
+        drawn = [figure(grid, head=head, **given) for head in (-1, 1)]
         titles = [[a.get_title() for a in f.axes] for f in drawn]
         assert titles[0] == titles[1]
         assert "head -1" not in str(titles)

@@ -1,9 +1,9 @@
 """Every figure, as `rg.draw.map(site, head=3)`; each returns a matplotlib Figure."""
 
 from regard.inspection.figures.maps import draw_alignment as alignment
+from regard.inspection.figures.maps import draw_image_attention as image_attention
 from regard.inspection.figures.maps import draw_lines as lines
 from regard.inspection.figures.maps import draw_map as map  # noqa: A004
-from regard.inspection.figures.maps import draw_overlay as overlay
 from regard.inspection.figures.maps import draw_token as token
 from regard.inspection.figures.panels import draw_comparison as comparison
 from regard.inspection.figures.panels import draw_gates as gates
@@ -13,6 +13,6 @@ from regard.inspection.figures.panels import draw_heads as heads
 from regard.inspection.figures.panels import draw_statistics as statistics
 
 __all__ = [
-    "alignment", "comparison", "gates", "head_scores", "head_types", "heads", "lines", "map",
-    "overlay", "statistics", "token",
+    "alignment", "comparison", "gates", "head_scores", "head_types", "heads",
+    "image_attention", "lines", "map", "statistics", "token",
 ]  # fmt: skip

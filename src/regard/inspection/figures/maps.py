@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
@@ -32,10 +31,12 @@ from regard.inspection.sites.labels import (
     quote_label,
     shorten_label,
 )
-from regard.inspection.sites.site import Site
+from regard.inspection.sites.patches import place_patches
+from regard.inspection.sites.site import PatchGrid, Site
 from regard.ops.indices import as_ints, resolve_index
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
@@ -167,58 +168,89 @@ def draw_alignment(
 
 
 @torch.no_grad()
-def draw_overlay(
+def draw_image_attention(
     site: Site,
-    image: Float[Tensor, "channel height width"],
-    head: int | None = None,
+    head: int | None,
+    query: int | str,
+    image: Any,
     *,
-    query: int | str = 0,
     batch: int = 0,
     path: str | Path | None = None,
 ) -> "Figure":
-    """Draw the attention of one query of a vision model over the image.
+    """Draw which patches of a picture a query attends to, over the picture.
 
-    Patches are in row-major order, after a class token if the number of keys is one more than a
-    grid.
+    The patches are those that `look` found (`site.patches`), of a vision encoder or of the image
+    tokens in a text; without them, a grid of the picture's proportions, after a class token if the
+    number of keys is one more.
 
     Args:
-        site: A site of a vision transformer.
-        image: The image (channel, height, width), in any value range.
-        head: The head; the mean over heads by default.
-        query: Index or token; 0 is the class token.
+        site: A site whose keys are patches.
+        head: The head; None is the mean over heads.
+        query: Index or token: 0 is a vision encoder's class token; a word of a text.
+        image: The picture: a tensor (channel, height, width) in any range, or one of Pillow; a list
+            with one for each picture or crop of the sequence.
         batch: Index of the sequence.
         path: File to write: .png, .svg or .pdf.
 
     >>> site = rg.make_site(*torch.randn(2, 17, 4))            # a class token and 4 × 4 patches
-    >>> figure = rg.draw.overlay(site, torch.rand(3, 32, 32))
+    >>> figure = rg.draw.image_attention(site, None, 0, torch.rand(3, 32, 32))
     >>> len(figure.axes)
     3
     """
-    query_labels(site, batch)  # checks site and batch
+    label = query_labels(site, batch)  # checks site and batch
+    pictures = [_as_pixels(x) for x in (image if isinstance(image, list | tuple) else [image])]
+    grids = [grid for grid in site.patches if grid.batch == batch]
+    if not site.patches:
+        rows, columns = _patch_grid(site.keys, *pictures[0].shape[-2:])
+        grids = [PatchGrid(site.keys - rows * columns, rows, columns, batch)]
+    if len(pictures) != len(grids) or not grids:
+        raise ShapeError(
+            f"image: needs one for each of the {len(grids)} pictures of sequence {batch}, "
+            f"got {len(pictures)}"
+        )
+    query = query_index(site, query, batch)
+    w = site.window(head, query)[batch].float().cpu()[..., 0, :]
+    w = w.mean(0) if head is None else w
+    placed = [place_patches(grid, w) for grid in grids]
+    most = torch.cat([x.flatten() for x in placed]).max().clamp(min=1e-30)
+    figure, weights = new_figure(0.6 + 4 * (len(grids) + 1), 4), None
+    first, *others = figure.subplots(1, len(grids) + 1)
+    _show_pixels(first, pictures[0])
+    first.set_title("image", fontsize=9)
+    for axes, pixels, values in zip(others, pictures, placed, strict=True):
+        _show_pixels(axes, pixels)
+        alpha = 0.2 + 0.6 * values / most  # small weights leave the image visible
+        size, limit = (pixels.shape[-2], pixels.shape[-1]), float(most)
+        options = {"alpha": alpha.numpy(), "aspect": "equal", "vmax": limit}
+        weights = show_matrix(axes, values, size, **options)
+        axes.set_title(f"{float(values.sum()):.2f} of the weight", fontsize=9)
+    token = quote_label(label[query]) if site.query_tokens is not None else f"token {query}"
+    token = "class token" if query == 0 and site.query_tokens is None and grids[0].first else token
+    title = f"attention of {token}, {site.name}, {_describe_head(site, head)}"
+    figure.suptitle(escape_mathtext(title), fontsize=9)
+    assert weights is not None
+    figure.colorbar(weights, ax=others[-1], label="weight per patch", shrink=0.8)
+    return save_figure(figure, path)
+
+
+def _as_pixels(image: Any) -> Tensor:
+    """A picture as (channel, height, width), from 0 to 1."""
+    if hasattr(image, "getbands"):  # of Pillow
+        import numpy as np
+
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1) / 255
     if not isinstance(image, Tensor) or image.ndim != 3:
         got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
         raise ShapeError(f"image: needs a tensor (channel, height, width), got {got}")
-    grid = _patch_grid(site.keys, image.shape[-2], image.shape[-1])
-    query = query_index(site, query, batch)
-    w = site.window(head, query)[batch].float().cpu()[..., 0, :]
-    w = (w.mean(0) if head is None else w)[-grid[0] * grid[1] :].view(grid)
     image = image.float().cpu()
     low, high = image.min(), image.max()
-    pixels = (image - low) / (high - low).clamp(min=1e-6)
-    pixels = pixels.permute(1, 2, 0) if len(pixels) == 3 else pixels[0]
-    figure = new_figure(8.6, 4)
-    left, right = figure.subplots(1, 2)
-    for axes in (left, right):
-        axes.imshow(pixels.numpy(), cmap="gray")
-        axes.set_axis_off()
-    alpha = 0.2 + 0.6 * w / w.max().clamp(min=1e-30)  # small weights leave the image visible
-    size = (image.shape[-2], image.shape[-1])
-    weights = show_matrix(right, w, size, alpha=alpha.numpy(), aspect="equal")
-    left.set_title("image", fontsize=9)
-    token = "class token" if query == 0 else f"token {query}"
-    right.set_title(f"attention of {token}\n{site.name}, {_describe_head(site, head)}", fontsize=9)
-    figure.colorbar(weights, ax=right, label="weight per patch", shrink=0.8)
-    return save_figure(figure, path)
+    return (image - low) / (high - low).clamp(min=1e-6)
+
+
+def _show_pixels(axes: "Axes", pixels: Tensor) -> None:
+    shown = pixels.permute(1, 2, 0) if len(pixels) == 3 else pixels[0]
+    axes.imshow(shown.numpy(), cmap="gray")
+    axes.set_axis_off()
 
 
 @torch.no_grad()

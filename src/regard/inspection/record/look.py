@@ -26,6 +26,7 @@ from regard.inspection.record.recorder import Recorder, RecordOptions
 from regard.inspection.record.sight import Sight
 from regard.inspection.record.token_labeler import TokenLabeler
 from regard.inspection.record.token_mixing import find_token_mixing
+from regard.inspection.sites.patches import describe_keys
 from regard.ops.intercept import intercepting
 from regard.ops.mixers import intercepting_mixers
 
@@ -93,6 +94,7 @@ def look(
         ):
             yield sight
     if captured is not None:
+        sight.sites[:] = describe_keys(model, captured.calls, sight.sites)
         recorder.skip(find_token_mixing(model, tracker.modules, captured.calls, patched))
     recorder.finish()
 

@@ -20,7 +20,7 @@ from regard.files import parse_json
 from regard.inspection.adapters.snapshot import memory_address
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.mixer_site import ConvolutionSite, MixerSite
-from regard.inspection.sites.site import Site
+from regard.inspection.sites.site import PatchGrid, Site
 from regard.models.serialization import checksum, file_in, read_safetensors, write_with_header
 from regard.ops.mixers import LinearMixer
 from regard.ops.mixers.short_convolution import ShortConvolution
@@ -186,6 +186,7 @@ def _encode_site(site: Site, packer: TensorPacker) -> dict[str, Any]:
         raise LookError(
             f"{site.name}: needs registered masks and biases to be saved, got others: {error}"
         ) from error
+    entry["patches"] = [list(grid) for grid in site.patches]
     if site.recorded_survey is not None:
         survey = vars(site.recorded_survey).items()
         entry["recorded_survey"] = {name: packer.add(x) for name, x in survey if x is not None}
@@ -251,6 +252,7 @@ def _decode_site(entry: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
     values: dict[str, Any] = {name: entry[name] for name in TEXT_FIELDS}
     values |= {name: unpack(entry[name]) for name in TENSOR_FIELDS}
     terms = {name: term_from_dict(value, unpack) for name, value in entry["terms"].items()}
+    values["patches"] = tuple(PatchGrid(*grid) for grid in entry.get("patches", ()))
     if "recorded_survey" in entry:
         survey = {name: unpack(ref) for name, ref in entry["recorded_survey"].items()}
         values["recorded_survey"] = Survey(**survey)

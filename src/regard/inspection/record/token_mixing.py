@@ -25,6 +25,7 @@ from regard.inspection.adapters.replica import replicate
 from regard.inspection.adapters.short_call import Call, make_calls, token_stacks
 from regard.inspection.adapters.transformers_attention import unrecorded
 from regard.inspection.adapters.transformers_mixers import Unrecorded
+from regard.inspection.sites.patches import image_token
 from regard.nn import RecurrentCell
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.mixers import LinearMixer, MixResult, intercepting_mixers
@@ -140,12 +141,15 @@ class _Probe:
     def _change_ids(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """The arguments of the model with another token: the first ids of each length."""
         seen: set[int] = set()
+        placeholder = image_token(getattr(self.model, "config", None))
 
         def change(x: Any) -> Any:
             is_ids = isinstance(x, Tensor) and x.ndim == 2 and x.dtype in (torch.int64, torch.int32)
             if not is_ids or x.shape[1] not in self.lengths - seen or x.shape[1] < 2:
                 return x
             seen.add(x.shape[1])
+            if placeholder is not None and bool((x == placeholder).any()):
+                return x  # one more or less would not fit the pictures
             self.tried = True
             return _change_token(x)
 

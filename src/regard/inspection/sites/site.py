@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from functools import reduce
 from html import escape
 from operator import and_
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -37,6 +37,26 @@ MAX_MAP_WEIGHTS = 1 << 26  # of `weights`: 256 MB of float32
 MAX_HTML_WEIGHTS = 1 << 24  # surveyed for display; takes well under a second
 
 
+class PatchGrid(NamedTuple):
+    """The keys that are the patches of one picture, or of one crop: row by row from `first`.
+
+    >>> PatchGrid(first=1, rows=14, columns=14).stop
+    197
+    """
+
+    first: int  # after a class token, registers or words
+    rows: int
+    columns: int
+    batch: int = 0  # the sequence
+    picture: int = 0
+    merge: int = 1  # patches come in squares of so many rows and columns
+
+    @property
+    def stop(self) -> int:
+        """The key after the last patch."""
+        return self.first + self.rows * self.columns
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Site:
     """One recorded attention call: queries, keys, values, output, log-sum-exp and score terms.
@@ -44,8 +64,8 @@ class Site:
     w_ij = exp(s_ij - lse_i), for any query i and key j, recomputed on demand
 
     `name` is short and readable, `path` is the module's path, `call` counts the calls of the
-    module. If only a survey was recorded, it is in `recorded_survey` and the tensors are on the
-    meta device.
+    module. `patches` says which keys are patches of pictures. If only a survey was recorded, it is
+    in `recorded_survey` and the tensors are on the meta device.
 
     >>> rg.make_site(*torch.zeros(2, 2, 3, 8))
     attention: self, 2 heads, 3 queries, 3 keys
@@ -64,6 +84,7 @@ class Site:
     query_tokens: Tokens | MaybeNone = None
     key_tokens: Tokens | MaybeNone = None
     recorded_survey: Survey | None = None
+    patches: tuple[PatchGrid, ...] = ()
 
     @property
     def batch(self) -> int:

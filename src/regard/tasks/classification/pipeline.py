@@ -144,14 +144,14 @@ class ClassificationPipeline(Pipeline):
         return read_run_image(self.run, path, size=self.side, invert=self.options.invert)
 
     def _draw(self, image: Tensor, source: Path) -> None:
-        from regard.inspection.figures.maps import draw_overlay  # imports matplotlib
+        from regard.inspection.figures.maps import draw_image_attention  # imports matplotlib
 
         with look(self.model) as sight:
             self.model(image[None].to(next(self.model.parameters()).device))
         out = self.options.overlay
         name = f"{out.stem}-{source.stem}{out.suffix}" if self.has_several else out.name
         # the class token of the last layer: the classification head reads nothing else
-        draw_overlay(sight[sight.names[-1]], image, path=out.with_name(name))
+        draw_image_attention(sight[sight.names[-1]], None, 0, image, path=out.with_name(name))
 
     def answer(
         self,
