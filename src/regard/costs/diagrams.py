@@ -135,6 +135,9 @@ def _block(
 ) -> list[float]:
     if block.parallel:
         raise ConfigError("parallel: needs False to be drawn, got True")
+    if not isinstance(block.self_attention, MultiHeadAttention):
+        mixer = block.self_attention.mixer
+        raise ConfigError(f"mixer: needs 'attention' to be drawn, got {mixer!r}")
     is_decoder = isinstance(block, DecoderBlock)
     name = "masked self-attention" if is_decoder or causal else "self-attention"
     _sublayer(column, block.self_residual, block.self_attention, name)

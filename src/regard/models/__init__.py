@@ -29,6 +29,7 @@ from regard.models.language import (
     LanguageConfig,
     LanguageModel,
     language_base,
+    language_delta,
     language_small,
     language_tiny,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "from_transformers",
     "is_quantized",
     "language_base",
+    "language_delta",
     "language_small",
     "language_tiny",
     "load",

@@ -113,6 +113,11 @@ class StackConfig(BlockOptions):
 
     def __post_init__(self) -> None:
         check_choices(self)
+        super().__post_init__()
+        if self.mixer != "attention" and self.relative_bias != "none":
+            raise ConfigError(
+                f"relative_bias: needs 'none' with mixer={self.mixer!r}, got {self.relative_bias!r}"
+            )
         sizes = ("layers", "dim", "heads", "kv_heads", "head_dim", "ffn_dim", "rope_dim", "buckets")
         check_positive(self, *sizes)
         if self.head_dim is None and self.dim % self.heads:

@@ -173,6 +173,16 @@ def language_small(vocab: int, **changes) -> LanguageConfig:
     return language_tiny(vocab, **sizes | block | embedding | changes)
 
 
+def language_delta(vocab: int, **changes) -> LanguageConfig:
+    """Preset without attention: `language_small` with the gated delta rule in each block.
+
+    >>> language_delta(vocab=10).mixer
+    'gated_delta'
+    """
+    block = {"mixer": "gated_delta", "kv_heads": None, "rope_theta": None}
+    return language_small(vocab, **block | changes)
+
+
 def language_base(vocab: int, **changes) -> LanguageConfig:
     """Preset of GPT-2's architecture: 12 layers of width 768, learned positions.
 

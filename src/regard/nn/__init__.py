@@ -6,6 +6,7 @@ from regard.nn.conv_subsampling import ConvSubsampling, GlobalCMVN, TimeFrequenc
 from regard.nn.embedding import ClassToken, PatchEmbedding, TokenEmbedding
 from regard.nn.from_torch import attention_state_dict, from_torch
 from regard.nn.layers import FeedForward, Norm, Readout, Residual, xavier_linear
+from regard.nn.linear_attention import LinearAttention
 from regard.nn.recurrent.attentive import (
     AttentiveRecurrent,
     BahdanauDecoder,
@@ -28,7 +29,7 @@ from regard.nn.stack import (
 __all__ = [
     "ALiBiBias", "AttentiveRecurrent", "BahdanauDecoder", "BlockOptions", "BucketBias",
     "CacheUpdate", "ClassToken", "ConvSubsampling", "Decoder", "DecoderBlock", "Encoder",
-    "EncoderBlock", "FeedForward", "GlobalCMVN", "KeysValues", "LuongDecoder",
+    "EncoderBlock", "FeedForward", "GlobalCMVN", "KeysValues", "LinearAttention", "LuongDecoder",
     "MultiHeadAttention", "Norm", "PatchEmbedding", "Readout", "Recurrent", "RecurrentCell",
     "RecurrentDecoder", "RecurrentMemory", "RelativeBias", "RelativeKeyBias", "Residual",
     "StateAttention", "TimeFrequencyConv", "ToeplitzBias", "TokenEmbedding",

@@ -7,9 +7,14 @@ from typing import Any, Unpack
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from regard.errors import ConfigError
 from regard.nn.attention import AttentionInputs, KeysValues, MultiHeadAttention, QKNorm
 from regard.nn.layers import Activation, FeedForward, NormKind, Residual
+from regard.nn.linear_attention import LinearAttention, MixerKind
 from regard.ops import Mask, RopeScaling
+
+# options that a linear mixer has no counterpart of
+ATTENTION_ONLY = ("kv_heads", "scale", "softcap", "sinks", "qk_norm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,16 @@ class BlockOptions:
     attention_dropout: float = 0.0  # of the attention weights
     activation_dropout: float = 0.0  # inside the feed-forward layer
     skip: bool = True  # False removes the residual connections
+    mixer: MixerKind = "attention"  # what mixes the tokens of one sequence
+
+    def __post_init__(self) -> None:
+        if self.mixer != "attention":
+            for name in ATTENTION_ONLY:
+                value, default = getattr(self, name), getattr(BlockOptions, name)
+                if value != default:
+                    raise ConfigError(
+                        f"{name}: needs {default!r} with mixer={self.mixer!r}, got {value!r}"
+                    )
 
     @property
     def resolved_qkv_bias(self) -> bool:
@@ -112,7 +127,8 @@ class DecoderBlock(nn.Module):
         self.self_attention = _attention(options, dim, heads)
         self.self_residual = Residual(dim, **_arguments(Residual, options))
         # rotary positions are relative within one sequence; between two they mean nothing
-        self.cross_attention = _attention(replace(options, rope_theta=None), dim, heads)
+        cross = replace(options, rope_theta=None, mixer="attention")
+        self.cross_attention = _attention(cross, dim, heads)
         self.cross_residual = Residual(dim, **_arguments(Residual, options))
         self.feed_forward = _feed_forward(options, dim)
         self.feed_forward_residual = Residual(dim, **_arguments(Residual, options))
@@ -132,15 +148,12 @@ class DecoderBlock(nn.Module):
         return around(y, self.feed_forward(around.prepare(read)))
 
 
-def _attention(options: BlockOptions, dim: int, heads: int) -> MultiHeadAttention:
-    arguments = _arguments(
-        MultiHeadAttention,
-        options,
-        qkv_bias=options.resolved_qkv_bias,
-        out_bias=options.resolved_out_bias,
-        dropout=options.attention_dropout,
-    )
-    return MultiHeadAttention(dim, heads, **arguments)
+def _attention(options: BlockOptions, dim: int, heads: int) -> Any:
+    kind = MultiHeadAttention if options.mixer == "attention" else LinearAttention
+    more = {"qkv_bias": options.resolved_qkv_bias, "out_bias": options.resolved_out_bias}
+    if kind is MultiHeadAttention:
+        more = more | {"dropout": options.attention_dropout}
+    return kind(dim, heads, **_arguments(kind, options, **more))
 
 
 def _feed_forward(options: BlockOptions, dim: int) -> FeedForward:
