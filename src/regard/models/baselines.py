@@ -115,7 +115,7 @@ class ResNet(nn.Module):
     def __init__(self, config: ResNetConfig):
         super().__init__()
         self.config, widths = config, config.widths
-        self.stem = _convolution(config.channels, widths[0])
+        self.stem = convolution(config.channels, widths[0])
         self.blocks = nn.Sequential()
         for stage, width in enumerate(widths):
             for block in range(config.blocks):
@@ -147,10 +147,10 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int = 1):
         super().__init__()
-        self.first = _convolution(inputs, width, stride=stride)
-        self.second = _convolution(width, width)
+        self.first = convolution(inputs, width, stride=stride)
+        self.second = convolution(width, width)
         unchanged = inputs == width and stride == 1
-        self.shortcut = nn.Identity() if unchanged else _convolution(inputs, width, 1, stride)
+        self.shortcut = nn.Identity() if unchanged else convolution(inputs, width, 1, stride)
 
     def forward(self, x: Float[Tensor, "batch inputs h w"]) -> Float[Tensor, "batch width hh ww"]:
         return (self.shortcut(x) + self.second(self.first(x).relu())).relu()
@@ -180,7 +180,12 @@ def _count(base: ResNetConfig, width: int) -> int:
         return sum(p.numel() for p in ResNet(replace(base, width=width)).parameters())
 
 
-def _convolution(inputs: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+def convolution(inputs: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+    """A convolution that keeps the size, or divides it by the stride, with batch norm.
+
+    >>> convolution(3, 8, stride=2)(torch.zeros(1, 3, 9, 9)).shape
+    torch.Size([1, 8, 5, 5])
+    """
     # a bias would have no effect before the norm
     return nn.Sequential(
         nn.Conv2d(inputs, width, kernel, stride, padding=kernel // 2, bias=False),

@@ -25,6 +25,7 @@ from regard.errors import ConfigError, FileError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
 from regard.tasks.base import DataContents, EvalSplit
+from regard.tasks.baselines.image_models import predict_images
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
 from regard.tasks.classification.evaluator import ClassificationEvaluator
 from regard.tasks.classification.images import ImageTask, LabeledImages
@@ -151,6 +152,14 @@ class ImagesTask(ImageTask):
         generator = seeded_generator(seed, "pictures")
         sample = torch.randperm(len(labels), generator=generator)[:count]
         return images[sample], labels[sample]
+
+    def baseline(self, split: EvalSplit) -> tuple[str, list[str]]:
+        """The better of a linear model on the pixels and a small convolutional network."""
+        images, names = self.load(), self.load().classes
+        valid = images.images["valid"], images.labels["valid"]
+        train, held_out = self.train_split(0), images.images[split]
+        name, labels = predict_images(train, valid, held_out, len(names))
+        return name, [names[label] for label in labels]
 
     def evaluator(self, tokenizer: None, split: EvalSplit) -> ClassificationEvaluator:
         """Loss and accuracy."""

@@ -1,5 +1,6 @@
 """Your own recordings: a folder of WAV or FLAC files with a manifest of transcripts."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -25,6 +26,7 @@ from regard.files import open_binary
 from regard.models import RecogniserConfig
 from regard.models.config import check_choices, check_positive
 from regard.tasks.base import DataContents, EvalSplit, Shard
+from regard.tasks.baselines.kernel_speech import fit_speech_kernel
 from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
 from regard.tasks.registry import task
@@ -32,6 +34,7 @@ from regard.tasks.text_tokenizer import encode_train_split
 from regard.train.config import TrainConfig
 from regard.train.distributed import select_device
 
+MAX_TEXTS, MIN_COUNT = 100, 5  # of a closed set: so few texts, each recorded so often
 SPACED_TYPES = ("words", "bpe", "unigram")  # tokenizers whose words have their leading space
 
 
@@ -200,6 +203,20 @@ class SpeechTask(AudioTask):
             dither=0.0 if self.online_cmvn else DITHER, second_view=train.rdrop > 0,
             device=select_device(train), seed=train.seed, **shard,
         )  # fmt: skip
+
+    @property
+    def is_closed_set(self) -> bool:
+        """Whether all that is said is one of few texts, each recorded several times."""
+        counts = Counter(entry.text for entry in self.source().entries["train"])
+        return len(counts) <= MAX_TEXTS and min(counts.values(), default=0) >= MIN_COUNT
+
+    def baseline(self, split: EvalSplit) -> tuple[str, list[str]] | None:
+        """A kernel machine on log-mel statistics, where few different texts are said."""
+        if not self.is_closed_set:
+            return None
+        source = self._alignable(self.tokenizer(0))
+        train, held_out = (list(map(source.read, source.entries[x])) for x in ("train", split))
+        return "kernel machine on log-mel statistics", fit_speech_kernel(train, held_out)
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> RecognitionEvaluator:
         """Character error rate on the held-out recordings."""
