@@ -30,6 +30,13 @@ def test_a_curve_that_ends_rising_is_named_with_more_steps():
     assert curve_warnings(flat, config, "runs/a") == []
 
 
+def test_a_start_that_training_made_no_better_is_named():
+    metrics = [{"step": 0, "valid_loss": 0.5}, *lines([1.0, 0.9, 0.8, 0.7, 0.6])]
+    (line,) = curve_warnings(metrics, TrainConfig(steps=500), "runs/a")
+    assert line.startswith("the best loss was 0.5, before the first update, and 0.6 at the end")
+    assert line.endswith("or regard train … --baseline-only")
+
+
 def test_few_evaluations_and_other_metrics_say_nothing():
     config = TrainConfig(steps=300)
     assert curve_warnings(lines([3.0, 2.0, 1.0]), config, "runs/a") == []

@@ -18,7 +18,7 @@ from regard import tasks
 from regard.data import Pair
 from regard.errors import ConfigError
 from regard.ops import crf_log_likelihood
-from regard.runs import fit, fit_baseline, override_settings
+from regard.runs import fit, override_settings
 from regard.runs.baseline import BaselineScores
 from regard.tasks.baselines import tag_chain
 from regard.tasks.baselines.linear_text import fit_linear_text
@@ -207,7 +207,7 @@ def test_a_tagger_over_bytes_tags_the_words_as_they_are():
 
 def test_the_baseline_is_a_run_that_is_applied_evaluated_and_reported(labels, capsys):
     recipe = tasks.recipe(str(labels / "task.toml"))
-    outcome = fit_baseline(recipe, labels / "base", show=True)
+    outcome = fit(recipe, labels / "base", show=True, baseline_only=True)
     assert outcome.scores["accuracy"] == 1.0
     assert "baseline, linear model on n-grams" in capsys.readouterr().out
     run = rg.load(labels / "base", device="cpu")
@@ -229,6 +229,10 @@ def test_the_baseline_is_a_run_that_is_applied_evaluated_and_reported(labels, ca
         assert re.search(r"ccuracy 1\.000 ± 0\.0\d+: the baseline, linear model", text), file
     with pytest.raises(ConfigError, match="needs one that is trained, got the baseline"):
         fit(labels / "base")
+    with pytest.raises(
+        ConfigError, match="needs one with a baseline that can be applied, got glyp"
+    ):
+        fit(tasks.recipe("glyphs"), labels / "none", baseline_only=True)
 
 
 def test_the_baseline_of_tags_is_a_run_with_the_tags_of_the_best_sequence(tmp_path):
@@ -239,7 +243,7 @@ def test_the_baseline_of_tags_is_a_run_with_the_tags_of_the_best_sequence(tmp_pa
     config = rg.models.classifier_tiny(vocab=1, classes=1, pooling="none")
     train = rg.train.TrainConfig(steps=1, device="cpu", monitor="f1")
     recipe = tasks.Recipe(name="t", data=data, model=config, train=train)
-    assert fit_baseline(recipe, tmp_path / "run", skip=["report"]).scores["f1"] == 1.0
+    assert fit(recipe, tmp_path / "run", skip=["report"], baseline_only=True).scores["f1"] == 1.0
     tagged = rg.load(tmp_path / "run", device="cpu").tag(["red New three", "blue", ""])
     assert tagged[0].spans[0].text == "New three"
     assert [len(x) for x in tagged] == [3, 1, 0]

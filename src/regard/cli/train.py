@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.errors import ConfigError, RankLostError, RegardError
+from regard.errors import RankLostError, RegardError
 
 if TYPE_CHECKING:
     from regard.train import Outcome, Ranks
@@ -69,24 +69,18 @@ def train(
     """
     from regard import runs, tasks
 
-    recipe, text = runs.override_settings(tasks.recipe(name), settings or []), tasks.recipe_text
-    if baseline_only:
-        if init_from is not None or nproc > 1:
-            got = f"--from {init_from}" if init_from else f"--nproc {nproc}"
-            raise ConfigError(f"baseline_only: needs one process and no --from, got {got}")
-        outcome = runs.fit_baseline(recipe, out, skip=skip or (), recipe_text=text(name), show=True)
-        print_outcome(outcome, True, skip or ())
-        print_next(recipe.data.verb, outcome)
-        return
+    recipe = runs.override_settings(tasks.recipe(name), settings or [])
     start_ranks(nproc)
     with distributed_command(recipe.train.device) as ranks:
         outcome = runs.fit(
             recipe, out, settings=settings or (), skip=skip or (), init_from=init_from, show=True,
-            curve=curve, ranks=ranks, tensorboard=tensorboard, recipe_text=text(name),
+            baseline_only=baseline_only, curve=curve, ranks=ranks, tensorboard=tensorboard,
+            recipe_text=tasks.recipe_text(name),
         )  # fmt: skip
     print_outcome(outcome, ranks.is_first, skip or ())
     if ranks.is_first:
-        print_next(recipe.data.verb, outcome)
+        verb, folder = recipe.data.verb, outcome.folder
+        print(f"next:\n  regard {verb} {folder} …\n  regard serve {folder}")
 
 
 def resume(
@@ -176,9 +170,3 @@ def print_outcome(outcome: "Outcome", is_first: bool, skip: Collection[str] = ()
         print(outcome.scores["signature"])
     if "report" not in skip:
         print(f"{folder}/report.html is the report")
-
-
-def print_next(verb: str, outcome: "Outcome") -> None:
-    """Print the commands that use a run."""
-    folder = outcome.folder
-    print(f"next:\n  regard {verb} {folder} …\n  regard serve {folder}")

@@ -38,7 +38,6 @@ from regard.runs.settings import override_settings as override_settings
 from regard.runs.settings import parse_value as parse_value
 from regard.runs.text_model import TextModel as TextModel
 from regard.runs.training import fit as fit
-from regard.runs.training import fit_baseline as fit_baseline
 from regard.runs.trials import Trial as Trial
 from regard.runs.trials import Tuned as Tuned
 from regard.runs.trials import tune as tune

@@ -38,6 +38,11 @@ def curve_warnings(
         if config.is_better(other, value):
             best, value = step, other
     last, final = known[-1]
+    if best == 0:
+        return [
+            f"the best {name} was {value:.4g}, before the first update, and {final:.4g} at the "
+            "end; try a lower --set lr=…, or regard train … --baseline-only"
+        ]
     if best <= EARLY * last and final != value:
         more = f"--set steps={max(1, round(1.5 * best))}, a higher dropout or weight_decay"
         return [

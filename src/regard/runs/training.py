@@ -52,7 +52,6 @@ from regard.tasks import Recipe
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import Outcome, Ranks, Trainer, objective
 from regard.train.checkpoint import remove_partial_checkpoints
-from regard.train.evaluation import run_evaluation
 from regard.train.loop import CHECKPOINTS
 from regard.train.metrics.log import tensorboard_logger
 from regard.train.prefetch import BatchSource
@@ -74,6 +73,7 @@ def fit(
     skip: Collection[str] = (),
     init_from: str | Path | None = None,
     accept_data: bool = False,
+    baseline_only: bool = False,
     curve: bool = False,
     recipe_text: str | None = None,
     show: bool = False,
@@ -92,6 +92,7 @@ def fit(
         skip: steps before and after: baseline, calibrate, evaluate, card, report.
         init_from: a run to fine-tune: its tokenizer, and its weights where name and shape agree.
         accept_data: resume although files of the data have changed since the run began.
+        baseline_only: keep the baseline of the task as the run, instead of a training.
         curve: also fit the baseline to parts of the data: what twice as much may bring.
         recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
         show: print progress.
@@ -111,8 +112,14 @@ def fit(
     how = _Options(ranks or Ranks(), show, tensorboard)
     if isinstance(recipe, Recipe):
         recipe = override_settings(recipe, settings)
-        folder = Path(folder or how.ranks.run_on_first(_new_folder, recipe.name))
+        name = f"{recipe.name}-baseline" if baseline_only else recipe.name
+        folder = Path(folder or how.ranks.run_on_first(_new_folder, name))
         prepare = partial(_start, recipe, folder, how, init_from, recipe_text, settings)
+        if baseline_only:
+            if init_from is not None or how.ranks.world_size > 1:
+                raise ConfigError("baseline_only: needs one process and no init_from, got another")
+            prepare = partial(_fit_baseline, recipe, folder, how, recipe_text)
+            skip = {*skip, "baseline"}
     elif folder is not None or init_from is not None:
         raise ConfigError(f"recipe: needs a Recipe for a new run, got {recipe!r}; try tasks.recipe")
     else:
@@ -123,66 +130,14 @@ def fit(
         training, damaged = prepare()
         how.ranks.run_on_first(run_baseline_step, training, skip, curve)
         started = time.monotonic()
-        assert isinstance(training.trainer, Trainer)
         outcome = training.trainer.run()
         outcome = outcome._replace(folder=folder, damaged=damaged)
         if outcome.reason == "interrupted":
             return outcome
-        training.outcome, training.seconds = outcome, round(time.monotonic() - started, 1)
+        seconds = training.seconds + time.monotonic() - started
+        training.outcome, training.seconds = outcome, round(seconds, 1)
         scores = how.ranks.run_on_first(run_post_steps, training, skip)
     return outcome._replace(scores=scores or outcome.scores)
-
-
-def fit_baseline(
-    recipe: Recipe,
-    folder: str | Path | None = None,
-    *,
-    settings: Sequence[str] = (),
-    skip: Collection[str] = (),
-    recipe_text: str | None = None,
-    show: bool = False,
-) -> Outcome:
-    """Fit the baseline of a recipe's task: a run that is applied, evaluated and served as any.
-
-    Args:
-        recipe: the data; the model is that of the baseline.
-        folder: of the new run; None is a new one in runs/.
-        settings: `name=value` to change.
-        skip: steps after it: calibrate, evaluate, card, report.
-        recipe_text: the file of the recipe, kept as recipe.toml; None writes the recipe.
-        show: print progress.
-
-    >>> fit_baseline(rg.tasks.recipe("glyphs"), "nowhere")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    regard.errors.ConfigError: task: needs one with a baseline that can be applied, got glyphs; ...
-    """
-    check_skip(skip)
-    recipe = override_settings(recipe, settings)
-    folder, seed = Path(folder or _new_folder(f"{recipe.name}-baseline")), recipe.train.seed
-    how, started = _Options(Ranks(), show, False), time.monotonic()
-    with _locked(folder, how.ranks):
-        _check_new(folder)
-        for line in recipe.data.data_warnings():
-            how.print(f"{folder}: warning: {line}")
-        baseline = recipe.data.fit(seed).fit_baseline()
-        if baseline is None:
-            raise ConfigError(
-                "task: needs one with a baseline that can be applied, got "
-                f"{recipe.data.name}; try regard train without --baseline-only"
-            )
-        name, model, data, tokenizer = baseline
-        text = recipe_to_toml(recipe) if recipe_text is None else recipe_text
-        recipe = replace(recipe, data=data, model=get_config(model))
-        _write_run(recipe, folder, text, tokenizer)
-        how.print(f"{folder}: {name}, fitted in {time.monotonic() - started:.0f} s")
-        evaluate = data.evaluator(tokenizer, "valid")
-        scores, seconds = run_evaluation(model, evaluate), round(time.monotonic() - started, 1)
-        training = Training(folder, recipe, tokenizer, FittedModel(model, evaluate, show))
-        training.outcome = Outcome(0, BASELINE, scores, weights_step=0, folder=folder)
-        training.seconds, training.baseline = seconds, BaselineScores(name, seconds, {}, [])
-        scores = run_post_steps(training, skip)
-    return training.outcome._replace(scores=scores or training.outcome.scores)
 
 
 class _Options(NamedTuple):
@@ -221,6 +176,28 @@ def _start(
             shutil.rmtree(folder / TOKEN_CACHE, ignore_errors=True)
         raise
     return training, []
+
+
+def _fit_baseline(
+    recipe: Recipe, folder: Path, how: _Options, recipe_text: str | None
+) -> tuple[Training, list[str]]:
+    """Fit the baseline of a new run, which is written when it is known."""
+    _check_new(folder)
+    text, started = recipe_text or recipe_to_toml(recipe), time.monotonic()
+    baseline = recipe.data.fit(recipe.train.seed).fit_baseline()
+    if baseline is None:
+        raise ConfigError(
+            f"task: needs one with a baseline that can be applied, got {recipe.data.name}; try "
+            "regard train without --baseline-only"
+        )
+    name, model, data, tokenizer = baseline
+    recipe = replace(recipe, data=data, model=get_config(model))
+    _write_run(recipe, folder, text, tokenizer)
+    seconds = round(time.monotonic() - started, 1)
+    how.print(f"{folder}: {name}, fitted in {seconds:.0f} s")
+    fitted = FittedModel(model, data.evaluator(tokenizer, "valid"), how.show)
+    scores = BaselineScores(name, seconds, {}, [])
+    return Training(folder, recipe, tokenizer, fitted, seconds=seconds, baseline=scores), []
 
 
 def _resume(

@@ -4,6 +4,7 @@ tuned = rg.runs.tune(rg.tasks.recipe("task.toml"), minutes=10)
 tuned.recipe, tuned.trials
 """
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -199,76 +200,56 @@ class _Search:
 
     def __init__(self, variants: dict[str, Recipe], deadline: float, say: Say):
         self.variants, self.deadline, self.say = variants, deadline, say
-        self.first = next(iter(variants))
-        self.train = variants[self.first].train
-        self.best, self.trials = self.first, list[Trial]()
+        self.best, self.trials = next(iter(variants)), list[Trial]()
+        self.train = variants[self.best].train
         self.fixed = 0.0  # seconds of a trial beside its updates
         self.times: dict[str, float] = {}  # seconds per update, by variant
 
     def run(self, cache: Path) -> None:
-        """Try all variants, the better half of them for longer, and the best one for longest."""
-        recipe = self.variants[self.first]
-        seed = recipe.train.seed
-        recipe = replace(recipe, data=recipe.data.fit(seed))
-        self.tokenizer = recipe.data.tokenizer(seed)
-        self.runner, self.data = TrialRunner(recipe, self.tokenizer, cache), recipe.data
-        self._probe()
-        names, planned, before = self._affordable(), recipe.train.steps, 0
-        if len(names) == 1:
-            needed = self._cost(2) / 60
-            self.say(
-                f"minutes: needs about {max(0.1, needed):.1f} to compare anything on this machine, "
-                "got fewer; the recipe is as proposed without trials"
-            )
-            return
-        for rung in range(len(_halves(len(names))) - 1, -2, -1):
-            steps = self._steps(names, planned * 2.0**-rung, max(1, rung + 1))
-            if steps <= before:  # nothing new; the next share of the time is larger
-                continue
+        """Try all variants, the better half of them for twice as many updates, and so on."""
+        recipe = self.variants[self.best]
+        recipe = replace(recipe, data=recipe.data.fit(recipe.train.seed))
+        self.data, self.tokenizer = recipe.data, recipe.data.tokenizer(recipe.train.seed)
+        self.runner = TrialRunner(recipe, self.tokenizer, cache)
+        names, steps = self._first_rung()
+        while names and steps <= 2 * self.train.steps:
             done = [x for name in names if (x := self._try(name, steps)) is not None]
-            if not done:
-                return
-            self._rank(done)
+            sign = 1 if self.train.is_better(0.0, 1.0) else -1
+            done.sort(key=lambda x: (math.isnan(x.score), sign * x.score))
+            self.best = done[0].name if done else self.best
             if len(done) < len(names):
                 return
-            names, before = [x.name for x in done[: -(-len(done) // 2)]], steps
+            names, steps = [x.name for x in done[: -(-len(done) // 2)]], 2 * steps
 
-    def _rank(self, trials: list[Trial]) -> None:
-        """Sort trials of as many steps by their scores, and note the best."""
-        sign = 1 if self.train.is_better(0.0, 1.0) else -1
-        trials.sort(key=lambda x: (x.score != x.score, sign * x.score))  # NaN is the last
-        self.best = trials[0].name
+    def _first_rung(self) -> tuple[list[str], int]:
+        """The variants and updates to begin with: as many as all rungs have time for.
 
-    def _probe(self) -> None:
-        """Measure the time of a trial and of its updates."""
-        started = time.monotonic()
-        recipe = with_steps(self.variants[self.first], PROBE_STEPS)
-        _, self.times[self.first] = self.runner(recipe, self._build(recipe))
-        self.fixed = time.monotonic() - started - PROBE_STEPS * self.times[self.first]
-
-    def _affordable(self) -> list[str]:
-        """As many variants as there is time to halve; the first alone where it is too little."""
+        Each rung takes about as long, with half of the variants and twice the updates; the last but
+        one has the updates of the recipe.
+        """
         names, left = list(self.variants), self.deadline - time.monotonic()
-        while len(names) > 1 and self._cost(len(names)) > left:
+        rungs, steps = 1 + len(names).bit_length(), self.train.steps
+        started = time.monotonic()
+        probe = with_steps(self.variants[self.best], PROBE_STEPS)
+        _, self.times[self.best] = self.runner(probe, self._build(probe))
+        self.fixed = time.monotonic() - started - PROBE_STEPS * self.times[self.best]
+        steps >>= rungs - 2
+        while steps > MIN_STEPS and rungs * len(names) * self._estimate(self.best, steps) > left:
+            steps //= 2
+        steps = max(MIN_STEPS, steps)
+        while len(names) > 1 and len(names) * self._estimate(self.best, steps) > left / 2:
             names.pop()
-        return names
-
-    def _cost(self, count: int) -> float:
-        """Seconds to halve so many variants, from the fewest updates on."""
-        updates = self.times[self.first] * MIN_STEPS
-        return sum(n * (self.fixed + updates * 2**rung) for rung, n in enumerate(_halves(count)))
-
-    def _steps(self, names: list[str], planned: float, rungs: int) -> int:
-        """The updates that the share of a rung in the time is enough for."""
-        each = (self.deadline - time.monotonic()) / rungs / len(names) - self.fixed
-        time_per_update = sum(map(self._time, names)) / len(names)
-        return max(MIN_STEPS, min(round(planned), int(each / time_per_update)))
-
-    def _time(self, name: str) -> float:
-        return self.times.get(name, self.times[self.first])
+        if len(names) > 1:
+            return names, steps
+        needed = 4 * self._estimate(self.best, steps) / 60
+        self.say(
+            f"minutes: needs about {max(0.1, needed):.1f} to compare anything on this machine, "
+            "got fewer; the recipe is as proposed without trials"
+        )
+        return [], steps
 
     def _estimate(self, name: str, steps: int) -> float:
-        return self.fixed + steps * self._time(name)
+        return self.fixed + steps * self.times.get(name, self.times[next(iter(self.times))])
 
     def _try(self, name: str, steps: int) -> Trial | None:
         """One trial; None where the time is not enough for it."""
@@ -281,9 +262,8 @@ class _Search:
         # of the time of the machine, which other programs may share
         self.times[name] = max(seconds, (self.trials[-1].seconds - self.fixed) / steps)
         left = max(0, round(self.deadline - time.monotonic()))
-        monitor = recipe.train.monitor
         self.say(
-            f"tried {name}: {monitor} {score:.4f} after {steps:,} steps; "
+            f"tried {name}: {self.train.monitor} {score:.4f} after {steps:,} steps; "
             f"{left // 60}:{left % 60:02} left"
         )
         return self.trials[-1]
@@ -294,23 +274,14 @@ class _Search:
 
     def choose_steps(self) -> int:
         """The updates of the best trial of the best variant; those planned if it was not tried."""
-        planned = self.train.steps
         known = [x for x in self.trials if x.name == self.best]
-        if not known or known[-1].steps < planned:
-            return planned
+        if not known or known[-1].steps < 0.9 * self.train.steps:
+            return self.train.steps
         chosen = known[0]
         for trial in known[1:]:
             if self.train.is_better(trial.score, chosen.score):
                 chosen = trial
         return chosen.steps
-
-
-def _halves(count: int) -> list[int]:
-    """How many variants there are in each rung, down to one."""
-    sizes = [count]
-    while sizes[-1] > 1:
-        sizes.append(-(-sizes[-1] // 2))
-    return sizes
 
 
 def tune_proposal(proposal: Proposal, minutes: float, say: Say | None = None) -> Proposal:

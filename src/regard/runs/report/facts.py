@@ -66,7 +66,12 @@ class RunFacts:
     def verdict(self) -> str:
         """Whether the model is better than its baseline, and what twice the data may bring."""
         baseline = self.run.result.get("baseline", {})
-        lines = filter(None, (baseline.get("verdict"), baseline.get("curve")))
+        lines = [line for x in ("verdict", "curve") if (line := baseline.get(x))]
+        rows = [row for row in self.score_rows() if row[0] != "loss" and row[1]]
+        if not lines and rows:
+            name, value, edges, _ = rows[0]
+            interval = f" ({edges})" if edges else ""
+            lines = [f"{name} {value}{interval} on the test split, compared with no baseline"]
         return " ".join(f"{line[0].upper()}{line[1:]}." for line in lines)
 
     def score_rows(self) -> list[tuple[str, str, str, str]]:
