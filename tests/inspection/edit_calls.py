@@ -21,6 +21,15 @@ EDITS = {
         "site": "*", "source": "SIGHT", "component": "values", "heads": 0, "positions": 0,
     },
 }  # fmt: skip
+MIXER_EDITS = {
+    "scale_decay": {"mixer": "*", "factor": 0.5, "heads": 0},
+    "freeze_decay": {"mixer": "*", "decay": 0.5, "heads": 0},
+    "scale_write": {"mixer": "*", "factor": 2.0, "heads": 0},
+    "freeze_write": {"mixer": "*", "beta": 0.5, "heads": 0},
+    "drop_write": {"mixer": "*", "tokens": 1, "heads": 0},
+    "reset_state": {"mixer": "*", "tokens": 1},
+    "patch_state": {"mixer": "*", "source": "MIXER SIGHT", "token": 1},
+}
 ACTIVATION_EDITS = {
     "zero_activation": {"name": "*.heads", "positions": 0, "heads": 0, "units": 0},
     "mean_activation": {"name": "*.heads", "positions": 0, "heads": 0, "units": 0},

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from edit_calls import ACTIVATION_EDITS, EDITS
+from edit_calls import ACTIVATION_EDITS, EDITS, MIXER_EDITS
 from torch import nn
 from torch.testing import assert_close
 
@@ -289,7 +289,7 @@ def test_every_edit_and_figure_is_tried():
     of_results = {"head_types", "gates", "head_scores", "comparison"}  # not of a site or a sight
     figures = {f"draw.{name}" for name in set(rg.draw.__all__) - of_results}
     assert len(edits) > 10
-    assert (edits | figures) <= set(VALID)
+    assert (edits | figures) <= set(VALID) | {f"edit.{name}" for name in MIXER_EDITS}
 
 
 @pytest.mark.filterwarnings("ignore:look. .* over max_bytes:UserWarning")

@@ -1,4 +1,4 @@
-"""Every edit of attention and activations: `rg.what_if(model, rg.edit.drop_head("*.1.*", 4))`."""
+"""Every edit: `rg.what_if(model, rg.edit.drop_head("*.1.*", 4))`."""
 
 from regard.inspection.edits.activations import (
     ActivationEdit,
@@ -10,6 +10,15 @@ from regard.inspection.edits.activations import (
 )
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.keys import drop_key, jitter_key, jitter_query, patch, scale_key
+from regard.inspection.edits.mixers import (
+    drop_write,
+    freeze_decay,
+    freeze_write,
+    patch_state,
+    reset_state,
+    scale_decay,
+    scale_write,
+)
 from regard.inspection.edits.weights import (
     drop_head,
     hardmax,
@@ -21,8 +30,9 @@ from regard.inspection.edits.weights import (
 )
 
 __all__ = [
-    "ActivationEdit", "Edit", "add_to_activation", "drop_head", "drop_key", "hardmax",
-    "jitter_key", "jitter_query", "keep_heads", "mean_activation", "patch", "replace_window",
-    "scale_activation", "scale_head", "scale_key", "scale_scores", "set_activation", "uniform",
-    "zero_activation",
+    "ActivationEdit", "Edit", "add_to_activation", "drop_head", "drop_key", "drop_write",
+    "freeze_decay", "freeze_write", "hardmax", "jitter_key", "jitter_query", "keep_heads",
+    "mean_activation", "patch", "patch_state", "replace_window", "reset_state",
+    "scale_activation", "scale_decay", "scale_head", "scale_key", "scale_scores", "scale_write",
+    "set_activation", "uniform", "zero_activation",
 ]  # fmt: skip

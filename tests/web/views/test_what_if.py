@@ -138,6 +138,7 @@ def test_the_page_is_offered_every_edit_that_can_be_written(explorer):
     assert set(EDITS) - offered == {
         "add_to_activation",
         "patch",
+        "patch_state",
         "replace_window",
         "set_activation",
     }

@@ -207,6 +207,8 @@ def read_convolution(given: Given) -> Described:
     extra = given["hidden_states"].shape[-1] - mixer.time
 
     def write(result: MixResult) -> Tensor:
+        if (cached := given.get("conv_state")) is not None and before is not None:
+            cached.copy_(torch.cat([before, x], -1)[..., -cached.shape[-1] :])
         return F.pad(result.out[..., 0], (extra, 0)).to(x.dtype)
 
     return Described(mixer, lambda out: MixResult(out[..., extra:, None], None), write)

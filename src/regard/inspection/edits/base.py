@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,19 +16,23 @@ from regard.ops.indices import as_ints, resolve_index
 from regard.ops.influence.effect import attend_without
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.masks import Mask
+from regard.ops.mixers import MixResult
 from regard.ops.terms import Terms, repeat_kv, upcast
 from regard.ops.tiling import row_bands, split_rows
 
 Indices = int | Sequence[int]
 Selection = Indices | None  # None stands for all
 EditFunction = Callable[[AttentionCall, Proceed, Caller], AttentionResult]
+MixerProceed = Callable[[Any], MixResult]
+MixerFunction = Callable[[Any, MixerProceed, Caller, int], MixResult]  # with the first token
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change to every attention whose name or path matches the glob `site`.
+    """One change to every attention, or linear mixer, whose name or path matches the glob `site`.
 
-    An edit is an interceptor; registered alone, it changes every call.
+    An edit is an interceptor; registered alone, it changes every call. One of linear mixers has
+    `change_mixer` instead of `apply`.
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
     >>> with rg.ops.intercept.intercepting(rg.edit.drop_key("*", 0)):
@@ -37,14 +42,21 @@ class Edit:
 
     site: str
     description: str
-    apply: EditFunction
-    last_key: int = -1  # largest key index; some edited call must have that many keys
+    apply: EditFunction | None
+    last_key: int = -1  # largest key or token; some edited call must have that many
+    change_mixer: MixerFunction | None = None
 
     def __post_init__(self) -> None:
         check_glob("site", self.site)
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
-        return self.apply(call, proceed, Caller())
+        return proceed(call) if self.apply is None else self.apply(call, proceed, Caller())
+
+    def edit_mixer(self, mixer: Any, proceed: MixerProceed) -> MixResult:
+        """As an interceptor of linear mixers."""
+        if self.change_mixer is None:
+            return proceed(mixer)
+        return self.change_mixer(mixer, proceed, Caller(), 0)
 
     def __repr__(self) -> str:
         return self.description

@@ -63,9 +63,9 @@ class EditType:
     effect: Callable[..., OutputChange | None] | None
 
     @property
-    def of_attention(self) -> bool:
-        """Whether it edits attention, rather than activations."""
-        return self.parameters[0].name == "site"
+    def target(self) -> "Target":
+        """What it edits: attention, linear mixers or activations."""
+        return TARGETS[self.parameters[0].name]
 
     @property
     def has_text(self) -> bool:
@@ -73,6 +73,9 @@ class EditType:
         return not any(x.kind == "other" and x.is_required for x in self.parameters)
 
 
+Target = Literal["attention", "mixer", "activation"]
+# what an edit changes, by the name of its first parameter
+TARGETS: dict[str, Target] = {"site": "attention", "mixer": "mixer", "name": "activation"}
 EDITS: dict[str, EditType] = {}
 
 

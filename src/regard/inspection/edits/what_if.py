@@ -20,14 +20,18 @@ from regard.inspection.adapters.activation_points import (
     match_activations,
 )
 from regard.inspection.adapters.block_stacks import tracked_position
+from regard.inspection.adapters.mixer_readers import Unrecorded
 from regard.inspection.adapters.model_calls import get_logits, run_model
 from regard.inspection.adapters.module_tracker import ModuleTracker, check_eval_mode
+from regard.inspection.adapters.transformers_mixers import Mixing, is_input_convolution
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import patched
 from regard.inspection.record.sight import nearest_name
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting, reaches
 from regard.ops.maybe_none import MaybeNone
+from regard.ops.mixers import intercepting_mixers
+from regard.ops.mixers.short_convolution import ShortConvolution
 from regard.ops.terms import upcast
 from regard.tables import text_table
 
@@ -154,6 +158,8 @@ class EditLog:
         self.aliases: dict[str, str] = {}  # by name
         self.lengths: Counter[str] = Counter()  # positions that activations had, by glob
         self.max_keys = 0  # largest number of keys of an edited call
+        self.mixer_names: list[str] = []  # of every linear mixer that ran
+        self.max_tokens = 0  # largest number of tokens of an edited mixer
         self.other_uses: dict[str, list[str]] = {}  # of the weights of edited calls, by name
 
     def __repr__(self) -> str:
@@ -187,11 +193,12 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
     with (
         patched(model) if attends else nullcontext(ModuleTracker(model)) as tracker,
         intercepting(editor := _Editor(tracker, log), tracker),
+        intercepting_mixers(editor.edit_mixer, tracker),
         _edited_activations(model, log, editor),
     ):
         yield log
     names = list(dict.fromkeys(log.names))
-    if any(isinstance(edit, Edit) for edit in edits) and not names:
+    if any(isinstance(edit, Edit) for edit in edits) and not (names or log.mixer_names):
         raise LookError("model: needs to run inside what_if, got no attention that ran")
     for edit, counts in zip(log.edits, log.applied_calls, strict=True):
         if isinstance(edit, ActivationEdit):
@@ -205,20 +212,22 @@ def what_if(model: nn.Module, *edits: Edit | ActivationEdit) -> Iterator[EditLog
                     f"{max(edit.positions)}"
                 )
             continue
-        again = next((name for name in counts if log.other_uses[name]), None)
+        again = next((name for name in counts if log.other_uses.get(name)), None)
         if again is not None:
             raise LookError(
                 f"site: needs weights that are used once to be edited, got those of {again!r}, "
                 f"which {log.other_uses[again][0]} uses again; try an edit of an activation"
             )
         if not counts:
-            close = nearest_name(edit.site, log.aliases)
-            raise LookError(
-                f"site: needs an attention that ran, got {edit.site!r}; try {close!r} or '*'"
-            )
-        if edit.last_key >= log.max_keys:
+            known = log.aliases if edit.apply else dict.fromkeys(log.mixer_names, "")
+            name, kind = ("site", "an attention") if edit.apply else ("mixer", "a linear mixer")
+            close = nearest_name(edit.site, known)
+            hint = "another model" if close is None else f"{close!r} or '*'"
+            raise LookError(f"{name}: needs {kind} that ran, got {edit.site!r}; try {hint}")
+        what, count = ("keys", log.max_keys) if edit.apply else ("tokens", log.max_tokens)
+        if edit.last_key >= count:
             raise ShapeError(
-                f"keys: needs less than {log.max_keys}, the number of keys, got {edit.last_key}"
+                f"{what}: needs less than {count}, the number of {what}, got {edit.last_key}"
             )
 
 
@@ -285,6 +294,7 @@ class _Editor:
     def __init__(self, tracker: ModuleTracker, log: EditLog):
         self.tracker, self.log = tracker, log
         self.calls: Counter[tuple[int, str]] = Counter()  # by thread and path
+        self.tokens: Counter[tuple[int, str]] = Counter()  # of mixers so far, likewise
         self.lock = threading.RLock()
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
@@ -296,9 +306,40 @@ class _Editor:
             log.names.append(caller.name)
             log.aliases[caller.name] = caller.alias
             for edit, counts in reversed([*zip(log.edits, log.applied_calls, strict=True)]):
-                if isinstance(edit, Edit) and caller.matches(edit.site):
+                apply = edit.apply if isinstance(edit, Edit) else None
+                if isinstance(edit, Edit) and apply and caller.matches(edit.site):
                     counts[caller.name] += 1
                     log.max_keys = max(log.max_keys, call.k.shape[-2])
                     log.other_uses[caller.name] = call.other_uses
-                    proceed = lambda call, e=edit, go=proceed: e.apply(call, go, caller)  # noqa: E731
+                    proceed = lambda call, e=apply, go=proceed: e(call, go, caller)  # noqa: E731
         return proceed(call)
+
+    def edit_mixer(self, mixer: Mixing, proceed: Callable[[Any], Any]) -> Any:
+        """Interceptor of linear mixers."""
+        caller, log = self.tracker.caller, self.log
+        edits = [
+            (edit, counts)
+            for edit, counts in zip(log.edits, log.applied_calls, strict=True)
+            if isinstance(edit, Edit) and edit.change_mixer and caller.matches(edit.site)
+        ]
+        if isinstance(mixer, ShortConvolution) and is_input_convolution(caller.module):
+            return proceed(mixer)
+        if isinstance(mixer, Unrecorded):
+            if edits:
+                raise LookError(
+                    f"mixer: needs one that can be edited, got {caller.name}: {mixer.reason}"
+                )
+            return proceed(mixer)
+        key = threading.get_ident(), caller.path
+        with self.lock:
+            # a text goes on if it begins with a state, which some models fill with zeros at first
+            goes_on = mixer.state is not None and bool(mixer.state.any())
+            first = self.tokens[key] if goes_on else 0
+            self.tokens[key] = first + mixer.time
+            log.mixer_names.append(caller.name)
+            for edit, counts in reversed(edits):
+                counts[caller.name] += 1
+                log.max_tokens = max(log.max_tokens, self.tokens[key])
+                change: Any = edit.change_mixer
+                proceed = lambda m, go=proceed, change=change: change(m, go, caller, first)  # noqa: E731
+        return proceed(mixer)

@@ -82,11 +82,10 @@ class GrowingText:
     def add(self, mixer: Any, result: MixResult, store: Callable[[Tensor], Tensor]) -> Any:
         """The mixer of all tokens so far; those of this call are its last ones."""
         if self._is_continued_by(mixer):
-            new = _tensors(mixer)
+            new = _rows(mixer)
             grown = {
                 name: self._append(x, new[name], TIME_AXES.get(name, 2))
-                for name, x in _tensors(self._mixer).items()
-                if name in new and name not in WITHOUT_TIME
+                for name, x in _rows(self._mixer).items()
             }
             self._mixer = replace(self._mixer, **grown)
             self.used += mixer.time
@@ -110,6 +109,8 @@ class GrowingText:
     def _is_continued_by(self, mixer: LinearMixer | ShortConvolution) -> bool:
         state = mixer.state
         if state is None or type(mixer) is not type(self._mixer) or state.requires_grad:
+            return False
+        if _rows(mixer).keys() != _rows(self._mixer).keys():  # an edit of one call
             return False
         if isinstance(mixer, ShortConvolution):  # the cache begins with zeros
             tail = self._mixer.x[..., max(0, self.used - state.shape[-1]) : self.used]
@@ -135,8 +136,8 @@ class GrowingText:
     def _view(self) -> Any:
         views = {
             name: x.narrow(axis, 0, self.used)
-            for name, x in _tensors(self._mixer).items()
-            if name not in WITHOUT_TIME and x.shape[axis := TIME_AXES.get(name, 2)] > self.used
+            for name, x in _rows(self._mixer).items()
+            if x.shape[axis := TIME_AXES.get(name, 2)] > self.used
         }
         return replace(self._mixer, **views)  # others are those of the graph
 
@@ -144,3 +145,8 @@ class GrowingText:
 def _tensors(mixer: LinearMixer | ShortConvolution) -> dict[str, Tensor]:
     values = {f.name: getattr(mixer, f.name) for f in fields(mixer)}
     return {name: x for name, x in values.items() if isinstance(x, Tensor)}
+
+
+def _rows(mixer: LinearMixer | ShortConvolution) -> dict[str, Tensor]:
+    """The tensors with an axis of tokens."""
+    return {name: x for name, x in _tensors(mixer).items() if name not in WITHOUT_TIME}

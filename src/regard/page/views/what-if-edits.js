@@ -24,7 +24,7 @@ export function readEdits(text) {
 
 // ---- controls, made from what the edits declare: a number is a slider, keys and positions are tokens, heads a grid
 
-const TOKENS = ["keys", "queries", "positions"];
+const TOKENS = ["keys", "queries", "positions", "tokens"];
 export const noEdits = { edits: null, where: null, only: null };
 export const isOfTokens = (name) => TOKENS.includes(name);
 const words = (name) => name.replaceAll("_", " ");
@@ -35,7 +35,7 @@ const listOf = (x) => (x === undefined ? [] : [x].flat());
 
 export function Controls({ response, params }) {
   const { types } = response, calls = readEdits(params.edits) ?? response.calls, order = types.map((t) => t.edit);
-  const attention = types.filter((t) => t.of_attention), shared = attention.filter((t) => !needsHeads(t));
+  const attention = types.filter((t) => t.target === "attention"), shared = attention.filter((t) => !needsHeads(t));
   const isShared = (call) => shared.some((t) => t.edit === call.edit);
   // edits other than those of heads act at the same place
   const where = params.where ?? ([...new Set(calls.filter(isShared).map((c) => c.place))].join(" ") || "*");
@@ -78,8 +78,9 @@ export function Controls({ response, params }) {
     <${Tools} label="Keys and queries" types=${shared.filter((t) => t.parameters.some((p) => isOfTokens(p.name)))}
       calls=${calls} ...${given} />
     <${Heads} types=${attention.filter(needsHeads)} calls=${calls} store=${store} response=${response} />
-    <${Tools} label="Activations" types=${types.filter((t) => !t.of_attention)} calls=${calls} place=${true}
-      ...${given} />
+    ${[["Linear mixers", "mixer"], ["Activations", "activation"]].map(([label, target]) => html`
+      <${Tools} label=${label} types=${types.filter((t) => t.target === target)} calls=${calls} place=${true}
+        ...${given} />`)}
   </aside>`;
 }
 

@@ -47,7 +47,8 @@ def list_edit_types() -> list[dict[str, Any]]:
     ['drop_key', 'scale_key']
     """
     types = [x for x in EDITS.values() if x.has_text]
-    return [_describe(x) for x in sorted(types, key=lambda x: not x.of_attention)]
+    order = ["attention", "mixer", "activation"]
+    return [_describe(x) for x in sorted(types, key=lambda x: order.index(x.target))]
 
 
 def _describe(edit: EditType) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def _describe(edit: EditType) -> dict[str, Any]:
     return {
         "edit": edit.name,
         "meaning": edit.meaning,
-        "of_attention": edit.of_attention,
+        "target": edit.target,
         "parameters": [x._asdict() | {"range": x.range and list(x.range)} for x in shown],
     }
 
@@ -64,7 +65,9 @@ def edited_output(site: Site, edits: list[Any]) -> Tensor:
     """The output of a recorded site after the edits of outputs, which act on what was recorded."""
     call, out = AttentionCall(site.q, site.k, site.v, site.terms), site.out
     for edit in reversed(edits):
-        if isinstance(edit, Edit) and matches(edit.site, site.name, site.path):
+        if not isinstance(edit, Edit) or edit.apply is None:
+            continue
+        if matches(edit.site, site.name, site.path):
             out = edit.apply(call, lambda call, out=out: (out, site.lse), Caller())[0]
     return out
 
