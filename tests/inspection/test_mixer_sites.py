@@ -156,6 +156,14 @@ def test_a_glob_that_matches_one_layer_leaves_the_others_unmatched():
     )  # fmt: skip
 
 
+def test_a_mixer_has_the_name_of_its_activations_too():
+    model = make_hybrid("falcon_h1")
+    with torch.no_grad(), rg.look(model, "decoder.1.mixer") as sight:
+        model(token_ids())
+    assert sight.mixer_names == ["model.layers.1.mamba"]
+    assert sight["decoder.1.mixer"] is sight.mixers[0]
+
+
 def test_tokens_label_a_text_and_its_continuation():
     class Tokenizer:
         def convert_ids_to_tokens(self, ids):

@@ -85,7 +85,7 @@ class ModuleTracker:
         self.model = model
         self.modules = uncompiled_modules(model)  # listed once: a GPU would idle
         self.ids = {id(module) for module in self.modules.values()}
-        self.followed: set[str] = set()  # paths, beside those of modules that may attend
+        self.followed: set[str] = set()  # paths of linear mixers, beside what may attend
         self.called_modules: dict[str, nn.Module] = {}  # by path
         # entered per thread
         self.run_contexts: list[Callable[[], AbstractContextManager[Any]]] = []
@@ -126,7 +126,8 @@ class ModuleTracker:
             return known
         guess = crosses is None and is_cross_attention(path, type(module).__name__)
         kind = "cross" if crosses or guess else "self"
-        caller = Caller(self.names[path], path, kind, module, alias=self._alias(path, kind))
+        alias = self._alias(path, "mixer" if path in self.followed else kind)
+        caller = Caller(self.names[path], path, kind, module, alias=alias)
         self._callers[path, crosses] = caller
         return caller
 
@@ -148,6 +149,7 @@ class ModuleTracker:
 
         `prepare` is called before, and may add to `run_contexts` and `exit_stack`.
         """
+        _ = self._stacks  # tries parts of blocks, which is no run of the model
         self._is_open = True
         handles: list[RemovableHandle] = []
         try:
