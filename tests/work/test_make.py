@@ -158,3 +158,28 @@ def test_what_cannot_be_made_is_reported(tmp_path):
         work.format_sheet(work.make_sheet("rnn", count=2), "toml")
     with pytest.raises(FileError, match="needs to hold TOML files, got none"):
         work.check_submissions(work.solve(work.read_problem("self-attention")), [tmp_path])
+
+
+@pytest.mark.parametrize("family", ["positions", "moments", "layer-norm", "counts"])
+def test_forty_exercises_are_forty(family):
+    problems = [one.problem for one in work.make_sheet(family, count=40)]
+    assert all(one != other for n, one in enumerate(problems) for other in problems[:n])
+
+
+def test_more_exercises_than_there_are_are_refused_with_their_number():
+    with pytest.raises(WorkError, match="needs at most 40, as many as positions has at level 1"):
+        work.make_sheet("positions", count=60)
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex", "html"])
+def test_a_sheet_states_the_equations_it_is_marked_by(form):
+    text = work.format_sheet(work.make_sheet("gru", count=1), form)
+    assert "Marked by:" in text
+    assert "1 - z_1" in text or "1 - z_{1}" in text or "<mo>" in text
+
+
+def test_given_numbers_of_a_problem_are_set_by_name():
+    found = CliRunner().invoke(
+        app, ["work", "self-attention", "--set", 'X=[[1,"1/2"],[0,2]]', "--only", "S"]
+    )
+    assert "5/4" in found.output, found.output

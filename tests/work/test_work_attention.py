@@ -15,6 +15,7 @@ from regard.work.families.attention import solve_attention, solve_cross_attentio
 from regard.work.families.sharpness import solve_sharpness
 from regard.work.marking.findings import first_wrong
 from regard.work.rules import M, get_rule
+from regard.work.show.text import entry_text
 
 small = st.fractions(-2, 2, max_denominator=3).map(str)
 
@@ -51,7 +52,7 @@ def test_the_causal_mask_is_lower_by_rows_and_upper_by_columns():
 
 def test_a_map_is_read_in_words_that_follow_from_its_numbers():
     first, second = work.solve(work.read_problem("three-tokens")).remarks
-    want = "Query 1 attends most to key 3 (0.998), query 2 to key 3 (1), query 3 to key 1 (0.622)."
+    want = "Query 1 attends most to key 3 (0.998), query 2 to key 3 (0.9999), query 3 to key 1 (0.622)."
     assert first == want
     assert second == "Queries with their largest weight on themselves: none."
 
@@ -173,9 +174,7 @@ def test_slips_of_scores_are_recognised(problem, name, slip):
 
 def test_keys_from_the_wrong_sequence_are_recognised():
     worked = solve_cross_attention({"X": [[1, 2]], "Y": [[3, 4]], "W_K": [[1, 0], [0, 2]]})
-    assert cause({"K": [[1, 4]]}, worked) == (
-        "they were computed from X, the queries' tokens, not from Y"
-    )
+    assert cause({"K": [[1, 4]]}, worked) == ("X was used for Y")
 
 
 def test_the_relative_bias_the_wrong_way_round_is_recognised():
@@ -209,3 +208,38 @@ def test_what_no_attention_can_do_is_reported(problem, message):
     with pytest.raises(Exception, match=message) as caught:
         work.solve(problem)
     assert isinstance(caught.value, WorkError | rg.errors.ShapeError)
+
+
+def test_a_mask_is_written_as_the_scores_are_in_both_conventions():
+    given = {"X": [[1, 2], [0, 1]]}
+    past = [[1, 1], [0, 1]]  # a key per row: query 1 sees key 1, query 2 sees both
+    worked = solve_attention(given, convention="columns", scale=1, mask=past)
+    assert worked["mask"] == M(past)
+    assert worked["R"][1, 0] == -sympy.oo
+    assert worked["A"] == solve_attention(given, convention="columns", scale=1, mask="causal")["A"]
+
+
+def test_a_bias_is_written_as_the_scores_are_in_both_conventions():
+    given = {"Q": [[1, 2], [0, 1]], "K": [[1, 0], [1, 1]], "V": [[1, 2]]}
+    bias = [[0, 5], [1, 0]]
+    worked = solve_attention(given | {"B": bias}, convention="columns", scale=1)
+    assert worked["C"] == worked["S"] + M(bias)
+
+
+def test_a_query_without_keys_is_said_to_be_undefined():
+    worked = solve_attention({"X": [[1, 2], [0, 1]]}, scale=1, mask=[[0, 0], [1, 1]])
+    step = next(one for one in worked.steps if one.name == "A")
+    assert "0 / 0 is undefined, set to 0" in step.title
+    assert "query 1 is undefined" in worked.remarks[0]
+    assert entry_text(worked, step).startswith("A₁₁ = 0 / 0, undefined, set to 0")
+
+
+def test_a_weight_below_one_is_not_shown_as_one():
+    remarks = solve_attention({"Q": [[1]], "K": [[9], [0]], "V": [[1], [2]]}, scale=1).remarks
+    assert remarks[0] == "Query 1 attends most to key 1 (0.9999)."
+
+
+def test_cross_attention_of_tokens_of_other_widths_is_solved():
+    weights = {"W_Q": [[1, 0], [0, 1]], "W_K": [[1, 0], [0, 1], [1, 1]], "W_V": [[1], [0], [1]]}
+    tokens = {"X": [[1, 2]], "Y": [[1, 2, 3], [0, 1, 0]]}
+    assert solve_cross_attention(tokens | weights)["H"].shape == (1, 1)

@@ -25,7 +25,10 @@ def work(
     ] = None,
     fmt: Annotated[
         Format | None,
-        typer.Option("--format", help="Output format; default: from the suffix of --out, or text."),
+        typer.Option(
+            "--format",
+            help="Output format; default: from the suffix of --out, or text. toml: of --make.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Output file; a folder for toml.")
@@ -39,7 +42,11 @@ def work(
     ] = False,
     options: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Override an option: mask=causal."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Override an option or a given matrix: mask=causal, X=[[1,0],[0,1]].",
+        ),
     ] = None,
     each: Annotated[
         str | None,

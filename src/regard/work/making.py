@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from regard.errors import RegardError, WorkError, suggestion
 from regard.files import is_stream, make_folder, write_text
-from regard.formulas import parse_name
+from regard.formulas import FormulaTree, parse_name
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.families.registry import FAMILIES, ExerciseTemplate, exercise_families
 from regard.work.problem import solve
@@ -26,6 +26,7 @@ MAX_DRAWS = 300
 MAX_ACTIVATION_INPUT = 4  # of exp, σ and tanh: larger ones saturate
 MAX_NUMERATOR, MAX_DENOMINATOR = 24, 8
 MAX_EXERCISES = 100  # per sheet
+MAX_VARIANTS = 400  # that are drawn in vain before a family counts as exhausted
 
 
 class Exercise(NamedTuple):
@@ -75,7 +76,7 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
 
 
 def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> list[Exercise]:
-    """Generate `count` exercises, distinct where the family has enough of them.
+    """Generate `count` distinct exercises; raises a WorkError where there are fewer.
 
     >>> [one.name for one in make_sheet("counts", count=2)]
     ['counts-1-0-1', 'counts-1-0-2']
@@ -83,14 +84,18 @@ def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> li
     if not 1 <= count <= MAX_EXERCISES:
         raise WorkError(f"count: needs 1 to {MAX_EXERCISES}, got {count}")
     exercises: list[Exercise] = []
-    for number in range(1, count + 1):
+    for number in range(1, MAX_VARIANTS + count):
         one = make_exercise(family, seed, level, number)
-        for again in range(1, 20):
-            if all(one.problem != other.problem for other in exercises):
-                break
-            one = make_exercise(family, seed, level, number + 1000 * again)
-        exercises.append(one._replace(name=f"{family}-{level}-{seed}-{number}"))
-    return exercises
+        if all(one.problem != other.problem for other in exercises):
+            name = f"{family}-{level}-{seed}-{len(exercises) + 1}"
+            exercises.append(one._replace(name=name))
+        if len(exercises) == count:
+            return exercises
+    most = len(exercises)
+    raise WorkError(
+        f"count: needs at most {most}, as many as {family} has at level {level}, got {count}; "
+        f"try --count {most}, or another level"
+    )
 
 
 def _draw_problem(family: str, level: int, rng: random.Random) -> dict[str, Any]:
@@ -190,6 +195,18 @@ def _asked(names: Sequence[str]) -> str:
     return f"Find {', '.join(most)} and {last}." if most else f"Find {last}."
 
 
+def equations(one: Exercise) -> list[FormulaTree]:
+    """The equations that an exercise is marked by, of its first time step, layer or head."""
+    needed = set(one.questions)
+    for step in reversed(one.solution.steps):
+        needed |= set(step.inputs) if step.name in needed else set()
+    first: dict[str, FormulaTree] = {}
+    for step in one.solution.steps:
+        if step.name in needed:
+            first.setdefault(re.sub(r"\d+", "", step.equation.text), step.equation)
+    return list(first.values())
+
+
 def _chosen(one: Exercise) -> str:
     """Family, convention, and options that the given matrices do not show."""
     shown = ("samples", "family", "given", "scale", "convention")
@@ -202,7 +219,9 @@ def _text(exercises: Sequence[Exercise], solutions: bool) -> str:
     for n, one in enumerate(exercises, 1):
         only = () if solutions else [*one.solution.given]
         parts += [f"\n=== {n} ===", as_text(one.solution, only=only)]
-        parts += [] if solutions else [_chosen(one), _asked(one.questions)]
+        if not solutions:
+            lines = (f"  {formula.text}" for formula in equations(one))
+            parts += [_chosen(one), "Marked by:", *lines, _asked(one.questions)]
     return "\n".join(parts)
 
 
@@ -218,6 +237,8 @@ def _mark_up(markup: Markup, exercises: Sequence[Exercise], solutions: bool) -> 
             markup.equation.format(value_equation(*x).tex) for x in one.solution.given.items()
         ]
         parts.append(markup.paragraph.format(markup.escape(_chosen(one))))
+        parts.append(markup.paragraph.format("Marked by:"))
+        parts += [markup.equation.format(formula.tex) for formula in equations(one)]
         parts.append(_asked([f"${parse_name(name).tex}$" for name in one.questions]))
     return parts
 
@@ -230,9 +251,11 @@ def _html(exercises: Sequence[Exercise], solutions: bool) -> str:
             parts.append(f'<div id="exercise-{n}" class="new"><h2>{n}</h2>\n{body}</div>')
             continue
         asked = _asked([parse_name(name).mathml() for name in one.questions])
+        items = "".join(f"<li>{formula.mathml()}</li>" for formula in equations(one))
+        marked_by = f"<p>Marked by:</p><ul>{items}</ul>"
         parts.append(
             f'<section id="exercise-{n}"><h2>{n}</h2>{given_html(one.solution.given)}'
-            f'<p class="soft">{escape(_chosen(one))}</p>'
+            f'<p class="soft">{escape(_chosen(one))}</p>{marked_by}'
             f'<p>{asked}</p><div class="answer"></div></section>'
         )
     facts = f"{len(exercises)} of them, {exercises[0].name.rpartition('-')[0]}"

@@ -6,6 +6,7 @@ print(solution)
 check_answers(solution, read_toml("answers.toml"))
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -170,7 +171,9 @@ def read_problems(
     >>> list(read_problems(["self-attention"], sweep="scale=0,1"))
     ['scale = 0', 'scale = 1']
     """
-    problems = {str(source): read_problem(source) | dict(options or {}) for source in sources}
+    problems = {
+        str(source): override_problem(read_problem(source), options or {}) for source in sources
+    }
     if sweep is None:
         return problems
     name, _, values = sweep.partition("=")
@@ -179,8 +182,26 @@ def read_problems(
         before = f"{source}, " if len(problems) > 1 else ""
         for value in values.split(","):
             option = dict([parse_option(f"{name}={value}")])
-            swept[f"{before}{name} = {value}"] = problem | option
+            swept[f"{before}{name} = {value}"] = override_problem(problem, option)
     return swept
+
+
+def override_problem(problem: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem with options replaced, or given numbers where the name is one of those.
+
+    >>> override_problem({"given": {"X": [[1]]}}, {"X": "[[2, 3]]", "scale": 1})
+    {'given': {'X': [['2', '3']]}, 'scale': 1}
+    """
+    given = problem.get("given", {})
+    numbers = {name: _parse_rows(x) for name, x in options.items() if name in given}
+    rest = {name: x for name, x in options.items() if name not in given}
+    return {**problem, **({"given": {**given, **numbers}} if numbers else {}), **rest}
+
+
+def _parse_rows(value: Any) -> Any:
+    """Rows of numbers as they are written in a problem file; a number where there are no rows."""
+    rows = re.findall(r"\[([^\[\]]*)\]", value) if isinstance(value, str) else []
+    return [[x.strip().strip("\"'") for x in row.split(",")] for row in rows] or value
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def solve_attention(
     Args:
         given: matrices by name.
         convention: "rows" or "columns": how tokens are written.
-        scale: β, a number or "inf" for hard attention; 1/√d if None.
-        mask: "causal", "local:N", both, or a matrix of 0 and 1 with one row per query.
+        scale: β, a number or "inf" for hard attention; if None, 1/√d for the score "dot", else 1.
+        mask: "causal", "local:N", both, or a matrix of 0 and 1, written as the scores are.
         score: "dot", "bilinear" (needs W_B) or "additive" (needs W_1, W_2, V_a).
 
     >>> solution = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
@@ -78,7 +78,6 @@ def solve_attention(
     setup = AttentionSetup(convention == "rows", scale, mask, score)
     builder = SolutionBuilder("attention", dict(given))
     add_attention(builder, *project_qkv(builder, setup), setup=setup)
-    _add_source_mistakes(builder, setup)
     _add_remarks(builder, setup)
     return builder.build()
 
@@ -107,17 +106,6 @@ def solve_cross_attention(
         )
     solved = solve_attention(given, convention=convention, scale=scale, mask=mask, score=score)
     return replace(solved, family="cross-attention")
-
-
-def _add_source_mistakes(builder: SolutionBuilder, setup: AttentionSetup) -> None:
-    """Mistake: keys and values projected from X instead of Y."""
-    for letter in "KV":
-        names = {"X", "Y", f"W_{letter}"}
-        if names <= set(builder.values) and letter not in builder.given:
-            left, right = setup.order_factors("X", f"W_{letter}")
-            description = "they were computed from X, the queries' tokens, not from Y"
-            value = M(builder.values[left] * builder.values[right])
-            builder.add_mistake(letter, description, value)
 
 
 def project_qkv(
@@ -213,7 +201,9 @@ def add_softmax_output(
             raise WorkError("scale: needs to be finite where a bias is added, got inf")
         title = "with the bias of each pair"
         scores = builder.add_step(f"C{suffix}", "add", scores, bias, title=title)
-    mask = mask_matrix(setup.mask, *setup.with_token_rows(builder.values[scores]).shape)
+    mask = mask_matrix(
+        setup.mask, *setup.with_token_rows(builder.values[scores]).shape, setup.tokens_as_rows
+    )
     unmasked = scores
     if mask is not None:
         if setup.mask_name not in builder.values:
@@ -232,8 +222,17 @@ def add_softmax_output(
         builder.add_steps(
             (e, "exp", scores, "the exponentials"),
             (n, f"sum over {axis}", e, "the normaliser of each query"),
-            (a, f"divide {axis}", f"{e} {n}", "the weights: they sum to 1 for each query"),
         )
+        empty = [i for i, x in enumerate(builder.values[n], 1) if x == 0]
+        title = "the weights: they sum to 1 for each query"
+        if empty:
+            queries = f"{'query' if len(empty) == 1 else 'queries'} {', '.join(map(str, empty))}"
+            title += f" but {queries}, which may see no key: 0 / 0 is undefined, set to 0"
+            builder.add_remark(
+                f"The softmax of {queries} is undefined, as every key is masked: torch's softmax "
+                "returns NaN, fused attention kernels and Regard return zeros."
+            )
+        builder.add_step(a, f"divide {axis}", e, n, title=title)
         if mask is not None:
             wrong = _masked_after_softmax(builder, unmasked, setup)
             builder.add_mistake(a, "the mask was applied after the softmax", wrong)
@@ -284,7 +283,7 @@ def _add_scale(builder: SolutionBuilder, width: int, setup: AttentionSetup) -> A
 def _add_bias(
     builder: SolutionBuilder, scores: str, suffix: str, setup: AttentionSetup
 ) -> str | None:
-    """Name of the bias matrix, if any; B has one row per query, as masks have."""
+    """Name of the bias matrix, if any; B is written as the scores are."""
     name = next((name for name in (f"B{suffix}", "B") if name in builder.values), None)
     if name is None:
         if "rel" not in builder.values:
@@ -292,9 +291,10 @@ def _add_bias(
         queries, keys = setup.with_token_rows(builder.values[scores]).shape
         title = "the bias of each pair, by distance"
         name = builder.add_step(f"B{suffix}", f"relative {queries}×{keys}", "rel", title=title)
-    if setup.tokens_as_rows:
-        return name
-    return builder.add_step(f"D{suffix}", "transpose", name, title="one column per query")
+        if not setup.tokens_as_rows:
+            title = "one column per query"
+            name = builder.add_step(f"D{suffix}", "transpose", name, title=title)
+    return name
 
 
 def _masked_after_softmax(builder: SolutionBuilder, unmasked: str, setup: AttentionSetup) -> Matrix:
@@ -317,7 +317,7 @@ def _add_remarks(builder: SolutionBuilder, setup: AttentionSetup) -> None:
             sentences.append(f"query {i + 1} attends to nothing")
             continue
         keys = " and ".join(str(j + 1) for j in best)
-        top, word = format_decimal(weights[i, best[0]], 3), "key" if len(best) == 1 else "keys"
+        top, word = _below_one(weights[i, best[0]]), "key" if len(best) == 1 else "keys"
         verb = "" if sentences else " attends most"
         sentences.append(f"query {i + 1}{verb} to {word} {keys} ({top})")
         self_attending += [i + 1] if i in best else []
@@ -328,8 +328,16 @@ def _add_remarks(builder: SolutionBuilder, setup: AttentionSetup) -> None:
         builder.add_remark(f"Queries with their largest weight on themselves: {queries}.")
 
 
-def mask_matrix(spec: Any, queries: int, keys: int) -> Matrix | None:
+def _below_one(weight: Any) -> str:
+    """A weight to three digits, or as many as show that it is not 1."""
+    rounded = (format_decimal(weight, digits) for digits in range(3, 40))
+    return next((text for text in rounded if weight == 1 or text != "1"), "1")
+
+
+def mask_matrix(spec: Any, queries: int, keys: int, query_rows: bool = True) -> Matrix | None:
     """Parse a mask into a matrix of 0 and 1 with one row per query.
+
+    A matrix is written as the scores are: one row per query, or per key without `query_rows`.
 
     >>> mask_matrix("causal, local:1", 3, 3)
     Matrix([
@@ -350,9 +358,10 @@ def mask_matrix(spec: Any, queries: int, keys: int) -> Matrix | None:
         lookahead = 0 if "causal" in kinds else keys
         return M(queries, keys, lambda i, j: int(bool(abs(i - j) <= radius and j - i <= lookahead)))
     result = parse_matrix(spec, "mask")
-    if result.shape != (queries, keys) or set(result) - {0, 1}:
+    rows, columns = (queries, keys) if query_rows else (keys, queries)
+    if result.shape != (rows, columns) or set(result) - {0, 1}:
         raise WorkError(
-            f"mask: needs {queries} rows of {keys} numbers, each 0 or 1, got "
+            f"mask: needs {rows} rows of {columns} numbers, each 0 or 1, as the scores have, got "
             f"{result.rows}×{result.cols}"
         )
-    return result
+    return result if query_rows else M(result.T)

@@ -47,6 +47,11 @@ def _divide_rows(a: Matrix, by: Matrix) -> Matrix:
     return M(a.rows, a.cols, lambda i, j: 0 if by[i, 0] == 0 else a[i, j] / by[i, 0])
 
 
+def _share_entry(a: Matrix, by: Matrix) -> str:
+    text = f"{format_operand(a[0, 0])} / {format_operand(by[0, 0])}"
+    return f"{text}, undefined, set to 0" if by[0, 0] == 0 else text
+
+
 def _scale(a: Matrix, by: Matrix) -> Matrix:
     if by.shape != (1, 1):
         raise ShapeError(f"scale: needs one number, got {by.rows}×{by.cols}")
@@ -157,7 +162,7 @@ BASIC_RULES: dict[str, Rule] = {
             "it was divided by the number of keys": lambda a, by: M(a / a.cols),
         },
         run=_divide_rows,
-        entry="{0} / {1}",
+        entry=_share_entry,
         words="{0} / {1}, row by row",
     ),
     "divide columns": rule(
@@ -168,7 +173,7 @@ BASIC_RULES: dict[str, Rule] = {
             "it was divided by the number of keys": lambda a, by: M(a / a.rows),
         },
         run=_divide_columns,
-        entry="{0} / {1}",
+        entry=_share_entry,
         words="{0} / {1}, column by column",
     ),
     "affine": rule(
