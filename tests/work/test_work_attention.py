@@ -52,8 +52,10 @@ def test_the_causal_mask_is_lower_by_rows_and_upper_by_columns():
 
 def test_a_map_is_read_in_words_that_follow_from_its_numbers():
     first, second = work.solve(work.read_problem("three-tokens")).remarks
-    want = "Query 1 attends most to key 3 (0.998), query 2 to key 3 (0.9999), query 3 to key 1 (0.622)."
-    assert first == want
+    assert first == (
+        "Query 1 attends most to key 3 (0.998), query 2 to key 3 (0.9999), "
+        "query 3 to key 1 (0.622)."
+    )
     assert second == "Queries with their largest weight on themselves: none."
 
 
