@@ -1,9 +1,11 @@
 """Baselines of images and of spoken words."""
 
 import torch
+from PIL import Image
 
+import regard as rg
 from regard.data import AudioExample, seeded_generator
-from regard.tasks.baselines.image_models import predict_images
+from regard.tasks.baselines.image_models import fit_images
 from regard.tasks.baselines.kernel_speech import fit_speech_kernel
 
 
@@ -33,17 +35,37 @@ def test_images_are_told_by_pixels_or_by_shapes_whichever_is_better_on_valid():
     noise = torch.randint(0, 60, (600, 3, 12, 12), generator=rng)
     level = (noise + 130 * labels[:, None, None, None]).to(torch.uint8)
     split = level[:400], labels[:400]
-    name, answers = predict_images(split, split, level[400:], 2)
-    assert (name, answers) == ("linear model on pixels", labels[400:].tolist())
+    name, model = fit_images(split, split, 2)
+    assert name == "linear model on pixels"
+    assert torch.equal(model(level[400:] / 255).argmax(-1), labels[400:])
     shapes = noise.clone()  # a bar, upright or lying, anywhere and of either sign
     for image, label in zip(shapes, labels.tolist(), strict=True):
         row, column = torch.randint(0, 7, (2,), generator=rng).tolist()
         bar = image[:, row : row + 5, column] if label else image[:, row, column : column + 5]
         bar += 190
     shapes = shapes.to(torch.uint8)
-    name, answers = predict_images(
-        (shapes[:400], labels[:400]), (shapes[400:500], labels[400:500]), shapes[500:], 2
-    )
-    right = (torch.tensor(answers) == labels[500:]).float().mean()
+    name, model = fit_images((shapes[:400], labels[:400]), (shapes[400:500], labels[400:500]), 2)
+    right = (model(shapes[500:] / 255).argmax(-1) == labels[500:]).float().mean()
     assert name == "small convolutional network"
     assert right > 0.9
+
+
+def test_the_baseline_of_images_is_a_run_that_is_applied_and_loaded_to_the_bit(tmp_path):
+    for split, count in (("train", 40), ("valid", 8), ("test", 8)):
+        for n in range(count):
+            place = tmp_path / "data" / split / ("dark", "light")[n % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (20, 16), 40 + 150 * (n % 2) + n).save(place / f"{n}.png")
+    data = rg.tasks.ImagesTask(path=str(tmp_path / "data"), size=16)
+    config = rg.models.ResNetConfig(classes=1)
+    train = rg.train.TrainConfig(steps=1, monitor="accuracy")
+    recipe = rg.tasks.Recipe(name="shades", data=data, model=config, train=train)
+    outcome = rg.runs.fit(recipe, tmp_path / "run", skip=["card", "report"], baseline_only=True)
+    assert outcome.scores["accuracy"] == 1.0
+    run = rg.load(tmp_path / "run", device="cpu")
+    assert run.classify(tmp_path / "data/test/dark/0.png")[0][0][0] == "dark"
+    images = data.load().images["test"] / 255
+    fitted = data.fit(0).fit_baseline()
+    assert torch.equal(run.model(images), fitted.model(images))
+    quarter = data.fit(0).with_share(0.25)
+    assert len(quarter.train_split(0)[1]) == 10

@@ -1,12 +1,16 @@
 """Baselines of images: logistic regression on pixels, and a small convolutional network."""
 
+from dataclasses import dataclass, replace
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.data.image.image_batches import ImageBatches
 from regard.models.baselines import convolution
+from regard.models.config import check_positive, register_model
+from regard.nn.embedding import Images
 from regard.tasks.classification.images import LabeledImages
 from regard.train.linear import fit_best_linear
 
@@ -19,28 +23,73 @@ BATCH_SIZE, LR = 64, 3e-3
 SHIFT = 2  # pixels
 
 
-def predict_images(
-    train: LabeledImages,
-    valid: LabeledImages,
-    images: UInt8[Tensor, "count channel height width"],
-    classes: int,
-) -> tuple[str, list[int]]:
-    """The class of each image by the model that is more accurate on the valid split, and its name.
+@dataclass(frozen=True, kw_only=True)
+class SmallImageConfig:
+    """Config of a baseline of images: linear on their pixels, or convolutional.
+
+    >>> SmallImageConfig(classes=2, channels=1, side=8).convolutional
+    False
+    """
+
+    classes: int
+    channels: int
+    side: int  # that images are averaged down to
+    convolutional: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(self, "classes", "channels", "side")
+
+
+@register_model(SmallImageConfig)
+class SmallImageModel(nn.Module):
+    """A linear layer on pixels, or a network of three convolutions, made by `fit_images`."""
+
+    def __init__(self, config: SmallImageConfig):
+        super().__init__()
+        self.config, (small, middle, large) = config, WIDTHS
+        if not config.convolutional:
+            pixels = config.channels * config.side**2
+            self.layers = nn.Sequential(nn.Flatten(), nn.Linear(pixels, config.classes))
+            return
+        self.layers = nn.Sequential(
+            *(convolution(config.channels, small, 5, stride=2), nn.ReLU()),
+            *(convolution(small, middle), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)),
+            *(convolution(middle, large), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            nn.Linear(large, config.classes),
+        )
+
+    def forward(self, images: Images) -> Float[Tensor, "batch classes"]:
+        """Logits of images from 0 to 1."""
+        images = F.adaptive_avg_pool2d(images, self.config.side)
+        return self.layers((images - 0.5) * 4)
+
+
+def fit_images(
+    train: LabeledImages, valid: LabeledImages, classes: int
+) -> tuple[str, SmallImageModel]:
+    """The name and the model that is more accurate on the valid split, of a linear and a small CNN.
 
     >>> dark, light = torch.zeros(4, 1, 8, 8), torch.full((4, 1, 8, 8), 255)
     >>> images = torch.cat([dark, light]).to(torch.uint8)
     >>> split = images, torch.tensor([0] * 4 + [1] * 4)
-    >>> predict_images(split, split, images[3:5], classes=2)
-    ('linear model on pixels', [0, 1])
+    >>> name, model = fit_images(split, split, classes=2)
+    >>> name, model(images[3:5] / 255).argmax(-1)
+    ('linear model on pixels', tensor([0, 1]))
     """
-    (pixels, labels), (valid_pixels, valid_labels) = train, valid
-    x, y, z = (_average_down(part) for part in (pixels, valid_pixels, images))
-    answers = {
-        "linear model on pixels": _linear(x, labels, y, valid_labels, z, classes),
-        "small convolutional network": _convolutional(x, labels, y, z, classes),
+    (x, labels), (y, valid_labels) = ((_average_down(part), rest) for part, rest in (train, valid))
+    config = SmallImageConfig(classes=classes, channels=x.shape[1], side=x.shape[-1])
+    models = {
+        "linear model on pixels": _linear(config, x, labels, y, valid_labels),
+        "small convolutional network": _convolutional(config, x, labels),
     }
-    best = max(answers, key=lambda name: int((answers[name][0] == valid_labels).sum()))
-    return best, answers[best][1].tolist()
+
+    def correct(name: str) -> int:
+        answers = [models[name](rows / 255).argmax(-1) for rows in y.split(500)]
+        return int((torch.cat(answers) == valid_labels).sum())
+
+    with torch.no_grad():
+        best = max(models, key=correct)
+    return best, models[best]
 
 
 def _average_down(images: Tensor) -> Tensor:
@@ -49,45 +98,34 @@ def _average_down(images: Tensor) -> Tensor:
 
 
 def _linear(
-    x: Tensor, labels: Tensor, y: Tensor, valid_labels: Tensor, z: Tensor, classes: int
-) -> tuple[Tensor, Tensor]:
+    config: SmallImageConfig, x: Tensor, labels: Tensor, y: Tensor, valid_labels: Tensor
+) -> SmallImageModel:
     every = -(-len(x) // MAX_IMAGES)
     x, labels = x[::every], labels[::every]
-    mean, std = x.float().mean(0), x.float().std(0, correction=0) + 1
-    x, y, z = (((part - mean) / std).flatten(1) for part in (x, y, z))
-    model = fit_best_linear((x, labels), (y, valid_labels), classes, PENALTIES)
-    return model.logits(y).argmax(-1), model.logits(z).argmax(-1)
+    mean, std = (part.flatten() for part in (x.float().mean(0), x.float().std(0, correction=0) + 1))
+    x, y = ((part.flatten(1) - mean) / std for part in (x, y))
+    fitted = fit_best_linear((x, labels), (y, valid_labels), config.classes, PENALTIES)
+    model, weight = SmallImageModel(config), fitted.weight / std[:, None]
+    # of bytes, as a weight of what `forward` makes of them: byte = 255 (input / 4 + 0.5)
+    model.layers[1].weight.data = (weight * 255 / 4).mT.contiguous()
+    model.layers[1].bias.data = fitted.bias + (127.5 - mean) @ weight
+    return model.eval()
 
 
-def _convolutional(
-    x: Tensor, labels: Tensor, y: Tensor, z: Tensor, classes: int
-) -> tuple[Tensor, Tensor]:
+def _convolutional(config: SmallImageConfig, x: Tensor, labels: Tensor) -> SmallImageModel:
     """Three convolutions with batch norm, the mean over the image, and a linear layer."""
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        small, middle, large = WIDTHS
-        model = nn.Sequential(
-            *(convolution(x.shape[1], small, 5, stride=2), nn.ReLU()),
-            *(convolution(small, middle), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)),
-            *(convolution(middle, large), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-            nn.Linear(large, classes),
-        )
+        model = SmallImageModel(replace(config, convolutional=True))
         batches = iter(ImageBatches(x, labels, batch_size=BATCH_SIZE, shift=SHIFT))
         updates = max(MIN_UPDATES, min(MAX_UPDATES, EPOCHS * len(x) // BATCH_SIZE))
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.05)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, updates)
         for _ in range(updates):
             batch = next(batches)
-            loss = F.cross_entropy(model(_scale(batch["pixels"], 1)), batch["label"])
+            loss = F.cross_entropy(model(batch["pixels"]), batch["label"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-    model.eval()
-    with torch.no_grad():
-        parts = [[model(_scale(rows)).argmax(-1) for rows in part.split(500)] for part in (y, z)]
-    return torch.cat(parts[0]), torch.cat(parts[1])
-
-
-def _scale(pixels: Tensor, white: int = 255) -> Tensor:
-    return (pixels / white - 0.5) * 4
+    return model.eval()

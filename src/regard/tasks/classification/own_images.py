@@ -24,8 +24,8 @@ from regard.data.split import assign_split
 from regard.errors import ConfigError, FileError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
-from regard.tasks.base import DataContents, EvalSplit
-from regard.tasks.baselines.image_models import predict_images
+from regard.tasks.base import Baseline, DataContents, EvalSplit
+from regard.tasks.baselines.image_models import fit_images
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
 from regard.tasks.classification.evaluator import ClassificationEvaluator
 from regard.tasks.classification.images import ImageTask, LabeledImages
@@ -153,13 +153,17 @@ class ImagesTask(ImageTask):
         sample = torch.randperm(len(labels), generator=generator)[:count]
         return images[sample], labels[sample]
 
-    def baseline(self, split: EvalSplit) -> tuple[str, list[str]]:
+    def with_share(self, share: float) -> "ImagesTask":
+        """The task with a random share of its train images."""
+        count = self.train_images or len(self.load().labels["train"])
+        return replace(self, train_images=max(1, round(share * count)))
+
+    def fit_baseline(self) -> Baseline:
         """The better of a linear model on the pixels and a small convolutional network."""
-        images, names = self.load(), self.load().classes
+        images = self.load()
         valid = images.images["valid"], images.labels["valid"]
-        train, held_out = self.train_split(0), images.images[split]
-        name, labels = predict_images(train, valid, held_out, len(names))
-        return name, [names[label] for label in labels]
+        name, model = fit_images(self.train_split(0), valid, len(images.classes))
+        return Baseline(name, model, self)
 
     def evaluator(self, tokenizer: None, split: EvalSplit) -> ClassificationEvaluator:
         """Loss and accuracy."""

@@ -20,7 +20,7 @@ from regard.data import (
 from regard.data.audio.peak_normalization import DITHER
 from regard.data.audio.speech_batches import speech_batches, speech_frames
 from regard.data.audio.speech_manifest import KALDI_FILES, find_manifests
-from regard.data.split import SPLITS
+from regard.data.split import SPLITS, in_share
 from regard.errors import ConfigError, FileError
 from regard.files import open_binary
 from regard.models import RecogniserConfig
@@ -59,6 +59,7 @@ class SpeechTask(AudioTask):
         max_seconds: longest recording.
         tokenizer_type: units of the transcripts.
         vocab_size: largest vocabulary of words, byte pairs or unigram.
+        train_share: of the train recordings that are used, chosen at random.
         speeds: speed factors of training recordings (speed perturbation).
         min_snr: lowest signal-to-noise ratio of added noise in dB; None adds none.
         online_cmvn: whether the model normalises its features online (its `cmvn_depth`); if not,
@@ -82,6 +83,7 @@ class SpeechTask(AudioTask):
     max_seconds: float = 30.0
     tokenizer_type: TokenizerType = "characters"
     vocab_size: int = 1000
+    train_share: float = 1.0
     speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
     min_snr: float | None = 10.0
     online_cmvn: bool = True
@@ -92,6 +94,8 @@ class SpeechTask(AudioTask):
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "sample_rate", "n_mels", "vocab_size")
+        if not 0 < self.train_share <= 1:
+            raise ConfigError(f"train_share: needs more than 0, at most 1, got {self.train_share}")
         if not self.speeds or min(self.speeds) <= 0:
             raise ConfigError(f"speeds: need one or more above 0, got {self.speeds}")
         if (self.valid or self.test) and not self.train:
@@ -117,7 +121,7 @@ class SpeechTask(AudioTask):
         valid, test = (root / name if name else None for name in (self.valid, self.test))
         manifests = (root / self.train, valid, test) if self.train else find_manifests(root)
         audio = root / self.audio_folder if self.audio_folder else None
-        return _load(manifests, audio, self.sample_rate, self.max_seconds)
+        return _load(manifests, audio, self.sample_rate, self.max_seconds, self.train_share)
 
     def _alignable(self, tokenizer: Tokenizer) -> SpeechManifest:
         return self.source().alignable(tokenizer, max(self.speeds))
@@ -245,5 +249,11 @@ def _load(
     audio_folder: Path | None,
     rate: int,
     max_seconds: float,
+    share: float,
 ) -> SpeechManifest:
-    return SpeechManifest(*manifests, rate=rate, max_seconds=max_seconds, audio_folder=audio_folder)
+    source = SpeechManifest(
+        *manifests, rate=rate, max_seconds=max_seconds, audio_folder=audio_folder
+    )
+    rows = enumerate(source.entries["train"])
+    source.entries["train"] = [entry for n, entry in rows if in_share(n, share)]
+    return source
