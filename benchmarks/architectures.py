@@ -2,6 +2,7 @@
 
 python benchmarks/architectures.py              # writes docs/look/verified.md; 20 minutes on a core
 python benchmarks/architectures.py bloom xlnet  # prints and replaces the rows of some of them
+python benchmarks/architectures.py --layers     # the first table alone, in a third of the time
 
 Every type of the mappings of causal, masked and sequence-to-sequence language models, of image
 classifiers and of image-text models has a row: how many of the layers through which positions
@@ -96,14 +97,16 @@ def check_look(model: nn.Module, kind: str) -> Row:
     for site in sight:
         off = (site.weights() @ repeat_kv(site.v, site.q) - site.out).abs().max()
         errors.append(float(off / site.v.abs().max().clamp(min=1e-9)))
-    sites = len({site.name for site in sight})
-    layers = f"{sites} of {len({*sight.skipped} | {site.name for site in sight})}"
+    sites = {site.name for site in (*sight.sites, *sight.mixers)}
+    layers = f"{len(sites)} of {len({*sight.skipped} | sites)}"
     whys = Counter(shorten(why) for why in sight.skipped.values())
     parts = [f"{count} × {text}" for text, count in whys.items()]
     if hasattr(model, "get_image_features") and not tiny_models.run_vision(model):
         parts.append("its vision tower could not be run")
     why = "; ".join(parts)
-    error = f"{output:.0e}, {max(errors[1:]):.0e}".replace("e+00", "").replace("e-0", "e-")
+    error = f"{output:.0e}, {max(errors[1:], default=0.0):.0e}".replace("e+00", "").replace(
+        "e-0", "e-"
+    )
     return Row(kind, "named" if sight.skipped else "all", layers, error, why)
 
 
@@ -142,7 +145,7 @@ class Page:
             elif (kind := cells[0].removeprefix("| ")) in all_kinds():
                 (self.rows if len(cells) == 6 else self.checks)[kind] = line
 
-    def add(self, kind: str) -> None:
+    def add(self, kind: str, layers_only: bool) -> None:
         """Make and check one type."""
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         model, what = None, "could not be built"
@@ -156,9 +159,9 @@ class Page:
         except (Exception, TooSlow) as error:
             row = Row(kind, what, why=shorten(tiny_models.one_line(error)))
         self.rows[kind] = f"{row}"
-        self.checks.pop(kind, None)
         print(row, flush=True)
-        if row.status in ("all", "named") and any(m in LANGUAGE for m in mappings_of(kind)):
+        is_checked = row.status in ("all", "named") and not layers_only
+        if is_checked and any(m in LANGUAGE for m in mappings_of(kind)):
             try:
                 self._verify(kind, model)
             except (Exception, TooSlow) as error:
@@ -230,9 +233,10 @@ def main(kinds: list[str]) -> None:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     signal.signal(signal.SIGPROF, stop)
+    layers_only = "--layers" in kinds
     page = Page(PAGE_FILE.read_text() if kinds else "")
-    for kind in kinds or all_kinds():
-        page.add(kind)
+    for kind in [kind for kind in kinds if kind != "--layers"] or all_kinds():
+        page.add(kind, layers_only)
         PAGE_FILE.write_text(f"{page}")
 
 

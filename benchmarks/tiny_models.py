@@ -34,7 +34,7 @@ SIZES = {
     "qk_nope_head_dim": 8, "v_head_dim": 8, "index_n_heads": 2, "index_head_dim": 8,
     "index_topk": 4, "num_experts": 8, "n_routed_experts": 8, "num_local_experts": 8,
     "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
-    "n_group": 1, "topk_group": 1, "vocab_size_per_layer_input": 50,
+    "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "vocab_size_per_layer_input": 50,
     "hidden_size_per_layer_input": 8, "global_head_dim": 8, "num_kv_shared_layers": 0,
 }  # fmt: skip
 IMAGES = {"image_size": 32, "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 1}

@@ -37,3 +37,7 @@ ACTIVATION_EDITS = {
     "add_to_activation": {"name": "*.heads", "vector": torch.ones(1), "factor": 2.0, "heads": 0},
     "scale_activation": {"name": "*.heads", "factor": 2.0, "positions": 0, "heads": 0, "units": 0},
 }
+EXPERT_EDITS = {
+    "drop_expert": {"name": "*", "experts": 0, "positions": 0},
+    "force_expert": {"name": "*", "experts": 0, "positions": 0},
+}

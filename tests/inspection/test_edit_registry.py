@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from edit_calls import ACTIVATION_EDITS, MIXER_EDITS
+from edit_calls import ACTIVATION_EDITS, EXPERT_EDITS, MIXER_EDITS
 from edit_calls import EDITS as CALLS
 
 import regard as rg
@@ -18,7 +18,8 @@ def test_every_edit_is_registered():
 
 @pytest.mark.parametrize("name", [x.name for x in EDITS.values() if x.has_text])
 def test_an_edit_written_as_text_is_that_edit(name):
-    made = getattr(edit, name)(**(CALLS | MIXER_EDITS | ACTIVATION_EDITS)[name])
+    calls = CALLS | MIXER_EDITS | ACTIVATION_EDITS | EXPERT_EDITS
+    made = getattr(edit, name)(**calls[name])
     (call,) = parse_edits(repr(made))
     assert repr(call.make()) == repr(made)
     (again,) = parse_edits(f"rg.edit.{made!r}")

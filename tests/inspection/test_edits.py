@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from edit_calls import ACTIVATION_EDITS, EDITS, MIXER_EDITS
+from edit_calls import ACTIVATION_EDITS, EDITS, EXPERT_EDITS, MIXER_EDITS
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -357,7 +357,8 @@ def test_jitter_changes_only_the_named_positions():
 
 
 def test_every_edit_has_a_call_and_an_eager_comparison():
-    names = set(rg.edit.__all__) - {"Edit", "ActivationEdit", *ACTIVATION_EDITS, *MIXER_EDITS}
+    others = {*ACTIVATION_EDITS, *MIXER_EDITS, *EXPERT_EDITS}
+    names = set(rg.edit.__all__) - {"Edit", "ActivationEdit", *others}
     public = [x for module in (keys, weights) for x in vars(module).items()]
     returns = {n for n, f in public if getattr(f, "__annotations__", {}).get("return") is Edit}
     assert {name for name in returns if name[0] != "_"} == names, "add it to inspection/edit.py"

@@ -114,3 +114,12 @@ def test_a_module_that_several_blocks_share_is_no_part_of_one():
     blocks[2].thing = blocks[1].thing
     names = rg.inspection.activation_names(blocks)
     assert [name for name in names if "mixer.out" in name] == ["encoder.0.mixer.out"]
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "jamba"])
+def test_a_look_does_not_record_the_trials_of_modules(kind):
+    with torch.no_grad(), rg.look(model := make(kind)) as sight:
+        model(X)
+    assert [site.call for site in sight.mixers] == [0] * len(sight.mixers)
+    assert len(sight.sites) == 1
+    assert "decoder.1.self" in sight.aliases.values()

@@ -66,6 +66,7 @@ from regard.inspection.record.hidden_states import (
 )
 from regard.inspection.record.look import look
 from regard.inspection.record.monitor import AttentionMonitor
+from regard.inspection.record.routers import RoutedToken, Router, Routers
 from regard.inspection.record.sight import Activations, Sight
 from regard.inspection.record.sight_comparison import (
     HeadDifference,
@@ -91,8 +92,9 @@ __all__ = [
     "GradientFlag", "GradientNorms", "HeadDifference", "HeadExample", "HeadImportance",
     "HeadRow", "HeadSearch", "HeadTable", "LogitAttribution", "LogitLens", "MapMargins",
     "MapPyramid", "MapTile", "MixerSite", "NoiseEffect", "OutputChange", "Predictions",
-    "ResidualStream", "ScoreSplit", "Sight", "SightComparison", "Site", "Thresholds",
-    "TimeGradients", "Verification", "WeightBreakdown", "activation_gradients",
+    "ResidualStream", "RoutedToken", "Router", "Routers", "ScoreSplit",
+    "Sight", "SightComparison", "Site", "Thresholds", "TimeGradients", "Verification",
+    "WeightBreakdown", "activation_gradients",
     "activation_names", "all_hidden_states", "attention_flow", "attention_rollout",
     "compare_contexts", "compare_edits", "compare_sights", "composition_scores",
     "describe_head", "draw", "drop_key_effect", "edit", "gradient_norms", "head_importance",

@@ -6,6 +6,7 @@ from regard.inspection.figures.maps import draw_lines as lines
 from regard.inspection.figures.maps import draw_map as map  # noqa: A004
 from regard.inspection.figures.maps import draw_token as token
 from regard.inspection.figures.panels import draw_comparison as comparison
+from regard.inspection.figures.panels import draw_experts as experts
 from regard.inspection.figures.panels import draw_gates as gates
 from regard.inspection.figures.panels import draw_head_scores as head_scores
 from regard.inspection.figures.panels import draw_head_types as head_types
@@ -13,6 +14,6 @@ from regard.inspection.figures.panels import draw_heads as heads
 from regard.inspection.figures.panels import draw_statistics as statistics
 
 __all__ = [
-    "alignment", "comparison", "gates", "head_scores", "head_types", "heads",
+    "alignment", "comparison", "experts", "gates", "head_scores", "head_types", "heads",
     "image_attention", "lines", "map", "statistics", "token",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from regard.inspection.edits.activations import (
     zero_activation,
 )
 from regard.inspection.edits.base import Edit
+from regard.inspection.edits.experts import drop_expert, force_expert
 from regard.inspection.edits.keys import drop_key, jitter_key, jitter_query, patch, scale_key
 from regard.inspection.edits.mixers import (
     drop_write,
@@ -30,9 +31,9 @@ from regard.inspection.edits.weights import (
 )
 
 __all__ = [
-    "ActivationEdit", "Edit", "add_to_activation", "drop_head", "drop_key", "drop_write",
-    "freeze_decay", "freeze_write", "hardmax", "jitter_key", "jitter_query", "keep_heads",
-    "mean_activation", "patch", "patch_state", "replace_window", "reset_state",
-    "scale_activation", "scale_decay", "scale_head", "scale_key", "scale_scores", "scale_write",
-    "set_activation", "uniform", "zero_activation",
+    "ActivationEdit", "Edit", "add_to_activation", "drop_expert", "drop_head", "drop_key",
+    "drop_write", "force_expert", "freeze_decay", "freeze_write", "hardmax", "jitter_key",
+    "jitter_query", "keep_heads", "mean_activation", "patch", "patch_state", "replace_window",
+    "reset_state", "scale_activation", "scale_decay", "scale_head", "scale_key", "scale_scores",
+    "scale_write", "set_activation", "uniform", "zero_activation",
 ]  # fmt: skip

@@ -13,11 +13,8 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.inspection.adapters import torch_recurrent
-from regard.inspection.adapters.activation_points import (
-    find_activations,
-    hook_activations,
-    match_activations,
-)
+from regard.inspection.adapters.activation_point import hook_activations
+from regard.inspection.adapters.activation_points import find_activations, match_activations
 from regard.inspection.adapters.block_stacks import record_stacks
 from regard.inspection.adapters.model_calls import Scalar, check_scalar
 from regard.inspection.adapters.module_tracker import check_model

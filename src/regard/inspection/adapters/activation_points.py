@@ -12,6 +12,9 @@ the block:
     S.i.mixer.in, .out        input and output of what mixes positions otherwise (state spaces)
     S.i.shared.in, .out       of the feed-forward layer beside a mixture of experts
     S.i.mlp.in, .hidden, .out input, neurons and output of the feed-forward layer
+    S.i.router.logits         scores of all experts
+    S.i.router.experts, .weights  the experts that were chosen for each token, and their weights
+    S.i.router.choice         both and the number of experts: what drop_expert and force_expert edit
     S.i.per_layer.in, …       the same of Gemma's second, gated by an embedding of the layer
     S.final_norm              output of the norm after the last block
     logits                    output of the model; `output` where it has no head
@@ -19,20 +22,20 @@ the block:
 
 import fnmatch
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from regard.errors import LookError
+from regard.inspection.adapters.activation_point import ActivationPoint
 from regard.inspection.adapters.block_layout import (
     HEAD_COUNTS,
     MIXTURE,
     MLP_CHILD,
+    expert_count,
+    find_experts,
     find_latents,
     find_projections,
     head_count,
@@ -41,8 +44,8 @@ from regard.inspection.adapters.block_layout import (
     norm_width,
     parent_path,
 )
-from regard.inspection.adapters.block_stacks import BlockStack, find_stacks, first_tensor
-from regard.inspection.adapters.module_tracker import ModelHook, uncompiled_modules
+from regard.inspection.adapters.block_stacks import BlockStack, find_stacks
+from regard.inspection.adapters.module_tracker import uncompiled_modules
 
 OUTPUT = re.compile(r"(^|_)(o|wo|out|output|dense)(_|$)|c_proj|out_lin", re.IGNORECASE)
 POST_PER_LAYER = re.compile(r"post_per_layer_\w*norm")
@@ -50,84 +53,6 @@ POST_ATTENTION = re.compile(r"post_(self_)?att(n|ention)_(layer_?)?norm")
 POST_MLP = re.compile(
     r"post_(feed_?forward|mlp|ffn?)_(layer_?)?norm|feed_forward_residual\.output_norm"
 )
-
-Read = Callable[[Tensor], Tensor | None]
-
-
-class ActivationPoint(NamedTuple):
-    """An activation: the first tensor among the inputs or outputs of a module.
-
-    `heads` splits the last axis, (batch, time, heads · value), into (batch, time, head, value).
-    """
-
-    name: str
-    path: str
-    module: nn.Module
-    side: Literal["in", "out"]
-    heads: int | None = None
-    block: nn.Module | None = None  # set where the module may get (batch · time, dim), as OPT's
-    streams_first: bool = False  # Gemma 3n: (stream, batch, time, dim), read with streams third
-
-    def hook(self, function: Read, *, first: bool = False) -> ExitStack:
-        """Call a function with the activation on every run; what it returns replaces it.
-
-        The hooks are removed when the stack closes. With `first` the function is called before
-        those of earlier hooks.
-        """
-        here = threading.local()  # .batch: (batch, time) of the block that runs
-        heads = self.heads
-
-        def change(value: Any) -> Any:
-            # an output with a loss has that before the logits
-            has_logits = isinstance(value, dict) and "logits" in value
-            x = first_tensor(value["logits"] if has_logits else value)
-            if x is None:
-                return None
-            batch = getattr(here, "batch", ())
-            shaped = x.view(*batch, -1) if batch and x.ndim == 2 else x
-            shaped = shaped.movedim(0, 2) if self.streams_first else shaped
-            if heads is not None:
-                shaped = shaped.view(*shaped.shape[:-1], heads, -1)
-            y = function(shaped)
-            if y is None:
-                return None
-            y = y.movedim(2, 0) if self.streams_first else y
-            return _replace_first(value, x, y.reshape(x.shape))
-
-        def enter_block(block: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
-            x = first_tensor(args or kwargs)
-            here.batch = () if x is None or x.ndim != 3 else tuple(x.shape[:2])
-
-        def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> Any:
-            # a hook that is just being registered is called without kwargs
-            if (new := change(args or kwargs)) is None:
-                return None
-            return (new, kwargs or {}) if args else (args, new)
-
-        hooks = ExitStack()
-        if self.block is not None:
-            add = self.block.register_forward_pre_hook
-            hooks.enter_context(add(ModelHook(enter_block), with_kwargs=True))
-        if self.side == "in":
-            add = self.module.register_forward_pre_hook
-            hooks.enter_context(add(ModelHook(enter), with_kwargs=True, prepend=first))
-        else:
-            leave = ModelHook(lambda module, args, out: change(out))
-            hooks.enter_context(self.module.register_forward_hook(leave, prepend=first))
-        return hooks
-
-
-def hook_activations(
-    points: Iterable[ActivationPoint],
-    function: Callable[[str, Tensor], Tensor | None],
-    *,
-    first: bool = False,
-) -> ExitStack:
-    """`ActivationPoint.hook` for several activations; the function gets the name of each too."""
-    hooks = ExitStack()
-    for point in points:
-        hooks.enter_context(point.hook(partial(function, point.name), first=first))
-    return hooks
 
 
 def find_activations(
@@ -313,6 +238,15 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
         if not any(MIXTURE.search(name) for name, _ in block.named_children()):
             yield point("mlp.hidden", group[-1], "in")  # the only part of what is added
         yield point("mlp.out", post_mlp or group[-1], "out")
+    for experts, router in find_experts(modules).items():
+        around = None, block, False
+        if router is not None:
+            yield ActivationPoint("router.logits", router, modules[router], "out", *around)
+        for word, tensor in (("experts", 1), ("weights", 2), ("choice", None)):
+            name, module = f"router.{word}", modules[experts]
+            count = expert_count(module)
+            yield ActivationPoint(name, experts, module, "in", *around, tensor, count)
+        break
     if group := projections["per_layer"]:
         after = next((n for n in norms if POST_PER_LAYER.fullmatch(n)), group[-1])
         yield point("per_layer.in", group[0], "in")
@@ -398,19 +332,3 @@ def _embedding_of(stack: str, embeddings: list[str], stacks: int) -> str | None:
         return kind
     parent = stack.rpartition(".")[0]
     return next((path for path in embeddings if parent and path.startswith(f"{parent}.")), None)
-
-
-def _replace_first(value: Any, old: Tensor, new: Tensor) -> Any:
-    """The inputs or outputs of a module with one tensor replaced; containers keep their type."""
-    if value is old:
-        return new
-    if isinstance(value, dict):  # a ModelOutput of transformers too
-        copy = type(value)(value)
-        for key, item in value.items():
-            if first_tensor(item) is old:
-                copy[key] = _replace_first(item, old, new)
-                return copy
-    items = list(value)
-    at = next(i for i, item in enumerate(items) if first_tensor(item) is old)
-    items[at] = _replace_first(items[at], old, new)
-    return type(value)(items) if type(value) in (tuple, list) else type(value)(*items)

@@ -1,10 +1,13 @@
 """What a block of a Transformer consists of: its linear layers, norms, heads and experts."""
 
+import inspect
 import re
 from collections.abc import Mapping
+from contextvars import Context
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.inspection.adapters.block_stacks import first_tensor
@@ -18,6 +21,7 @@ MOE_CLASS = re.compile(r"(MoE|MOE|Moe|MoeBlock)$")
 MLP_CHILD = re.compile(r"mlp|moe|ffn?|feed_?forward", re.IGNORECASE)
 MIXTURE = re.compile(r"expert|router|moe", re.IGNORECASE)
 PER_LAYER = re.compile(r"per_layer_")
+ROUTER = re.compile(r"(^|[._])(gate|router)(\.|$)")
 LATENT = re.compile(r"(^|_)(kv|q)(_|$)")  # DeepSeek's kv_a_layernorm
 UNITS_AT_ONCE = 1024
 HEAD_COUNTS = ("heads", "num_heads", "n_heads", "num_attention_heads", "n_head")
@@ -91,7 +95,9 @@ def _role_of(module: nn.Module) -> str:
             raise TypeError("needs parameters of floating point")
         inputs = (x, x.index_fill(1, torch.tensor(3, device=x.device), 0.5), 2 * x)
         copy = replicate(module)
-        y, changed, doubled = (first_tensor(copy(z)) for z in inputs)
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            # without the interceptors of this thread
+            y, changed, doubled = (first_tensor(Context().run(copy, z)) for z in inputs)
     except Exception:  # whatever a module raises that needs other arguments
         role = "mixer" if any(isinstance(m, nn.Conv1d) for m in module.modules()) else ""
     else:
@@ -145,6 +151,34 @@ def is_mixture(path: str, modules: Mapping[str, nn.Module]) -> bool:
     kinds = " ".join((type(modules[path]).__name__, *(n.removeprefix(path) for n in inside)))
     is_named = MLP_CHILD.search(path) or MOE_CLASS.search(type(modules[path]).__name__)
     return "." not in path and bool(is_named and MIXTURE.search(kinds))
+
+
+def _rows(module: nn.Module) -> int:
+    weight = module._parameters.get("weight")
+    return 0 if weight is None or weight.ndim != 2 else weight.shape[0]
+
+
+def expert_count(module: nn.Module) -> int:
+    """The number of experts whose matrices a module has in one tensor each; 0 for others."""
+    stored = (p for p in module._parameters.values() if p is not None and p.ndim == 3)
+    return next((int(getattr(module, "num_experts", p.shape[0])) for p in stored), 0)
+
+
+def find_experts(modules: Mapping[str, nn.Module]) -> dict[str, str | None]:
+    """The modules that compute chosen experts, and the layer that scores all of them.
+
+    Called with tokens, indices of experts and their weights, by every implementation (a loop,
+    grouped or batched products); the layer has one row per expert.
+    """
+    found: dict[str, str | None] = {}
+    for path, module in modules.items():
+        count = expert_count(module)
+        names = list(inspect.signature(type(module).forward).parameters)[2:4]
+        if not count or len(names) < 2 or not re.search("ind|expert", names[0]):
+            continue
+        scorers = (p for p, m in modules.items() if ROUTER.search(p) and _rows(m) == count)
+        found[path] = next(scorers, None)
+    return found
 
 
 def is_norm(module: nn.Module) -> bool:

@@ -110,6 +110,14 @@ def first_tensor(value: Any) -> Tensor | None:
     return None
 
 
+def nth_tensor(value: Any, n: int) -> Tensor | None:
+    """The tensor at place n among the inputs or outputs of a module."""
+    if n == 0:
+        return first_tensor(value)
+    items = list(value.values() if isinstance(value, dict) else value)
+    return items[n] if n < len(items) and isinstance(items[n], Tensor) else None
+
+
 def _hook_blocks(stack: BlockStack, require_grad: bool) -> list[RemovableHandle]:
     thread = threading.get_ident()  # runs of the model in other threads are not recorded
 

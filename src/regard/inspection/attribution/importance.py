@@ -10,11 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.inspection.adapters.activation_points import (
-    ActivationPoint,
-    find_activations,
-    hook_activations,
-)
+from regard.inspection.adapters.activation_point import ActivationPoint, hook_activations
+from regard.inspection.adapters.activation_points import find_activations
 from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.attribution.propagation import Scalar, run_with_gradient

@@ -12,12 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import LookError
-from regard.inspection.adapters.activation_points import (
-    ActivationPoint,
-    find_activations,
-    hook_activations,
-    match_activations,
-)
+from regard.inspection.adapters.activation_point import ActivationPoint, hook_activations
+from regard.inspection.adapters.activation_points import find_activations, match_activations
 from regard.inspection.adapters.block_layout import is_norm, linear_matrix
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.adapters.module_tracker import check_model, uncompiled_modules

@@ -14,11 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
-from regard.inspection.adapters.activation_points import (
-    find_activations,
-    hook_activations,
-    match_activations,
-)
+from regard.inspection.adapters.activation_point import hook_activations
+from regard.inspection.adapters.activation_points import find_activations, match_activations
 from regard.inspection.adapters.block_stacks import tracked_position
 from regard.inspection.adapters.mixer_readers import Unrecorded
 from regard.inspection.adapters.model_calls import get_logits, run_model

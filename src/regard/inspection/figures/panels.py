@@ -23,10 +23,12 @@ from regard.inspection.figures.canvas import (
     signed_scale,
 )
 from regard.inspection.heads.head_table import HeadTable
+from regard.inspection.record.routers import Router
 from regard.inspection.record.sight import missing_note
 from regard.inspection.record.sight_comparison import SightComparison
 from regard.inspection.sites.labels import as_site_list, key_labels, query_labels, shorten_label
 from regard.inspection.sites.site import Site
+from regard.ops.indices import resolve_index
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -287,6 +289,28 @@ def draw_effects(
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.set_title(title, fontsize=10)
     figure.colorbar(image, ax=axes, label="effect")
+    return save_figure(figure, path)
+
+
+def draw_experts(router: Router, *, batch: int = 0, path: str | Path | None = None) -> "Figure":
+    """Draw the weight of every expert for every token of a sequence: one row per expert.
+
+    >>> chosen, weights = torch.tensor([[[0, 2], [2, 1]]]), torch.full((1, 2, 2), 0.5)
+    >>> figure = rg.draw.experts(rg.inspection.Router("decoder.0", chosen, weights, 4))
+    >>> figure.axes[0].get_title()
+    'decoder.0: largest load 0.50 (expert 2)'
+    """
+    at = resolve_index("batch", batch, len(router.experts))
+    weights, load = router.map[at].mT.cpu(), router.load
+    count, time = weights.shape
+    labels = [str(i) for i in range(time)] if router.labels is None else router.labels[at]
+    figure = new_figure(3.0 + axis_inches(time, 1.5, 12), 1.2 + axis_inches(count, 1.2, 12, 0.2))
+    axes = figure.subplots()
+    image = show_map(axes, weights, [str(i) for i in range(count)], labels)
+    axes.set(xlabel="token", ylabel="expert")
+    top = f"largest load {float(load.max()):.2f} (expert {int(load.argmax())})"
+    axes.set_title(f"{router.name}: {top}", fontsize=10)
+    figure.colorbar(image, ax=axes, label="weight")
     return save_figure(figure, path)
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from regard.errors import FileError, LookError, ShapeError
 from regard.files import parse_json, write_text
-from regard.inspection.adapters.activation_points import ActivationPoint, find_activations
+from regard.inspection.adapters.activation_point import ActivationPoint
+from regard.inspection.adapters.activation_points import find_activations
 from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import check_eval_mode, uncompiled_modules

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch._C import _current_graph_task_id
 
 from regard.errors import LookError
+from regard.inspection.adapters.activation_point import hook_activations
 from regard.inspection.adapters.activation_points import (
     find_activations,
-    hook_activations,
     match_activations,
     paths_of_activations,
 )

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.errors import LookError
 from regard.inspection.heads.head_table import HeadTable, Thresholds
 from regard.inspection.heads.measures import classify_heads
+from regard.inspection.record.routers import Routers, find_routers
 from regard.inspection.sites.labels import label_sites, parse_tokens
 from regard.inspection.sites.mixer_site import MixerSite, join_mixers, label_mixers
 from regard.inspection.sites.site import Site, Tokens
@@ -62,6 +63,20 @@ class Sight:
     def mixer_names(self) -> list[str]:
         """The names of all linear mixers without repetition."""
         return list(dict.fromkeys(site.name for site in self.mixers))
+
+    @property
+    def routers(self) -> Routers:
+        """The experts that each token was sent to, by block, if their activations were recorded.
+
+        >>> rg.Sight().routers["decoder.0"]
+        Traceback (most recent call last):
+            ...
+        regard.errors.LookError: name: needs a block with a recorded router, got 'decoder.0': none; try look(model, activations='*.router.*')
+        """  # noqa: E501
+        names = [name for name in self.activations if ".router." in name]
+        single = {name: self.activations.calls(name)[-1] for name in names}
+        labels = next((site.query_tokens for site in self.sites if site.query_tokens), None)
+        return find_routers(single, labels)
 
     @property
     def missing(self) -> str:
