@@ -26,6 +26,11 @@ def build_hub_model(folder: Path) -> nn.Module:
         return kind._from_config(config, dtype=config.dtype).eval()
 
 
+def load_hub_model(folder: Path) -> nn.Module:
+    """The model of a Hugging Face folder, whatever it reads."""
+    return _load_model(folder, *_read_kind(folder))
+
+
 def load_hub_text_model(folder: Path) -> TextModel:
     """The model and tokenizer of a Hugging Face folder; nothing is downloaded."""
     config, kind = _read_kind(folder)

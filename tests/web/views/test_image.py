@@ -1,16 +1,20 @@
 """The image view returns what `regard classify` and the library return, and refuses bad files."""
 
 import io
+import json
 
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from PIL import Image, ImageDraw, ImageFont
+from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import ConfigError, FileError
+from regard.runs.image_model import ImageModel
 from regard.tasks.classification.pipeline import read_run_image
-from regard.web.explorer.catalog import Catalog, CatalogEntry
+from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.queries import find_query, unpack
 from regard.web.explorer.views.image import draw_sample
@@ -162,9 +166,107 @@ def test_what_is_out_of_range_or_no_image_model_is_refused(explorer):
         answer_of(explorer, model="phrases")
 
 
-def test_a_hugging_face_vision_model_is_refused_with_the_way_out(explorer, tmp_path):
-    entry = CatalogEntry("vit", tmp_path, "hugging face", None, "ViTForImageClassification")
-    other = Explorer(Catalog(["glyphs"]))
-    other.catalog._entries["vit"] = entry
-    with pytest.raises(ConfigError, match=r"'vit' \(ViTForImageClassification\); try glyphs"):
-        answer_of(other, model="vit")
+VISION = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+VISION |= {"intermediate_size": 24, "image_size": 24, "patch_size": 8}
+TEXT = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+PIXELS = {
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.2, 0.3, 0.5],
+    "size": {"shortest_edge": 24},
+}
+PIXELS |= {"do_center_crop": True, "crop_size": {"height": 24, "width": 24}}
+FOLDERS = {  # model and config of transformers, tokens before the patches
+    "ViTForImageClassification": (transformers.ViTConfig(**VISION, num_labels=5), 1),
+    "Dinov2WithRegistersModel": (
+        transformers.Dinov2WithRegistersConfig(**VISION, num_register_tokens=4), 5,
+    ),
+    "SiglipModel": (transformers.SiglipConfig(vision_config=VISION, text_config=TEXT), 0),
+    "CLIPModel": (
+        transformers.CLIPConfig(vision_config=VISION, text_config=TEXT | {"eos_token_id": 2}), 1,
+    ),
+}  # fmt: skip
+
+
+def saved(folder, name, config, processor=PIXELS):
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(config).eval()
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return model
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_hugging_face_folder_shows_what_transformers_computes(name, tmp_path, photo):
+    config, prefix = FOLDERS[name]
+    theirs = saved(tmp_path, name, config)
+    hub = Explorer(Catalog([tmp_path], device="cpu"))
+    (entry,) = hub.answer("models", {})["models"]
+    assert (entry["reads"], entry["reason"]) == ("image", "")
+    answer = hub.answer("image", {"model": entry["name"], "file": hub.upload(photo), "token": 3})
+    assert (answer["grid"], answer["prefix"]) == ([3, 3], prefix)
+    pixels = unpack(answer["image"])
+    assert pixels.shape == (3, 24, 24)
+    mean, std = (torch.tensor(PIXELS[x])[:, None, None] for x in ("image_mean", "image_std"))
+    tower = getattr(theirs, "vision_model", theirs)
+    tower.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = tower(pixel_values=((pixels - mean) / std)[None], output_attentions=True)
+    assert_close(unpack(answer["weights"]), torch.cat([w[0, :, 3] for w in out.attentions]))
+    if name.endswith("Classification"):
+        chances = out.logits[0].softmax(-1).sort(descending=True)
+        assert_close(torch.tensor([x["probability"] for x in answer["classes"]]), chances.values)
+        assert answer["classes"][0]["class"] == f"LABEL_{chances.indices[0]}"
+    else:
+        assert answer["classes"] == []
+    query = find_query("image")
+    assert len(query.table(answer)) == 1 + len(answer["classes"]) + (2 * 2 + 1) * 9
+    assert query.figure(answer).axes
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ViT", {"size": {"height": 24, "width": 24}}),
+        ("CLIP", {"size": {"shortest_edge": 30}, "crop_size": {"height": 24, "width": 24}}),
+        ("Siglip", {"size": {"height": 24, "width": 24}}),
+    ],
+)
+def test_a_picture_is_read_as_transformers_reads_it(name, options, photo, tmp_path):
+    kind = getattr(transformers, f"{name}ImageProcessorPil", None)
+    if kind is None:
+        pytest.skip("this transformers needs torchvision for it")
+    processor = kind(**options, do_normalize=False)
+    (tmp_path / "k.png").write_bytes(photo)
+    want = processor(Image.open(tmp_path / "k.png"), return_tensors="pt")["pixel_values"][0]
+    model = transformers.ViTModel(transformers.ViTConfig(**VISION))
+    hub = ImageModel(model, (), json.loads(processor.to_json_string()))
+    assert_close(hub.read(tmp_path / "k.png"), torch.as_tensor(want))
+    sides = {x: next(iter(v.values())) for x, v in options.items()}  # as older releases wrote it
+    older = hub._replace(processor=hub.processor | sides)
+    assert_close(older.read(tmp_path / "k.png"), torch.as_tensor(want))
+    for wrong in ({"size": {"shortest_edge": 10**9}}, {"size": {"height": "24"}}, {"resample": 9}):
+        with pytest.raises(FileError, match="preprocessor_config.json: needs "):
+            hub._replace(processor=hub.processor | wrong).read(tmp_path / "k.png")
+
+
+def test_a_folder_that_no_view_shows_is_listed_with_the_reason(tmp_path):
+    whisper = transformers.WhisperConfig(
+        vocab_size=60, num_mel_bins=5, d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24,
+        decoder_ffn_dim=24, max_source_positions=10, decoder_start_token_id=0, pad_token_id=0,
+        bos_token_id=1, eos_token_id=1,
+    )  # fmt: skip
+    name, processor = "WhisperForConditionalGeneration", {"feature_extractor_type": "Whisper"}
+    saved(tmp_path / "whisper", name, whisper, processor)
+    blocks = {"hidden_sizes": [4, 4, 4, 4], "depths": [1, 1, 1, 1]}
+    name = "ConvNextForImageClassification"
+    saved(tmp_path / "convnext", name, transformers.ConvNextConfig(**blocks))
+    hub = Explorer(Catalog([tmp_path / "whisper", tmp_path / "convnext"]))
+    listed = hub.answer("models", {})["models"]
+    assert [entry["reads"] for entry in listed] == ["nothing", "nothing"]
+    assert "WhisperForConditionalGeneration reads sound" in listed[0]["reason"]
+    assert "none of ViT, DINOv2, SigLIP and CLIP" in listed[1]["reason"]
+    with pytest.raises(
+        ConfigError, match="needs one that a view shows, got 'convnext': a ConvNext"
+    ):
+        hub.answer("image", {"model": "convnext"})

@@ -60,13 +60,11 @@ export function View({ params }) {
       <image width="240" height="240" class="pixels" href=${imageUrl(response.image)} /></svg></section>`)}`;
 }
 
-// Hugging Face vision models can be named at the start, but not be opened here; say so instead of hiding them.
+// Hugging Face folders that no view shows are listed with the reason.
 function OtherModels({ list }) {
-  const others = (list ?? []).filter((m) => m.kind === "hugging face" && /Image/.test(m.task ?? ""));
+  const others = (list ?? []).filter((m) => m.reason);
   return others.length
-    ? html`<p class="faint">
-      ${others.map((m) => m.name).join(", ")}: Hugging Face vision models cannot be opened in this view; use rg.look
-        in Python.</p>` : null;
+    ? html`<ul class="faint">${others.map((m) => html`<li>${m.name}: ${m.reason}.</li>`)}</ul>` : null;
 }
 
 // Paper to draw on; until the first stroke it shows the image that was chosen.
@@ -136,6 +134,7 @@ function Samples({ model, params, onPick }) {
 }
 
 function Prediction({ response }) {
+  if (!response.classes.length) return html`<p>${response.kind} has no classes: it is an encoder.</p>`;
   const best = response.classes[0], sure = response.confidence;
   return html`<div class="row top">
     <div class="verdict"><strong data-value=${best.probability}>${response.unsure ? "?" : best.class}</strong>
@@ -153,30 +152,32 @@ const percent = (p) => (p > 0.9995 && p < 1 ? "> 99.9 %" : p < 0.0005 ? "< 0.1 %
 
 function Attention({ response, params }) {
   const maps = useMemo(() => split(response), [response]);
-  const [rows, columns] = response.grid, token = response.token;
+  const [rows, columns] = response.grid, { token, prefix } = response;
   const site = Math.min(Number(params.site ?? response.sites.length - 1), response.sites.length - 1);
   const head = params.head === undefined ? null : Math.min(Number(params.head), response.sites[site].heads - 1);
   const chosen = head === null ? mean(maps.weights[site]) : maps.weights[site][head];
   const base = useMemo(() => imageUrl(response.image), [response.image]);
   const pick = (t) => setParams({ token: t && t !== token ? t : null });
-  const common = { base, grid: response.grid, token, onSelect: pick };
-  const name = token ? `patch in row ${Math.floor((token - 1) / columns)}, column ${(token - 1) % columns}`
-    : "class token";
+  const common = { base, grid: response.grid, prefix, token, onSelect: pick }, at = token - prefix;
+  const name = at >= 0 ? `patch in row ${Math.floor(at / columns)}, column ${at % columns}`
+    : token ? `register ${token}` : "class token";
   const place = head === null ? `${response.sites[site].name}, mean of heads`
     : `${response.sites[site].name}, head ${head}`;
   return html`<section class="panel"><div class="row"><h2>Attention of the ${name}</h2>
-      ${token > 0 && html`<button onClick=${() => pick(0)}>Back to the class token</button>`}</div>
+      ${token > 0 && prefix > 0 && html`<button onClick=${() => pick(0)}>Back to the class token</button>`}</div>
     <p class="faint">Click a patch, or move with the arrow keys and press Enter, to see what that patch attends to.
-      The prediction is read from the class token.</p>
+      ${prefix > 0 && response.classes.length > 0 && "The prediction is read from the class token."}</p>
     <div class="image-maps">
       <${PatchMap} ...${common} title="As the model sees it"
         note=${`${rows} × ${columns} patches of ${response.patch} × ${response.patch} pixels`} />
       <${PatchMap} ...${common} title=${place} values=${chosen}
-        note=${`Weights of one row of the map; ${format(chosen[0])} stays on the class token.`} />
+        note=${`Weights of one row of the map; ${prefix === 1 ? `${format(chosen[0])} stays on the class token`
+          : prefix ? `${format(sum(chosen.subarray(0, prefix)))} stays on the class token and ${prefix - 1} registers`
+            : "there is no class token"}.`} />
       <${PatchMap} ...${common} title="Rollout through all layers" values=${maps.rollout}
         note="Mean of heads times residual, multiplied over layers." />
-      <${PatchMap} ...${common} title="Position similarity" values=${maps.similarity} isPlain
-        note="Cosine of the position embeddings: what is near is alike." />
+      ${maps.similarity && html`<${PatchMap} ...${common} title="Position similarity" values=${maps.similarity} isPlain
+        note="Cosine of the position embeddings: what is near is alike." />`}
     </div></section>
   <section class="panel"><h2>All heads</h2>
     <div class="scroll">
@@ -186,7 +187,7 @@ function Attention({ response, params }) {
       html`<button class="image-thumb" aria-pressed=${n === site && h === head}
         aria-label=${`${s.name}, ${h === null ? "mean of heads" : `head ${h}`}`}
           onClick=${() => setParams({ site: n, head: h })}>
-        <${Thumb} base=${base} grid=${response.grid}
+        <${Thumb} base=${base} grid=${response.grid} prefix=${prefix}
           values=${h === null ? mean(maps.weights[n]) : maps.weights[n][h]} />
       <span>${h === null ? "mean" : h}</span></button>`)}</div>`)}</div></section>`;
 }
@@ -197,8 +198,9 @@ function split(response) {
   let at = 0;
   const row = () => values.subarray(shape[1] * at, shape[1] * ++at);
   return { weights: response.sites.map((s) => range(s.heads).map(row)), rollout: unpack(response.rollout).values,
-    similarity: unpack(response.similarity).values };
+    similarity: response.similarity && unpack(response.similarity).values };
 }
+const sum = (values) => values.reduce((a, b) => a + b, 0);
 const mean = (rows) => Float32Array.from(rows[0], (_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 
 function imageUrl(packed) {
@@ -209,8 +211,9 @@ function imageUrl(packed) {
 }
 
 // Orange over the image, the stronger the larger the weight of the patch.
-function overlayUrl(values, [rows, columns]) {
-  const canvas = document.createElement("canvas"), image = new ImageData(columns, rows), patches = values.subarray(1);
+function overlayUrl(values, [rows, columns], prefix) {
+  const canvas = document.createElement("canvas"), image = new ImageData(columns, rows),
+    patches = values.subarray(prefix);
   const most = largest(patches, 1e-30);
   Object.assign(canvas, { width: columns, height: rows });
   patches.forEach((x, i) => image.data.set([255, 136, 0, Math.round(225 * Math.max(0, x) / most)], 4 * i));
@@ -218,29 +221,29 @@ function overlayUrl(values, [rows, columns]) {
   return canvas.toDataURL();
 }
 
-const Thumb = ({ base, grid, values }) =>
+const Thumb = ({ base, grid, prefix, values }) =>
   html`<svg width="58" height=${58 * grid[0] / grid[1]} viewBox=${`0 0 ${grid[1]} ${grid[0]}`}
     preserveAspectRatio="none" aria-hidden="true">
   <image width=${grid[1]} height=${grid[0]} preserveAspectRatio="none" class="pixels image-dim" href=${base} />
     <image width=${grid[1]} height=${grid[0]} preserveAspectRatio="none" class="pixels"
-      href=${overlayUrl(values, grid)} /></svg>`;
+      href=${overlayUrl(values, grid, prefix)} /></svg>`;
 
-function PatchMap({ base, grid, token, onSelect, title, note, values = null, isPlain = false }) {
+function PatchMap({ base, grid, prefix, token, onSelect, title, note, values = null, isPlain = false }) {
   const [rows, columns] = grid, width = 232, cell = width / columns, height = rows * cell;
   const [cursor, setCursor] = useState(null);
-  // token 0 is the class token
-  const patchOf = (t) => ({ row: Math.floor((t - 1) / columns), column: (t - 1) % columns }),
-    tokenOf = ({ row, column }) => 1 + row * columns + column;
+  // tokens below prefix are the class token and registers
+  const patchOf = (t) => ({ row: Math.floor((t - prefix) / columns), column: (t - prefix) % columns }),
+    tokenOf = ({ row, column }) => prefix + row * columns + column;
   const handlers =
-    cellHandlers({ rows, columns, at: cursor ?? patchOf(token || 1), clamped: true, onMove: setCursor,
+    cellHandlers({ rows, columns, at: cursor ?? patchOf(Math.max(token, prefix)), clamped: true, onMove: setCursor,
       onSelect: (row, column) => onSelect(tokenOf({ row, column })) });
   const box = ({ row, column }, kind) =>
     html`<rect class=${`outline ${kind}`} fill="none" x=${column * cell} y=${row * cell} width=${cell}
       height=${cell} />`;
   const lines = range(columns - 1).map((i) => `M${(i + 1) * cell} 0V${height}`)
     .concat(range(rows - 1).map((i) => `M0 ${(i + 1) * cell}H${width}`)).join("");
-  const most = values ? values.subarray(1).reduce((a, b) => Math.max(a, b), -1) : 0;
-  const at = cursor ?? (values ? patchOf(1 + values.subarray(1).indexOf(most)) : null), value = at && values
+  const patches = values?.subarray(prefix), most = patches ? patches.reduce((a, b) => Math.max(a, b), -1) : 0;
+  const at = cursor ?? (values ? patchOf(prefix + patches.indexOf(most)) : null), value = at && values
     ? values[tokenOf(at)] : null;
   const readout = at
     && `${cursor ? "" : "largest: "}row ${at.row}, column ${at.column}${values ? `: ${format(value, 4)}` : ""}`;
@@ -251,13 +254,13 @@ function PatchMap({ base, grid, token, onSelect, title, note, values = null, isP
       ...${handlers}>
       ${isPlain ? range(rows * columns)
         .map((i) => html`<rect x=${i % columns * cell} y=${Math.floor(i / columns) * cell} width=${cell + 0.3}
-          height=${cell + 0.3} fill=${css(colour(values[i + 1]))} />`)
+          height=${cell + 0.3} fill=${css(colour(values[i + prefix]))} />`)
     : html`<image width=${width} height=${height} preserveAspectRatio="none"
       class=${values ? "pixels image-dim" : "pixels"} href=${base} />`}
       ${values && !isPlain
         && html`<image width=${width} height=${height} preserveAspectRatio="none" class="pixels"
-          href=${overlayUrl(values, grid)} />`}
-      <path d=${lines} fill="none" class="patches" />${token > 0 && box(patchOf(token), "selected")}
+          href=${overlayUrl(values, grid, prefix)} />`}
+      <path d=${lines} fill="none" class="patches" />${token >= prefix && box(patchOf(token), "selected")}
         ${cursor && box(cursor, "cursor")}</svg>
     <p class="readout" data-value=${value}>${readout || html`<span class="faint">Point at a patch.</span>`}</p>
       <p class="faint">${note}</p></figure>`;

@@ -12,6 +12,7 @@ from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
 from regard.models.hub.folder import read_config
 from regard.runs import Run, load, pretrained_names
 from regard.runs.contents import RECIPE_FILE, files_version, read_recipe
+from regard.runs.image_model import ImageModel, hub_input, load_image_model
 from regard.runs.loading import find_run, holds_model
 from regard.tasks import Pipeline, Task
 from regard.tasks.verb import options_of
@@ -35,13 +36,19 @@ class CatalogEntry(NamedTuple):
     languages: tuple[str, ...] = ()  # that a translator writes
     input: str = "text"  # of a model
     options: tuple[Any, ...] = ()  # of its task, for a form, where a view shows what it returns
+    reason: str = ""  # why no view shows it, of a Hugging Face folder
 
     @property
     def reads(self) -> str:
         """What the model reads: text, image, sound, or nothing for a saved sight."""
-        if self.kind == "sight":
+        if self.kind == "sight" or self.reason:
             return "nothing"
         return self.input
+
+    @property
+    def is_vision_folder(self) -> bool:
+        """Whether it is a vision model of Hugging Face, which the image view opens."""
+        return self.kind == "hugging face" and self.input == "image"
 
     @property
     def version(self) -> Hashable:
@@ -146,7 +153,14 @@ class Catalog:
         entry = self.entry(name)
         if entry.kind == "sight":
             raise ConfigError(f"model: needs one that runs, got the saved sight {name!r}")
+        if entry.is_vision_folder:
+            raise ConfigError(f"model: needs a text or a run, got {name!r}; try the image view")
         return self._opened(entry)
+
+    def image_model(self, name: str) -> ImageModel | None:
+        """The vision model of a Hugging Face folder; None for any other name."""
+        entry = self.entry(name)
+        return self._opened(entry) if entry.is_vision_folder else None
 
     def run_of_verb(self, verb: str, name: str, *, needs: str, hint: str) -> Run:
         """The open run of a name, if its task has this verb; `needs` and `hint` word the error."""
@@ -164,6 +178,10 @@ class Catalog:
         return self._opened(entry)
 
     def _opened(self, entry: CatalogEntry) -> Any:
+        if entry.reason:
+            raise ConfigError(
+                f"model: needs one that a view shows, got {entry.name!r}: {entry.reason}"
+            )
         stamp = entry.version
         with self._lock:
             if entry.name in self._open and self._open[entry.name][0] == stamp:
@@ -171,6 +189,9 @@ class Catalog:
                 return self._open[entry.name][1]
         if entry.kind == "sight":
             opened: Any = load_sight(entry.path)
+        elif entry.is_vision_folder:
+            opened = load_image_model(entry.path)
+            opened.model.to(self.device or "cpu")
         else:
             opened = load(entry.path, device=self.device)
         with self._lock:
@@ -213,9 +234,12 @@ def describe(path: Path) -> CatalogEntry:
         facts = task.verb, task.name, languages, task.reads.page, _form(task)
         return CatalogEntry(name, path, "run", *facts)
     if (path / "config.json").is_file():  # first, as `load`: it has a model.safetensors too
-        kinds = read_config(path).get("architectures")
+        values = read_config(path)
+        kinds = values.get("architectures")
         kind = kinds[0] if kinds and isinstance(kinds, list) else "model"
-        return CatalogEntry(name, path, "hugging face", None, str(kind))
+        reads, reason = hub_input(path, values)
+        entry = CatalogEntry(name, path, "hugging face", None, str(kind), input=reads)
+        return entry._replace(reason=reason)
     if holds_model(path):
         return CatalogEntry(name, path, "model")
     raise FileError(f"{path}: needs a run, a model or a Hugging Face folder, got neither")

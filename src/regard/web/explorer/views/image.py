@@ -17,9 +17,10 @@ from torch import Tensor
 
 from regard.data import RenderedGlyphs, open_image
 from regard.errors import ConfigError, RegardError
-from regard.inspection import Sight, attention_rollout, look
+from regard.inspection import Sight, Site, attention_rollout, look
 from regard.models import VisionTransformer
 from regard.runs import Run
+from regard.runs.image_model import ImageModel
 from regard.tasks.classification.glyphs import GlyphsTask
 from regard.tasks.classification.pipeline import patch_size, read_run_image
 from regard.web.explorer.explorer import Explorer
@@ -68,14 +69,14 @@ def _table(response: dict[str, Any]) -> Rows:
     weights = iter(unpack(response["weights"]).tolist())
     for site in response["sites"]:
         for head in range(site["heads"]):
-            values = next(weights)[1:]
+            values = next(weights)[response["prefix"] :]
             rows += [
                 ["weight", "", site["name"], head, *at, x]
                 for at, x in zip(places, values, strict=True)
             ]
     for name, key in (("rollout", "rollout"), ("position similarity", "similarity")):
-        values = unpack(response[key]).tolist()[1:]
-        rows += [[name, "", "", "", *at, x] for at, x in zip(places, values, strict=True)]
+        values = unpack(response[key]).tolist()[response["prefix"] :] if response[key] else ()
+        rows += [[name, "", "", "", *at, x] for at, x in zip(places, values, strict=bool(values))]
     return rows
 
 
@@ -101,7 +102,7 @@ def _figure(response: dict[str, Any]) -> "Figure":
         last = unpack(response["weights"])[-response["sites"][-1]["heads"] :].mean(0)
         named = (("attention, last layer", last), ("rollout", unpack(response["rollout"])))
         for drawn, (name, values) in zip(axes[2:], named, strict=True):
-            values = values[1:].view(rows, columns)
+            values = values[response["prefix"] :].view(rows, columns)
             shade = 0.85 * values / values.max().clamp(min=1e-30)
             drawn.imshow(values.numpy(), cmap="Oranges", alpha=shade.numpy(), extent=extent, vmin=0)
             drawn.set_title(name, fontsize=9)
@@ -115,6 +116,8 @@ def _related(request: ImageRequest, response: Any) -> list[tuple[str, dict[str, 
 @query("image", ImageRequest, table=_table, figure=_figure, related=_related)
 def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[str, Any]:
     """The classes of an image as `regard classify` gives them, and the attention of one token."""
+    if (hub := explorer.catalog.image_model(request.model)) is not None:
+        return _answer_hub(explorer, hub, request, job)
     run = _vision_run(explorer, request.model)
     with _image_file(explorer, run, request) as path:
         pixels = read_run_image(run, path, size=run.data.input_size, invert=request.invert)
@@ -138,13 +141,47 @@ def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[st
             "grid": None,
         }
     job.report(0.6, "following attention")
-    return response | (_attention(run.model, sight, request.token) if is_vit else {})
+    if not is_vit:
+        return response
+    response |= _attention(sight.sites, request.token)
+    return response | {"similarity": pack(position_similarity(run.model, request.token))}
+
+
+def _answer_hub(
+    explorer: Explorer, hub: ImageModel, request: ImageRequest, job: Job
+) -> dict[str, Any]:
+    """The same of a vision model of transformers, by its own classes where it has them."""
+    with _image_file(explorer, None, request) as path:
+        pixels, original = hub.read(path), _preview(path)
+    pixels = 1 - pixels if request.invert else pixels
+    job.report(0.2, "looking")
+    sight, logits = hub.look(pixels)
+    chances = () if logits is None else logits.softmax(-1).tolist()
+    classes = [{"class": x, "probability": p} for x, p in zip(hub.labels, chances, strict=True)]
+    sites = [site for site in sight if site.patches and site.queries == site.keys]
+    if not sites:
+        raise ConfigError("model: needs attention over patches, got none recorded; try rg.look")
+    return {
+        "classes": sorted(classes, key=lambda x: -x["probability"]),
+        "confidence": None,
+        "threshold": None,
+        "unsure": False,
+        "warning": "",
+        "original": original,
+        "image": pack(pixels),
+        "cropped": False,
+        "similarity": None,
+        "kind": type(hub.model).__name__,
+        "patch": hub.config.patch_size,
+        "sites": [{"name": site.name, "heads": site.heads} for site in sites],
+    } | _attention(sites, request.token)
 
 
 @query("image.samples", SamplesRequest)
 def answer_image_samples(explorer: Explorer, request: SamplesRequest, job: Job) -> dict[str, Any]:
     """Built-in images with their classes; the class is None where an image shows none of them."""
-    run, found = _vision_run(explorer, request.model), []
+    hub, found = explorer.catalog.image_model(request.model), []
+    run = None if hub is not None else _vision_run(explorer, request.model)
     for number in range(request.count):
         job.report(number / request.count, "drawing samples")
         page, label = draw_sample(run, number, request.seed)
@@ -153,14 +190,16 @@ def answer_image_samples(explorer: Explorer, request: SamplesRequest, job: Job) 
     return {"samples": found}
 
 
-def draw_sample(run: Run, number: int, seed: int = DEFAULT_SEED) -> tuple[Image.Image, str | None]:
+def draw_sample(
+    run: Run | None, number: int, seed: int = DEFAULT_SEED
+) -> tuple[Image.Image, str | None]:
     """A built-in image of a run, and its class: held-out data, or glyphs where there is none.
 
     >>> page, label = draw_sample(rg.load("glyphs"), number=0)
     >>> label in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     True
     """
-    data = run.data
+    data = GlyphsTask() if run is None else run.data
     if not isinstance(data, GlyphsTask):
         if (held_out := _held_out(data, number)) is not None:
             return held_out
@@ -186,16 +225,13 @@ def _held_out(data: Any, number: int) -> tuple[Image.Image, str] | None:
 
 
 def _vision_run(explorer: Explorer, name: str) -> Run:
-    hint = (
-        "glyphs, or, for a Hugging Face vision model, rg.models.from_pretrained with rg.look "
-        "in Python"
-    )
+    hint = "glyphs, or a Hugging Face folder of ViT, DINOv2, SigLIP or CLIP"
     needs = "a run that classifies images"
     return explorer.catalog.run_of_verb("classify", name, needs=needs, hint=hint)
 
 
 @contextmanager
-def _image_file(explorer: Explorer, run: Run, request: ImageRequest) -> Iterator[Path]:
+def _image_file(explorer: Explorer, run: Run | None, request: ImageRequest) -> Iterator[Path]:
     """The image of a request as a file, so that it is read as `regard classify` reads one."""
     if request.file is not None:
         content = explorer.uploaded(request.file)
@@ -205,20 +241,20 @@ def _image_file(explorer: Explorer, run: Run, request: ImageRequest) -> Iterator
         yield path
 
 
-def _attention(model: VisionTransformer, sight: Sight, token: int) -> dict[str, Any]:
-    """What one token attends to, per head; its rollout; how similar its position is to others."""
-    tokens = sight.sites[0].keys
+def _attention(sites: list[Site], token: int) -> dict[str, Any]:
+    """What one token attends to, per head, and its rollout."""
+    tokens, grid = sites[0].keys, sites[0].patches[0]
     if token >= tokens:
         raise ConfigError(f"token: needs 0 to {tokens - 1}, got {token}; 0 is the class token")
     with torch.no_grad():
-        weights = torch.cat([site.window(None, token)[0, :, 0] for site in sight])
-        rollout = attention_rollout(sight, token).own[0, 0]
+        weights = torch.cat([site.window(None, token)[0, :, 0] for site in sites])
+        rollout = attention_rollout(sites, token).own[0, 0]
     return {
-        "grid": list(model.config.grid),
+        "grid": [grid.rows, grid.columns],
+        "prefix": grid.first,
         "token": token,
         "weights": pack(weights),
         "rollout": pack(rollout),
-        "similarity": pack(position_similarity(model, token)),
     }
 
 

@@ -38,6 +38,7 @@ def _as_dict(entry: CatalogEntry) -> dict[str, Any]:
         "languages": list(entry.languages),
         "examples": _examples(entry),
         "options": list(entry.options),
+        "reason": entry.reason,
     }
 
 
