@@ -244,7 +244,8 @@ def test_a_picture_is_read_as_transformers_reads_it(name, options, photo, tmp_pa
     sides = {x: next(iter(v.values())) for x, v in options.items()}  # as older releases wrote it
     older = hub._replace(processor=hub.processor | sides)
     assert_close(older.read(tmp_path / "k.png"), torch.as_tensor(want))
-    for wrong in ({"size": {"shortest_edge": 10**9}}, {"size": {"height": "24"}}, {"resample": 9}):
+    text = {"size": {"height": "24"}, "crop_size": None}
+    for wrong in ({"size": {"shortest_edge": 10**9}}, text, {"resample": 9}):
         with pytest.raises(FileError, match="preprocessor_config.json: needs "):
             hub._replace(processor=hub.processor | wrong).read(tmp_path / "k.png")
 
