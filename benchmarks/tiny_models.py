@@ -47,6 +47,7 @@ LINEAR |= {"num_expert_group": 1, "mlp_layer_types": ["dense", "sparse"]}
 ZAMBA = {"layers_block_type": ["linear_attention", "hybrid", "linear_attention"]}
 ZAMBA |= {"num_hidden_layers": 3, "num_key_value_heads": 4}
 HYBRID = ["linear_attention", "hybrid"] * 2
+ATTENTIONS = ("full_attention", "sliding_attention")
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 MULTIMODAL_ROPE = "qwen2_vl_text qwen2_5_vl_text glm4v_text glm46v_text glm_ocr_text glmga_text "
 MULTIMODAL_ROPE += "paddleocr_vl_text qwen2_5_omni_text"
@@ -59,6 +60,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("lfm2", "lfm3"), {"layer_types": ["conv", "full_attention"]}),
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "dots1": {"n_shared_experts": 1},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8}},
+    "cohere_compass_text": {"rope_parameters": dict.fromkeys(ATTENTIONS, ROPE)},
     **dict.fromkeys(("dots3_note_text", "esmc"), {"num_key_value_heads": 4}),
     "gemma4_assistant": {"hidden_size_per_layer_input": 0},
     "minimax_m3_vl_text": {
@@ -171,7 +174,7 @@ def make(kind: str, mapping: str = "causal LM") -> nn.Module:
         names = MAPPINGS[mapping][kind]
         model_class = getattr(transformers, names if isinstance(names, str) else names[0])
         if not isinstance(config, model_class.config_class):  # a language model of several parts
-            config = config.get_text_config()
+            config = getattr(config, "decoder", None) or config.get_text_config()
         with torch.device("meta"):
             size = sum(p.numel() for p in model_class._from_config(config).parameters())
         if size > MAX_PARAMETERS:

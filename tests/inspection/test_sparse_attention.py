@@ -75,6 +75,10 @@ def grid(site):
     return Grid((site.batch, site.heads), *sizes, site.q.device)
 
 
+def test_layers_may_differ_in_their_number_of_heads():
+    assert any(is_sparse(site) for site in look(make("dots3_note_text"), input_ids=IDS[:1]))
+
+
 def test_steps_with_a_cache_choose_from_all_keys():
     model = make("deepseek_v32")
     with torch.no_grad(), rg.look(model) as sight:

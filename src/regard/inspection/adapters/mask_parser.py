@@ -77,8 +77,10 @@ def chosen_keys(module: Any, kwargs: dict[str, Any], keys: int) -> Tensor | None
     allowed = torch.zeros(*chosen.shape[:-1], count + 1, dtype=torch.bool, device=chosen.device)
     allowed.scatter_(-1, chosen.masked_fill(chosen < 0, count), True)
     allowed = allowed[..., :count].repeat_interleave(size, -1)[..., :keys]
+    if blocks is None:
+        return allowed
     heads = module.config.num_attention_heads
-    return allowed.repeat_interleave(heads // allowed.shape[1], 1) if size > 1 else allowed
+    return allowed.repeat_interleave(heads // allowed.shape[1], 1)
 
 
 def hide_others(mask: Tensor | None, chosen: Tensor | None, query: Tensor) -> Tensor | None:
