@@ -1,6 +1,7 @@
 """Baselines: their weights are the optimum, and a training is compared with them."""
 
 import json
+import math
 import re
 from collections import defaultdict
 from random import Random
@@ -23,6 +24,7 @@ from regard.runs.baseline import BaselineScores
 from regard.tasks.baselines import tag_chain
 from regard.tasks.baselines.linear_text import fit_linear_text
 from regard.tasks.baselines.tag_chain import fit_crf_tagger, make_batches
+from regard.tasks.language.baseline import byte_losses, name_beside_xz
 from regard.tasks.translation.baseline import pairs_baseline, word_dictionary
 from regard.train.linear import SparseRows, fit_best_linear, fit_linear
 from regard.train.metrics.intervals import Tally
@@ -248,3 +250,48 @@ def test_the_baseline_of_tags_is_a_run_with_the_tags_of_the_best_sequence(tmp_pa
     assert tagged[0].spans[0].text == "New three"
     assert [len(x) for x in tagged] == [3, 1, 0]
     assert 0.5 < tagged[0].confidence <= 1
+
+
+def test_the_baseline_of_text_is_a_run_that_generates_alone_and_together(tmp_path):
+    (tmp_path / "data").mkdir()
+    for n in range(40):
+        lines = [f"stir the {a} and the {b} for {n} minutes." for a in WORDS for b in WORDS[:2]]
+        (tmp_path / "data" / f"{n}.txt").write_text("\n".join(lines))
+    data = tasks.TextTask(folder=str(tmp_path / "data"), length=32, overlap=8)
+    config, train = rg.models.language_tiny(vocab=1), rg.train.TrainConfig(steps=1)
+    recipe = tasks.Recipe(name="t", data=data, model=config, train=train)
+    outcome = fit(recipe, tmp_path / "run", skip=["report"], baseline_only=True)
+    fitted: Any = data.fit_baseline()
+    nats = torch.cat([byte_losses(fitted.model, text) for text in data.texts("test")])
+    bits = float(nats.mean()) / math.log(2)
+    assert outcome.scores["bits_per_byte"] == pytest.approx(bits, rel=0.03)  # and ends of files
+    assert fitted.name in (tmp_path / "run" / "CARD.md").read_text()
+    run = rg.load(tmp_path / "run", device="cpu")
+    prompts = ["stir the red", "s", "a word that it never saw: Ω"]
+    alone = [run.generate(prompt, max_new_tokens=20) for prompt in prompts]
+    assert alone[0][:5] in (" for ", " and ")
+    assert rg.runs.generate_texts(run, prompts, max_new_tokens=20) == alone
+
+
+def test_an_n_gram_model_step_by_step_is_the_model_on_the_whole():
+    rows = torch.randint(3, 9, (3, 40))
+    model = rg.models.fit_ngrams(list(rows), vocab=10, order=4)
+    stepper, whole = rg.decode.make_stepper(model), model(rows[:, :7])
+    state = stepper.start(rows[:, :1])
+    for n in range(7):
+        logits, state = stepper.step(rows[:, n], state)
+        assert_close(logits, whole[:, n])
+    lengths = torch.tensor([5, 1, 7])
+    state = stepper.start(rows[:, :7], lengths)
+    last = rg.decode.last_tokens(rows[:, :7], lengths)
+    logits, _ = stepper.step(last, stepper.select(state, torch.arange(3)))
+    assert_close(logits, whole[torch.arange(3), lengths - 1])
+
+
+def test_where_xz_is_better_the_name_says_that_it_cannot_be_applied():
+    text = "".join(Random(0).choices("abcdefgh", k=3000))  # only a copy is predictable
+    model = rg.models.fit_ngrams([torch.tensor([4 + ord(x) for x in text])], vocab=260, order=2)
+    name = name_beside_xz(model, [text], [text])
+    assert name == "Kneser-Ney n-grams of 2 bytes; xz is better and cannot be applied"
+    other = "".join(Random(1).choices("abcdefgh", k=3000))
+    assert name_beside_xz(model, [text], [other]) == "Kneser-Ney n-grams of 2 bytes"

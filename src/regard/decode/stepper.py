@@ -1,16 +1,18 @@
 """Steppers: the protocol between searches and models, and its implementations."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.decode.cpu import CpuDecoder, CpuState, TranslatorState, supports_cpu_decoder
 from regard.decode.language_stepper import LanguageStepper
 from regard.errors import ConfigError
-from regard.models import LanguageModel, RecurrentTranslator, Translator
+from regard.models import LanguageModel, NgramModel, RecurrentTranslator, Translator
 from regard.nn import RecurrentMemory
 from regard.ops.intercept import is_intercepted
 from regard.ops.recurrence import State
@@ -43,7 +45,7 @@ class Stepper(Protocol):
 
 
 def make_stepper(model: nn.Module) -> Stepper:
-    """The stepper of a Translator, RecurrentTranslator or LanguageModel in evaluation mode.
+    """The stepper of a translator or language model in evaluation mode.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = make_stepper(model)
@@ -60,8 +62,10 @@ def make_stepper(model: nn.Module) -> Stepper:
         return RecurrentStepper(model)
     if isinstance(model, LanguageModel):
         return LanguageStepper(model)
+    if isinstance(model, NgramModel):
+        return NgramStepper(model)
     raise ConfigError(
-        f"model: needs a Translator, RecurrentTranslator or LanguageModel, "
+        f"model: needs a Translator, RecurrentTranslator, LanguageModel or NgramModel, "
         f"got {type(model).__name__}; try one of these, or a custom Stepper"
     )
 
@@ -120,6 +124,29 @@ class RecurrentStepper:
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         return RecurrentState(state.memory.select(rows), tuple(s[rows] for s in state.state))
+
+
+class NgramStepper:
+    """Stepper of an NgramModel; its state is the last tokens of each row, as many as it reads."""
+
+    def __init__(self, model: NgramModel):
+        self.model, self.size = model, max(1, model.config.order - 1)
+
+    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        ends = [tokens.shape[1]] * len(tokens) if lengths is None else lengths.tolist()
+        rows = [row[: end - 1] for row, end in zip(tokens, ends, strict=True)]
+        # padding occurs in no text: such contexts are unknown, as shorter ones are
+        return torch.stack([F.pad(row, (self.size, 0))[-self.size :] for row in rows])
+
+    def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = torch.cat([state[:, 1:], tokens[:, None]], 1)
+        return self.model(state)[:, -1], state
+
+    def select(self, state: Tensor, rows: Tensor) -> Tensor:
+        return state[rows]
+
+    def concatenate(self, states: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+        return torch.cat(list(states))
 
 
 def last_tokens(

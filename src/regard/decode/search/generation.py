@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.decode.language_stepper import LanguageStepper
 from regard.decode.sampling import (
     AllowedTokens,
     Sampling,
@@ -231,7 +230,7 @@ class ContinuousBatch:
 
     def __init__(
         self,
-        stepper: LanguageStepper,
+        stepper: Any,
         *,
         end: int,
         constraints: Sequence[AllowedTokens | SuppressTokens] = (),

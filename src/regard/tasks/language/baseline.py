@@ -71,7 +71,19 @@ def text_baseline(
     packed = xz_bits(train, test) / len(ngrams) * math.log(2)
     if packed < float(ngrams.mean()):
         return "xz after the train text", ByteLosses(torch.full_like(ngrams, packed))
-    return f"Kneser-Ney n-grams of {model.config.order} bytes", ByteLosses(ngrams)
+    return ngrams_name(model), ByteLosses(ngrams)
+
+
+def ngrams_name(model: NgramModel) -> str:
+    """What a model over bytes is, with its order."""
+    return f"Kneser-Ney n-grams of {model.config.order} bytes"
+
+
+def name_beside_xz(model: NgramModel, train: Sequence[str], valid: Sequence[str]) -> str:
+    """The name of a model, which says if xz is better: a baseline that cannot be applied."""
+    nats = sum(float(byte_losses(model, text).sum()) for text in valid)
+    is_better = xz_bits(train, valid) * math.log(2) < nats
+    return ngrams_name(model) + "; xz is better and cannot be applied" * is_better
 
 
 def xz_bits(train: Sequence[str], test: Sequence[str]) -> int:

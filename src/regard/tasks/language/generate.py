@@ -18,9 +18,8 @@ from regard.decode import (
     make_stepper,
     stream,
 )
-from regard.decode.language_stepper import LanguageStepper
 from regard.errors import ConfigError
-from regard.models import LanguageModel
+from regard.models import LanguageModel, NgramModel
 from regard.tasks.language.text_stream import (
     CONTEXT,
     ScoredToken,
@@ -78,7 +77,7 @@ class TextGenerator:
     """
 
     def __init__(self, run: TrainedRun, *, device: Device | None = None):
-        self.run, self.stepper = run, LanguageStepper(_model(run, device))
+        self.run, self.stepper = run, make_stepper(_model(run, device))
         # several only where one prompt is so long that padding the others to it would not pay
         self.batches: list[ContinuousBatch] = []
         self.streams: dict[GeneratedRow, TextStream] = {}
@@ -276,10 +275,10 @@ def score_prompt(run: TrainedRun, prompt: str, count: int) -> list[ScoredToken]:
     return found
 
 
-def _model(run: TrainedRun, device: Device | None) -> LanguageModel:
+def _model(run: TrainedRun, device: Device | None) -> LanguageModel | NgramModel:
     require_verb(run, "generate")
     model = model_on(run.model, device).eval()
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, LanguageModel | NgramModel)
     return model
 
 
@@ -289,7 +288,7 @@ def _text_only(tokenizer: Tokenizer) -> SuppressTokens:
 
 
 def _stream(
-    model: LanguageModel,
+    model: LanguageModel | NgramModel,
     tokenizer: Tokenizer,
     ids: list[int],
     max_new_tokens: int,
@@ -317,7 +316,8 @@ def _prompt_ids(run: TrainedRun, prompt: str, max_new_tokens: int) -> list[int]:
     if not ids:
         raise ConfigError("prompt: needs a text for this model to continue, got none")
     config = run.model.config
-    if config.positions == "learned" and len(ids) + max_new_tokens > config.max_positions:
+    positions = getattr(config, "positions", "none")  # an n-gram model has none
+    if positions == "learned" and len(ids) + max_new_tokens > config.max_positions:
         raise ConfigError(
             f"max_new_tokens: needs at most {config.max_positions - len(ids)} after this prompt, "
             f"the end of the learned positions, got {max_new_tokens}; try a shorter prompt"

@@ -12,13 +12,18 @@ from typing import ClassVar, Literal, NoReturn, Unpack
 import torch
 from torch import Tensor
 
-from regard.data import Document, Split, TextFiles, Tokenizer, normalize_text
+from regard.data import ByteTokenizer, Document, Split, TextFiles, Tokenizer, normalize_text
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig
 from regard.models.config import check_positive
-from regard.tasks.base import DataContents, EvalSplit, Shard, Task
-from regard.tasks.language.baseline import take_texts, text_baseline
+from regard.tasks.base import Baseline, DataContents, EvalSplit, Shard, Task
+from regard.tasks.language.baseline import (
+    fit_byte_ngrams,
+    name_beside_xz,
+    take_texts,
+    text_baseline,
+)
 from regard.tasks.language.generate import GenerationPipeline
 from regard.tasks.language.verb import Generate
 from regard.tasks.language.windows import ByteLosses, LanguageEvaluator, WindowBatches
@@ -222,6 +227,15 @@ class TextTask(TextTokenizer, LanguageTask):
         return LanguageEvaluator(
             rows, size, length=self.length, overlap=self.overlap, token_bytes=token_bytes
         )
+
+    def fit_baseline(self) -> Baseline:
+        """N-grams of bytes with Kneser-Ney smoothing."""
+        train = take_texts(document.text for document in self.documents("train"))
+        model = fit_byte_ngrams(train, valid := self.texts("valid"))
+        order = model.config.order  # each byte after all that the model reads
+        windows = {"length": max(self.length, 4 * order), "overlap": max(self.overlap, order)}
+        data = replace(self, tokenizer_type="bytes", tokenizer_file="", **windows)
+        return Baseline(name_beside_xz(model, train, valid), model, data, ByteTokenizer())
 
     def baseline(self, split: EvalSplit) -> tuple[str, ByteLosses]:
         """N-grams of bytes with Kneser-Ney smoothing, or xz where that is better."""
