@@ -30,7 +30,6 @@ class Chunks(NamedTuple):
     keep: Tensor  # d, (key_dim or 1): the part of the state that is kept
     k: Tensor | None  # K̄, keys as they read the state before the chunk; delta rule only
     solve: Tensor | None  # T
-    growth: Tensor  # no state grows more than this within the chunk, in norm
 
     def step(self, at: int, state: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Outputs, what is written, and the state after a chunk."""
@@ -107,15 +106,12 @@ def make_chunks(mixer: LinearMixer, chunk: int) -> Chunks:
     end = k * beta * ((total[..., -1:, :] - total).exp() * last).to(dtype)
     inside = products(q, k, reading, total).masked_fill(~allowed, 0) * write
     q = q * (reading.exp() * first).to(dtype)
-    largest = g.amax(-1).sum(-1)
     if not m.delta:
-        return Chunks(q, inside, end, keep, None, None, largest.exp().to(dtype))
+        return Chunks(q, inside, end, keep, None, None)
     low = products(k, k, total, total).masked_fill(~(allowed & (t[:, None] > t)), 0) * write
     eye = torch.eye(chunk, dtype=dtype, device=m.device)
     solve = torch.linalg.solve_triangular(low + eye, eye, upper=False, unitriangular=True)
-    turned = (1 - beta[..., 0] * k.square().sum(-1)).abs().clamp(min=1).log().sum(-1)
-    growth = (largest + turned).exp().to(dtype)
-    return Chunks(q, inside, end, keep, k * (total.exp() * first).to(dtype), solve, growth)
+    return Chunks(q, inside, end, keep, k * (total.exp() * first).to(dtype), solve)
 
 
 def products(x: Tensor, k: Tensor, reading: Tensor, total: Tensor) -> Tensor:

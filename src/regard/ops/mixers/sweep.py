@@ -73,8 +73,8 @@ def sweep(mixer: LinearMixer, scale: Tensor | None = None, backend: str = "chunk
     """Sums of |w_tj| · scale_j; on a CPU head by head, as each forgets at its own pace."""
     batch, heads, time = mixer.q.shape[:3]
     scale = torch.ones_like(mixer.q[..., 0]) if scale is None else scale
-    left = _left_before(mixer, scale)
     bound = 1e-15 if mixer.q.dtype == torch.float64 else NEGLIGIBLE
+    left = _left_before(mixer, scale)
     backend = "reference" if backend == "chunked" else backend
     if time and use_kernel(backend, mixer.q.is_cuda, lambda: _kernel().refusal(mixer)):
         return Sums(*_kernel().sweep(mixer, scale, left, bound))
@@ -101,25 +101,23 @@ def _sweep_head(mixer: LinearMixer, scale: Tensor, left: list[float], bound: flo
     chunk, time = chunked.chunk_size(mixer), mixer.time
     mass, moment, received = sums = mixer.q.new_zeros(3, time)
     read, stop = mixer.q.new_zeros(time, mixer.q.shape[-1]), time
+    buffer = mixer.q.new_empty(time * chunk)  # of tiles: memory that is new costs more than them
     for tokens, maps in chunked.backward_maps(mixer, chunk):
-        size, here = len(tokens), slice(tokens.start, tokens.stop)
-        weight = scale[here]
+        size, here, later = len(tokens), slice(tokens.start, tokens.stop), slice(tokens.stop, stop)
+        weight, rows = scale[here], stop - tokens.stop
         back = torch.arange(size - 1, -1, -1, device=mixer.device).to(scale.dtype)
-        columns = torch.stack([weight, weight * back], -1)  # of Σ |w|, Σ |w| (end - j)
-        inner = maps.within[0, 0, :size, :size].abs()
-        later = slice(tokens.stop, stop)
-        tile = read[later] @ maps.end[0, 0, :size].mT
+        ahead = torch.arange(1, rows + 1, device=mixer.device).to(scale.dtype)
+        tile, end = buffer[: rows * size].view(rows, size), maps.end[0, 0, :size]
+        torch.mm(read[later], end.mT, out=tile)
         old = read[later].mul_(maps.keep[0, 0])
         if maps.k is not None:
             old.addmm_(tile, maps.k[0, 0, :size], alpha=-1)
-        both = tile.abs_() @ columns
-        ahead = torch.arange(1, stop - tokens.stop + 1, device=mixer.device).to(scale.dtype)
-        mass[later] += both[:, 0]
-        moment[later] += both[:, 1] + both[:, 0] * ahead
+        inner, sums_later = maps.within[0, 0, :size, :size].abs(), tile.abs_() @ weight
+        mass[later] += sums_later  # two products with a vector: one with both is slower
+        moment[later] += tile @ (weight * back) + sums_later * ahead
         received[here] = (tile.sum(0) + inner.sum(0)) * weight
-        both = inner @ columns
-        mass[here] = both[:, 0]
-        moment[here] = both[:, 1] - both[:, 0] * back
+        mass[here] = inner @ weight
+        moment[here] = inner @ (weight * back) - mass[here] * back
         read[here] = maps.q[0, 0, :size]
         live = slice(tokens.start, stop)
         rest = read[live].norm(dim=-1) * left[tokens.start // chunk]
@@ -129,14 +127,20 @@ def _sweep_head(mixer: LinearMixer, scale: Tensor, left: list[float], bound: flo
 
 
 def _left_before(mixer: LinearMixer, scale: Tensor) -> Tensor:
-    """Bounds of Σ_j ‖what the state has of key j‖ · scale_j before each chunk, per head."""
-    chunk, bounds = chunked.chunk_size(mixer), []
-    total = mixer.q.new_zeros(mixer.q.shape[:2])
-    for tokens, part in chunked.segments(mixer, chunk):
-        maps = chunked.make_chunks(part, chunk).as_maps()
-        weight = chunked.split(scale[:, :, tokens.start : tokens.stop, None], chunk)[..., 0]
-        written = (maps.end.norm(dim=-1) * weight).sum(-1)
-        for one, growth in zip(written.unbind(-1), maps.growth.unbind(-1), strict=True):
-            bounds.append(total)
-            total = one + growth * total
+    """Bounds of Σ_j ‖what the state has of key j‖ · scale_j before each chunk, per head.
+
+    A token adds β ‖k‖ and multiplies what is there by at most e^g, times |1 - β ‖k‖²| if above 1.
+    """
+    chunk, square, beta = chunked.chunk_size(mixer), mixer.k.square().sum(-1), mixer.writes
+    growth = mixer.decays.amax(-1)
+    if mixer.delta:
+        growth = growth + (1 - beta * square).abs().clamp(min=1).log()
+    written = beta.abs() * square.sqrt() * scale
+    g, written = (chunked.split(x[..., None], chunk)[..., 0] for x in (growth, written))
+    total = g.cumsum(-1)
+    added = (written * (total[..., -1:] - total).exp()).sum(-1).nan_to_num(torch.inf)  # 0 · inf
+    bounds, left = [], mixer.q.new_zeros(mixer.q.shape[:2])
+    for one, kept in zip(added.unbind(-1), total[..., -1].exp().unbind(-1), strict=True):
+        bounds.append(left)
+        left = (one + kept * left).nan_to_num(torch.inf)
     return torch.stack(bounds, -1) if bounds else mixer.q.new_zeros(*mixer.q.shape[:2], 0)
