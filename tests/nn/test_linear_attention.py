@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from regard import models, nn, ops
+from regard import look, models, nn, ops
+from regard.decode import make_stepper
 from regard.errors import ConfigError, ShapeError
 from regard.ops import Causal, Documents, Local, Padding
 from regard.ops.mixers import intercepting_mixers
@@ -104,3 +105,29 @@ def test_a_hugging_face_folder_cannot_hold_it(tmp_path):
     config = models.language_small(11, mixer="gated_delta", **sizes)
     with pytest.raises(ConfigError, match=r"llama \(mixer: needs 'attention'"):
         models.save_pretrained(models.LanguageModel(config), tmp_path)
+
+
+@each_mixer
+def test_look_records_it_and_its_map_gives_the_output(mixer):
+    config = models.language_delta(11, layers=2, dim=8, heads=2, mixer=mixer)
+    model, tokens = models.LanguageModel(config).eval(), torch.randint(11, (2, 9))
+    with look(model) as sight:
+        recorded = model(tokens, torch.tensor([9, 5]))
+    assert torch.equal(recorded, model(tokens, torch.tensor([9, 5])))
+    assert sight.mixer_names == ["decoder.0.self", "decoder.1.self"]
+    assert not sight.skipped
+    site = sight.mixers[0]
+    assert_close(site.weights() @ site.mixer.v, site.out, atol=1e-5, rtol=1e-4)
+    assert (site.weights()[1, :, :, 5:] == 0).all()  # padding writes nothing
+
+
+def test_steps_of_generation_are_those_of_the_whole_text():
+    model = models.LanguageModel(models.language_delta(11, layers=2, dim=8, heads=2)).eval()
+    stepper, tokens = make_stepper(model), torch.randint(11, (2, 6))
+    state, steps = stepper.start(tokens[:, :3], torch.tensor([3, 2])), []  # the second is padded
+    for token in tokens[:, 3:].unbind(1):
+        logits, state = stepper.step(token, state)
+        steps.append(logits)
+    short = torch.cat([tokens[1:, :1], tokens[1:, 3:]], 1)
+    whole = [model(torch.cat([tokens[:1, :2], tokens[:1, 3:]], 1))[0, 2:], model(short)[0, 1:]]
+    assert_close(torch.stack(steps, 1), torch.stack(whole), atol=1e-5, rtol=1e-4)
