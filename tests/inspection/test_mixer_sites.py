@@ -243,6 +243,20 @@ def test_a_saved_sight_is_loaded_with_its_mixers(kind, tmp_path):
         assert torch.equal(again.out, site.out)
 
 
+@pytest.mark.usefixtures("users_view")
+def test_a_signed_map_is_drawn_in_diverging_colours(tmp_path):
+    sight, _ = record(make_hybrid("qwen3_next"), token_ids())
+    site = replace(sight.mixers[0], tokens=[list("abcdefghijk")] * 2)
+    figure = rg.draw.map(site, 1, rows=slice(2, 9), path=tmp_path / "map.png")
+    (image,) = figure.axes[0].images
+    low, high = image.get_clim()
+    assert low == -high < 0
+    assert [x.get_text() for x in figure.axes[0].get_yticklabels()] == list("cdefghi")
+    assert_close(torch.tensor(image.get_array()), site.window(1, slice(2, 9))[0])
+    with pytest.raises(LookError, match="site: needs one attention, got a MixerSite"):
+        rg.draw.token(site, 1)  # pyright: ignore[reportArgumentType]
+
+
 def test_tables_of_heads_and_propagation_say_that_layers_are_linear(tmp_path):
     sight, _ = record(make_hybrid("qwen3_next"), token_ids())
     assert sight.heads().note == "1 linear mixers in sight.mixers"

@@ -18,13 +18,15 @@ from regard.inspection.adapters.module_tracker import check_eval_mode, uncompile
 from regard.inspection.attribution.logits import logit_attribution, logit_lens
 from regard.inspection.attribution.score_split import split_score
 from regard.inspection.edits.activations import add_to_activation, set_activation
+from regard.inspection.edits.mixers import drop_write
 from regard.inspection.edits.weights import drop_head
 from regard.inspection.edits.what_if import what_if
 from regard.inspection.gradients import activation_gradients
 from regard.inspection.patching.sweep import map_inputs, sweep
+from regard.inspection.record.eager_maps import eager_maps
 from regard.inspection.record.look import look
+from regard.inspection.record.mixer_check import compare_mixer
 from regard.inspection.record.sight import Sight
-from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.tables import text_table
 
 ROWS = 4  # attentions that are checked one by one
@@ -79,7 +81,9 @@ def _output(subject: Subject) -> float:
 
 @check("maps", "recomputed weights against the maps of eager attention")
 def _maps(subject: Subject) -> float:
-    maps, logits = _eager_maps(subject)
+    if not subject.sight.sites:
+        raise LookError("maps: needs an attention, got none")
+    maps, logits = eager_maps(subject.model, subject.inputs, subject.sight.sites)
     if len(maps) != len(subject.sight.sites):
         raise LookError(f"maps: needs one map per attention of eager attention, got {len(maps)}")
     if not (change := _error(logits, subject.logits)) < 1e-2:
@@ -109,6 +113,8 @@ def _maps(subject: Subject) -> float:
 @check("survey", "streamed statistics against those of the whole map in float64")
 def _survey(subject: Subject) -> float:
     errors = []
+    if not subject.sight.sites:
+        raise LookError("survey: needs an attention, got none")
     for site in subject.sight.sites:
         survey, w = site.survey(), site.window().double()
         errors += [_error(survey.peak, w.amax(-1)), _error(survey.received, w.sum(-2))]
@@ -136,6 +142,21 @@ def _influence(subject: Subject) -> float:
         raise LookError(
             f"influence: needs attentions with 2 to {MAX_KEYS} keys and without sinks, got none"
         )
+    return max(errors)
+
+
+@check("mixers", "maps, statistics, states and edits of linear mixers against float64 recurrences")
+def _mixers(subject: Subject) -> float:
+    sites = [x for x in subject.sight.mixers if 2 <= x.keys <= MAX_KEYS][:ROWS]
+    if not sites:
+        raise LookError(f"mixers: needs linear mixers of 2 to {MAX_KEYS} tokens, got none")
+    errors = []
+    for site in sites:
+        edit = drop_write(glob.escape(site.path), site.keys // 2)
+        with look(subject.model, glob.escape(site.path)) as edited, what_if(subject.model, edit):
+            run_model(subject.model, subject.inputs)
+        pairs = compare_mixer(site, edited.mixers[0], site.keys // 2)
+        errors += [_error(got, expected) for got, expected in pairs]
     return max(errors)
 
 
@@ -210,8 +231,8 @@ def _logit_attribution(subject: Subject) -> float:
 
 @check("split score", "the sum over parts of query and key against the score")
 def _split_score(subject: Subject) -> float:
-    length = subject.sight.sites[-1].queries
     at = _last_activation(subject, ".self.in", "a self-attention in blocks").removesuffix(".in")
+    length = subject.sight.sites[-1].queries
     query, key = length - 1, length // 2
     split = split_score(subject.model, subject.inputs, at, head=0, query=query, key=key)
     return abs(split.error) / max(1e-6, float(split.pairs.abs().max()))
@@ -267,43 +288,6 @@ def _shuffled(inputs: Any) -> Any:
         return x.roll(1, 1) if is_ids else x
 
     return map_inputs(inputs, shuffle)
-
-
-def _eager_maps(subject: Subject) -> tuple[list[Tensor], Tensor]:
-    """Maps and output of the model's eager attention; for our models, softmax in float64."""
-    model = subject.model
-    if hasattr(model, "set_attn_implementation") and isinstance(subject.inputs, dict):
-        before = model.config._attn_implementation  # pyright: ignore
-        model.set_attn_implementation("eager")  # pyright: ignore
-        try:
-            out = model(**subject.inputs, output_attentions=True)
-        finally:
-            model.set_attn_implementation(before)  # pyright: ignore
-        names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
-        maps = {
-            name: [x for x in getattr(out, name, None) or () if isinstance(x, Tensor)]
-            for name in names
-        }
-        if maps["attentions"]:
-            return maps["attentions"], get_output(out)
-        left, ordered = {name: iter(x) for name, x in maps.items()}, []
-        for site in subject.sight.sites:
-            stack = site.path.split(".layers")[0].split(".block")[0]
-            side = "encoder" if "encoder" in stack else "decoder"
-            name = "cross_attentions" if site.kind == "cross" else f"{side}_attentions"
-            if (x := next(left[name], None)) is not None:
-                ordered.append(x)
-        return ordered, get_output(out)
-    maps_of_calls: list[Tensor] = []
-
-    def collect(call: AttentionCall, proceed: Proceed) -> AttentionResult:
-        scores = call.terms.score_tile(call.q.double(), call.k.double())
-        maps_of_calls.append(scores.softmax(-1).nan_to_num(0))
-        return proceed(call)
-
-    with intercepting(collect):
-        out = run_model(model, subject.inputs)
-    return maps_of_calls, get_output(out)
 
 
 # largest error that counts as rounding, by the dtype of the weights

@@ -21,6 +21,7 @@ from regard.inspection.figures.canvas import (
     save_figure,
     show_map,
     show_matrix,
+    signed_scale,
 )
 from regard.inspection.record.sight import missing_note
 from regard.inspection.sites.labels import (
@@ -31,13 +32,13 @@ from regard.inspection.sites.labels import (
     quote_label,
     shorten_label,
 )
+from regard.inspection.sites.mixer_site import MixerSite, mixer_labels
 from regard.inspection.sites.patches import place_patches
 from regard.inspection.sites.site import PatchGrid, Site
 from regard.ops.indices import as_ints, resolve_index
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
 MAX_LINE_TOKENS = 80  # per side; more are not readable
@@ -47,7 +48,7 @@ STYLES = ("solid", "dashed", "dotted", "dashdot")
 
 @torch.no_grad()
 def draw_map(
-    site: Site,
+    site: Site | MixerSite,
     head: int = 0,
     *,
     batch: int = 0,
@@ -55,9 +56,10 @@ def draw_map(
     keys: slice | int = slice(None),
     path: str | Path | None = None,
 ) -> "Figure":
-    """Draw the attention map of one head: one row per query, one column per key.
+    """Draw the map of one head: one row per query, one column per key.
 
-    Maps of more than 256 queries or keys are pooled.
+    Maps of more than 256 queries or keys are pooled. That of a linear mixer is signed: red above 0,
+    blue below.
 
     Args:
         site: The site.
@@ -73,16 +75,25 @@ def draw_map(
     """
     from matplotlib.colors import PowerNorm
 
-    queries, key_names = query_labels(site, batch), key_labels(site, batch)
+    if is_signed := isinstance(site, MixerSite):
+        queries, key_names = mixer_labels(site, batch)
+    else:
+        queries, key_names = query_labels(site, batch), key_labels(site, batch)
     rows, keys = as_slice(rows, site.queries, "rows"), as_slice(keys, site.keys, "keys")
     queries, key_names = queries[rows], key_names[keys]
     pool = -(-len(queries) // MAX_CELLS), -(-len(key_names) // MAX_CELLS)
     head = resolve_index("head", head, site.heads)
     w = site.window(head, rows, keys, pool)[batch]
     # means of pooled cells are small beside the largest; a square-root scale shows them
-    norm = None if pool == (1, 1) else PowerNorm(0.5, vmin=0)
-    cell = "" if pool == (1, 1) else f", mean of {pool[0]}×{pool[1]}, square-root scale"
-    figure = _draw_matrix(w, queries, key_names, (rows.start, keys.start), norm, f"weight{cell}")
+    norm = None if pool == (1, 1) or is_signed else PowerNorm(0.5, vmin=0)
+    cell = "" if pool == (1, 1) else f", mean of {pool[0]}×{pool[1]}"
+    cell += "" if norm is None else ", square-root scale"
+    options: dict[str, Any] = signed_scale(w) if is_signed else {"norm": norm}
+    label = f"{'signed ' if is_signed else ''}weight{cell}"
+    starts = (rows.start, keys.start)
+    figure = _draw_matrix(w, queries, key_names, starts, options, label)
+    if is_signed:
+        figure.axes[0].set_ylabel("query")
     figure.axes[0].set_title(f"{site.name}, head {head}", fontsize=10)
     return save_figure(figure, path)
 
@@ -157,7 +168,7 @@ def draw_alignment(
     w = site.window(head)[batch].float().cpu()
     w = w.mean(0) if head is None else w
     label = "weight, ○ largest of the row"
-    figure = _draw_matrix(w, queries, keys, (0, 0), None, label, margin=1.2)
+    figure = _draw_matrix(w, queries, keys, (0, 0), {}, label, margin=1.2)
     nonzero = w.sum(-1) > 0
     points = w.argmax(-1)[nonzero].numpy(), torch.arange(site.queries)[nonzero].numpy()
     axes = figure.axes[0]
@@ -338,14 +349,14 @@ def _draw_matrix(
     queries: list[str],
     keys: list[str],
     first: tuple[int, int],
-    norm: "Normalize | None",
+    options: dict[str, Any],
     label: str,
     margin: float = 1.0,
 ) -> "Figure":
     """A map with labelled axes, which count from `first`, and a colour bar."""
     figure = new_figure(axis_inches(len(keys)) + 1.6, axis_inches(len(queries)) + margin)
     axes = figure.subplots()
-    image = show_map(axes, w, queries, keys, first, norm=norm)
+    image = show_map(axes, w, queries, keys, first, **options)
     axes.set(xlabel="key", ylabel="query (rows sum to 1)")
     figure.colorbar(image, ax=axes, label=label, shrink=0.8)
     return figure

@@ -1,13 +1,16 @@
 """Recorded linear mixers against the output of the model."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.inspection.sites.mixer_site import MixerSite
 from regard.ops.autocast import is_autocast
-from regard.ops.mixers import LinearMixer, MixResult
+from regard.ops.mixers import LinearMixer, MixResult, reference
 from regard.ops.mixers.op import compute_mix
 from regard.ops.mixers.short_convolution import ShortConvolution
 
@@ -59,3 +62,39 @@ def _probes(values: int) -> Tensor:
         return torch.eye(values)
     signs = torch.randint(0, 2, (values, PROBES), generator=torch.Generator().manual_seed(0))
     return (2 * signs - 1) / values**0.5
+
+
+def compare_mixer(
+    site: MixerSite, edited: MixerSite, token: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What a site computes, beside the same by the recurrence in float64, token by token.
+
+    `edited` is the site of a run without the write of one token.
+    """
+    m: Any = site.mixer
+    named = {f.name: getattr(m, f.name) for f in fields(m)}
+    floats = {
+        n: x.double() for n, x in named.items() if torch.is_tensor(x) and x.dtype.is_floating_point
+    }
+    m = replace(m, **floats)
+    if isinstance(m, ShortConvolution):
+        eye = torch.eye(m.time, dtype=m.x.dtype).repeat(len(m.taps), 1, 1)
+        taps = m.taps.flip(-1)
+        w = torch.zeros_like(eye)
+        for i in range(m.width):
+            w += taps[:, i, None, None] * eye.roll(i, 1).tril()
+        e = w.abs() * m.x[..., None, :].abs()
+        without = replace(m, x=m.x.index_fill(-1, torch.tensor(token), 0)).output()[..., None]
+        yield site.out, m.output()[..., None]
+    else:
+        w, e = reference.weights(m), reference.effects(m)
+        without = reference.mix(m.without_writes(token))[0]
+        yield site.out, reference.mix(m)[0]
+        yield site.state(), reference.states(m)[:, :, -1]
+    survey, influence = site.survey(), site.influence()
+    yield site.window(), w.expand_as(site.window())
+    yield survey.mass, w.abs().sum(-1).expand_as(survey.mass)
+    yield survey.received, w.abs().sum(-2).expand_as(survey.received)
+    yield influence.effect_of_key, e.sum(-2)
+    yield influence.effect_on_query, e.sum(-1)
+    yield edited.out, without

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
-from regard.inspection.sites.labels import slice_tokens
+from regard.inspection.sites.labels import slice_tokens, strip_marks
 from regard.inspection.sites.site import MAX_MAP_WEIGHTS, Tokens
 from regard.ops.indices import as_int_pair, resolve_index, resolve_slice
 from regard.ops.maybe_none import MaybeNone
@@ -268,6 +268,14 @@ def label_mixers(
         replace(site, tokens=slice_tokens(tokens, site.batch, 0, site.keys, allow_longer))
         for site in sites
     ]
+
+
+def mixer_labels(site: MixerSite, batch: int = 0) -> tuple[list[str], list[str]]:
+    """The labels of queries and keys: tokens, or positions if the tokens are unknown."""
+    batch = resolve_index("batch", batch, site.batch)
+    rows = None if site.tokens is None else site.tokens[batch]
+    keys = [strip_marks(x) for x in rows] if rows else [str(i) for i in range(site.keys)]
+    return keys[site.offset :], keys
 
 
 def join_mixers(calls: Sequence[MixerSite]) -> MixerSite:
