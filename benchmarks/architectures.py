@@ -45,7 +45,8 @@ sequence-to-sequence language models, the image classifiers and the image-text m
 A layer is a module through which positions influence each other. *All*: every one is recorded as a
 site. *Named*: the others are in `sight.skipped` with the reason. *Refused*: none can be recorded,
 and the error says why. The errors, relative: of the model's output under `look` (0 is equal to the
-bit), and of weights · values against the output of the model's own attention. Batches are padded.
+bit), and of weights · values against the output of the model's own attention or linear mixer.
+Batches are padded.
 
 {summary}
 
@@ -97,16 +98,20 @@ def check_look(model: nn.Module, kind: str) -> Row:
     for site in sight:
         off = (site.weights() @ repeat_kv(site.v, site.q) - site.out).abs().max()
         errors.append(float(off / site.v.abs().max().clamp(min=1e-9)))
-    sites = {site.name for site in (*sight.sites, *sight.mixers)}
-    layers = f"{len(sites)} of {len({*sight.skipped} | sites)}"
+    for site in sight.mixers:
+        m = site.mixer
+        is_linear = isinstance(m, rg.ops.mixers.LinearMixer)
+        y = site.weights() @ m.v if is_linear else m.output()[..., None]
+        errors.append(float((y - site.out).abs().max() / site.out.abs().max().clamp(min=1e-9)))
+    names = {site.name for site in (*sight.sites, *sight.mixers)}
+    layers = f"{len(names)} of {len(names | {*sight.skipped})}"
     whys = Counter(shorten(why) for why in sight.skipped.values())
     parts = [f"{count} × {text}" for text, count in whys.items()]
     if hasattr(model, "get_image_features") and not tiny_models.run_vision(model):
         parts.append("its vision tower could not be run")
     why = "; ".join(parts)
-    error = f"{output:.0e}, {max(errors[1:], default=0.0):.0e}".replace("e+00", "").replace(
-        "e-0", "e-"
-    )
+    weights = max(errors[1:], default=0.0)
+    error = f"{output:.0e}, {weights:.0e}".replace("e+00", "").replace("e-0", "e-")
     return Row(kind, "named" if sight.skipped else "all", layers, error, why)
 
 
