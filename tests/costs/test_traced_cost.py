@@ -182,3 +182,14 @@ def test_a_folder_needs_its_config_alone(tmp_path):
     found, want = cost_of("Llama", built), cost_of("Llama", model)
     assert (found.parameters, found.flops) == (want.parameters, want.flops)
     assert 2 * found["self-attention"].bytes_moved == want["self-attention"].bytes_moved
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_active_parameters_are_those_of_the_experts_that_a_token_uses(batch):
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 50}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 8}
+    config = transformers.MixtralConfig(**sizes, num_experts_per_tok=2)
+    cost = rg.cost(transformers.MixtralForCausalLM(config), source=7, batch=batch)
+    assert cost.parameters - cost.active_parameters == 2 * 6 * (3 * 32 * 48)  # six idle of eight
+    dense = rg.cost(transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)), source=7)
+    assert dense.active_parameters == dense.parameters

@@ -45,6 +45,7 @@ class CostPart:
     bytes_moved: int = 0
     activation_bytes: int = 0
     cache_bytes: int = 0
+    idle_parameters: int = 0  # of the experts that a token does not use
     sizes: tuple[tuple[str, int], ...] = ()  # values of the letters in the formula
 
 

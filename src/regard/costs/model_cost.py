@@ -10,7 +10,8 @@ from torch import nn
 from regard import models
 from regard.costs.layer_costs import CostCounter, CostPart
 from regard.costs.model_parts import iter_cost_parts
-from regard.costs.traced_cost import input_size, is_transformers_model, trace_cost_parts
+from regard.costs.traced_cost import is_transformers_model, trace_cost_parts
+from regard.costs.traced_inputs import input_size
 from regard.errors import ConfigError
 from regard.models.config import CONFIGS, StackConfig, check_implemented
 from regard.nn import Decoder, DecoderBlock
@@ -55,6 +56,14 @@ class Cost:
     @property
     def parameters(self) -> int:
         return sum(part.parameters for part in self.parts)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token uses: those of a dense model of the same products.
+
+        parameters · (1 - chosen / experts) of each mixture are idle
+        """
+        return self.parameters - sum(part.idle_parameters for part in self.parts)
 
     @property
     def multiply_adds(self) -> int:

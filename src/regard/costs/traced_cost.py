@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.costs.formulas import FormulaWriter, Product
 from regard.costs.layer_costs import CostPart, Side
+from regard.costs.traced_inputs import meta_inputs
 from regard.errors import ConfigError
 
 # of widths beside d and V, in order of appearance: as other tables of cost name them
@@ -43,7 +44,7 @@ def trace_cost_parts(model: Any, source: int, target: int, batch: int) -> list[C
     """The parts of a transformers model in the order they run."""
     shapes = _meta_copy(model)
     tracer = _Tracer(shapes, {"source": source, "target": target}, batch)
-    inputs = _inputs(shapes, source, target, batch)
+    inputs = meta_inputs(shapes, source, target, batch)
     try:
         with tracer.tracing():
             shapes(**inputs)
@@ -61,38 +62,6 @@ def trace_cost_parts(model: Any, source: int, target: int, batch: int) -> list[C
     if shapes.main_input_name != "input_ids":  # patches or frames
         tracer.lengths["source"] = tracer.sequence_length() or source
     return [tracer.cost_part(name) for name in tracer.parts]
-
-
-def input_size(model: Any) -> tuple[str, int | None]:
-    """What `source` counts for a model, as text with {}, and its default."""
-    name = getattr(model, "main_input_name", "input_ids")
-    if name == "pixel_values":
-        size = getattr(_main_config(model), "image_size", None) or 224
-        return "side {}", size if isinstance(size, int) else size[0]
-    if name == "input_features":  # Whisper takes 30 seconds, no less
-        positions = getattr(model.config, "max_source_positions", None)
-        return "frames {}", None if positions is None else 2 * positions
-    return ("samples {}", 16_000) if name == "input_values" else ("n = {}", None)
-
-
-def _main_config(model: Any) -> Any:
-    return getattr(model.config, "vision_config", None) or model.config
-
-
-def _inputs(model: Any, source: int, target: int, batch: int) -> dict[str, Tensor]:
-    """Inputs of the model on the meta device."""
-    name, config = model.main_input_name, _main_config(model)
-    if name == "pixel_values":
-        shape = (batch, getattr(config, "num_channels", 3), source, source)
-    elif name == "input_features":
-        shape = (batch, getattr(config, "num_mel_bins", 80), source)
-    else:
-        shape = (batch, source)
-    dtype = torch.long if name == "input_ids" else model.dtype
-    inputs = {name: torch.zeros(shape, dtype=dtype, device="meta")}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.zeros(batch, target, dtype=torch.long, device="meta")
-    return inputs
 
 
 class _Autocast(torch.autocast):
@@ -145,6 +114,7 @@ class _Part:
     bytes_moved: int = 0
     activation_bytes: int = 0
     cache_bytes: int = 0
+    idle_parameters: int = 0
 
 
 class _Tracer:
@@ -156,6 +126,7 @@ class _Tracer:
         self.paths: list[str] = [""]  # of the running modules
         self.is_counting = True
         self.parts: dict[str, _Part] = {}
+        self.mixtures: set[str] = set()  # paths of experts that were counted
         self.is_pair = bool(model.config.is_encoder_decoder)
         readout = model.get_output_embeddings()
         self.readout = next((p for p, m in self.modules.items() if m is readout), None)
@@ -251,6 +222,16 @@ class _Tracer:
         part.products.update(p for p in products if p.multiply_adds)
         part.bytes_moved += sum(x.numel() * x.element_size() for x in tensors)
 
+    def add_experts(self, rows: int, count: int) -> None:
+        """Count what a token leaves out of the running experts, which get `rows` tokens in all."""
+        path, part = self.paths[-1], self.part(self.paths[-1])
+        if self.is_counting and path not in self.mixtures:
+            self.mixtures.add(path)
+            chosen = rows / (self.batch * self.lengths[part.side])
+            own = self.modules[path].parameters(recurse=False)
+            size = sum(p.numel() for p in own if len(p) == count)
+            part.idle_parameters += round(size * max(0.0, 1 - chosen / count))
+
     def _save(self, x: Tensor) -> Tensor:
         storage = x.untyped_storage()
         if storage._cdata not in self.known:  # held: an address may be used again
@@ -298,6 +279,7 @@ class _Tracer:
             bytes_moved=part.bytes_moved,
             activation_bytes=part.activation_bytes,
             cache_bytes=part.cache_bytes,
+            idle_parameters=part.idle_parameters,
             sizes=tuple(sizes.items()),
         )
 
@@ -347,6 +329,7 @@ class _ShapesOnly(TorchFunctionMode):
             return torch.tensor(True)
         if name.endswith("grouped_mm"):  # the rows of all experts, each times one of the matrices
             self.tracer.add([], [args[1][1:]])
+            self.tracer.add_experts(len(args[0]), len(args[1]))
             return args[0] @ args[1][0]
         if func is not F.scaled_dot_product_attention:
             return func(*args, **kwargs or {})
