@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -40,6 +41,7 @@ class Llama(HubFamily):
         "readout": "lm_head",
     }
     shared_table = "embed_tokens.weight"
+    bias_fields: ClassVar[tuple[str, ...]] = ("mlp_bias", "attention_bias")  # that its config has
     fields = {
         "vocab": "vocab_size",
         "layers": "num_hidden_layers",
@@ -72,12 +74,9 @@ class Llama(HubFamily):
         }
 
     def write_options(self, config: LanguageConfig) -> HubOptions:
-        return write_rope(config) | {
-            "mlp_bias": config.bias,
-            "attention_bias": config.resolved_qkv_bias,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
+        biases = {"mlp_bias": config.bias, "attention_bias": config.resolved_qkv_bias}
+        options = {name: biases[name] for name in self.bias_fields}
+        return write_rope(config) | options | {"bos_token_id": None, "eos_token_id": None}
 
     def read_window(self, config: HubConfig) -> int | None | tuple[int | None, ...]:
         """The sliding window, one for all layers or one per layer."""
@@ -99,14 +98,13 @@ class Mistral(Llama):
 
     model_types = ("mistral",)
     architecture = "MistralForCausalLM"
+    bias_fields = ()
 
     def read_window(self, config: HubConfig) -> int | None | tuple[int | None, ...]:
         return config.get("sliding_window")
 
     def write_options(self, config: LanguageConfig) -> HubOptions:
-        options = super().write_options(config) | {"sliding_window": config.window}
-        del options["mlp_bias"], options["attention_bias"]
-        return options
+        return super().write_options(config) | {"sliding_window": config.window}
 
 
 class Qwen2(Llama):
@@ -114,6 +112,7 @@ class Qwen2(Llama):
 
     model_types = ("qwen2",)
     architecture = "Qwen2ForCausalLM"
+    bias_fields = ()
 
     def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         return super().read_options(config, state) | {
@@ -131,14 +130,12 @@ class Qwen2(Llama):
     def write_options(self, config: LanguageConfig) -> HubOptions:
         windows = config.windows
         first = next((n for n, window in enumerate(windows) if window is not None), len(windows))
-        options = super().write_options(config) | {
+        return super().write_options(config) | {
             "use_sliding_window": first < len(windows),
             "sliding_window": next(iter(windows[first:]), None),
             "max_window_layers": first,
             "layer_types": layer_types(windows),
         }
-        del options["mlp_bias"], options["attention_bias"]
-        return options
 
 
 class Qwen3(Qwen2):
@@ -146,6 +143,7 @@ class Qwen3(Qwen2):
 
     model_types = ("qwen3",)
     architecture = "Qwen3ForCausalLM"
+    bias_fields = ("attention_bias",)
     names = {
         **Llama.names,
         "decoder.blocks.{i}.self_attention.q_norm": "layers.{i}.self_attn.q_norm",
@@ -157,15 +155,13 @@ class Qwen3(Qwen2):
         bias = config.get("attention_bias", False)
         return super().read_options(config, state) | {"qkv_bias": bias, "out_bias": bias}
 
-    def write_options(self, config: LanguageConfig) -> HubOptions:
-        return super().write_options(config) | {"attention_bias": config.resolved_qkv_bias}
-
 
 class Olmo2(Llama):
     """Norms of each sublayer's output, and of all queries and all keys of a token."""
 
     model_types = ("olmo2",)
     architecture = "Olmo2ForCausalLM"
+    bias_fields = ("attention_bias",)
     names = {
         **Qwen3.names,
         "decoder.blocks.{i}.self_residual.output_norm": "layers.{i}.post_attention_layernorm",
@@ -174,11 +170,6 @@ class Olmo2(Llama):
         ),
     }
     fixed = {**Llama.fixed, "qk_norm": "all", "norm_first": False, "output_norm": True}
-
-    def write_options(self, config: LanguageConfig) -> HubOptions:
-        options = super().write_options(config)
-        del options["mlp_bias"]
-        return options
 
 
 class Phi3(Mistral):

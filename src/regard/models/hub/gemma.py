@@ -14,6 +14,7 @@ class Gemma(Llama):
 
     model_types = ("gemma",)
     architecture = "GemmaForCausalLM"
+    bias_fields = ("attention_bias",)
     unsupported = ("use_bidirectional_attention",)
     fixed = {**Llama.fixed, "scale_embedding": True}
 
@@ -21,11 +22,6 @@ class Gemma(Llama):
         options = super().read_options(config, state) | {"bias": False}
         if config.get("hidden_act") == "gelu":  # as published; transformers reads it as tanh too
             options["activation"] = "gelu_tanh"
-        return options
-
-    def write_options(self, config: LanguageConfig) -> HubOptions:
-        options = super().write_options(config)
-        del options["mlp_bias"]
         return options
 
     def shape(self, name: str, x: Tensor, *, to_hub: bool) -> Tensor:
