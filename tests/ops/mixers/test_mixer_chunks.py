@@ -145,6 +145,18 @@ def test_writes_before_a_stretch_without_any_are_counted():
     assert_close((got.mass, got.received), (want.mass, want.received), **exact)
 
 
+@pytest.mark.parametrize("name", ["gated delta", "KDA", "RG-LRU", "RWKV"])
+def test_a_decay_of_zero_clears_the_state(name):
+    m = MIXERS[name](90)
+    decay = m.decays.clone() if m.decays.shape[-1] > 1 else m.decays[..., 0].clone()
+    decay[:, :, [3, 70]] = -torch.inf
+    m = replace(m, log_decay=decay)
+    want, got = (mixers.mix(m, backend=b) for b in ("reference", "chunked"))
+    assert_close(tuple(got), tuple(want), **exact)
+    want, got = (mixers.mix_survey(m, backend=b) for b in ("reference", "chunked"))
+    assert_close((got.mass, got.received), (want.mass, want.received), **exact)
+
+
 @pytest.mark.usefixtures("users_view")
 def test_a_state_that_grows_is_refused():
     m = MIXERS["gated delta"](3)

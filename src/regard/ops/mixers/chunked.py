@@ -18,6 +18,7 @@ from regard.ops.mixers.linear_mixer import LinearMixer
 
 CHUNK, CHANNEL_CHUNK = 64, 32  # tokens; fewer where each key channel has a decay of its own
 BLOCK = 8  # tokens whose channel decays are compared pair by pair
+FORGOTTEN = -1000.0  # a lower decay is 0 too, and -inf would make differences NaN
 SEGMENT = 1 << 20  # numbers of one product of a segment, 4 MB of float32
 
 
@@ -92,7 +93,7 @@ def make_chunks(mixer: LinearMixer, chunk: int) -> Chunks:
     """
     m = mixer
     q, k, beta = split(m.q, chunk), split(m.k, chunk), split(m.writes[..., None], chunk)
-    g = split(m.decays.double(), chunk)
+    g = split(m.decays.double().clamp(min=FORGOTTEN), chunk)
     total = g.cumsum(-2)
     reading = total - g if m.reads_before else total
     t = torch.arange(chunk, device=m.device)

@@ -132,7 +132,7 @@ def _left_before(mixer: LinearMixer, scale: Tensor) -> Tensor:
     A token adds β ‖k‖ and multiplies what is there by at most e^g, times |1 - β ‖k‖²| if above 1.
     """
     chunk, square, beta = chunked.chunk_size(mixer), mixer.k.square().sum(-1), mixer.writes
-    growth = mixer.decays.amax(-1)
+    growth = mixer.decays.amax(-1).clamp(min=chunked.FORGOTTEN)
     if mixer.delta:
         growth = growth + (1 - beta * square).abs().clamp(min=1).log()
     written = beta.abs() * square.sqrt() * scale
