@@ -23,8 +23,8 @@ __all__ = ["app", "main"]
 # each is the function, or group of functions, of that name in the module of that name; the verbs
 # of tasks are commands too
 COMMANDS = """
-    apply claims cost data demo evaluate export get heads look new quantize recipes report resume
-    runs serve tokenizer train verify version view work
+    apply ask claims cost data demo evaluate export get heads look new quantize recipes report
+    resume runs serve tokenizer train verify version view work
 """
 # or in the module of another command
 MODULES = dict.fromkeys(["data", "new"], "recipes")

@@ -5,11 +5,13 @@
     families/  one solver per kind of problem, registered with `@family`
     marking/   answers compared with a solution: the first wrong step and its likely cause
     show/      text, Markdown, LaTeX, HTML and JSON
+    ask        answers to the questions of courses, in answers/
     making     random exercises and sheets of them
 
 Each folder imports only from those above it. What is not exported here is imported from its module.
 """
 
+from regard.work.ask import Answer, ask, find_answers
 from regard.work.explain import Explanation, explain
 from regard.work.families import FAMILIES
 from regard.work.making import Exercise, format_sheet, make_exercise, make_sheet, write_sheet
@@ -19,6 +21,7 @@ from regard.work.show import format_solution, format_solutions
 from regard.work.solution import Solution, SolutionBuilder, Step
 
 __all__ = [
+    "Answer",
     "Exercise",
     "Explanation",
     "FAMILIES",
@@ -27,9 +30,11 @@ __all__ = [
     "SolutionBuilder",
     "Step",
     "Submission",
+    "ask",
     "check_answers",
     "check_submissions",
     "explain",
+    "find_answers",
     "format_sheet",
     "format_solution",
     "format_solutions",
