@@ -151,7 +151,7 @@ def _index() -> _Index:
 
 def _words(text: str) -> list[str]:
     """The words of a text without their endings, common ones left out."""
-    words: list[str] = [ALIASES.get(word, word) for word in WORD.findall(text.lower())]
+    words = [str(ALIASES.get(word, word)) for word in WORD.findall(text.lower())]
     return [_stem(word) for word in words if word not in COMMON.split()]
 
 
