@@ -52,6 +52,12 @@ CASES = {
         models.Classifier(models.classifier_tiny(vocab=VOCAB, classes=3, pooler=True)),
         (tokens(),),
     ),
+    "classifier, n-grams of words": lambda: (
+        models.Classifier(
+            models.classifier_tiny(vocab=VOCAB, classes=3, pooling="none", ngrams=64)
+        ),
+        (tokens(),),
+    ),
     "vision": lambda: (
         models.VisionTransformer(models.vision_tiny(classes=3, image_size=12, head="mlp")),
         (torch.zeros(BATCH, 1, 12, 12),),

@@ -77,6 +77,8 @@ def _(model: models.Classifier, counter: CostCounter) -> Iterator[CostPart]:
         yield from _pooled(counter, "head", model.pooler, model.head)
     elif model.head is not None:
         yield counter.linear("head", [model.head])
+    if model.ngrams is not None:  # looked up, like an embedding
+        yield counter.part("n-grams", [model.ngrams, model.mix])
 
 
 @iter_cost_parts.register

@@ -16,8 +16,9 @@ from regard.models.config import (
     make_encoder,
     register_model,
 )
+from regard.models.ngram_logits import NgramLogits
 from regard.nn import xavier_linear
-from regard.ops import Padding
+from regard.ops import Padding, TagChain
 
 TokenIds = Int[Tensor, "batch time"]
 Lengths = Int[Tensor, " batch"] | None
@@ -27,7 +28,8 @@ Lengths = Int[Tensor, " batch"] | None
 class ClassifierConfig(TokenConfig):
     """Config of a sequence classifier; with `classes=0` it has no head and returns a vector.
 
-    With `pooling="none"` it classifies every token.
+    With `pooling="none"` it classifies every token. With `ngrams` the logits of a linear model on
+    so many hashed features of the text, or of each word, see `models.ngram_logits`, are mixed in.
 
     >>> ClassifierConfig(vocab=9, classes=2, layers=1, dim=8, heads=2).pooling
     'first'
@@ -37,6 +39,7 @@ class ClassifierConfig(TokenConfig):
     classes: int
     pooling: Literal["first", "mean", "none"] = "first"
     pooler: bool = False  # a tanh layer after pooling (BERT)
+    ngrams: int = 0  # hash buckets of the features
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +48,8 @@ class ClassifierConfig(TokenConfig):
             raise ConfigError(f"classes: needs 0 or more, got {self.classes}")
         if self.pooler and self.pooling == "none":
             raise ConfigError("pooler: needs pooling first or mean, got pooling none")
+        if self.ngrams and (self.ngrams < 2 or not self.classes):
+            raise ConfigError(f"ngrams: needs classes and 2 buckets or more, got {self.ngrams}")
 
 
 @register_model(ClassifierConfig)
@@ -53,6 +58,9 @@ class Classifier(nn.Module):
 
     logits = W pool(encode(tokens)) + b,   pool: the first token (CLS), the mean of all, or none:
     logits per token
+
+    In training these are all. Else, with n-grams, two models are mixed by weights that are fitted
+    to the valid split:  logits = mix₀ · log softmax(logits) + mix₁ · n-gram logits
 
     >>> model = Classifier(classifier_tiny(vocab=10, classes=3))
     >>> model(torch.tensor([[1, 2, 3]])).shape
@@ -67,6 +75,10 @@ class Classifier(nn.Module):
         self.pooler = xavier_linear(config.dim, config.dim) if config.pooler else None
         self.dropout = nn.Dropout(config.dropout)
         self.head = xavier_linear(config.dim, config.classes) if config.classes else None
+        sizes, words = (config.vocab, config.ngrams, config.classes), config.pooling == "none"
+        self.ngrams = NgramLogits(*sizes, words=words) if config.ngrams else None
+        if config.ngrams:
+            self.mix = nn.Parameter(torch.ones(2), requires_grad=False)
 
     def forward(
         self, tokens: TokenIds, lengths: Lengths = None, *, segments: TokenIds | None = None
@@ -76,7 +88,18 @@ class Classifier(nn.Module):
             x = self.pool(x, lengths)
         if self.pooler is not None:
             x = torch.tanh(self.pooler(x))
-        return x if self.head is None else self.head(self.dropout(x))
+        logits = x if self.head is None else self.head(self.dropout(x))
+        if self.ngrams is None or self.training:
+            return logits
+        log_probs, linear = logits.float().log_softmax(-1), self.ngrams(tokens, lengths)
+        return self.mix[0] * log_probs + self.mix[1] * linear
+
+    @property
+    def tag_chain(self) -> TagChain | None:
+        """Scores of tags in a row for `ops.crf_decode`, of a model of words with n-grams."""
+        if self.ngrams is None or not self.ngrams.words:
+            return None
+        return TagChain(*(self.mix[1] * x for x in self.ngrams.chain))
 
     def encode(
         self, tokens: TokenIds, lengths: Lengths = None, *, segments: TokenIds | None = None

@@ -25,8 +25,9 @@ from regard.tasks.annotated_text import AnnotatedTextTask, fit_head
 from regard.tasks.language.text import TextTask
 from regard.train.weights import load_matching_weights
 
-OUTPUT_FIELDS = ("classes", "pooling", "pooler", "ngrams")  # of a config: they are the task's
-HEADS = ("head.", "linear.", "mix", "spelling")  # tensors of such an output
+OUTPUT_FIELDS = ("classes", "pooling", "pooler")  # of a config: they are the task's
+HEADS = ("head.", "linear.")  # tensors of such an output
+FITTED = ("ngrams.", "mix")  # that were fitted to the data of the training itself
 EPOCHS, MIN_STEPS, BATCH_EXAMPLES = 4, 100, 32
 SECONDS = 600  # of training that are planned at most, on this machine
 EVAL_CHARS, VALID_WINDOWS, CHARS_PER_TOKEN = 100_000, 16, 4
@@ -58,7 +59,7 @@ class Source(NamedTuple):
     def copy_to(self, model: nn.Module, recipe: Recipe) -> str:
         """Copy the tensors that agree into a new model; returns what was copied, in a line."""
         is_other = self.has_other_classes(recipe)
-        count = load_matching_weights(model, self.model, skip=HEADS if is_other else ())
+        count = load_matching_weights(model, self.model, skip=FITTED + HEADS * is_other)
         why = ", the head for its other classes" if is_other else ""
         return f"{count} tensors from {self.folder}, the others are new{why}"
 

@@ -18,6 +18,7 @@ from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
 from regard.tasks.base import DataContents, EvalSplit, Shard, Task
 from regard.tasks.class_names import class_warnings, file_stamp, fit_names
+from regard.tasks.ngram_fit import fit_mix, fit_ngrams
 from regard.tasks.text_tokenizer import TextTokenizer
 from regard.train import mean_loss, objective
 from regard.train.config import TrainConfig
@@ -125,6 +126,11 @@ class AnnotatedTextTask(TextTokenizer, Task):
             raise ConfigError(f"model.type: needs classifier for {self.name}, got {kind}")
         return replace(model, vocab=tokenizer.vocab, classes=len(self.class_names))
 
+    def prepare_model(self, model: Any, tokenizer: Tokenizer, train: TrainConfig) -> None:
+        """Fit the n-gram weights, where the model has some."""
+        if model.config.ngrams:
+            fit_ngrams(self, model, tokenizer)
+
     def encoded(self, tokenizer: Tokenizer, split: Split) -> list[Encoded]:
         """The examples of a split as tensors."""
         fitted = self.fit(0)  # raises for labels that came into the files after the run began
@@ -147,7 +153,7 @@ class AnnotatedTextEvaluator(ABC):
     """Loss and scores of a text classifier or tagger on a split."""
 
     def __init__(self, data: Any, tokenizer: Tokenizer, split: EvalSplit):
-        self.data, self.tokenizer = data, tokenizer
+        self.data, self.tokenizer, self.split = data, tokenizer, split
         self.encoded = data.encoded(tokenizer, split)
         self.examples: list[Any] = data.load().examples[split]
 
@@ -166,7 +172,10 @@ class AnnotatedTextEvaluator(ABC):
         loss = mean_loss(model, objective(self.data.objective), batches)
         return {"loss": loss, **self.tally(answers).scores()}
 
-    def __call__(self, model: nn.Module) -> dict[str, Any]:
+    def __call__(self, model: Any) -> dict[str, Any]:
+        """The scores during a training, which fits how n-grams are mixed in to the valid split."""
+        if self.split == "valid" and getattr(model.config, "ngrams", 0):
+            fit_mix(model, self.encoded)
         return self.score(model, self.predict(model))
 
 

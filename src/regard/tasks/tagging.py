@@ -21,6 +21,7 @@ from regard.data.batches import Encoded
 from regard.data.text.word_split import MeasuredSplit, WordSplit, measure_word_split
 from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
+from regard.ops import TagChain, crf_decode, crf_marginals
 from regard.tasks.annotated_text import (
     MAX_TOKENS,
     AnnotatedTextEvaluator,
@@ -184,10 +185,13 @@ class TaggingTask(Tag, AnnotatedTextTask):
         best_tags = [logits.argmax(-1) for logits in outputs]
         if hasattr(model, "decode"):  # of a chain: the best sequence
             best_tags = compute_logits(model, rows, "decode")
+        chain: TagChain | None = getattr(model, "tag_chain", None)
         for (n, piece), logits, tags in zip(pieces, outputs, best_tags, strict=True):
             starts = [0, *accumulate(len(tokens) for _, tokens in piece[:-1])]
-            best = tags[starts].long()
-            probabilities = logits[starts].softmax(-1).gather(1, best[:, None])[:, 0].tolist()
+            best, share = tags[starts].long(), logits[starts].softmax(-1)
+            if chain is not None:
+                best, share = _decode(logits[starts], chain)
+            probabilities = share.gather(1, best[:, None])[:, 0].tolist()
             best = best.tolist()
             tagged[n].confidence = min(tagged[n].confidence, *probabilities)
             tagged[n].extend((word, names[i]) for (word, _), i in zip(piece, best, strict=True))
@@ -310,6 +314,12 @@ def tag_tally(answers: Sequence[TaggedText], references: Sequence[TaggedText]) -
         return {"accuracy": correct / max(1, words), "f1": 2 * exact / spans if spans else 1.0}
 
     return Tally(torch.tensor(rows, dtype=torch.float), score)
+
+
+def _decode(emissions: Tensor, chain: TagChain) -> tuple[Tensor, Tensor]:
+    """The best tags of a sentence, and the probabilities of all tags of each word."""
+    scores = emissions[None], TagChain(*(x.cpu() for x in chain)), torch.tensor([len(emissions)])
+    return crf_decode(*scores)[0], crf_marginals(*scores)[0]
 
 
 def _outputs(model: nn.Module, batch: Batch) -> ModelOutputs:

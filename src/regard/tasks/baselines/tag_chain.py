@@ -120,8 +120,18 @@ class CRFTagger(nn.Module):
         return self._numbers
 
 
+class Buckets(dict[int, int]):
+    """Numbers of features that are hashed."""
+
+    def __init__(self, count: int):
+        self.count = count
+
+    def setdefault(self, key: int, default: int = 0) -> int:
+        return key % self.count
+
+
 def fit_crf_tagger(
-    sentences: Sequence[Words], tags: Sequence[Sequence[int]], classes: int
+    sentences: Sequence[Words], tags: Sequence[Sequence[int]], classes: int, buckets: int = 0
 ) -> CRFTagger:
     """A linear CRF of tagged sentences.
 
@@ -131,18 +141,20 @@ def fit_crf_tagger(
         sentences: words.
         tags: number of the tag of each.
         classes: how many tags there are.
+        buckets: of a hash that replaces the table of features; the tagger has only weights then.
 
     >>> tagger = fit_crf_tagger([["in", "York"], ["in", "Bonn"]], [[0, 1], [0, 1]], 2)
     >>> tagger.tag([["in", "Rome"]])
     [[0, 1]]
     """
-    numbers, batches = dict[int, int](), []
+    numbers, batches = Buckets(buckets) if buckets else dict[int, int](), []
     for batch in make_batches(sentences, numbers, grow=True):
         target = torch.zeros(len(batch.lengths), int(batch.lengths.max()), dtype=torch.long)
         for row, n in enumerate(batch.sentences):
             target[row, : len(tags[n])] = torch.tensor(tags[n])
         batches.append((batch, target))
-    model = CRFTagger(CRFTaggerConfig(features=max(1, len(numbers)), classes=classes))
+    features = buckets or max(1, len(numbers))
+    model = CRFTagger(CRFTaggerConfig(features=features, classes=classes))
     model.codes[: len(numbers)] = torch.tensor(list(numbers), dtype=torch.long)
     parameters = list(model.parameters())
     optimizer = torch.optim.LBFGS(

@@ -29,6 +29,7 @@ LABEL_COLUMNS = ("label", "class", "category", "target", "sentiment", "topic", "
 TAG_SUFFIXES = (".conll", ".conllu", ".tsv", ".txt", ".jsonl", ".iob", ".bio", ".iob2")
 CONLLU_COLUMNS = 10  # word 2, universal part of speech 4
 BATCH_TOKENS = 2048
+NGRAMS = 1 << 17
 EPOCHS = 20
 MIN_STEPS = 1000
 VOCAB_SIZE = 8000  # words in one piece; an embedding costs no time
@@ -73,9 +74,11 @@ def _propose(
     layers, dim = choose_size(SIZES, train)
     tokens = report.length(field).total / (3.5 if field == "text" else 0.7)
     rule = f"for {train:,} train examples"
+    linear = "linear model on n-grams" if field == "text" else "CRF on words and their shapes"
     comments |= {
         "data.vocab_size": "at most: frequent words are one token each",
         "model.layers": f"{layers} layers of {dim} {rule}",
+        "model.ngrams": f"hashed features of a {linear}, mixed in as the valid split decides",
     }
     if not (task.valid and task.test):
         missing = " and ".join(split for split in ("valid", "test") if not getattr(task, split))
@@ -83,6 +86,7 @@ def _propose(
     model = ClassifierConfig(
         vocab=1, classes=1, layers=layers, dim=dim, heads=dim // 32, ffn_dim=2 * dim,
         dropout=0.2, pooling="mean" if field == "text" else "first",
+        ngrams=NGRAMS,
     )  # fmt: skip
     return make_proposal(
         name, replace(task, vocab_size=VOCAB_SIZE), model, report, comments,
