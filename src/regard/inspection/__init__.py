@@ -56,6 +56,7 @@ from regard.inspection.gradients import (
 )
 from regard.inspection.heads.descriptions import describe_head
 from regard.inspection.heads.head_table import HeadRow, HeadTable, Thresholds
+from regard.inspection.heads.mixer_table import MixerTable
 from regard.inspection.record.gates import Gates, memory_retention, record_gates
 from regard.inspection.record.hidden_states import (
     ContextSimilarity,
@@ -91,15 +92,14 @@ __all__ = [
     "Composition", "ContextSimilarity", "ConvolutionSite", "Edit", "EditLog", "Gates",
     "GradientFlag", "GradientNorms", "HeadDifference", "HeadExample", "HeadImportance",
     "HeadRow", "HeadSearch", "HeadTable", "LogitAttribution", "LogitLens", "MapMargins",
-    "MapPyramid", "MapTile", "MixerSite", "NoiseEffect", "OutputChange", "Predictions",
-    "ResidualStream", "RoutedToken", "Router", "Routers", "ScoreSplit",
-    "Sight", "SightComparison", "Site", "Thresholds", "TimeGradients", "Verification",
-    "WeightBreakdown", "activation_gradients",
-    "activation_names", "all_hidden_states", "attention_flow", "attention_rollout",
-    "compare_contexts", "compare_edits", "compare_sights", "composition_scores",
-    "describe_head", "draw", "drop_key_effect", "edit", "gradient_norms", "head_importance",
-    "hidden_states", "jitter_key_effect", "jitter_query_effect", "load_sight",
-    "logit_attribution", "logit_lens", "look", "make_site", "memory_retention",
+    "MapPyramid", "MapTile", "MixerSite", "MixerTable", "NoiseEffect", "OutputChange",
+    "Predictions", "ResidualStream", "RoutedToken", "Router", "Routers", "ScoreSplit", "Sight",
+    "SightComparison", "Site", "Thresholds", "TimeGradients", "Verification", "WeightBreakdown",
+    "activation_gradients", "activation_names", "all_hidden_states", "attention_flow",
+    "attention_rollout", "compare_contexts", "compare_edits", "compare_sights",
+    "composition_scores", "describe_head", "draw", "drop_key_effect", "edit", "gradient_norms",
+    "head_importance", "hidden_states", "jitter_key_effect", "jitter_query_effect",
+    "load_sight", "logit_attribution", "logit_lens", "look", "make_site", "memory_retention",
     "nearest_neighbours", "output_projection", "patching", "record_gates", "record_stream",
     "relevance", "scale_key_effect", "scale_scores_effect", "score_heads", "search_heads",
     "split_score", "value_norms", "verify", "weighted_value_norms", "what_if",

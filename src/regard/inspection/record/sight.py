@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.errors import LookError
 from regard.inspection.heads.head_table import HeadTable, Thresholds
 from regard.inspection.heads.measures import classify_heads
+from regard.inspection.heads.mixer_table import MixerTable, measure_mixers
 from regard.inspection.record.routers import Routers, find_routers
 from regard.inspection.sites.labels import label_sites, parse_tokens
 from regard.inspection.sites.mixer_site import MixerSite, join_mixers, label_mixers
@@ -122,7 +123,7 @@ class Sight:
     @property
     def notes(self) -> str:
         """What tables of heads leave out, in one line: `missing`, `coverage`, linear mixers."""
-        mixers = f"{len(self.mixer_names)} linear mixers in sight.mixers" if self.mixers else ""
+        mixers = f"{len(self.mixer_names)} linear mixers in mixer_heads()" if self.mixers else ""
         return "; ".join(filter(None, (self.missing, self.coverage, mixers)))
 
     def calls(self, name: str) -> list[Any]:
@@ -210,6 +211,14 @@ class Sight:
             self.join_all(), separators=separators, probe=probe, thresholds=thresholds
         )
         return replace(table, note=self.notes)
+
+    def mixer_heads(self) -> MixerTable:
+        """Means of the statistics of each head of the linear mixers; calls are joined first.
+
+        >>> rg.Sight().mixer_heads().rows
+        []
+        """
+        return measure_mixers([self.join(name) for name in self.mixer_names])
 
     def __getitem__(self, name: str | tuple[str, int]) -> Any:  # a Site or a MixerSite
         if isinstance(name, int):

@@ -107,7 +107,9 @@ def write_report(
     path = Path(path)
     sites = sight.join_all()
     if not sites:
-        raise LookError("sight: needs at least one attention, got none; try look(model)")
+        got = f"{len(sight.mixer_names)} linear mixers" if sight.mixers else "none"
+        hint = "sight.mixer_heads()" if sight.mixers else "look(model)"
+        raise LookError(f"sight: needs at least one attention, got {got}; try {hint}")
     if not 0 <= batch < (size := min(site.batch for site in sites)):
         raise ShapeError(f"batch: needs less than {size}, got {batch}; try 0")
     if not path.resolve().parent.is_dir():
@@ -134,6 +136,7 @@ def write_report(
             [float(x) for x in row[3:]] for row in islice(numbers, len(site["heads"]))
         ]
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
+    mixers = sight.mixer_heads()
     notes = f"; {sight.notes}" if sight.notes else ""
     summary = f"{len(data)} attentions, {len(heads)} heads: {counts}{notes}."
     outputs = _outputs(predictions)
@@ -142,6 +145,7 @@ def write_report(
         "facts": [[name, _cut(text)] for name, text in (facts or {}).items()],
         "skipped": format_skipped(sight.skipped, names=len(sight.skipped)),
         "columns": columns,
+        "mixers": {"columns": mixers.columns, "rows": mixers.texts()},
         "outputs": outputs,
         "written": f"Written by regard {version('regard')}.",
         **_with_shared_labels(data, predictions),
@@ -151,6 +155,8 @@ def write_report(
         lines.append(", ".join(f"{name} {p:.3f}" for name, p in outputs["rows"]))
     plain = "".join(f"<p>{escape(line)}</p>" for line in lines)
     plain += plain_table("Heads", ("site", "head", "type", *columns), table)
+    if mixers.rows:
+        plain += plain_table("Linear mixers", mixers.columns, mixers.texts())
     page = offline_page(
         "/sight",
         [saved("sight", response)],

@@ -41,8 +41,16 @@ export function View({ params }) {
     <p class="faint">${page.written}</p>`;
 }
 
+// Layers without softmax: their signed weights have no entropy, so the grid of heads leaves them out.
+function Mixers({ columns, rows }) {
+  return html`<section class="panel" aria-label="Linear mixers"><h2>Linear mixers</h2>
+    <div class="scroll" tabindex="0" role="region" aria-label="Table of linear mixers"><table class="head-table">
+    <thead><tr>${columns.map((x) => html`<th>${x.replaceAll("_", " ")}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr>${row.map((x) => html`<td>${x}</td>`)}</tr>`)}</tbody></table></div></section>`;
+}
+
 function Facts({ page }) {
-  const { summary, facts, skipped, outputs } = page;
+  const { summary, facts, skipped, outputs, mixers } = page;
   return html`<p class="hint">${summary}</p>
     ${(facts.length > 0 || outputs) && html`<section class="panel" aria-label="Facts">
       <dl class="facts">${facts.map(([name, text]) => html`<dt>${name}</dt><dd dir="auto">${text}</dd>`)}</dl>
@@ -50,5 +58,6 @@ function Facts({ page }) {
         <${Bars} label="Most probable outputs" rows=${outputs.rows} max=${1} show=${(p) => p.toFixed(3)} />`}
           </section>`}
     ${skipped.length > 0 && html`<section class="panel" aria-label="Skipped"><h2>Skipped</h2>
-      <ul>${skipped.map((x) => html`<li>${x}</li>`)}</ul></section>`}`;
+      <ul>${skipped.map((x) => html`<li>${x}</li>`)}</ul></section>`}
+    ${mixers?.rows.length > 0 && html`<${Mixers} ...${mixers} />`}`;
 }
