@@ -123,3 +123,21 @@ def test_a_look_does_not_record_the_trials_of_modules(kind):
     assert [site.call for site in sight.mixers] == [0] * len(sight.mixers)
     assert len(sight.sites) == 1
     assert "decoder.1.self" in sight.aliases.values()
+
+
+@torch.no_grad()
+def test_a_model_without_attention_passes_the_checks_that_apply():
+    found = rg.inspection.verify(make("mamba2"), X)
+    assert found.passed
+    reasons = {result.name: result.reason for result in found.results if result.error is None}
+    assert reasons["survey"].startswith("model: needs an attention for this, got other mixers")
+    assert "lens" not in reasons
+
+
+@pytest.mark.parametrize("kind", ["recurrent_gemma", "gemma4_text"])
+def test_bounded_logits_are_those_of_the_lens(kind):
+    with torch.no_grad():
+        want = (model := make(kind))(X).logits
+    torch.testing.assert_close(
+        rg.inspection.logit_lens(model, X).logits[-1], want, atol=1e-6, rtol=1e-5
+    )

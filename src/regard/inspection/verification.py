@@ -27,6 +27,7 @@ from regard.inspection.record.eager_maps import eager_maps
 from regard.inspection.record.look import look
 from regard.inspection.record.mixer_check import compare_mixer
 from regard.inspection.record.sight import Sight
+from regard.inspection.sites.site import Site
 from regard.tables import text_table
 
 ROWS = 4  # attentions that are checked one by one
@@ -41,6 +42,13 @@ class Subject:
     inputs: Any
     sight: Sight
     logits: Tensor  # of a run without any look
+
+    @property
+    def sites(self) -> list[Site]:
+        """The recorded attentions; raises if there is none."""
+        if not self.sight.sites:
+            raise LookError("model: needs an attention for this, got other mixers alone")
+        return self.sight.sites
 
     @property
     def last_logits(self) -> Tensor:
@@ -81,10 +89,10 @@ def _output(subject: Subject) -> float:
 
 @check("maps", "recomputed weights against the maps of eager attention")
 def _maps(subject: Subject) -> float:
-    if not subject.sight.sites:
+    if not subject.sites:
         raise LookError("maps: needs an attention, got none")
-    maps, logits = eager_maps(subject.model, subject.inputs, subject.sight.sites)
-    if len(maps) != len(subject.sight.sites):
+    maps, logits = eager_maps(subject.model, subject.inputs, subject.sites)
+    if len(maps) != len(subject.sites):
         raise LookError(f"maps: needs one map per attention of eager attention, got {len(maps)}")
     if not (change := _error(logits, subject.logits)) < 1e-2:
         raise LookError(
@@ -92,7 +100,7 @@ def _maps(subject: Subject) -> float:
             "difference by the model's code"
         )
     errors = []
-    for site, expected in zip(subject.sight.sites, maps, strict=True):
+    for site, expected in zip(subject.sites, maps, strict=True):
         got = site.window()
         if expected.min() < 0 or expected.sum(-1).max() > 1.01:
             raise LookError("maps: needs weights of eager attention, got scores")  # Falcon
@@ -113,9 +121,9 @@ def _maps(subject: Subject) -> float:
 @check("survey", "streamed statistics against those of the whole map in float64")
 def _survey(subject: Subject) -> float:
     errors = []
-    if not subject.sight.sites:
+    if not subject.sites:
         raise LookError("survey: needs an attention, got none")
-    for site in subject.sight.sites:
+    for site in subject.sites:
         survey, w = site.survey(), site.window().double()
         errors += [_error(survey.peak, w.amax(-1)), _error(survey.received, w.sum(-2))]
         errors.append(_error(survey.entropy, torch.special.entr(w).sum(-1)))
@@ -125,7 +133,7 @@ def _survey(subject: Subject) -> float:
 @check("influence", "effect of removing a key against the softmax without it, in float64")
 def _influence(subject: Subject) -> float:
     errors = []
-    for site in subject.sight.sites[:ROWS]:
+    for site in subject.sites[:ROWS]:
         last = range(site.queries - 1, site.queries)
         if not 2 <= site.keys <= MAX_KEYS or site.terms.sinks is not None:
             continue
@@ -168,7 +176,7 @@ def _edits(subject: Subject) -> float:
     pairs = [
         (point, site)
         for point, path in zip(heads, paths, strict=True)
-        for site in subject.sight.sites
+        for site in subject.sites
         if site.path == path or site.path.startswith(f"{path}.")
     ]
     if not pairs:
@@ -232,7 +240,7 @@ def _logit_attribution(subject: Subject) -> float:
 @check("split score", "the sum over parts of query and key against the score")
 def _split_score(subject: Subject) -> float:
     at = _last_activation(subject, ".self.in", "a self-attention in blocks").removesuffix(".in")
-    length = subject.sight.sites[-1].queries
+    length = subject.sites[-1].queries
     query, key = length - 1, length // 2
     split = split_score(subject.model, subject.inputs, at, head=0, query=query, key=key)
     return abs(split.error) / max(1e-6, float(split.pairs.abs().max()))

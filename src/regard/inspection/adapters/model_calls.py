@@ -44,7 +44,8 @@ def get_output(output: Any) -> Tensor:
     tensor([1.])
     """
     hidden = getattr(output, "last_hidden_state", None)
-    return hidden if isinstance(hidden, Tensor) else get_logits(output)
+    has_logits = isinstance(getattr(output, "logits", None), Tensor)  # Moshi returns both
+    return hidden if isinstance(hidden, Tensor) and not has_logits else get_logits(output)
 
 
 def check_scalar(name: str, value: object) -> None:

@@ -287,6 +287,8 @@ def _back_to_input(stream: ResidualStream, name: str, read: str, direction: Tens
 
 
 TOLERANCE = 1e-3  # of the reproduced logits, relative; half precision 3e-2
+SOFTCAPS = ("final_logit_softcapping", "output_softcap", "logits_soft_cap")
+SOFTCAPS += ("output_logit_soft_cap",)
 MAX_CHECKED = 64  # positions at which the head is compared with the model's logits
 
 
@@ -352,8 +354,8 @@ def find_unembedding(stream: ResidualStream) -> Unembedding:
         end, logits = end[:, ::step], logits[:, ::step]
     logits = logits.float()
     weight, bias = _head(model, end)
-    config, names = getattr(model, "config", None), ("final_logit_softcapping", "output_softcap")
-    softcap = next((value for name in names if (value := getattr(config, name, None))), None)
+    config = getattr(model, "config", None)
+    softcap = next((value for name in SOFTCAPS if (value := getattr(config, name, None))), None)
     if weight.shape[1] != end.shape[-1]:
         raise LookError(
             f"model: needs a head as wide as its last state, {end.shape[-1]}, got one of "
