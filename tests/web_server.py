@@ -14,7 +14,7 @@ def running(app: Any) -> Iterator[str]:
     """The address of an application of `create_app` while a uvicorn serves it."""
     import uvicorn
 
-    from regard.web.connections import server_config
+    from regard.web.server import server_config
 
     server = uvicorn.Server(
         server_config(app, port=0, log_level="error", timeout_graceful_shutdown=1)

@@ -83,7 +83,7 @@ def test_samples_patches_and_heads_need_no_mouse(page, open_view, explorer):
     page.keyboard.press("Enter")
     page.wait_for_selector("figcaption:has-text('encoder.1.self, head 3')")
     settle(page)
-    from regard.web.explorer.queries import unpack
+    from regard.web.explorer.explorer import unpack
 
     answer = answer_of(explorer, sample=4, token=14)
     largest = float(unpack(answer["weights"])[1 * 4 + 3, 1:].max())

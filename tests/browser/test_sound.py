@@ -70,7 +70,7 @@ def test_a_head_is_chosen_from_the_small_maps(page, open_view, explorer):
     page.wait_for_function("() => location.hash.includes('head=1')")
     settle(page)
     assert page.locator("select").nth(1).input_value() == "encoder.2.self"
-    from regard.web.explorer.queries import unpack
+    from regard.web.explorer.explorer import unpack
 
     body = {"model": "morse", "message": "SOS", "site": "encoder.2.self", "head": 1}
     answer = explorer.answer("sound", body)

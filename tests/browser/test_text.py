@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-from regard.web.explorer.queries import unpack
+from regard.web.explorer.explorer import unpack
 
 pytestmark = pytest.mark.browser
 PHRASE = {"model": "phrases", "text": "March 5, 2024", "to": "de"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.web.explorer.queries import unpack
+from regard.web.explorer.explorer import unpack
 from tests.browser.conftest import settle
 
 pytestmark = pytest.mark.browser

@@ -7,10 +7,11 @@ import pytest
 from starlette.testclient import TestClient
 from web_server import Client, running, wait_until
 
-from regard.web import connections, gate
+from regard.web import gate
+from regard.web import server as server_module
 from regard.web.api import create_app
 from regard.web.explorer import Explorer, QueryRequest, query
-from regard.web.explorer import queries as registry
+from regard.web.explorer import explorer as registry
 from regard.web.explorer.catalog import Catalog
 
 HEAD, BODY = 0.3, 0.4  # seconds
@@ -20,7 +21,7 @@ HEAD, BODY = 0.3, 0.4  # seconds
 def server():
     query("test.slow", QueryRequest, is_cached=False)(lambda *_: time.sleep(3 * HEAD))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "HEAD_SECONDS", HEAD)
+        patch.setattr(server_module, "HEAD_SECONDS", HEAD)
         patch.setattr(gate, "BODY_SECONDS", BODY)
         patch.setattr(gate, "BODY_RATE", 1000)
         with running(create_app({}, explorer=Explorer(Catalog([])))) as address:
@@ -104,7 +105,7 @@ def test_a_websocket_stays_open_longer_than_a_head(server):
 
 
 def test_more_connections_than_the_limit_are_refused_and_leave_room_when_they_end(monkeypatch):
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 4)
     with running(create_app({}, explorer=Explorer(Catalog([])))) as address:
         idle = [Client(address) for _ in range(4)]
         with Client(address).send("GET", "/health") as late:
@@ -169,7 +170,7 @@ def test_serve_takes_the_names_of_this_machine_beyond_loopback(monkeypatch, caps
     from regard.cli.serve import serve
 
     served = []
-    monkeypatch.setattr("regard.web.connections.serve_app", lambda app, **_: None)
+    monkeypatch.setattr("regard.web.server.serve_app", lambda app, **_: None)
     monkeypatch.setattr(socket.socket, "bind", lambda *_: None)
     monkeypatch.setattr(socket.socket, "getsockname", lambda *_: ("0.0.0.0", 8000))
     monkeypatch.setattr("regard.web.explorer.explorer.Explorer", lambda *_, **__: None)

@@ -5,7 +5,7 @@ import re
 from pathlib import PurePosixPath
 
 from regard.page import FOLDER, page_files
-from regard.web.explorer.queries import query_names
+from regard.web.explorer.explorer import query_names
 
 MAX_PAGE = 400_000  # bytes of the files that a browser loads; nothing is compressed or bundled
 MAX_WIDTH, MAX_FUNCTION, MAX_LINES = 120, 60, 400

@@ -15,10 +15,11 @@ import torch
 from web_server import Client, running, wait_until
 
 from regard.errors import ShapeError
-from regard.web import api, connections
+from regard.web import api
+from regard.web import server as server_module
 from regard.web.api import create_app
-from regard.web.explorer import Explorer, QueryRequest, query, query_names, responses
-from regard.web.explorer import queries as registry
+from regard.web.explorer import Explorer, QueryRequest, query, query_names, routes
+from regard.web.explorer import explorer as registry
 from regard.web.explorer.catalog import Catalog
 from regard.web.jobs import Cancelled, Job
 from regard.web.worker import Busy, Worker
@@ -90,8 +91,8 @@ def worker():
 
 @pytest.fixture
 def server(loops, worker, monkeypatch):
-    monkeypatch.setattr(responses, "PATIENCE", 0.02)
-    monkeypatch.setattr(responses, "PROGRESS_SECONDS", 0.005)
+    monkeypatch.setattr(routes, "PATIENCE", 0.02)
+    monkeypatch.setattr(routes, "PROGRESS_SECONDS", 0.005)
     with running(create_app({}, worker=worker, explorer=Explorer(Catalog([])))) as address:
         yield address
 
@@ -126,7 +127,7 @@ def test_a_text_of_too_many_tokens_is_refused_before_the_model_runs(name, monkey
 BLOCKED = """
 import sys, threading, time
 from web_server import Client
-from regard.web import api, connections
+from regard.web import api, server
 from regard.web.explorer import Explorer, QueryRequest, query
 from regard.web.explorer.catalog import Catalog
 
@@ -134,7 +135,7 @@ def block(*_):
     print("blocked", flush=True)
     time.sleep(600)
 
-connections.STOP_SECONDS = api.CLOSE_SECONDS = 0.2
+server.STOP_SECONDS = api.CLOSE_SECONDS = 0.2
 query("test.block", QueryRequest, is_cached=False)(block)
 port = int(sys.argv[1])
 
@@ -146,7 +147,7 @@ def ask():
             time.sleep(0.05)
 
 threading.Thread(target=ask, daemon=True).start()
-connections.serve_app(api.create_app({}, explorer=Explorer(Catalog([]))), port=port)
+server.serve_app(api.create_app({}, explorer=Explorer(Catalog([]))), port=port)
 """
 
 
@@ -182,7 +183,7 @@ def test_a_shutdown_does_not_wait_for_a_step_that_cannot_be_interrupted(sent, co
             assert process.wait(3) == code
         finally:
             process.kill()
-    assert connections.STOP_SECONDS + api.CLOSE_SECONDS < 8
+    assert server_module.STOP_SECONDS + api.CLOSE_SECONDS < 8
 
 
 def test_a_query_whose_client_left_while_it_waited_never_begins(server, loops, worker):

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 import regard as rg
-from regard.web import live
+from regard.web import streams
 from regard.web.api import create_app
 from regard.web.explorer import Explorer
 from regard.web.explorer.catalog import Catalog
@@ -77,7 +77,7 @@ def test_a_rate_that_no_microphone_has_is_refused(client, path, rate):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_recording_without_messages_ends(client, path, monkeypatch):
-    monkeypatch.setattr(live, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(streams, "IDLE_SECONDS", 0.2)
     with connect(client, path) as socket:
         started = time.monotonic()
         code, error = ending(socket)
@@ -87,7 +87,7 @@ def test_a_recording_without_messages_ends(client, path, monkeypatch):
 
 
 def test_a_recording_ends_when_it_is_too_long_however_often_samples_come(client, monkeypatch):
-    monkeypatch.setattr(live, "MAX_SECONDS", 0.5)
+    monkeypatch.setattr(streams, "MAX_SECONDS", 0.5)
     with connect(client, PATHS[0]) as socket:
         error = None
         while error is None:
@@ -101,7 +101,7 @@ def test_a_recording_ends_when_it_is_too_long_however_often_samples_come(client,
 def test_recordings_at_a_time_are_limited_over_both_paths_and_make_room_when_they_end(
     client, monkeypatch
 ):
-    monkeypatch.setattr(live, "MAX_RECORDINGS", 2)
+    monkeypatch.setattr(streams, "MAX_RECORDINGS", 2)
     for _ in range(2):
         with connect(client, PATHS[0]) as first, connect(client, PATHS[1]) as second:
             for socket in (first, second):
@@ -131,13 +131,13 @@ class Socket:
 
 
 def test_a_mistake_of_ours_is_closed_as_one(monkeypatch):
-    monkeypatch.setattr(live.LiveTranscript, "push", lambda *_: 1 / 0)
+    monkeypatch.setattr(streams.LiveTranscript, "push", lambda *_: 1 / 0)
 
     async def find_run():
         return rg.load("morse", device="cpu")
 
     worker, socket = Worker(), cast(Any, Socket())
-    recordings = live.LiveRecordings(worker)
+    recordings = streams.LiveRecordings(worker)
     with pytest.raises(ZeroDivisionError):  # for the server's log
         asyncio.run(recordings.transcribe(socket, find_run, 16000))
     assert socket.sent == [

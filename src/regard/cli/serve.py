@@ -56,10 +56,10 @@ def serve(
     from regard.cli.look import silence_transformers
     from regard.errors import ConfigError
     from regard.web.api import create_app
-    from regard.web.connections import serve_app
     from regard.web.explorer.catalog import Catalog, default_names
     from regard.web.explorer.explorer import Explorer
     from regard.web.gate import EVERY_ADDRESS, LOOPBACK
+    from regard.web.server import serve_app
 
     is_loopback = host in LOOPBACK
     if not is_loopback and not token:

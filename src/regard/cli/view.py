@@ -35,8 +35,8 @@ def view(
     from regard.cli.output import progress_bar, report_written
     from regard.errors import ConfigError, FileError
     from regard.runs.loading import preset_names
+    from regard.web.explorer.atlas_maps import is_demo
     from regard.web.explorer.catalog import Catalog, default_names
-    from regard.web.explorer.demo_map import is_demo
     from regard.web.explorer.explorer import Explorer
     from regard.web.explorer.view_file import write_view
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from regard.errors import FileError
+from regard.errors import FileError, RegardError
 from regard.files.paths import file_descriptor, fsync_path, is_stream, stat_or_none
 
 # Both suffixes are on disk: a folder left by a killed process must stay recognisable.
@@ -224,3 +224,33 @@ def _copy_into(temporary: Path, file: Path) -> None:
         shutil.move(temporary, rescued)
         message = f"{error.strerror or error}; the complete new file is {rescued}"
         raise OSError(error.errno, message, str(file)) from error
+
+
+@contextmanager
+def temporary_path(name: str) -> Iterator[Path]:
+    """A path for a new file; errors raised inside call it by its name, without the folder.
+
+    >>> with temporary_path("body") as path:
+    ...     path.name
+    'body'
+    """
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
+        path = Path(folder) / name
+        try:
+            yield path
+        except RegardError as error:
+            raise type(error)(str(error).replace(str(path), name)) from error
+
+
+@contextmanager
+def temporary_file(content: bytes, name: str = "file") -> Iterator[Path]:
+    """A file with this content, as `temporary_path`.
+
+    >>> with temporary_file(b"abc") as path:
+    ...     path.read_bytes()
+    b'abc'
+    """
+    with temporary_path(name) as path:
+        with atomic_write(path) as new:
+            new.write_bytes(content)
+        yield path

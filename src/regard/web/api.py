@@ -22,8 +22,8 @@ from regard.web.explorer.explorer import Explorer
 from regard.web.explorer.routes import add_explorer
 from regard.web.gate import LOOPBACK, Gate
 from regard.web.jobs import Job, failure_text
-from regard.web.live import LiveRecordings
 from regard.web.server import Server
+from regard.web.streams import LiveRecordings
 from regard.web.task_routes import add_task_routes
 from regard.web.worker import Busy, Worker
 

@@ -15,14 +15,13 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from regard.errors import ConfigError, RegardError
+from regard.files.atomic import temporary_path
 from regard.runs import Run
 from regard.tasks import Prompt, TaskOptions, TextPiece
 from regard.tasks.pipeline import plain
 from regard.tasks.verb import Option, OptionError, Verb, options_of
-from regard.web.live import LiveRecordings
 from regard.web.server import STREAM, Server
-from regard.web.streams import begun, event, while_connected
-from regard.web.temporary_file import temporary_path
+from regard.web.streams import LiveRecordings, begun, event, while_connected
 
 MAX_TEXTS, MAX_CHARS = 64, 20_000  # inputs of a request, and characters of each
 MAX_ALL_CHARS = 64_000  # of all of them: what is computed together has a size too

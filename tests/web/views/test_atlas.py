@@ -16,12 +16,10 @@ from regard.errors import ConfigError, LookError, ShapeError
 from regard.inspection import MapPyramid, MapTile, Sight
 from regard.web.api import create_app
 from regard.web.explorer import atlas_maps
-from regard.web.explorer.atlas_maps import OpenMaps
-from regard.web.explorer.atlas_routes import parse_places
+from regard.web.explorer.atlas_maps import HEADS, OpenMaps, make_demo_site
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.demo_map import HEADS, make_demo_site
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query, unpack
+from regard.web.explorer.explorer import Explorer, find_query, unpack
+from regard.web.explorer.routes import parse_places
 from regard.web.explorer.view_file import write_view
 from regard.web.jobs import Job
 

@@ -9,8 +9,7 @@ from torch import nn
 from regard.claims import CLAIMS, Evidence, Lines, Measure, claim, run_claims, select_claims
 from regard.errors import ConfigError
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query
+from regard.web.explorer.explorer import Explorer, find_query
 from regard.web.jobs import Cancelled, Job
 
 

@@ -8,8 +8,7 @@ import torch
 import regard as rg
 from regard.errors import ConfigError
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query
+from regard.web.explorer.explorer import Explorer, find_query
 from regard.web.jobs import Job
 
 

@@ -15,8 +15,7 @@ from regard.errors import ConfigError, FileError
 from regard.runs.image_model import ImageModel
 from regard.tasks.classification.pipeline import read_run_image
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query, unpack
+from regard.web.explorer.explorer import Explorer, find_query, unpack
 from regard.web.explorer.views.image import draw_sample
 from regard.web.jobs import Job
 

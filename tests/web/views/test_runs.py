@@ -15,8 +15,7 @@ from regard.runs.settings import override_settings
 from regard.tasks import recipe
 from regard.train.metrics.log import append_metrics, read_metrics
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query
+from regard.web.explorer.explorer import Explorer, find_query
 from regard.web.explorer.views.runs import MAX_POINTS, curve
 from regard.web.jobs import Job
 

@@ -18,8 +18,7 @@ from regard.errors import ConfigError, FileError, LookError
 from regard.tasks.recognition.pipeline import TranscribeJob
 from regard.web.api import create_app
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query, unpack
+from regard.web.explorer.explorer import Explorer, find_query, unpack
 from regard.web.explorer.views.sound import AudioRequest, key_wave
 from regard.web.jobs import Job
 

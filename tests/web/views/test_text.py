@@ -12,8 +12,7 @@ from regard.inspection.heads.head_table import COLUMNS, MORE_COLUMNS
 from regard.runs.hub_model import load_hub_text_model
 from regard.tasks import TaggingTask
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query, unpack
+from regard.web.explorer.explorer import Explorer, find_query, unpack
 from regard.web.jobs import Cancelled, Job
 
 PHRASE = {"model": "phrases", "text": "March 5, 2024", "to": "de"}

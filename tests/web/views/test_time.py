@@ -8,8 +8,7 @@ from regard.errors import RegardError
 from regard.inspection import gradient_norms, memory_retention, record_gates
 from regard.web.explorer import recall_models
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query, unpack
+from regard.web.explorer.explorer import Explorer, find_query, unpack
 from regard.web.explorer.recall_models import KINDS, RecallModel, draw_sequences
 from regard.web.explorer.views import time as time_view
 from regard.web.jobs import Cancelled, Job

@@ -11,8 +11,7 @@ from regard.inspection.edits.registry import EDITS
 from regard.tasks import translate_texts
 from regard.tasks.translation.alignment import record_translation
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query, unpack
+from regard.web.explorer.explorer import Explorer, find_query, unpack
 from regard.web.jobs import Job
 
 TEXT = "2 hours and 5 minutes"

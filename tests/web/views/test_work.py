@@ -9,8 +9,7 @@ import pytest
 from regard import work
 from regard.errors import ConfigError, RegardError, WorkError
 from regard.web.explorer.catalog import Catalog
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import find_query
+from regard.web.explorer.explorer import Explorer, find_query
 from regard.web.explorer.views.work import MAX_SIDE
 from regard.web.jobs import Cancelled, Job
 from regard.work.exact.numbers import format_decimal

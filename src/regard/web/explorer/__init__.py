@@ -1,6 +1,5 @@
 """The explorer: a page that shows what a model computes from a text, an image or a sound."""
 
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import Query, QueryRequest, query, query_names
+from regard.web.explorer.explorer import Explorer, Query, QueryRequest, query, query_names
 
 __all__ = ["Explorer", "Query", "QueryRequest", "query", "query_names"]

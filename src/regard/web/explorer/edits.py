@@ -10,7 +10,7 @@ from regard.inspection import Edit, Sight, Site
 from regard.inspection.adapters.module_tracker import Caller, matches
 from regard.inspection.edits.registry import EDITS, MAX_CHARS, EditType, parse_edits
 from regard.ops.intercept import AttentionCall
-from regard.web.explorer.queries import TextRequest
+from regard.web.explorer.explorer import TextRequest
 
 SITE_GROUPS = {
     "all sites": "*",

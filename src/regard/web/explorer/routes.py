@@ -1,26 +1,184 @@
 """HTTP of the explorer: the page, one path per query, uploads and saved pages."""
 
 import asyncio
+import hashlib
 import json
 import math
-from typing import Any
+import re
+import struct
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
+import fastapi
 import torch
 from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
-from regard.errors import ConfigError
-from regard.page import offline_page
+from regard.errors import ConfigError, RegardError
+from regard.page import offline_page, page_files
 from regard.runs import Run
-from regard.web.explorer.atlas_routes import add_atlas_tiles
-from regard.web.explorer.explorer import MAX_UPLOAD, Explorer
-from regard.web.explorer.queries import Query, find_query, query_names
-from regard.web.explorer.responses import respond_with_job
-from regard.web.explorer.static_files import add_page
+from regard.web.explorer.explorer import MAX_UPLOAD, Explorer, Query, find_query, query_names
 from regard.web.explorer.views.sound import sound_run
-from regard.web.jobs import Job
-from regard.web.live import LiveRecordings
-from regard.web.worker import Worker
+from regard.web.jobs import Job, failure_text
+from regard.web.streams import LiveRecordings
+from regard.web.worker import Busy, Worker
+
+PATIENCE = 0.4  # seconds before progress is reported instead of waiting for the response
+PROGRESS_SECONDS = 0.2  # between two reports
+
+
+async def respond_with_job(
+    request: Request, job: Job, future: Future, media_type: str = "application/json"
+) -> Response:
+    """The response, or a stream of progress where it takes long and the client can read one."""
+    done = asyncio.wrap_future(future)
+    left = asyncio.ensure_future(_disconnect(request))
+    streams = "text/event-stream" in request.headers.get("accept", "")
+    await asyncio.wait(
+        (done, left), timeout=PATIENCE if streams else None, return_when=asyncio.FIRST_COMPLETED
+    )
+    if left.done() and not done.done():
+        job.cancel()
+        done.cancel()
+        return Response(status_code=499)  # nobody reads it
+    if done.done():
+        left.cancel()
+        (content,) = done.result()
+        return Response(content, media_type=media_type)
+    return StreamingResponse(_events(job, done, left), media_type="text/event-stream")
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> AsyncIterator[bytes]:
+    """Progress until the response is there; closing the connection cancels the job."""
+    try:
+        while not done.done():
+            fraction, text = job.progress
+            yield _event("progress", json.dumps({"fraction": fraction, "text": text}).encode())
+            await asyncio.wait((done, left), timeout=PROGRESS_SECONDS)
+            if left.done():
+                return
+        try:
+            yield _event("response", done.result()[0])
+        except RegardError as error:
+            status = 503 if isinstance(error, Busy) else 400
+            yield _event("error", json.dumps({"error": str(error), "status": status}).encode())
+        except Exception as error:
+            response = {"error": failure_text(error), "status": 500}
+            yield _event("error", json.dumps(response).encode())
+            raise
+    finally:
+        left.cancel()
+        if not done.done():
+            job.cancel()
+            with suppress(asyncio.CancelledError):
+                done.cancel()
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob: data:",
+        "media-src 'self' blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # revalidated by ETag
+}
+
+
+def add_page(app: FastAPI) -> None:
+    """Serve the files of the page."""
+
+    def serve(request: Request) -> Response:
+        file = page_files()[request.scope["path"]]
+        headers = HEADERS | {"ETag": file.etag}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.content_type, headers=headers)
+
+    for url in page_files():
+        app.add_api_route(url, serve, methods=["GET", "HEAD"], include_in_schema=False)
+
+
+MAX_TILES = 16  # per request
+PRIORITY = -1  # somebody looks at them
+IMMUTABLE = "private, max-age=31536000, immutable"
+
+
+def add_atlas_tiles(app: FastAPI, explorer: Explorer, worker: Worker) -> None:
+    """Add the path of tiles."""
+    explorer.maps.worker = worker
+
+    @app.get("/explore/atlas/tiles")
+    async def tiles(
+        request: Request,
+        map_id: Annotated[str, fastapi.Query(alias="id", max_length=80)],
+        tiles: Annotated[str, fastapi.Query(max_length=1000)],
+        reduce: Literal["mean", "max"] = "mean",
+        band: bool = False,
+    ) -> Response:
+        """Tiles `level/row/column`, each as its length (uint32, little-endian) and its bytes."""
+        places = parse_places(tiles)
+        key = hashlib.sha256(repr((map_id, reduce, band, places)).encode()).hexdigest()[:24]
+        headers = {"ETag": f'"{key}"', "Cache-Control": IMMUTABLE}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)  # complete tiles never change
+        job, is_complete = Job(), True
+
+        def compute() -> bytes:
+            nonlocal is_complete
+            content = []
+            for n, place in enumerate(places):
+                job.report(n / len(places), "computing tiles")
+                pyramid = explorer.maps.look(map_id).pyramid
+                tile = (pyramid.band if band else pyramid.tile)(*place, reduce=reduce)
+                is_complete &= tile.complete
+                data = tile.to_bytes()
+                content.append(struct.pack("<I", len(data)) + data)
+            return b"".join(content)
+
+        future = worker.submit_job(job, compute, priority=PRIORITY)
+        response = await respond_with_job(request, job, future, "application/octet-stream")
+        response.headers.update(headers if is_complete else {"Cache-Control": "no-store"})
+        return response
+
+
+def parse_places(text: str) -> list[tuple[int, int, int]]:
+    """Levels, rows and columns of tiles.
+
+    >>> parse_places("5/0/1,4/2/3")
+    [(5, 0, 1), (4, 2, 3)]
+    """
+    found = [re.fullmatch(r"(\d{1,3})/(\d{1,7})/(\d{1,7})", part) for part in text.split(",")]
+    if not all(found) or len(found) > MAX_TILES:
+        raise ConfigError(
+            f"tiles: needs 1 to {MAX_TILES} of level/row/column, got {text[:40]!r}; try 0/0/0"
+        )
+    return [(int(x[1]), int(x[2]), int(x[3])) for x in found if x]
+
 
 MAX_OFFLINE_RESPONSES = 400
 LONG_BODY = 2000  # characters of a request whose steps are checked at every call of torch

@@ -10,8 +10,7 @@ from regard.errors import ConfigError, suggestion
 from regard.files import atomic_write
 from regard.inspection.figures.canvas import render
 from regard.page import offline_page, saved
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import Query, find_query, query_names
+from regard.web.explorer.explorer import Explorer, Query, find_query, query_names
 from regard.web.jobs import Job
 
 FORMATS = (".html", ".csv", ".json", ".svg", ".png", ".pdf")

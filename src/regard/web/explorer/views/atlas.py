@@ -17,11 +17,11 @@ from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.labels import strip_marks
 from regard.inspection.sites.pyramid import MIN_BASE_LEVEL
 from regard.ops.indices import resolve_index
-from regard.web.explorer.atlas_maps import OpenMap
-from regard.web.explorer.demo_map import HEADS, demo_length, is_demo, make_demo_site
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import (
+from regard.web.explorer.atlas_maps import HEADS, OpenMap, demo_length, is_demo, make_demo_site
+from regard.web.explorer.catalog import find_head, recorded_sites
+from regard.web.explorer.explorer import (
     MAX_CHARS,
+    Explorer,
     ModelRequest,
     QueryRequest,
     Rows,
@@ -30,7 +30,6 @@ from regard.web.explorer.queries import (
     query,
     unpack,
 )
-from regard.web.explorer.recordings import find_head, recorded_sites
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from regard.claims.claim import FAMILIES
 from regard.claims.gallery import LABELS
 from regard.claims.results import load_cached, result_from_dict
 from regard.errors import ConfigError, suggestion
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import QueryRequest, Rows, finite, query
+from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, finite, query
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:

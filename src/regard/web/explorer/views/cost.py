@@ -17,8 +17,7 @@ from regard.costs.traced_cost import is_transformers_model
 from regard.errors import ConfigError, suggestion
 from regard.runs.hub_model import build_hub_model
 from regard.runs.loading import build_or_load_model, preset_names
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import QueryRequest, Rows, query
+from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, query
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:

@@ -17,16 +17,15 @@ from torch import Tensor
 
 from regard.data import RenderedGlyphs, open_image
 from regard.errors import ConfigError, RegardError
+from regard.files.atomic import temporary_file
 from regard.inspection import Sight, Site, attention_rollout, look
 from regard.models import VisionTransformer
 from regard.runs import Run
 from regard.runs.image_model import ImageModel
 from regard.tasks.classification.glyphs import GlyphsTask
 from regard.tasks.classification.pipeline import patch_size, read_run_image
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import ModelRequest, Rows, pack, query, unpack
+from regard.web.explorer.explorer import Explorer, ModelRequest, Rows, pack, query, unpack
 from regard.web.jobs import Job
-from regard.web.temporary_file import temporary_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

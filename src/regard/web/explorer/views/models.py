@@ -4,8 +4,7 @@ from typing import Any
 
 from regard.runs.hub_model import TOKENIZER_FILES
 from regard.web.explorer.catalog import CatalogEntry
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import QueryRequest, query
+from regard.web.explorer.explorer import Explorer, QueryRequest, query
 from regard.web.jobs import Job
 
 EXAMPLES = {  # inputs to begin with, by name or task

@@ -15,8 +15,7 @@ from regard.runs.loading import CHECKPOINTS
 from regard.runs.lock import is_locked
 from regard.train.metrics.log import METRICS_FILE, read_metrics
 from regard.web.explorer.catalog import CatalogEntry
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import QueryRequest, Rows, finite, query
+from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, finite, query
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:

@@ -19,17 +19,16 @@ from regard.data import AudioExample, AudioFile
 from regard.data.batches import seeded_generator
 from regard.data.content.morse.channel import Channel, Keying, key_edges, render_keyings
 from regard.decode import BestPath
+from regard.files.atomic import temporary_file
 from regard.inspection import Sight, Site, look
 from regard.ops.audio import HOP_SECONDS
 from regard.runs import Run
 from regard.tasks.recognition.morse import MorseTask
 from regard.tasks.recognition.pipeline import TranscribeJob, TranscriptChunk
 from regard.tasks.recognition.transcripts import feature_batches
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import ModelRequest, Rows, finite, pack, query, unpack
-from regard.web.explorer.recordings import find_head
+from regard.web.explorer.catalog import find_head
+from regard.web.explorer.explorer import Explorer, ModelRequest, Rows, finite, pack, query, unpack
 from regard.web.jobs import Job
-from regard.web.temporary_file import temporary_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

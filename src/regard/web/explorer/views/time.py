@@ -14,8 +14,16 @@ from regard.models.config import get_config
 from regard.ops.recurrence import CellStep, GRUStep, LSTMStep
 from regard.runs.contents import read_recipe
 from regard.runs.text_model import TextModel
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import QueryRequest, Rows, TextRequest, pack, query, unpack
+from regard.web.explorer.catalog import check_length
+from regard.web.explorer.explorer import (
+    Explorer,
+    QueryRequest,
+    Rows,
+    TextRequest,
+    pack,
+    query,
+    unpack,
+)
 from regard.web.explorer.recall_models import (
     KEYS,
     KINDS,
@@ -28,7 +36,6 @@ from regard.web.explorer.recall_models import (
     Trained,
     parse_sequence,
 )
-from regard.web.explorer.recordings import check_length
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from regard.inspection.edits.registry import EditCall, parse_edits
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.runs.text_model import Reading
 from regard.tasks.translation.alignment import alignment_head
+from regard.web.explorer.catalog import find_head
 from regard.web.explorer.edits import (
     EditRequest,
     build_edits,
@@ -27,9 +28,7 @@ from regard.web.explorer.edits import (
     list_edit_types,
     site_groups,
 )
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import ModelRequest, Rows, finite, pack, query, unpack
-from regard.web.explorer.recordings import find_head
+from regard.web.explorer.explorer import Explorer, ModelRequest, Rows, finite, pack, query, unpack
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:

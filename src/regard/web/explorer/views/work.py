@@ -11,8 +11,7 @@ from pydantic import Field
 
 from regard import work as exercises
 from regard.errors import ConfigError, WorkError, suggestion
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import QueryRequest, Rows, query
+from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, query
 from regard.web.jobs import Job
 from regard.work import Solution, check_answers, format_solution
 from regard.work.exact.numbers import format_decimal, format_plain, is_short_form, parse_number

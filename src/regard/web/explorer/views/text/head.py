@@ -1,25 +1,161 @@
-"""One head of the text view: its map, the arithmetic of a weight, its causes, effects of a key."""
+"""One head of the text view: its map, the arithmetic of a weight, its causes, and a second head."""
 
 from typing import Any
 
 import torch
 from pydantic import Field
 
-from regard.errors import LookError
-from regard.inspection import Site, output_projection, split_score
+from regard.data import Pair, collate, pair_preprocessor
+from regard.errors import LookError, ShapeError
+from regard.inspection import Site, compare_sights, output_projection, split_score
 from regard.inspection.adapters.activation_points import find_activations
-from regard.inspection.sites.labels import key_labels, query_labels
+from regard.inspection.sites.labels import key_labels, query_labels, strip_marks
 from regard.ops import influence_window
 from regard.ops.indices import resolve_index
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import finite, pack, query
-from regard.web.explorer.recordings import find_head, recorded_sites
-from regard.web.explorer.views.text.inputs import HeadRequest, WeightRequest, open_text_model, read
+from regard.runs.text_model import Reading, TextModel
+from regard.web.explorer.catalog import check_length, find_head, recorded_sites
+from regard.web.explorer.explorer import MAX_CHARS, Explorer, Rows, TextRequest, finite, pack, query
 from regard.web.jobs import Job
 from regard.work import explain
 from regard.work.show.selection import select, value_equation
 from regard.work.show.text import entry_text
 from regard.work.solution import Solution
+
+
+class HeadRequest(TextRequest):
+    """A request about one head of one attention."""
+
+    site: str = Field(max_length=300)
+    head: int = Field(0, ge=0, le=100_000)
+
+
+class WeightRequest(HeadRequest):
+    """A request about one weight of a head."""
+
+    query: int = Field(ge=0, le=10_000_000)
+    key: int = Field(ge=0, le=10_000_000)
+
+
+def read(explorer: Explorer, request: TextRequest, job: Job) -> Reading:
+    """The recorded forward pass that a request is about."""
+    return explorer.recordings.read(
+        request.model, request.text, to=request.to, target=request.target, job=job
+    )
+
+
+def open_text_model(explorer: Explorer, request: TextRequest) -> tuple[TextModel, Any]:
+    """The model of a request, and what it is called with: a tensor, a tuple or a mapping."""
+    text_model = explorer.catalog.run(request.model).text_model
+    check_length(text_model, request.text, request.target)
+    if not text_model.is_encoder_decoder:
+        return text_model, text_model.encode("text", request.text)
+    reading = explorer.recordings.read(
+        request.model, request.text, to=request.to, target=request.target
+    )
+    target = reading.target
+    if text_model.tokenizer is not None:
+        to = request.to or text_model.default_language
+        pair = Pair(request.text, target or "", to)
+        batch = collate([pair_preprocessor(text_model.tokenizer)(pair)])
+        inputs = batch["source"], batch["target"][:, :-1]
+        return text_model, tuple(x.to(text_model.device) for x in inputs)
+    source = text_model.encode("text", request.text)
+    decoder = text_model.encode("target", target or "", is_decoder=True)
+    if text_model.decoder_start_token_id is None:
+        return text_model, (source, decoder)
+    return text_model, {"input_ids": source, "decoder_input_ids": decoder}
+
+
+def output_names(text_model: TextModel, ids: list[int]) -> list[str]:
+    """Names of outputs by index: labels of classes, else tokens."""
+    if text_model.labels:
+        return [text_model.labels[i] for i in ids]
+    return [strip_marks(x) for x in text_model.token_names(ids)]
+
+
+MAX_CELLS = 256  # rows and columns of a map; longer texts are pooled
+MAX_HEADS = 40  # rows of the table
+COLUMNS = ("site", "head", "distance", "query", "key", "before", "after")
+
+
+class CompareRequest(HeadRequest):
+    """A head, and another head, text, language or model to compare it with."""
+
+    other_site: str | None = Field(None, max_length=300)
+    other_head: int | None = Field(None, ge=0, le=100_000)
+    other_text: str | None = Field(None, max_length=MAX_CHARS)
+    other_to: str | None = Field(None, max_length=20)
+    other_model: str | None = Field(None, max_length=200)
+
+
+def _table(response: Any) -> Rows:
+    return [COLUMNS, *([row[name] for name in COLUMNS] for row in response["heads"])]
+
+
+@query("text.compare", CompareRequest, table=_table)
+@torch.no_grad()
+def answer_text_compare(explorer: Explorer, request: CompareRequest, job: Job) -> dict[str, Any]:
+    """Both maps and their difference, and the heads that differ most."""
+    first = read(explorer, request, job)
+    others = (request.other_text, request.other_to, request.other_model)
+    if others == (None, None, None):
+        site, head = find_head(first.sight, request.site, request.head)
+        name = request.site if request.other_site is None else request.other_site
+        number = request.head if request.other_head is None else request.other_head
+        return _two_heads(site, head, *find_head(first.sight, name, number))
+    other = request.model_copy(
+        update={
+            "model": request.other_model or request.model,
+            "text": request.text if request.other_text is None else request.other_text,
+            "to": request.other_to or request.to,
+            "target": request.target if request.other_text is None else None,
+        }
+    )
+    second = read(explorer, other, job)
+    job.report(0.9, "comparing every head")
+    comparison = compare_sights(first.sight, second.sight)
+    find_head(first.sight, request.site, request.head)
+    if request.site not in comparison.pairs:
+        names = ", ".join(list(comparison.pairs)[:8])
+        raise ShapeError(f"site: needs one that both have, {names}, got {request.site!r}")
+    pair = comparison.pairs[request.site]
+    pool = _pool(len(pair.queries)), _pool(len(pair.keys))
+    return {
+        "maps": pack(comparison.maps(request.site, request.head, pool)),
+        "pool": list(pool),
+        "query_tokens": [t.label for t in pair.queries],
+        "key_tokens": [t.label for t in pair.keys],
+        "names": [request.site, pair.second.name],
+        "outputs": [first.target, second.target],
+        "heads": comparison.to_dicts()[:MAX_HEADS],
+        "unmatched": comparison.unmatched,
+    }
+
+
+def _two_heads(site: Site, head: int, other: Site, other_head: int) -> dict[str, Any]:
+    """Two heads of one forward pass, over the same queries and keys."""
+    if (site.queries, site.keys) != (other.queries, other.keys):
+        raise ShapeError(
+            f"other_site: needs {site.queries} queries and {site.keys} keys as {site.name} has, "
+            f"got {other.queries} and {other.keys}; try one of the same group"
+        )
+    pool = _pool(site.queries), _pool(site.keys)
+    w, w_other = (x.window(h, pool=pool)[0].float() for x, h in ((site, head), (other, other_head)))
+    return {
+        "maps": pack(torch.stack([w, w_other, w_other - w])),
+        "pool": list(pool),
+        "query_tokens": query_labels(site),
+        "key_tokens": key_labels(site),
+        "names": [f"{site.name}, head {head}", f"{other.name}, head {other_head}"],
+        "outputs": [None, None],
+        "heads": [],
+        "unmatched": [],
+    }
+
+
+def _pool(count: int) -> int:
+    return -(-count // MAX_CELLS)
+
 
 MAX_EXACT = 512  # queries and keys of an exact map
 MAX_POOLED = 256  # rows and columns of a pooled one

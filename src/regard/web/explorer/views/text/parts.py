@@ -10,9 +10,8 @@ from regard.errors import LookError
 from regard.inspection import logit_attribution, logit_lens
 from regard.inspection.report.report import Predictions
 from regard.ops.indices import resolve_index
-from regard.web.explorer.explorer import Explorer
-from regard.web.explorer.queries import TextRequest, pack, query
-from regard.web.explorer.views.text.inputs import open_text_model, output_names, read
+from regard.web.explorer.explorer import Explorer, TextRequest, pack, query
+from regard.web.explorer.views.text.head import open_text_model, output_names, read
 from regard.web.jobs import Job
 
 MAX_POSITIONS = 32  # columns of the lens
