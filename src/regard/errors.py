@@ -13,7 +13,7 @@ A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -80,6 +80,23 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """
     close = get_close_matches(name, list(known), 1)
     return f"; try {close[0]}" if close else ""
+
+
+def check_choice(
+    name: str, value: object, known: Collection[str], kind: type[RegardError] = ConfigError
+) -> None:
+    """Raise an error of this kind unless the value of an argument is one of those known.
+
+    >>> check_choice("norm", "mid", ("pre", "post"))
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: norm: needs pre or post, got 'mid'
+    """
+    if value not in tuple(known):
+        rule, hint = " or ".join(known) or "one, of none", ""
+        if len(known) > 2:
+            rule, hint = f"one of {', '.join(known)}", suggestion(str(value), known)
+        raise kind(f"{name}: needs {rule}, got {value!r:.80}{hint}")
 
 
 @contextmanager
