@@ -19,7 +19,7 @@ from regard.files import write_text
 from regard.runs.contents import RECIPE_FILE, RESULT_FILE
 from regard.runs.loading import PRETRAINED_FOLDER
 from regard.train.evaluation import run_evaluation
-from regard.train.metrics.calibration import CALIBRATION_FILE
+from regard.train.metrics import CALIBRATION_FILE
 
 
 def main(

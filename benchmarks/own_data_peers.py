@@ -201,7 +201,7 @@ def _grey(images):
 
 
 def _images(folder):
-    from regard.data.image.idx import find_idx, read_idx
+    from regard.data.image.image_file import find_idx, read_idx
 
     parts = []
     for split in ("train", "t10k"):

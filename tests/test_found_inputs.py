@@ -7,7 +7,7 @@ import pytest
 from fuzz import seeds
 from fuzz.targets import TARGETS
 
-from regard.data.image.idx import read_idx
+from regard.data.image.image_file import read_idx
 from regard.errors import RegardError
 from regard.models import LanguageConfig
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from regard.train.metrics.log import append_metrics
+from regard.train.metrics import append_metrics
 
 pytestmark = pytest.mark.browser
 

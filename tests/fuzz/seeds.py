@@ -27,8 +27,7 @@ from regard.inspection.record.sight_file import _checksum as sight_checksum
 from regard.models.serialization import read_safetensors
 from regard.tasks.registry import recipe_names, recipe_text
 from regard.train.checkpoint import Checkpoint, save_checkpoint
-from regard.train.metrics.calibration import save_calibration
-from regard.train.metrics.log import append_metrics
+from regard.train.metrics import append_metrics, save_calibration
 
 CLAIM = "A1"
 TEXT = "Ada slept.\nGrüße, 三つの日 😀\n\nThe engine weaves algebraic patterns.\n"

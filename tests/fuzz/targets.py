@@ -14,8 +14,7 @@ from regard.claims.claim import Trial
 from regard.claims.results import load_cached
 from regard.data.audio.audio_file import AudioFile
 from regard.data.audio.speech_manifest import SpeechManifest, find_manifests
-from regard.data.image.idx import read_idx
-from regard.data.image.image_file import read_image
+from regard.data.image.image_file import read_idx, read_image
 from regard.data.source import LoadReport
 from regard.data.text.annotated import read_labeled_texts, read_tagged_tokens
 from regard.data.text.parallel_formats import read_mo, read_tmx
@@ -26,7 +25,7 @@ from regard.runs.hub_model import load_hub_text_model
 from regard.tasks.proposals.kinds import propose
 from regard.tasks.recipe_file import parse_recipe, read_recipe_file, recipe_to_toml
 from regard.train.checkpoint import load_last_valid
-from regard.train.metrics.log import truncate_metrics
+from regard.train.metrics import truncate_metrics
 from regard.work.marking.submissions import check_submissions
 
 

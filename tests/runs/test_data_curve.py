@@ -14,7 +14,7 @@ from regard.runs import fit
 from regard.runs.data_curve import data_curve, expected_gain, fit_curve
 from regard.tasks.base import Recipe
 from regard.train import TrainConfig
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import Tally
 
 WORDS = ["red", "blue", "green", "one", "two", "three"]
 

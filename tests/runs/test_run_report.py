@@ -15,7 +15,7 @@ from regard.cli import app
 from regard.data import CharTokenizer, GeneratedBatches
 from regard.tasks import Task, task
 from regard.tasks.registry import TASKS
-from regard.train.metrics.intervals import Tally, bootstrap_intervals
+from regard.train.metrics import Tally, bootstrap_intervals
 
 VOID = {"meta", "img", "br", "path", "rect", "circle"}
 

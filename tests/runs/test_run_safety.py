@@ -115,7 +115,7 @@ def test_what_a_killed_training_left_is_removed_when_it_goes_on(trained):
 
 SHIELD = """
 import signal, subprocess, sys, time
-from regard.train.signals import defer_signals, block_signals
+from regard.train.process import defer_signals, block_signals
 with defer_signals() as asked:
     with block_signals():
         child = subprocess.Popen([sys.executable, "-c", "print(input())"], stdin=subprocess.PIPE)

@@ -27,7 +27,7 @@ from regard.tasks.baselines.tag_chain import fit_crf_tagger, make_batches
 from regard.tasks.language.baseline import byte_losses, name_beside_xz
 from regard.tasks.translation.baseline import pairs_baseline, word_dictionary
 from regard.train.linear import SparseRows, fit_best_linear, fit_linear
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import Tally
 
 WORDS = ["red", "blue", "green", "one", "two", "three"]
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import regard as rg
 from regard.cli import app
-from regard.data.text.word_split import WordSplit
+from regard.data.text.words import WordSplit
 from regard.errors import ConfigError
 from regard.tasks.annotated_verb import TagOptions
 from regard.tasks.registry import TASKS

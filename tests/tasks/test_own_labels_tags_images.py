@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.costs import cost
-from regard.data.text.word_split import measure_word_split
+from regard.data.text.words import measure_word_split
 from regard.errors import ConfigError, FileError
 from regard.models import Classifier, classifier_tiny
 from regard.tasks import TaggedText, TaggingTask

@@ -7,7 +7,7 @@ import pytest
 from toy import make_trainer
 
 from regard.errors import ConfigError
-from regard.train.metrics.log import tensorboard_logger
+from regard.train.metrics import tensorboard_logger
 
 
 class Writer:

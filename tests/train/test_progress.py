@@ -1,7 +1,7 @@
 """The progress line of a training."""
 
 import regard as rg
-from regard.train.progress import Progress
+from regard.train.process import Progress
 
 
 def test_the_speed_is_in_the_unit_of_the_task():

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import strategies as st
 
-from regard.work.exact.evaluate import evaluate_digits
+from regard.work.exact import evaluate_digits
 
 
 def floats(value):

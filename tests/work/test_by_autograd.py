@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import WorkError
-from regard.work.families.recurrent.autograd import autograd_as_text, compare_with_autograd
+from regard.work.families.recurrent.bptt import autograd_as_text, compare_with_autograd
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])

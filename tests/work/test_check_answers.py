@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import WorkError
-from regard.work.exact.numbers import parse_matrix
+from regard.work.exact import parse_matrix
 from regard.work.families.attention import solve_attention
 from regard.work.marking.findings import first_wrong
 from regard.work.rules import get_rule

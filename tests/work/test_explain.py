@@ -11,8 +11,7 @@ import regard as rg
 from regard import work
 from regard.cli import app
 from regard.errors import ShapeError, WorkError
-from regard.work.show.formats import FORMATS
-from regard.work.show.html import as_html
+from regard.work.show.formats import FORMATS, as_html
 
 
 def last(told, name):

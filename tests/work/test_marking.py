@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import RegardError, WorkError
-from regard.work.exact.evaluate import evaluate_digits
-from regard.work.exact.numbers import parse_number
+from regard.work.exact import evaluate_digits, parse_number
 from regard.work.families.cost import solve_cost
 from regard.work.problem import read_toml
 from regard.work.show.marks import findings_as_text

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import ShapeError, WorkError
-from regard.work.exact.numbers import parse_matrix
+from regard.work.exact import parse_matrix
 from regard.work.families.attention import solve_attention
 from regard.work.families.recurrent.cells import solve_recurrent
-from regard.work.show.latex import as_latex, as_markdown
+from regard.work.show.formats import as_latex, as_markdown
 from regard.work.show.text import as_text
 
 FX1 = work.read_problem("three-tokens")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import WorkError
-from regard.work.exact.numbers import parse_matrix
+from regard.work.exact import parse_matrix
 from regard.work.families.attention import solve_attention, solve_cross_attention
-from regard.work.families.sharpness import solve_sharpness
+from regard.work.families.moments import solve_sharpness
 from regard.work.marking.findings import first_wrong
 from regard.work.rules import M, get_rule
 from regard.work.show.text import entry_text

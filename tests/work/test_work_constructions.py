@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.exact.evaluate import evaluate_digits
+from regard.work.exact import evaluate_digits
 from regard.work.families.constructions import solve_convolution, solve_identity, solve_permutation
 from regard.work.marking.findings import first_wrong
 

@@ -9,11 +9,10 @@ import regard as rg
 from regard import work
 from regard.costs.formulas import Formula, generation_cost
 from regard.errors import WorkError
-from regard.work.exact.numbers import parse_matrix
-from regard.work.families.cost import solve_cost
+from regard.work.exact import parse_matrix
+from regard.work.families.cost import COUNT_FORMULAS, size_symbols, solve_cost
 from regard.work.marking.findings import first_wrong
 from regard.work.rules import get_rule
-from regard.work.rules.cost import COUNT_FORMULAS, size_symbols
 
 size = st.integers(1, 600)
 

@@ -6,8 +6,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.work.exact.evaluate import evaluate_digits
-from regard.work.exact.numbers import format_decimal
+from regard.work.exact import evaluate_digits, format_decimal
 
 whole = st.integers(-4, 4).map(sympy.Integer)
 numbers = st.recursive(

@@ -5,7 +5,7 @@ import torch
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.families.recurrent.gates import solve_gates
+from regard.work.families.recurrent.cells import solve_gates
 
 PROBLEM = work.read_problem("gates")
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.exact.evaluate import evaluate_digits
-from regard.work.exact.numbers import parse_matrix
+from regard.work.exact import evaluate_digits, parse_matrix
 from regard.work.families.recurrent.bptt import solve_bptt
 from regard.work.marking.findings import first_wrong
 from regard.work.rules import get_rule

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import ShapeError, WorkError
-from regard.work.exact.numbers import format_decimal
-from regard.work.families.counts import solve_counts
+from regard.work.exact import format_decimal
+from regard.work.families.cost import solve_counts
 from regard.work.families.multi_head import solve_multi_head
 from regard.work.marking.findings import first_wrong
 

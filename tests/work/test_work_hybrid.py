@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.exact.evaluate import evaluate_digits
-from regard.work.exact.numbers import parse_matrix
-from regard.work.families.recurrent.attention import solve_recurrent_attention
+from regard.work.exact import evaluate_digits, parse_matrix
+from regard.work.families.recurrent.cells import solve_recurrent_attention
 from regard.work.marking.findings import first_wrong
 
 small = st.integers(-30, 30).map(lambda x: f"{x / 20}")

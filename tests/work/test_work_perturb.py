@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.exact.evaluate import evaluate_digits
+from regard.work.exact import evaluate_digits
 from regard.work.families.perturb import solve_perturb
 
 MOVE = work.read_problem("move-key")

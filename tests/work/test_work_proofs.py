@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.exact.numbers import parse_matrix
+from regard.work.exact import parse_matrix
+from regard.work.families import proofs
 from regard.work.families.proofs import solve_proof
 from regard.work.marking.findings import first_wrong
-from regard.work.rules import get_rule, proofs
+from regard.work.rules import get_rule
 
 NAMES = list(proofs.PROOFS)
 

@@ -4,7 +4,7 @@ import json
 
 from regard import work
 from regard.formulas import LATEX_SIGNS
-from regard.work.show.latex import as_latex, as_markdown, escape_latex
+from regard.work.show.formats import as_latex, as_markdown, escape_latex
 from regard.work.show.text import as_text
 from regard.work.solution import SolutionBuilder
 

@@ -14,11 +14,9 @@ from regard.cli import app
 from regard.errors import FileError, RegardError, WorkError
 from regard.files import write_text
 from regard.formulas import LATEX_SIGNS, parse_formula, parse_value
-from regard.work.exact.numbers import format_decimal
+from regard.work.exact import format_decimal
 from regard.work.rules import RULES
-from regard.work.show.formats import FORMATS
-from regard.work.show.html import as_html
-from regard.work.show.latex import as_latex
+from regard.work.show.formats import FORMATS, as_html, as_latex
 from regard.work.show.text import as_rich, as_text
 from regard.work.solution import SolutionBuilder
 

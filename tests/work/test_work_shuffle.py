@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import WorkError
-from regard.work.families.shuffle import solve_shuffle
+from regard.work.families.positions import solve_shuffle
 
 small = st.fractions(-2, 2, max_denominator=2).map(str)
 tokens = st.lists(st.lists(small, min_size=2, max_size=2), min_size=3, max_size=3)

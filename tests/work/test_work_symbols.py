@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.exact.numbers import parse_number
-from regard.work.show.latex import as_latex
+from regard.work.exact import parse_number
+from regard.work.show.formats import as_latex
 from regard.work.show.text import as_text
 
 A, B = (sympy.Symbol(name, real=True) for name in "ab")

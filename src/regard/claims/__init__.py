@@ -2,10 +2,9 @@
 
     claim.py     statement, declared verdict, experiment, evidence; `@claim` registers one
     families/        the experiments, by subject
-    measurements.py  derivatives, slopes and counts that several experiments measure
-    training.py      small trainings that several experiments share
+    measurements.py  derivatives, slopes, counts and small trainings that several share
     charts.py        the pictures
-    runner.py        runs them side by side; results.py stores them
+    results.py       runs them side by side and stores the results
     gallery.py       pages, and a quiz for Moodle
 
 >>> rg.claims.CLAIMS["A1"].run().verdict
@@ -16,8 +15,7 @@ from regard.claims import families
 from regard.claims.charts import Bars, Chart, Lines, Maps, Points, draw_chart
 from regard.claims.claim import CLAIMS, Claim, Evidence, Measure, Trial, Verdict, claim, literature
 from regard.claims.gallery import write_gallery, write_quiz
-from regard.claims.results import Result, junit_xml
-from regard.claims.runner import run_claims, select_claims
+from regard.claims.results import Result, junit_xml, run_claims, select_claims
 
 __all__ = [
     "Bars",

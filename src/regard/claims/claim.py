@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.claims.charts import Bars
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_choice
 
 Verdict = Literal["true", "conditional", "false", "open", "literature"]
 Source = Literal["exam", "homework", "problem set", "exercises", "common belief"]
@@ -241,11 +241,7 @@ Experiment = Callable[[Trial], Evidence]  # a plain function
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement, its declared verdict, and the experiment that tests it.
-
-    >>> CLAIMS["A1"].statement, CLAIMS["A1"].verdict
-    ('The attention weights of a query sum to 1.', 'true')
-    """
+    """A statement, its declared verdict, and the experiment that tests it."""
 
     id: str
     statement: str
@@ -352,8 +348,7 @@ def _check(name: str, verdict: str, texts: dict[str, Any]) -> None:
     if name[:1] not in FAMILIES or not name[1:].isdigit():
         families = ", ".join(FAMILIES)
         raise ConfigError(f"id: needs one of {families} and a number, got {name!r}")
-    if verdict not in get_args(Verdict):
-        raise ConfigError(f"verdict: needs one of {get_args(Verdict)}, got {verdict!r}")
+    check_choice("verdict", verdict, get_args(Verdict))
     texts_of_verdict = {"conditional": ["condition"], "false": ["correction"]}.get(verdict, [])
     for text in ("statement", "refutation", *texts_of_verdict):
         if not texts.get(text):

@@ -28,7 +28,7 @@ COMMANDS = """
 """
 # or in the module of another command
 MODULES = dict.fromkeys(["data", "new"], "recipes")
-MODULES |= dict.fromkeys(["cost", "evaluate", "export", "quantize", "report"], "runs")
+MODULES |= dict.fromkeys(["cost", "evaluate", "export", "get", "quantize", "report"], "runs")
 MODULES |= {"resume": "train", "version": "output", "heads": "look", "verify": "look"}
 
 
@@ -37,8 +37,8 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command by name: of the verb of a custom task too, such as one of an imported file."""
-        if found := super().get_command(ctx, cmd_name):
-            return found
+        if command := super().get_command(ctx, cmd_name):
+            return command
         from regard.tasks.registry import ENTRY_POINTS, all_tasks
 
         for entry in entry_points(group=ENTRY_POINTS):

@@ -33,7 +33,7 @@ def demo(
 
     from regard import runs, tasks
     from regard.errors import ConfigError
-    from regard.train.progress import format_duration
+    from regard.train.process import format_duration
 
     started, console = time.monotonic(), Console(highlight=False, soft_wrap=True)
     folder = out or runs.new_run_folder("runs", "demo")

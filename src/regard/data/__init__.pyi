@@ -24,7 +24,6 @@ from regard.data.content.phrases.facts import draw_fact as draw_fact
 from regard.data.content.phrases.facts import fact_split as fact_split
 from regard.data.content.phrases.source import Phrases as Phrases
 from regard.data.content.phrases.source import format_fact as format_fact
-from regard.data.image.idx import read_idx as read_idx
 from regard.data.image.image_batches import CutMixResult as CutMixResult
 from regard.data.image.image_batches import ImageBatches as ImageBatches
 from regard.data.image.image_batches import ImageExample as ImageExample
@@ -34,6 +33,7 @@ from regard.data.image.image_collection import ImageCollection as ImageCollectio
 from regard.data.image.image_collection import load_images as load_images
 from regard.data.image.image_file import crop_to_ink as crop_to_ink
 from regard.data.image.image_file import open_image as open_image
+from regard.data.image.image_file import read_idx as read_idx
 from regard.data.image.image_file import read_image as read_image
 from regard.data.source import InMemorySource as InMemorySource
 from regard.data.source import LoadReport as LoadReport
@@ -75,6 +75,6 @@ from regard.data.text.tokenizers import CharTokenizer as CharTokenizer
 from regard.data.text.tokenizers import Tokenizer as Tokenizer
 from regard.data.text.tokenizers import WordTokenizer as WordTokenizer
 from regard.data.text.tokenizers import iter_texts as iter_texts
-from regard.data.text.word_split import split_words as split_words
+from regard.data.text.words import split_words as split_words
 from regard.data.token_cache import TokenCache as TokenCache
 from regard.data.token_cache import write_token_cache as write_token_cache

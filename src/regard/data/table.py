@@ -41,9 +41,6 @@ class TableFormat:
 
     `columns` are the names in its first line, or the keys of its first 1000 JSON objects; a
     table without a header has the numbers "1", "2", …
-
-    >>> TableFormat("csv", ("text", "label"), ",").columns
-    ('text', 'label')
     """
 
     kind: TableKind

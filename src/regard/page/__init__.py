@@ -1,6 +1,5 @@
 """The page: HTML, CSS and JavaScript that the explorer serves and that every offline page holds."""
 
-from regard.page.files import FOLDER, PageFile, page_files
-from regard.page.offline import offline_page, saved
+from regard.page.offline import FOLDER, PageFile, offline_page, page_files, saved
 
 __all__ = ["FOLDER", "PageFile", "offline_page", "page_files", "saved"]

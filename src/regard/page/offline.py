@@ -8,12 +8,47 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from regard.errors import ConfigError
-from regard.page.files import page_files
+
+FOLDER = Path(__file__).parent
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+class PageFile(NamedTuple):
+    """A file of the page."""
+
+    content: bytes
+    content_type: str
+    etag: str
+
+
+@cache
+def page_files() -> dict[str, PageFile]:
+    """The files by URL path.
+
+    >>> sorted(page_files())[0]
+    '/'
+    """
+    files = {}
+    for path in sorted(FOLDER.rglob("*")):
+        if path.suffix in TYPES:
+            content, name = path.read_bytes(), path.relative_to(FOLDER).as_posix()
+            url = "/" if name == "index.html" else f"/page/{name}"
+            etag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+            files[url] = PageFile(content, TYPES[path.suffix], etag)
+    return files
+
 
 # of a module: `from "./x.js"`, `import "./x.js"` and `import("./x.js")`, which loads a view
 IMPORT = re.compile(r'((?:from|import|import\()\s*)"(\.[^"]+)"')
@@ -49,7 +84,8 @@ def offline_page(
     >>> "regard/views/text.js" in offline_page("/text", [])
     True
     """
-    views = {str(x.get("name", "")).partition(".")[0] for x in responses} | {_view_of(state)}
+    view = state.lstrip("#/").partition("?")[0] or "text"
+    views = {str(x.get("name", "")).partition(".")[0] for x in responses} | {view}
     modules = _modules({f"views/{view}.js" for view in views})
     held = sorted(view for view in views if f"views/{view}.js" in modules)
     imports = json.dumps({"imports": {f"regard/{n}": _data_url(x) for n, x in modules.items()}})
@@ -68,17 +104,10 @@ def offline_page(
     )
     page = page.replace("</head>", head + "</head>", 1)
     if plain_html:
-        page = re.sub(r"(?s)<noscript>.*</noscript>", lambda _: _noscript(plain_html), page)
+        plain = f"<noscript><p>Pictures need JavaScript.</p>{plain_html}</noscript>"
+        page = re.sub(r"(?s)<noscript>.*</noscript>", lambda _: plain, page)
     page = page.replace("<body>", f"<body>{header_html}", 1)
     return f'<script type="module">{START}</script></body>'.join(page.rsplit("</body>", 1))
-
-
-def _noscript(html: str) -> str:
-    return f"<noscript><p>Pictures need JavaScript.</p>{html}</noscript>"
-
-
-def _view_of(state: str) -> str:
-    return state.lstrip("#/").partition("?")[0] or "text"
 
 
 def _modules(views: set[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from regard.errors import FileError
 from regard.files import parse_json, read_text, write_text
 from regard.tasks import Recipe, Task
 from regard.train.config import MINIMISED
-from regard.train.metrics.intervals import Tally, Tallying, bootstrap_intervals
+from regard.train.metrics import Tally, Tallying, bootstrap_intervals
 
 BASELINE_FILE = "baseline.json"
 

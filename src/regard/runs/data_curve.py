@@ -14,7 +14,7 @@ from regard.tasks import Recipe
 from regard.train import Trainer, objective
 from regard.train.config import MINIMISED
 from regard.train.evaluation import run_evaluation
-from regard.train.metrics.intervals import Tally, Tallying, bootstrap_intervals
+from regard.train.metrics import Tally, Tallying, bootstrap_intervals
 
 MIN_ERROR = 1e-4  # whose logarithm is finite
 SHARES = {0.25: "a quarter of the train split", 0.5: "half", 1.0: "all"}

@@ -13,8 +13,7 @@ from regard.tasks import EvalSplit
 from regard.tasks.pipeline import Device, model_on, require_verb
 from regard.train import Calibration, Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
-from regard.train.metrics.calibration import IsCorrect
-from regard.train.metrics.intervals import Tally, Tallying, bootstrap_intervals
+from regard.train.metrics import IsCorrect, Tally, Tallying, bootstrap_intervals
 
 UNCALIBRATED = Calibration(slope=1.0, offset=0.0, threshold=0.0, examples=0)
 

@@ -25,7 +25,7 @@ from regard.tasks import LanguageTask, TranslationTask
 from regard.tasks.classification.pipeline import class_names
 from regard.tasks.labels import LabelsTask, encode_text
 from regard.tasks.pipeline import Device, model_on, require_verb
-from regard.train.metrics.calibration import CALIBRATION_FILE
+from regard.train.metrics import CALIBRATION_FILE
 
 EXPORT_FILE = "export.json"
 

@@ -33,7 +33,7 @@ from regard.tasks import Recipe
 from regard.tasks.base import Evaluator
 from regard.train import Calibration, Gradable, Outcome, Trainer, calibrate, save_calibration
 from regard.train.evaluation import run_evaluation
-from regard.train.metrics.log import read_metrics
+from regard.train.metrics import read_metrics
 
 TOKEN_CACHE = "cache"  # the encoded train split: reused by resume, removed when training ends
 

@@ -53,7 +53,7 @@ from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import Outcome, Ranks, Trainer, objective
 from regard.train.checkpoint import remove_partial_checkpoints
 from regard.train.loop import CHECKPOINTS
-from regard.train.metrics.log import tensorboard_logger
+from regard.train.metrics import tensorboard_logger
 from regard.train.prefetch import BatchSource
 
 RESUMABLE = tuple(

@@ -23,7 +23,7 @@ from regard.tasks.text_tokenizer import TextTokenizer
 from regard.train import mean_loss, objective
 from regard.train.config import TrainConfig
 from regard.train.linear import fit_best_linear
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import Tally
 
 BATCH_SIZE = 64  # texts that are evaluated together
 HEAD_EXAMPLES = 2048  # that a head is fitted to before the training

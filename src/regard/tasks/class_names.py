@@ -9,7 +9,7 @@ import torch
 from regard.data import Split
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, suggestion
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import Tally
 
 Classes = list[tuple[str, float]]  # (name, probability), most probable first
 ClassCounts = Mapping[Split, Counter[str]]  # examples per class of each split

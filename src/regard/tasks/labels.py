@@ -24,7 +24,7 @@ from regard.tasks.class_names import Classes, class_tally, format_classes
 from regard.tasks.classification.evaluator import top_log_odds
 from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
 from regard.tasks.registry import task
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import Tally
 
 
 @task("labels")

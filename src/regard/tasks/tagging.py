@@ -18,7 +18,7 @@ from regard.data import (
     split_words,
 )
 from regard.data.batches import Encoded
-from regard.data.text.word_split import MeasuredSplit, WordSplit, measure_word_split
+from regard.data.text.words import MeasuredSplit, WordSplit, measure_word_split
 from regard.errors import ConfigError, FileError
 from regard.models import ClassifierConfig
 from regard.ops import TagChain, crf_decode, crf_marginals
@@ -35,7 +35,7 @@ from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, requ
 from regard.tasks.registry import task
 from regard.train import make_objective, register_objective
 from regard.train.losses import Batch, ModelOutputs, label_smoothed_cross_entropy
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import Tally
 
 OUTSIDE = "O"  # the tag of words outside of any span
 

@@ -23,7 +23,7 @@ from regard.data.text.engine_tokenizers import TokenizerType
 from regard.data.token_cache import TokenCache, cached_examples
 from regard.errors import ConfigError
 from regard.models.config import check_choices, check_positive
-from regard.train.progress import track
+from regard.train.process import track
 
 Encode = Callable[[Any], Encoded]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.nn import Recurrent, RecurrentCell
 from regard.train.config import TrainConfig
 from regard.train.distributed import Strategy
-from regard.train.signals import block_signals
+from regard.train.process import block_signals
 
 MIN_STEPS = 1000  # to compile takes as long as some hundred updates
 PROBE_BATCHES = 6  # batches whose shapes are observed before compiling

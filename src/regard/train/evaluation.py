@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.errors import ShapeError
 from regard.train.losses import Batch, Objective
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import Tally
 
 Scores = TypeVar("Scores")
 

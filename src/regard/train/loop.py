@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from regard.errors import ConfigError, FileError, TrainError
+from regard.errors import ConfigError, FileError, TrainError, check_choice
 from regard.nn.low_rank import add_low_rank, without_low_rank
 from regard.train.checkpoint import (
     Checkpoint,
@@ -40,11 +40,9 @@ from regard.train.config import TrainConfig
 from regard.train.distributed import ParallelModel, Ranks, choose_strategy, select_device
 from regard.train.evaluation import format_scores, run_evaluation
 from regard.train.losses import Objective
-from regard.train.metrics.log import Logger, append_metrics, truncate_metrics
+from regard.train.metrics import Logger, append_metrics, truncate_metrics
 from regard.train.prefetch import BatchSource, Prefetcher
-from regard.train.progress import Progress
-from regard.train.rng import RngState
-from regard.train.signals import defer_signals, received_signal
+from regard.train.process import Progress, RngState, defer_signals, received_signal
 from regard.train.updates import NonFiniteUpdate, Updater, UpdateStats
 from regard.train.weights import (
     copy_weights,
@@ -311,10 +309,7 @@ class Trainer:
         model = self.parallel.full_model()
         self.scores = scores = self.ranks.run_on_first(run_evaluation, model, evaluate)
         self._log({f"valid_{name}": value for name, value in scores.items()})
-        if self.config.monitor not in scores:
-            raise ConfigError(
-                f"monitor: needs one of {', '.join(scores)}, got {self.config.monitor!r}; try loss"
-            )
+        check_choice("monitor", self.config.monitor, scores)
         value = scores[self.config.monitor]
         if self.config.is_better(value, self.best):
             self.best, self.stale_evaluations = value, 0

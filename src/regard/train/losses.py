@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, suggestion
+from regard.errors import ConfigError, check_choice
 from regard.models import ctc_loss
 
 Batch = Mapping[str, Tensor]
@@ -47,9 +47,7 @@ def objective(name: str) -> Objective:
         ...
     regard.errors.ConfigError: objective: needs one of class, ctc, ..., got 'clas'; try class
     """
-    if name not in OBJECTIVES:
-        known, hint = ", ".join(sorted(OBJECTIVES)), suggestion(name, OBJECTIVES)
-        raise ConfigError(f"objective: needs one of {known}, got {name!r}{hint}")
+    check_choice("objective", name, sorted(OBJECTIVES))
     return OBJECTIVES[name]
 
 

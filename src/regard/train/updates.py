@@ -18,7 +18,7 @@ from regard.train.config import TrainConfig
 from regard.train.distributed import ParallelModel
 from regard.train.losses import Objective
 from regard.train.prefetch import Prefetcher
-from regard.train.rng import RngState
+from regard.train.process import RngState
 
 MAX_SKIPPED = 20  # updates in a row: halved so often, the initial scale of 65,536 is below 0.1
 

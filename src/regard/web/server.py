@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.errors import ConfigError, FileError, suggestion
 from regard.runs import Run, load
 from regard.runs.contents import files_version
-from regard.tasks import Pipeline, Prompt, SoundFile, TaskOptions, Text, TextPiece
+from regard.tasks import Prompt, SoundFile, Text, TextPiece
 from regard.web.gate import Gate
 from regard.web.streams import MAX_MESSAGE
 from regard.web.worker import END, Busy, Worker
@@ -40,14 +40,14 @@ def paths(run: Run, taken: Collection[str] = ()) -> list[str]:
     if run.recipe is None:
         return []
     task, kind = run.data, run.data.reads
-    first, found = f"/{task.verb}", list[str]()
+    first, served = f"/{task.verb}", list[str]()
     if first not in taken:
-        found.append(first)
-        found += [first + STREAM] if isinstance(kind, SoundFile) and task.can_stream else []
+        served.append(first)
+        served += [first + STREAM] if isinstance(kind, SoundFile) and task.can_stream else []
     if isinstance(kind, Prompt):
-        return [*found, COMPLETIONS] if task.can_stream else found
+        return [*served, COMPLETIONS] if task.can_stream else served
     # what has fields of its own has a path of its own only
-    return [*found, "/apply"] if isinstance(kind, Text) and kind.field == Text().field else found
+    return [*served, "/apply"] if isinstance(kind, Text) and kind.field == Text().field else served
 
 
 class Server:
@@ -61,7 +61,7 @@ class Server:
         self.runs, self.worker, self.started = dict(runs), worker or Worker(), time.monotonic()
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: dict[str, float] = defaultdict(float)
-        self.pipeline = lru_cache(MAX_PIPELINES)(_pipeline)
+        self.pipeline = lru_cache(MAX_PIPELINES)(lambda run, x: run.data.pipeline(run, x))
         self.generator = lru_cache(None)(lambda run: run.pipeline().generator())
         self._reloading = asyncio.Lock()
         self.set_paths(())
@@ -152,10 +152,6 @@ class Server:
             for path, seconds in sorted(self.seconds.items())
         ]
         return "\n".join(lines) + "\n"
-
-
-def _pipeline(run: Run, options: TaskOptions) -> Pipeline:
-    return run.data.pipeline(run, options)
 
 
 HEAD_SECONDS = 10.0  # for the head of a request, since the connection or the last answer

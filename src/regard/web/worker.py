@@ -57,11 +57,7 @@ class _Request:
 
 @dataclass(eq=False)
 class Stream:
-    """A stream of pieces; `cancel` ends it early.
-
-    >>> Stream(None, lambda: None, print).is_cancelled
-    False
-    """
+    """A stream of pieces; `cancel` ends it early."""
 
     source: Any
     begin: Callable[[], Any]  # adds it to the source

@@ -1,14 +1,14 @@
 """Worked solutions of exercises, exact and step by step, and marking of students' answers.
 
-    exact/     exact numbers: parsing, evaluation, formatting
+    exact.py   exact numbers: parsing, evaluation, formatting
     rules/     what a step may do: matrix function, formula, common mistakes
-    families/  one solver per kind of problem, registered with `@family`
+    families/  one solver per kind of problem, registered with `@family`, and its rules
     marking/   answers compared with a solution: the first wrong step and its likely cause
     show/      text, Markdown, LaTeX, HTML and JSON
     ask        answers to the questions of courses, in answers/
     making     random exercises and sheets of them
 
-Each folder imports only from those above it. What is not exported here is imported from its module.
+Each imports only from those above it. What is not exported here is imported from its module.
 """
 
 from regard.work.ask import Answer, ask, find_answers

@@ -8,7 +8,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.rules import M, Matrix
-from regard.work.show.latex import as_markdown
+from regard.work.show.formats import as_markdown
 from regard.work.solution import Solution, SolutionBuilder
 
 if TYPE_CHECKING:

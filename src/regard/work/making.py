@@ -8,16 +8,23 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.errors import RegardError, WorkError, suggestion
+from regard.errors import RegardError, WorkError, check_choice
 from regard.files import is_stream, make_folder, write_text
 from regard.formulas import FormulaTree, parse_name
-from regard.work.exact.evaluate import evaluate_digits
+from regard.work.exact import evaluate_digits
 from regard.work.families.registry import FAMILIES, ExerciseTemplate, exercise_families
 from regard.work.problem import solve
-from regard.work.show.html import given_html, html_body, render_page
-from regard.work.show.latex import LATEX, MARKDOWN, Markup, latex_document, mark_up
-from regard.work.show.selection import matches_any, value_equation
-from regard.work.show.text import as_text, detect_convention
+from regard.work.show.formats import (
+    LATEX,
+    MARKDOWN,
+    Markup,
+    given_html,
+    html_body,
+    latex_document,
+    mark_up,
+    render_page,
+)
+from regard.work.show.text import as_text, detect_convention, matches_any, value_equation
 from regard.work.solution import Solution
 
 ENTRY_CHOICES = ((-1, 0, 1, 2), (-2, -1, 0, 1, 2), (-2, -1, "-1/2", 0, "1/2", 1, 2))  # by level
@@ -30,11 +37,7 @@ MAX_VARIANTS = 400  # that are drawn in vain before a family counts as exhausted
 
 
 class Exercise(NamedTuple):
-    """A problem, its solution, and the names of the steps asked for.
-
-    >>> make_exercise("attention", seed=1).problem["family"]
-    'attention'
-    """
+    """A problem, its solution, and the names of the steps asked for."""
 
     name: str
     problem: Mapping[str, Any]
@@ -54,9 +57,7 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
     >>> make_exercise("rnn", seed=3).problem == make_exercise("rnn", seed=3).problem
     True
     """
-    if family not in (known := exercise_families()):
-        hint = suggestion(family, known)
-        raise WorkError(f"family: needs one of {', '.join(known)}, got {family!r}{hint}")
+    check_choice("family", family, exercise_families(), WorkError)
     if not 1 <= level <= 3:
         raise WorkError(f"level: needs 1, 2 or 3, got {level}")
     name = f"{family}-{level}-{seed}-{variant}"
@@ -139,8 +140,7 @@ def format_sheet(exercises: Sequence[Exercise], fmt: str = "text", solutions: bo
     >>> print(format_sheet(rg.work.make_sheet("rnn", seed=1, count=1)).splitlines()[0])
     Exercises: rnn
     """
-    if fmt not in SHEET_FORMATS:
-        raise WorkError(f"fmt: needs one of {', '.join(SHEET_FORMATS)}, got {fmt!r}")
+    check_choice("fmt", fmt, SHEET_FORMATS, WorkError)
     return SHEET_FORMATS[fmt](exercises, solutions)
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from regard.errors import FileError, WorkError, suggestion
 from regard.files import parse_toml, read_text
-from regard.work.exact.numbers import parse_matrix, parse_number, shorten_repr
-from regard.work.exact.parse import CONSTANTS, FUNCTIONS, SYMBOL
+from regard.work.exact import CONSTANTS, FUNCTIONS, SYMBOL, parse_matrix, parse_number, shorten_repr
 from regard.work.families import FAMILIES
 from regard.work.solution import Solution, Step, apply_rule
 

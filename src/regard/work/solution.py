@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from regard.errors import RegardError, ShapeError, WorkError
+from regard.errors import RegardError, ShapeError, WorkError, check_choice
 from regard.formulas import FormulaTree, equation, parse_name
-from regard.work.exact.evaluate import check_arguments, evaluate_digits, to_float
-from regard.work.exact.numbers import parse_matrix
-from regard.work.exact.parse import has_too_many_digits
+from regard.work.exact import (
+    check_arguments,
+    evaluate_digits,
+    has_too_many_digits,
+    parse_matrix,
+    to_float,
+)
 from regard.work.rules import M, Matrix, MatrixFunction, get_rule
 from regard.work.shapes import shape_error
 
@@ -138,8 +142,7 @@ class Solution:
 
     def __getitem__(self, name: str) -> Matrix:
         values = self.values()
-        if name not in values:
-            raise WorkError(f"name: needs one of {', '.join(values)}, got {name!r}")
+        check_choice("name", name, values, WorkError)
         return values[name]
 
     @property
@@ -164,7 +167,7 @@ class Solution:
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        from regard.work.show.html import html_body
+        from regard.work.show.formats import html_body
 
         return html_body(self)
 

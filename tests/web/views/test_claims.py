@@ -109,7 +109,7 @@ def test_a_run_reports_and_stops_when_it_is_cancelled(explorer, trained):
 
 
 def test_a_trained_claim_runs_in_the_thread_of_a_worker(explorer):
-    from regard.claims.training import train_model
+    from regard.claims.measurements import train_model
 
     results = []
 

@@ -13,7 +13,7 @@ from regard.runs import find_run, fit, list_runs
 from regard.runs.lock import is_locked, lock_folder
 from regard.runs.settings import override_settings
 from regard.tasks import recipe
-from regard.train.metrics.log import append_metrics, read_metrics
+from regard.train.metrics import append_metrics, read_metrics
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer, find_query
 from regard.web.explorer.views.runs import MAX_POINTS, curve

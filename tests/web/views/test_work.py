@@ -12,8 +12,7 @@ from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer, find_query
 from regard.web.explorer.views.work import MAX_SIDE
 from regard.web.jobs import Cancelled, Job
-from regard.work.exact.numbers import format_decimal
-from regard.work.exact.parse import parse_expression
+from regard.work.exact import format_decimal, parse_expression
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from regard.claims.charts import Bars, Lines
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.families.trained_positions import draw_bag
-from regard.claims.measurements import jacobian
-from regard.claims.training import label_loss, train_classifier
+from regard.claims.measurements import jacobian, label_loss, train_classifier
 from regard.errors import TrainError
 from regard.inspection import activation_names, look
 from regard.models import Classifier, ClassifierConfig

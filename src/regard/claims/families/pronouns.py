@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.claims.charts import Bars, Lines, Maps
 from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.training import Batch, train_model
+from regard.claims.measurements import Batch, train_model
 from regard.inspection import edit, look, what_if
 from regard.models import Classifier, ClassifierConfig
 

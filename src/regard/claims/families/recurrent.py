@@ -11,8 +11,7 @@ from torch import Tensor, nn
 import regard as rg
 from regard.claims.charts import Lines
 from regard.claims.claim import Evidence, Trial, claim
-from regard.claims.measurements import slope
-from regard.claims.training import Batch, accuracy, train_classifier
+from regard.claims.measurements import Batch, accuracy, slope, train_classifier
 from regard.errors import LookError
 from regard.ops import LSTMWeights, RNNWeights, recur
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from regard.claims.charts import Lines, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.families.temperature import Lookup, draw_items, lookup_loss, new_items
-from regard.claims.measurements import log_slope
-from regard.claims.training import train_model
+from regard.claims.measurements import log_slope, train_model
 from regard.inspection import jitter_query_effect, make_site
 from regard.ops import attend, score_moments, softargmax, survey
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from regard.claims.charts import Lines, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.measurements import log_slope
-from regard.claims.training import Batch, train_model
+from regard.claims.measurements import Batch, log_slope, train_model
 from regard.decode import Sampling, sampling_distribution
 from regard.ops import attend, dot, softargmax, straight_through, survey
 

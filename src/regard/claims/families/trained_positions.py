@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.claims.charts import Lines
 from regard.claims.claim import Evidence, Trial, claim
-from regard.claims.training import Batch, accuracy, train_classifier, train_model
+from regard.claims.measurements import Batch, accuracy, train_classifier, train_model
 from regard.errors import ShapeError
 from regard.models import Classifier, ClassifierConfig
 from regard.nn import Encoder, ToeplitzBias, TokenEmbedding, xavier_linear

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from regard.claims.charts import Lines
 from regard.claims.claim import Evidence, Measure, Trial, claim, literature
 from regard.claims.families.vision import VIT, similarity
-from regard.claims.measurements import count_parameters
-from regard.claims.training import Batch, accuracy, label_loss, train_model
+from regard.claims.measurements import Batch, accuracy, count_parameters, label_loss, train_model
 from regard.models import ResNet, ResNetConfig, VisionTransformer, resnet_of_size
 from regard.ops import interpolate_positions
 

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from regard.data.image.idx import find_idx, read_idx
-from regard.data.image.image_file import read_image
+from regard.data.image.image_file import find_idx, read_idx, read_image
 from regard.data.source import LoadReport, OnError
 from regard.data.split import SPLITS, Split, assign_split
 from regard.data.table import detect_table, read_table, table_kind

@@ -16,7 +16,7 @@ from regard.data.text.tokenizers import (
     merge_pairs,
     shorten_words,
 )
-from regard.errors import ConfigError, FileError, library_errors, suggestion
+from regard.errors import ConfigError, FileError, check_choice, library_errors
 
 # Words with the white space before them, or white space at the end. To Unicode, and so to the
 # pre-tokenizer, the separators U+001C to U+001F are no white space.
@@ -260,9 +260,7 @@ def train_tokenizer(
     >>> train_tokenizer("words", ["two days"], 99).encode("two")
     [13]
     """
-    if kind not in (known := get_args(TokenizerType)):
-        hint = suggestion(kind, known)
-        raise ConfigError(f"type: needs one of {', '.join(known)}, got {kind!r}{hint}")
+    check_choice("type", kind, get_args(TokenizerType))
     if kind == "bytes":
         return ByteTokenizer(languages)
     if kind == "characters":

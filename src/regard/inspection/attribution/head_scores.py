@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import LookError, ShapeError, suggestion
+from regard.errors import LookError, ShapeError, check_choice
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.heads.head_table import SCORE_COLUMNS, HeadTable, Thresholds, with_type
 from regard.inspection.heads.measures import measure_heads, merge_layers
@@ -241,8 +241,7 @@ def search_heads(
     >>> search.examples[0].context  # what followed the first 7
     '7 «8» 9 [7]'
     """
-    if by not in (known := [*PATTERNS, *OF_QUERIES]):
-        raise ShapeError(f"by: needs one of {', '.join(known)}, got {by!r}{suggestion(by, known)}")
+    check_choice("by", by, [*PATTERNS, *OF_QUERIES], ShapeError)
     if min(count, batch_size, max_length - 1) < 1:
         raise ShapeError(
             "count, batch_size, max_length: need 1, 1 and 2 or more, "

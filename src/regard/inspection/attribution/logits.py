@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import LookError
+from regard.errors import LookError, check_choice
 from regard.inspection.adapters.block_layout import is_linear, linear_matrix
 from regard.inspection.adapters.model_calls import get_logits, run_model
 from regard.inspection.attribution.residual_parts import (
@@ -201,8 +201,7 @@ def logit_attribution(
     >>> list(result.parts)
     ['embedding', 'decoder.0.self', 'decoder.0.mlp', 'decoder.1.self', 'decoder.1.mlp']
     """
-    if by not in ("part", "head", "neuron", "source"):
-        raise LookError(f"by: needs part, head, neuron or source, got {by!r}")
+    check_choice("by", by, ("part", "head", "neuron", "source"), LookError)
     read = {"head": "heads", "source": "heads", "neuron": "hidden"}.get(by, "")
     skip = {"heads", "hidden"} - {read}
     at, only = "*" if by == "source" else "", (batch, position)

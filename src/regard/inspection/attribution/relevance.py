@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import LookError, ShapeError
+from regard.errors import LookError, ShapeError, check_choice
 from regard.inspection.adapters.block_layout import input_width, is_linear, linear_matrix
 from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.attribution.propagation import (
@@ -110,8 +110,7 @@ def weighted_value_norms(
     tensor([[[[2.5000, 0.0000]]]])
     """
     check_output_projection(site, w_out)
-    if heads not in ("each", "together"):
-        raise ShapeError(f"heads: needs each or together, got {heads!r}")
+    check_choice("heads", heads, ("each", "together"), ShapeError)
     key_range = resolve_slice(keys, site.keys, "keys")
     w = site.window(rows=rows, keys=keys)
     if heads == "each":

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import LookError
+from regard.errors import LookError, check_choice
 from regard.inspection.adapters.activation_points import find_activations, name_of_part
 from regard.inspection.adapters.block_layout import is_norm
 from regard.inspection.adapters.block_stacks import first_tensor
@@ -321,8 +321,7 @@ def composition_scores(model: nn.Module, reads: Reads = "key") -> Composition:
     >>> rg.inspection.composition_scores(model, "query").scores.shape
     torch.Size([8, 8])
     """
-    if reads not in ("query", "key", "value"):
-        raise LookError(f"reads: needs query, key or value, got {reads!r}")
+    check_choice("reads", reads, ("query", "key", "value"), LookError)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     token = torch.zeros(1, 1, dtype=torch.long, device=device)  # position 0 is not rotated
     stream = record_stream(model, token)

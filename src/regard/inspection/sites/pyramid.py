@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import ShapeError
+from regard.errors import ShapeError, check_choice
 from regard.inspection.sites.map_cells import (
     HeadMap,
     PooledCells,
@@ -197,8 +197,7 @@ class MapPyramid:
     ) -> tuple[int, int, int]:
         """The indices of a tile, and of its reduction, checked."""
         rows, columns = (-(-cells // self.tile_size) for cells in shape)
-        if reduce not in REDUCES:
-            raise ShapeError(f"reduce: needs mean or max, got {reduce!r}")
+        check_choice("reduce", reduce, REDUCES, ShapeError)
         row, column = resolve_index("row", row, rows), resolve_index("column", column, columns)
         return row, column, REDUCES.index(reduce)
 

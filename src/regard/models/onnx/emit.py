@@ -1,8 +1,8 @@
 """ONNX graphs node by node, and the layers of `nn` as nodes.
 
-torch.onnx.export (2.13) takes 5 s of CPU time for a graph that takes 0.02 s here, writes files half
-as large again and needs onnxscript. It stops at the complex numbers of RoPE and at the row ranges
-of `attend`, and unrolls recurrent layers to one length.
+torch.onnx.export (2.13, dynamo) exports one of the six models, the Vision Transformer, in 1.9 s of
+CPU time for 0.03 s here, to a file larger by a quarter, and needs onnxscript and onnx_ir. It stops
+at sizes that depend on data (the row ranges of `attend`) and unrolls recurrent layers.
 """
 
 from collections.abc import Callable, Iterable, Sequence

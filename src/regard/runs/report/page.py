@@ -33,7 +33,7 @@ from regard.runs.report.facts import RunFacts, collect_facts
 from regard.runs.settings import iter_settings
 from regard.tasks import LanguageTask, generate_run
 from regard.tasks.data_report import MAX_VALUES
-from regard.train.progress import format_duration
+from regard.train.process import format_duration
 
 REPORT_FILE = "report.html"
 MAX_POINTS = 400  # of a curve

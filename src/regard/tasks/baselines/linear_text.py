@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.data import ByteTokenizer
-from regard.data.text.ngrams import hash_ngrams
+from regard.data.text.words import hash_ngrams
 from regard.models.config import check_positive, register_model
 from regard.train.linear import LinearModel, SparseRows, fit_best_linear
 

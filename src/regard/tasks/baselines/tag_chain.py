@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.data import ByteTokenizer
-from regard.data.text.word_features import word_features
+from regard.data.text.words import word_features
 from regard.models.config import check_positive, register_model
 from regard.ops import TagChain, crf_decode, crf_log_likelihood, crf_marginals
 

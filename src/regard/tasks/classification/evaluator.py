@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.train.losses import label_smoothed_cross_entropy
-from regard.train.metrics.calibration import GradedAnswer, IsCorrect
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import GradedAnswer, IsCorrect, Tally
 
 BATCH_SIZE = 1000
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.data.source import permute_index
 from regard.data.token_cache import TokenRow
 from regard.errors import ConfigError, FileError
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import Tally
 
 TOKENS_PER_CALL = 1 << 14  # of the evaluation
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.data.image.idx import find_idx, read_idx
 from regard.data.image.image_collection import has_idx_files
+from regard.data.image.image_file import find_idx, read_idx
 from regard.models import ResNetConfig
 from regard.tasks.proposals.proposal import Proposal, inspect_or_raise, make_proposal, one_path
 from regard.tasks.registry import find_task

@@ -18,8 +18,7 @@ from regard.tasks.recognition.transcripts import (
 )
 from regard.train.evaluation import mean_loss
 from regard.train.losses import objective
-from regard.train.metrics.calibration import GradedAnswer, IsCorrect
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import GradedAnswer, IsCorrect, Tally
 
 
 class RecognitionEvaluator:

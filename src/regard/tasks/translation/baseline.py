@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 
 from regard.data import Pair
-from regard.data.text.word_split import CLOSING, OPENING, split_words
+from regard.data.text.words import CLOSING, OPENING, split_words
 from regard.train.evaluation import text_tally
 
 MAX_PAIRS, MAX_WORDS = 50_000, 60  # read from the train split; of longer texts the first words

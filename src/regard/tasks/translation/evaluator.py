@@ -11,8 +11,7 @@ from regard.tasks.base import EvalSplit
 from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
 from regard.train.evaluation import mean_loss, score_texts, text_tally
 from regard.train.losses import objective
-from regard.train.metrics.calibration import GradedAnswer, IsCorrect
-from regard.train.metrics.intervals import Tally
+from regard.train.metrics import GradedAnswer, IsCorrect, Tally
 
 MAX_GRADED = 400  # answers of a split that confidence is calibrated on
 

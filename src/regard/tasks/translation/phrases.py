@@ -26,7 +26,7 @@ from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import MAX_GRADED, TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
-from regard.train.metrics.calibration import GradedAnswer, IsCorrect
+from regard.train.metrics import GradedAnswer, IsCorrect
 
 NORMALIZE = ("typography", "lower")  # of sources
 TWELVE = ("cs", "de", "en", "es", "fi", "fr", "it", "ja", "nl", "pl", "pt", "tr")

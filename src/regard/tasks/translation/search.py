@@ -13,7 +13,7 @@ from regard.data.batches import batch_by_length
 from regard.decode import DecodeResult, beam, greedy, make_stepper
 from regard.models.config import check_positive
 from regard.ops.maybe_none import MaybeNone
-from regard.train.metrics.calibration import Calibration
+from regard.train.metrics import Calibration
 
 # hypotheses per batch, all places of the beam counted: small steps leave a GPU idle
 MAX_HYPOTHESES = {"cpu": 128, "cuda": 8192}

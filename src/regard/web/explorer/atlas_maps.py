@@ -155,11 +155,7 @@ LOOK_SECONDS = 15.0  # after the last request about a head its pass stops
 
 @dataclass(eq=False)
 class OpenMap:
-    """One head's map, how far its pass is, and when somebody last looked at it.
-
-    >>> OpenMap("a", None, rg.make_site(*torch.zeros(2, 4, 2)), head=0).is_complete
-    True
-    """
+    """One head's map, how far its pass is, and when somebody last looked at it."""
 
     id: str
     source: Hashable  # what the site was recorded from

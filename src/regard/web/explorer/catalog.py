@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from regard.errors import ConfigError, FileError, LookError, RegardError, ShapeError, suggestion
+from regard.errors import ConfigError, FileError, LookError, RegardError, ShapeError, check_choice
 from regard.inspection import Edit, Sight, Site, load_sight
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
@@ -25,11 +25,7 @@ Kind = Literal["run", "hugging face", "model", "sight"]
 
 
 class CatalogEntry(NamedTuple):
-    """A model that can be opened.
-
-    >>> CatalogEntry("phrases", Path("phrases"), "run", "translate").verb
-    'translate'
-    """
+    """A model that can be opened."""
 
     name: str
     path: Path
@@ -65,9 +61,6 @@ class Catalog:
     Args:
         names: run folders, Hugging Face folders, saved sights or names of pretrained models.
         folders: folders whose runs are listed too, also those that appear later.
-
-    >>> Catalog(["phrases"]).entries["phrases"].verb
-    'translate'
     """
 
     def __init__(
@@ -107,7 +100,7 @@ class Catalog:
     @property
     def entries(self) -> dict[str, CatalogEntry]:
         """The models that can be opened now; reads the folders again."""
-        found, listed = dict(self._entries), set()
+        entries, listed = dict(self._entries), set()
         for folder in self.folders:
             for file in sorted(folder.glob(f"*/{RECIPE_FILE}")):
                 name = f"{folder.name}/{file.parent.name}"
@@ -116,10 +109,10 @@ class Catalog:
                     continue
                 entry = self._described_run(file, name)
                 if entry is not None:
-                    found.setdefault(name, entry._replace(name=name))
+                    entries.setdefault(name, entry._replace(name=name))
         for name in [x for x in self.damaged if x not in listed]:  # its folder was removed
             self.damaged.pop(name, None)
-        return found
+        return entries
 
     def _described_run(self, file: Path, name: str) -> CatalogEntry | None:
         """The entry of a run, read when its recipe is new; every request needs all of them."""
@@ -144,11 +137,7 @@ class Catalog:
         known = self._entries if name in self._entries else self.entries
         if name not in known and name in self.damaged:
             raise FileError(f"model: needs a whole run, got {name!r}, {self.damaged[name]}")
-        if name not in known:
-            raise ConfigError(
-                f"model: needs one of {', '.join(known) or 'none'}, got {name[:80]!r}"
-                f"{suggestion(name, known)}"
-            )
+        check_choice("model", name, known)
         return known[name]
 
     def run(self, name: str) -> Run:

@@ -9,7 +9,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -133,6 +133,15 @@ def find_query(name: str) -> Query:
     return _queries[name]
 
 
+def table_of(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> Rows:
+    """A table of these columns from the rows of a response.
+
+    >>> table_of([{"head": 1, "map": []}], ["head"])
+    [['head'], [1]]
+    """
+    return [columns, *([row[name] for name in columns] for row in rows)]
+
+
 def pack(x: Tensor) -> dict[str, Any]:
     """A tensor for JSON: its shape and its float32 values in base64, little-endian.
 
@@ -174,10 +183,6 @@ class Explorer:
     Args:
         catalog: the models.
         threads: of torch; None takes one for small models and one per core for others.
-
-    >>> explorer = Explorer(Catalog(["phrases"]))
-    >>> explorer.answer("models", {})["models"][0]["name"]
-    'phrases'
     """
 
     def __init__(self, catalog: Catalog, *, threads: int | None = None):

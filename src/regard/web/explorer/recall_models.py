@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.claims.training import Batch, train_model
+from regard.claims.measurements import Batch, train_model
 from regard.errors import ConfigError
 from regard.models import LanguageModel, language_tiny
 from regard.nn import Recurrent
@@ -91,11 +91,7 @@ def draw_sequences(rng: torch.Generator, count: int = 64, length: int | None = N
 
 
 class RecallModels:
-    """The models of a seed, each trained once.
-
-    >>> RecallModels().trained
-    {}
-    """
+    """The models of a seed, each trained once."""
 
     MAX = 16  # models stored
 

@@ -172,12 +172,12 @@ def parse_places(text: str) -> list[tuple[int, int, int]]:
     >>> parse_places("5/0/1,4/2/3")
     [(5, 0, 1), (4, 2, 3)]
     """
-    found = [re.fullmatch(r"(\d{1,3})/(\d{1,7})/(\d{1,7})", part) for part in text.split(",")]
-    if not all(found) or len(found) > MAX_TILES:
+    matches = [re.fullmatch(r"(\d{1,3})/(\d{1,7})/(\d{1,7})", part) for part in text.split(",")]
+    if not all(matches) or len(matches) > MAX_TILES:
         raise ConfigError(
             f"tiles: needs 1 to {MAX_TILES} of level/row/column, got {text[:40]!r}; try 0/0/0"
         )
-    return [(int(x[1]), int(x[2]), int(x[3])) for x in found if x]
+    return [(int(x[1]), int(x[2]), int(x[3])) for x in matches if x]
 
 
 MAX_OFFLINE_RESPONSES = 400

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from regard.errors import ConfigError, suggestion
+from regard.errors import ConfigError, check_choice, suggestion
 from regard.files import atomic_write
 from regard.inspection.figures.canvas import render
 from regard.page import offline_page, saved
@@ -40,13 +40,8 @@ def write_view(explorer: Explorer, view: str, params: dict[str, str], path: str 
     >>> _ = write_view(Explorer(Catalog(["phrases"])), "cost", {"model": "phrases"}, file)
     """
     path = Path(path)
-    if view not in view_names():
-        known = ", ".join(view_names())
-        raise ConfigError(
-            f"view: needs one of {known}, got {view!r}{suggestion(view, view_names())}"
-        )
-    if path.suffix not in FORMATS:
-        raise ConfigError(f"out: needs one of {' '.join(FORMATS)}, got {path.name!r}")
+    check_choice("view", view, view_names())
+    check_choice("out", path.suffix, FORMATS)
     query = find_query(view)
     body = parse_params(query, params)
     content = _content(explorer, query, body, params, path.suffix)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import WorkError
-from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
+from regard.work.exact import format_decimal, parse_matrix, parse_number
 from regard.work.families.registry import check_choice, check_required, family
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties

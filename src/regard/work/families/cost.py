@@ -1,12 +1,119 @@
-"""Multiply-adds of attention, term by term, compared with other layers."""
+"""Multiply-adds, parameters and tokens: of attention, term by term, and of other layers."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import sympy
+
 from regard.errors import WorkError
-from regard.work.families.registry import family
-from regard.work.rules.cost import size_symbols
+from regard.work.families.registry import declared_steps, family
+from regard.work.rules import RULES
+from regard.work.rules.rule import M, Matrix, Rule, rule
 from regard.work.solution import Solution, SolutionBuilder
+
+COUNT_FORMULAS = (
+    *("4Mk²", "2M²k", "8Mk²", "4Nk²", "2N²k", "2Nk²", "2Mk²", "2MNk", "8Nk²", "NkV", "N²k + Nk"),
+    *("4Nk² + N²k + Nk", "4nd²", "2n²d", "2nd²", "6nd²", "8nd²", "n²d²"),
+    *("4d²", "2d²", "6d²", "8d²"),
+)
+
+
+def size_symbols(text: str) -> list[str]:
+    """Sizes in a formula, in order of appearance.
+
+    >>> size_symbols("2MNk")
+    ['M', 'N', 'k']
+    """
+    return list(dict.fromkeys(re.findall(r"[A-Za-z]", text)))
+
+
+def _count_rule(text: str) -> Rule:
+    letters = size_symbols(text)
+    formula = re.sub("[A-Za-z]", lambda letter: f"{{{letters.index(letter[0])}}}", text)
+    terms = formula.split(" + ")
+    bare = [re.sub(r"^\d+", "", term) for term in terms]
+    mistakes = {"multiply and add were counted as two": " + ".join(terms + terms)}
+    if bare != terms:
+        mistakes["the factors in front were left out"] = " + ".join(bare)
+    if len(terms) > 1:
+        for n in range(len(terms)):
+            mistakes[f"term {n + 1} was left out"] = " + ".join(terms[:n] + terms[n + 1 :])
+    return rule(formula, mistakes)
+
+
+def _count_without_cache(n: Matrix, k: Matrix) -> Matrix:
+    """The sum over t = 1 … N of 4tk² + 2t²k."""
+    count, size = n[0], k[0]
+    projections = 2 * count * (count + 1) * size**2
+    pairs = count * (count + 1) * (2 * count + 1) * size / sympy.Integer(3)
+    return M([[projections + pairs]])
+
+
+RULES |= {
+    **{f"count {text}": _count_rule(text) for text in COUNT_FORMULAS},
+    "count without KV cache": rule(
+        "Σ_(t=1)^{0} (4t{1}² + 2t²{1})",
+        run=_count_without_cache,
+        words="Σ over t = 1 … {0} of 4t{1}² + 2t²{1}",
+    ),
+}
+
+
+@family("counts")
+def solve_counts(given: Mapping[str, Any]) -> Solution:
+    """Count parameters of attention and feed-forward layers, and tokens of an image.
+
+    d, h:            d_k = d / h,   3 d² weights for Q, K and V whatever h is, d² for W_O
+    with d_ff:       2 d d_ff weights and d_ff + d biases of the feed-forward
+    side, P, C:      N = (side / P)² patches of P² C numbers, N + 1 tokens
+
+    >>> solve_counts({"d": 512, "h": 8})["d_k"]
+    Matrix([[64]])
+    >>> solve_counts({"side": 224, "P": 16, "C": 3})["tokens"]
+    Matrix([[197]])
+    """
+    builder = SolutionBuilder("counts", dict(given))
+    for name, value in builder.given.items():
+        if value.shape != (1, 1) or not value[0, 0].is_Integer or value[0, 0] < 1:
+            raise WorkError(f"{name}: needs one whole number from 1 on, got {value.tolist()}")
+    sizes = set(builder.given)
+    if {"d", "h"} <= sizes:
+        _add_exact_quotient(builder, "d_k", "d", "h", "the width of one head")
+        builder.add_steps(*declared_steps("counts", "heads"))
+    if {"d", "d_ff"} <= sizes:
+        builder.add_steps(*declared_steps("counts", "feed_forward"))
+    if {"side", "P"} <= sizes:
+        _add_patches(builder)
+    if not builder.steps:
+        names = ", ".join(sizes) or "nothing"
+        raise WorkError(f"given: needs d and h, d and d_ff, or side and P, got {names}")
+    return builder.build()
+
+
+def _add_exact_quotient(
+    builder: SolutionBuilder, name: str, numerator: str, denominator: str, title: str
+) -> str:
+    """Add a quotient that must be an integer."""
+    builder.add_step(name, "quotient", numerator, denominator, title=title)
+    if not builder.values[name][0, 0].is_Integer:
+        a, b = (int(builder.values[size][0, 0]) for size in (numerator, denominator))
+        divisors = ", ".join(str(n) for n in range(1, a + 1) if a % n == 0)
+        raise WorkError(
+            f"{denominator}: needs a divisor of {numerator} = {a}, got {b}; try one of {divisors}"
+        )
+    return name
+
+
+def _add_patches(builder: SolutionBuilder) -> None:
+    _add_exact_quotient(builder, "g", "side", "P", "patches along one side")
+    builder.add_steps(*declared_steps("counts", "patches"))
+    vector = "p"
+    if "C" in builder.values:
+        vector = builder.add_step("v", "elementwise product", "p", "C", title="values per patch")
+    if "d" in builder.values:
+        builder.add_steps(*declared_steps("counts", "tokens", vector=vector))
+
 
 LAYER_MACS = {
     "RNN": ("2nd²", "an RNN: W and U at every step"),
@@ -102,7 +209,7 @@ def _translation(builder: SolutionBuilder) -> None:
 def _translation_remarks(builder: SolutionBuilder) -> None:
     m, n, k = (int(builder.values[name][0]) for name in "MNk")
     both = f"MN/(M + N) > k; it is {m * n / (m + n):.4g}, k = {k}"
-    for part, pairs, rest, rule in (
+    for part, pairs, rest, condition in (
         ("Encoder", "ES", ("EP",), f"M > 2k; M = {m}, 2k = {2 * k}"),
         ("Cross-attention", "CS", ("CQ", "CK"), both),
         ("Decoder", "DS", ("DP",), f"N > 2k; N = {n}, 2k = {2 * k}"),
@@ -111,7 +218,8 @@ def _translation_remarks(builder: SolutionBuilder) -> None:
         winner = "pairs dominate" if ratio > 1 else "projections dominate"
         winner = "both are equal" if ratio == 1 else winner
         builder.add_remark(
-            f"{part}: pairs / projections = {ratio:.3g}, {winner} (pairs dominate where {rule})."
+            f"{part}: pairs / projections = {ratio:.3g}, {winner} "
+            f"(pairs dominate where {condition})."
         )
     builder.add_remark(
         f"A second target language costs {builder.number('u'):.1%} of a translation if the encoder "

@@ -1,13 +1,144 @@
-"""Mean and variance of a dot product, the scale that normalises it, and a simulation."""
+"""Mean and variance of a dot product, by formula and simulation; the sharpness of a softmax."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
+import sympy
+
 from regard.errors import WorkError
-from regard.work.exact.evaluate import to_float
-from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
+from regard.work.exact import evaluate_digits, format_decimal, parse_matrix, parse_number, to_float
+from regard.work.families.attention import (
+    ROW_SETUP,
+    AttentionSetup,
+    add_scores,
+    add_softmax_output,
+    project_qkv,
+)
 from regard.work.families.registry import check_integer, declared_steps, family
+from regard.work.rules import RULES
+from regard.work.rules.rule import M, Matrix, Rule, format_power, format_sum, rule
 from regard.work.solution import Solution, SolutionBuilder
+
+MAX_SAMPLED_NUMBERS = 20_000_000  # per simulation
+CHUNK_SIZE = 1_000_000
+
+
+def _sample(
+    m: Matrix, sigma: Matrix, d: Matrix, samples: Matrix, seed: Matrix, q_is_k: bool
+) -> Any:
+    """Dot products of random q and k."""
+    import numpy as np  # slow to import, needed only here
+
+    size, count = int(d[0]), int(samples[0])
+    if not 2 <= count <= MAX_SAMPLED_NUMBERS // size:
+        raise WorkError(
+            f"samples: needs 2 to {MAX_SAMPLED_NUMBERS // size} for d = {size}, got {count}"
+        )
+    rng = np.random.default_rng(int(seed[0]))
+    # the distribution depends on the norm of the mean only, so any direction will do
+    mean, std = float((m[0] / d[0]) ** 0.5), float(sigma[0])
+    chunks = []
+    for first in range(0, count, max(1, CHUNK_SIZE // size)):
+        rows = min(max(1, CHUNK_SIZE // size), count - first)
+        q = mean + std * rng.standard_normal((rows, size))
+        k = q if q_is_k else mean + std * rng.standard_normal((rows, size))
+        chunks.append((q * k).sum(1))
+    return np.concatenate(chunks)
+
+
+def _statistics(s: Any) -> Matrix:
+    """Sample mean and variance, each with its standard error."""
+    centred = s - s.mean()
+    variance = centred.var(ddof=1)
+    fourth_moment = (centred**4).mean()
+    variance_error = ((fourth_moment - variance**2) / len(s)) ** 0.5
+    statistics = (s.mean(), (variance / len(s)) ** 0.5, variance, variance_error)
+    return M([[sympy.Float(float(x), 17) for x in statistics]])
+
+
+def _simulation(what: str, q_is_k: bool) -> Rule:
+    source = f"of {{3}} {what}, from {{0}}, {{1}}, {{2}} and the {{4}}"
+    return rule(
+        "simulate({0}, {1}, {2}; {3}, {4})",
+        run=lambda *inputs: _statistics(_sample(*inputs, q_is_k=q_is_k)),
+        words=f"mean ± error, variance ± error {source}",
+    )._replace(is_random=True)
+
+
+RULES |= {
+    "inner product": rule(
+        "{0}ᵀ{0}",
+        {"the entries were added, not their squares": lambda a: M([[sum(a)]])},
+        run=lambda a: M([[sum(x * x for x in a)]]),
+        entry=lambda a: format_sum(a, format_power),
+    ),
+    "simulate": _simulation("dot products", q_is_k=False),
+    "simulate q·q": _simulation("squares", q_is_k=True),
+}
+
+
+DEFAULT_SCALES = (0, "default", 1, 10, "inf")
+
+
+@family("sharpness")
+def solve_sharpness(
+    given: Mapping[str, Any], *, scales: Sequence[Any] = DEFAULT_SCALES
+) -> Solution:
+    """Weights, outputs and entropy of one attention at several scales β; tokens are rows.
+
+    A_n = softmax(β_n Q Kᵀ),   β = 0: the mean of the values,   β → ∞: the value of the best key
+
+    Given: as for attention. A scale is a number, "default" for 1/√d, or "inf". Entropy is in nats,
+    at most log(number of keys).
+
+    >>> given = {"Q": 1, "K": [[1], [2], [2], [0]], "V": [[1], [2], [4], [0]]}
+    >>> solution = solve_sharpness(given, scales=[0, "inf"])
+    >>> solution["A_1"], solution["A_2"]
+    (Matrix([[1/4, 1/4, 1/4, 1/4]]), Matrix([[0, 1/2, 1/2, 0]]))
+    """
+    if isinstance(scales, str) or not isinstance(scales, Sequence) or not scales:
+        raise WorkError(f'scales: needs a list such as [0, 1, "inf"], got {scales!r}')
+    builder = SolutionBuilder("sharpness", dict(given))
+    q, k, v = project_qkv(builder)
+    s, width = add_scores(builder, q, k, "", ROW_SETUP), builder.values[q].cols
+    default = 1 / sympy.sqrt(width)
+    betas = sorted(
+        (default if scale == "default" else parse_number(scale) for scale in scales),
+        key=_scale_value,
+    )
+    for n, beta in enumerate(betas, 1):
+        setup = AttentionSetup(scale=beta, scale_name=f"β_{n}")
+        add_softmax_output(builder, s, width, v, f"_{n}", setup)
+        title = "the entropy of the weights of each query"
+        builder.add_step(f"h_{n}", "entropy of rows", f"A_{n}", title=title)
+    _add_remarks(builder, betas)
+    return builder.build()
+
+
+def _scale_value(beta: Any) -> float:
+    if not beta.is_number:
+        raise WorkError(f"scales: needs numbers, got {beta}")
+    return float(beta.evalf(15))
+
+
+def _add_remarks(builder: SolutionBuilder, betas: list[Any]) -> None:
+    """Remark the largest weight and the entropy of query 1 at each scale."""
+    if any(builder.values[f"A_{n}"].free_symbols for n in range(1, len(betas) + 1)):
+        return
+    max_entropy = format_decimal(sympy.log(builder.values["S"].cols), 4)
+    for n, beta in enumerate(betas, 1):
+        weights, entropy = builder.values[f"A_{n}"].row(0), builder.values[f"h_{n}"][0, 0]
+        largest = max(weights, key=lambda x: evaluate_digits(x, 20))
+        value = "inf" if beta == sympy.oo else format_decimal(beta, 4)
+        builder.add_remark(
+            f"β = {value}: the largest weight of query 1 is {format_decimal(largest, 4)}, its "
+            f"entropy {format_decimal(entropy, 4)} of {max_entropy}."
+        )
+    entropies = [builder.values[f"h_{n}"] for n in range(1, len(betas) + 1)]
+    gaps = [float(gap.evalf(20)) for a, b in pairwise(entropies) for gap in a - b]
+    if gaps and min(gaps) >= -1e-15:
+        builder.add_remark("The entropy decreases with β: β is the inverse temperature.")
 
 
 @family("moments")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import ShapeError, WorkError
-from regard.work.exact.numbers import format_decimal
+from regard.work.exact import format_decimal
 from regard.work.families.attention import AttentionSetup, add_attention, add_linear, project_qkv
 from regard.work.families.registry import check_choice, check_integer, family
 from regard.work.rules import Matrix

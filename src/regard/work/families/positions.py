@@ -1,16 +1,191 @@
-"""Sinusoidal position encodings and rotary position embeddings (RoPE)."""
+"""Position encodings, sinusoidal and rotary, and attention over permuted tokens."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import sympy
+from sympy.simplify.fu import TR8
 
-from regard.errors import WorkError
-from regard.work.exact.numbers import format_decimal, parse_matrix
-from regard.work.families.attention import AttentionSetup, add_attention, add_scores
+from regard.errors import ShapeError, WorkError
+from regard.work.exact import evaluate_digits, format_decimal, format_plain, parse_matrix
+from regard.work.families.attention import AttentionSetup, add_attention, add_scores, project_qkv
 from regard.work.families.registry import declared_steps, family
-from regard.work.rules import M, Matrix, get_rule
+from regard.work.rules import RULES, get_rule
+from regard.work.rules.rule import M, Matrix, elementwise, format_bare, format_operand, rule
 from regard.work.solution import Solution, SolutionBuilder
+
+
+def _frequencies(d: Matrix, base: Matrix, step: int = 2) -> Matrix:
+    width, b = d[0, 0], base[0, 0]
+    if not width.is_Integer or width < 2 or width % 2:
+        raise ShapeError(f"d: needs an even number, one sine and one cosine per pair, got {width}")
+    if not b.is_number or b <= 0:
+        raise WorkError(f"base: needs a number above 0, got {b}")
+    return M([[b ** (-step * sympy.Integer(i) / width) for i in range(width // 2)]])
+
+
+def _sin_cos(angles: Matrix, first: Any = sympy.sin, second: Any = sympy.cos) -> Matrix:
+    return M(
+        [
+            [function(x) for x in angles.row(i) for function in (first, second)]
+            for i in range(angles.rows)
+        ]
+    )
+
+
+def _rotation(angles: Matrix) -> Matrix:
+    if angles.rows != 1:
+        raise ShapeError(f"rotation: needs one row of angles, got {angles.rows}×{angles.cols}")
+    pairs = [
+        sympy.Matrix([[sympy.cos(x), sympy.sin(x)], [-sympy.sin(x), sympy.cos(x)]]) for x in angles
+    ]
+    return M(sympy.diag(*pairs))
+
+
+def _rotate_pairs(x: Matrix, angles: Matrix, sign: int = 1) -> Matrix:
+    if (angles.rows, 2 * angles.cols) != x.shape:
+        raise ShapeError(
+            f"rotation: needs one angle per pair of features, got {angles.rows}×"
+            f"{angles.cols} angles for {x.rows}×{x.cols} features"
+        )
+
+    def entry(i: int, j: int) -> Any:
+        angle = sign * angles[i, j // 2]
+        a, b = x[i, j - j % 2], x[i, j - j % 2 + 1]
+        if j % 2:
+            return a * sympy.sin(angle) + b * sympy.cos(angle)
+        return a * sympy.cos(angle) - b * sympy.sin(angle)
+
+    return M([[entry(i, j) for j in range(x.cols)] for i in range(x.rows)])
+
+
+def _rotate_halves(x: Matrix, angles: Matrix) -> Matrix:
+    half = x.cols // 2
+    order = [n // 2 + n % 2 * half for n in range(x.cols)]  # interleaved index of each feature
+    rotated = _rotate_pairs(M(x[:, order]), angles)
+    return M(rotated[:, [order.index(n) for n in range(x.cols)]])
+
+
+def _rotate_entry(x: Matrix, angles: Matrix) -> str:
+    angle = format_bare(angles[0, 0])
+    return f"{format_operand(x[0, 0])}·cos({angle}) - {format_operand(x[0, 1])}·sin({angle})"
+
+
+def combine_trig(x: Any) -> Any:
+    """Rewrite products of sines and cosines as sines and cosines of sums.
+
+    >>> combine_trig(sympy.sin(1) * sympy.cos(2) + sympy.cos(1) * sympy.sin(2))
+    sin(3)
+    """
+    return sympy.expand(TR8(sympy.expand(x))) if x.has(sympy.sin, sympy.cos) else x
+
+
+RULES |= {
+    "frequencies": rule(
+        "{1}^(-2i / {0}),  i = 0, 1, …",
+        {
+            "i was taken as the index of the feature, not of the pair": lambda d, b: _frequencies(
+                d, b, 4
+            ),
+            "the 2 before i was left out": lambda d, b: _frequencies(d, b, 1),
+            "the sign of the exponent": lambda d, b: _frequencies(d, b, -2),
+        },
+        run=_frequencies,
+        entry=lambda d, b: f"{format_operand(b[0])}^(-0/{format_operand(d[0])})",
+        words="{1}^(-2i / {0}), with i = 0, 1 … the index of the pair",
+    ),
+    "sines and cosines": rule(
+        "(sin {0}, cos {0})",
+        {
+            "sine and cosine were swapped": lambda a: _sin_cos(a, sympy.cos, sympy.sin),
+            "all sines come first, then all cosines": lambda a: M(
+                M.hstack(a.applyfunc(sympy.sin), a.applyfunc(sympy.cos))
+            ),
+            "the angles were taken as degrees": lambda a: _sin_cos(
+                M(a.applyfunc(lambda x: x * sympy.pi / 180))
+            ),
+        },
+        run=_sin_cos,
+        entry=lambda a: f"sin({format_bare(a[0, 0])})",
+        words="sin and cos of {0}, side by side for each pair",
+    ),
+    "rotation": rule(
+        "diag [cos {0}, sin {0}; -sin {0}, cos {0}]",
+        {"it rotates the other way: the sign of the sines": lambda a: M(_rotation(a).T)},
+        run=_rotation,
+        words="a rotation by {0} per pair: [cos sin; -sin cos]",
+    ),
+    "rotate pairs": rule(
+        "rotate({0}, {1})",
+        {
+            "it was rotated the other way": lambda x, a: _rotate_pairs(x, a, -1),
+            "pairs were taken from the two halves": _rotate_halves,
+        },
+        run=_rotate_pairs,
+        entry=_rotate_entry,
+        words="each pair of {0} rotated by {1}",
+    ),
+    "addition theorem": rule(
+        "{0}  (sin(a + b) = sin a cos b + cos a sin b)",
+        run=elementwise(combine_trig),
+        entry=lambda a: format_plain(combine_trig(a[0, 0])),
+        words="{0}, by the addition theorems of sin and cos",
+    ),
+}
+
+
+ZERO_TOLERANCE = 1e-30  # zero within the 50 digits carried
+
+
+@family("shuffle")
+def solve_shuffle(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
+    """Attention over tokens and over the same tokens permuted; tokens are rows.
+
+    without a mask:  f(P X) = P f(X),   1ᵀ f(P X) = 1ᵀ f(X);   with a causal mask neither
+
+    Given: X and order (1-based); W_Q, W_K, W_V are optional.
+
+    >>> solution = solve_shuffle({"X": [[1], [2], [0]], "order": [3, 1, 2]}, scale=1)
+    >>> solution["D"]
+    Matrix([
+    [0],
+    [0],
+    [0]])
+    """
+    x, setup = parse_matrix(given["X"], "X"), AttentionSetup(True, scale, mask)
+    rest = {name: value for name, value in given.items() if name not in ("X", "order")}
+    builder = SolutionBuilder("shuffle", {"X": x, "P": _order(given["order"], x.rows), **rest})
+    add_attention(builder, *project_qkv(builder, suffix="_1"), "_1", setup)
+    builder.add_step("X_P", "product", "P", "X", title="the permuted tokens")
+    permuted = project_qkv(builder, suffix="_2", sources=("X_P", "X_P"))
+    add_attention(builder, *permuted, "_2", setup)
+    builder.add_steps(*declared_steps("shuffle", "compared"))
+    _remarks(builder)
+    return builder.build()
+
+
+def _order(spec: Any, count: int) -> Matrix:
+    order = [int(n) if n.is_Integer else 0 for n in parse_matrix(spec, "order")]
+    if sorted(order) != list(range(1, count + 1)):
+        raise WorkError(f"order: needs each of 1 to {count} once, got {spec}")
+    return M([[int(j + 1 == n) for j in range(count)] for n in order])
+
+
+def _remarks(builder: SolutionBuilder) -> None:
+    is_identity = M.eye(builder.values["P"].rows) == builder.values["P"]
+    for name, equal, different in (
+        ("D", "the outputs are permuted like the tokens: attention is equivariant",
+         "the outputs are not permuted like the tokens"),
+        ("d", "the sum does not depend on the order: invariant",
+         "the sum depends on the order"),
+    ):  # fmt: skip
+        largest = max(abs(evaluate_digits(x, 20)) for x in builder.values[name])
+        result = f"{different}: up to {format_decimal(largest, 3)}"
+        result = equal if largest < ZERO_TOLERANCE else result
+        builder.add_remark(f"{name}: {result}.")
+    if builder.values["H_1"] != builder.values["H_2"] and not is_identity:
+        builder.add_remark("The output at each position changes: attention alone is not invariant.")
+
 
 DEFAULT_BASE = 10000
 MAX_DIM = 512

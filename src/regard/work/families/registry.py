@@ -2,13 +2,14 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+from regard import errors
 from regard.errors import WorkError, suggestion
 from regard.files import parse_toml, read_text
 from regard.work.solution import Solution
@@ -18,6 +19,7 @@ DECLARATIONS = parse_toml(read_text(Path(__file__).with_name("families.toml")))
 NAMES: dict[str, str] = DECLARATIONS.pop("names")
 
 MatrixShape = tuple[int, int]
+check_choice = partial(errors.check_choice, kind=WorkError)  # of an option
 Solver = TypeVar("Solver", bound=Callable[..., Solution])
 
 
@@ -76,11 +78,7 @@ def _template(level: Mapping[str, Any], questions: str) -> ExerciseTemplate:
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of problem: how it is solved, and what a problem file may contain.
-
-    >>> FAMILIES["rotary"].options
-    ('scale', 'mask')
-    """
+    """A kind of problem: how it is solved, and what a problem file may contain."""
 
     name: str
     solve: Callable[..., Solution]
@@ -171,22 +169,6 @@ def check_required(purpose: str, given: Mapping[str, Any], *names: str) -> None:
     """
     if missing := [name for name in names if name not in given]:
         raise WorkError(f"given: needs {', '.join(missing)} for {purpose}, got none")
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise a WorkError unless the value of an option is one of its choices.
-
-    >>> check_choice("norm", "mid", ("pre", "post"))
-    Traceback (most recent call last):
-        ...
-    regard.errors.WorkError: norm: needs pre or post, got 'mid'
-    """
-    known = tuple(choices)
-    if value not in known:
-        rule, hint = " or ".join(known), ""
-        if len(known) > 2:
-            rule, hint = f"one of {', '.join(known)}", suggestion(str(value), known)
-        raise WorkError(f"{name}: needs {rule}, got {value!r}{hint}")
 
 
 def check_integer(name: str, value: Any, minimum: int = 1) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError, WorkError
-from regard.work.exact.numbers import MAX_ENTRIES, format_decimal
+from regard.work.exact import MAX_ENTRIES, format_decimal
 from regard.work.families.attention import add_linear
 from regard.work.families.block import (
     DEFAULT_EPS,

@@ -6,8 +6,7 @@ from typing import Any
 import sympy
 
 from regard.errors import RegardError
-from regard.work.exact.evaluate import evaluate_digits
-from regard.work.exact.numbers import format_decimal, format_plain
+from regard.work.exact import evaluate_digits, format_decimal, format_plain
 from regard.work.marking.reading import AnswerEntry, StudentAnswer, format_index
 from regard.work.rules import M, Matrix
 from regard.work.solution import Step, apply_rule

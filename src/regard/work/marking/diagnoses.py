@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import RegardError
-from regard.work.exact.numbers import format_decimal
+from regard.work.exact import format_decimal
 from regard.work.marking.answers import (
     is_truncated,
     matches_answer,

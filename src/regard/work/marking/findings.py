@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from regard.errors import WorkError, suggestion
-from regard.work.exact.numbers import parse_number
+from regard.work.exact import parse_number
 from regard.work.marking.answers import (
     fill_blanks,
     is_close,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import WorkError
-from regard.work.exact.numbers import parse_number, shorten_repr
+from regard.work.exact import parse_number, shorten_repr
 from regard.work.solution import Step
 
 ROUNDED_INTEGER_DIGITS = 3  # integers with as many digits may be rounded: 149 for 148.6

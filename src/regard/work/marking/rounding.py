@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import sympy
 
 from regard.errors import RegardError
-from regard.work.exact.evaluate import evaluate_digits
+from regard.work.exact import evaluate_digits
 from regard.work.marking.reading import StudentAnswer
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, Step

@@ -1,6 +1,7 @@
 """Rules by name: what a step computes, its formula, and common mistakes.
 
-Rules that their formulas alone define are in rules.toml; those here need a function.
+Rules that their formulas alone define are in rules.toml; those here need a function. A rule of one
+family stands in the file of that family.
 """
 
 from pathlib import Path
@@ -8,12 +9,6 @@ from pathlib import Path
 from regard.errors import WorkError
 from regard.files import parse_toml, read_text
 from regard.work.rules.basic import BASIC_RULES
-from regard.work.rules.constructions import CONSTRUCTION_RULES
-from regard.work.rules.cost import COST_RULES
-from regard.work.rules.moments import MOMENT_RULES
-from regard.work.rules.perturb import PERTURB_RULES
-from regard.work.rules.positions import POSITION_RULES
-from regard.work.rules.proofs import PROOF_RULES
 from regard.work.rules.recurrent import RECURRENT_RULES
 from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule, rule
 from regard.work.rules.scores import SCORE_RULES
@@ -21,8 +16,7 @@ from regard.work.rules.shapes import rule_from_pattern
 
 _DECLARED = parse_toml(read_text(Path(__file__).with_name("rules.toml")))
 RULES: dict[str, Rule] = {name: rule(**facts) for name, facts in _DECLARED.items()}
-RULES |= BASIC_RULES | POSITION_RULES | SCORE_RULES | RECURRENT_RULES | MOMENT_RULES
-RULES |= PERTURB_RULES | CONSTRUCTION_RULES | COST_RULES | PROOF_RULES
+RULES |= BASIC_RULES | SCORE_RULES | RECURRENT_RULES  # and those in the files of their families
 
 __all__ = ["RULES", "M", "Matrix", "MatrixFunction", "Rule", "get_rule"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import sympy
 
 from regard.errors import ShapeError
-from regard.work.exact.evaluate import to_float
+from regard.work.exact import to_float
 from regard.work.rules.rule import (
     M,
     Matrix,

@@ -8,7 +8,7 @@ import sympy
 
 from regard.errors import ShapeError
 from regard.formulas import FUNCTIONS, LETTER_FUNCTIONS, FormulaTree, parse_formula, row
-from regard.work.exact.numbers import format_decimal, format_plain, is_short_form
+from regard.work.exact import format_decimal, format_plain, is_short_form
 
 Matrix = Any  # sympy matrices are not typed by entry
 M: Any = sympy.ImmutableMatrix

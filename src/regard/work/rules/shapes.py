@@ -106,14 +106,6 @@ def _patches(side: str) -> Rule:
     )
 
 
-def _times(number: str) -> Rule:
-    return rule(f"{number} · {{0}}", {f"the {number} was left out": "{0}"})
-
-
-def _plus(number: str) -> Rule:
-    return rule(f"{{0}} + {number}", {f"the {number} was left out": "{0}"})
-
-
 def _substitution(names: str) -> Rule:
     """Substitute one number per symbol."""
     symbols = names.split(", ")
@@ -134,8 +126,8 @@ RULE_MAKERS: dict[str, Callable[..., Rule]] = {
     r"relative (\d+)×(\d+)": _relative,
     r"patches of (\d+)": _patches,
     r"substitute (.+)": _substitution,
-    r"times (\d+)": _times,
-    r"plus (\d+)": _plus,
+    r"times (\d+)": lambda n: rule(f"{n} · {{0}}", {f"the {n} was left out": "{0}"}),
+    r"plus (\d+)": lambda n: rule(f"{{0}} + {n}", {f"the {n} was left out": "{0}"}),
 }
 
 

@@ -1,26 +1,209 @@
 """Output formats of solutions, by name."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from regard.errors import WorkError
-from regard.work.families.recurrent.autograd import autograd_as_text, compare_with_autograd
+from regard.errors import WorkError, check_choice
+from regard.files import fill_page
+from regard.formulas import LATEX_SIGNS, parse_formula, parse_name
+from regard.work.families.recurrent.bptt import autograd_as_text, compare_with_autograd
 from regard.work.problem import solve
-from regard.work.show.html import as_html, html_body, render_page
-from regard.work.show.latex import (
-    LATEX,
-    as_latex,
-    as_markdown,
-    escape_latex,
-    latex_document,
-    mark_up,
+from regard.work.rules import Matrix
+from regard.work.show.text import (
+    DisplayStep,
+    as_text,
+    check_names,
+    entry_text,
+    has_name,
+    matches_any,
+    select,
+    shapes_as_text,
+    value_equation,
 )
-from regard.work.show.selection import check_names, has_name
-from regard.work.show.text import as_text, shapes_as_text
 from regard.work.solution import Solution
+
+TEMPLATE = Path(__file__).with_name("page.html")
+
+
+def render_page(
+    title: str, subtitle: str, body: str, links: Mapping[str, str] | None = None
+) -> str:
+    """Render a page without scripts; `links` maps element ids to navigation labels.
+
+    >>> "<h1>A &lt; B</h1>" in render_page("A < B", "two of them", "<p>so it is</p>")
+    True
+    """
+    anchors = [f'<a href="#{at}">{escape(name)}</a>' for at, name in (links or {}).items()]
+    nav = ['<nav aria-label="Steps">', *anchors, "</nav>"] if anchors else []
+    parts = {"SUBTITLE": escape(subtitle), "NAV": "\n".join(nav), "SECTIONS": body}
+    return fill_page(TEMPLATE, title, parts)
+
+
+def as_html(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
+    """Format a solution as an HTML page."""
+    body = html_body(solution, digits, only)
+    names = [step.name for step in solution.steps if matches_any(step.name, only)]
+    facts = f"{len(names)} of {len(solution.steps)} steps" if only else f"{len(names)} steps"
+    title = getattr(solution, "title", "") or f"By hand: {solution.family}"
+    return render_page(title, facts, body, {_anchor_id(name): name for name in names})
+
+
+def html_body(
+    solution: Solution,
+    digits: int = 6,
+    only: Sequence[str] = (),
+    id_prefix: str = "",
+    level: int = 2,
+) -> str:
+    """HTML of a solution without the page; `id_prefix` keeps element ids unique."""
+    shown, parts, tag = select(solution, digits, only), [], f"h{level}"
+    if shown.given:
+        matrices = given_html(shown.given, digits)
+        parts.append(f"<section><{tag}>Given</{tag}>{matrices}</section>")
+    parts += [_section(solution, one, digits, id_prefix, tag) for one in shown.steps]
+    if shown.remarks:
+        items = "".join(f"<li>{escape(remark)}</li>" for remark in shown.remarks)
+        parts.append(f"<section><{tag}>Remarks</{tag}><ul>{items}</ul></section>")
+    return "\n".join(parts)
+
+
+def given_html(given: Mapping[str, Matrix], digits: int = 6) -> str:
+    """A row of given matrices."""
+    matrices = [value_equation(*item, digits).mathml() for item in given.items()]
+    cells = "".join(f'<div class="wide">{matrix}</div>' for matrix in matrices)
+    return f'<div class="row">{cells}</div>'
+
+
+def _section(solution: Solution, one: DisplayStep, digits: int, before: str, tag: str) -> str:
+    at = before + _anchor_id(one.step.name)
+    rows, columns = one.step.value.shape
+    parts = [
+        f'<section id="{at}" aria-labelledby="{at}-h">',
+        f'<{tag} id="{at}-h"><span class="n">{one.number}</span>{escape(one.heading)}</{tag}>',
+        f'<div class="wide">{one.step.equation.mathml(display=True)}</div>',
+    ]
+    if one.entry is not None:
+        parts.append(f'<p class="entry">{escape(entry_text(solution, one.step, digits))}</p>')
+    results = [tree.mathml(display=True) for tree in one.equations(digits)]
+    if results:
+        size = "" if rows == columns == 1 else f'<span class="soft">{rows} × {columns}</span>'
+        equations = "".join(f"<div>{result}</div>" for result in results)
+        parts.append(f'<div class="wide row">{equations}{size}</div>')
+    return "\n".join([*parts, "</section>"])
+
+
+def _anchor_id(name: str) -> str:
+    """Element id of a step; names may hold any letter, ids only ASCII."""
+    return "at-" + re.sub(r"[^A-Za-z0-9_]", lambda odd: f"{ord(odd[0]):x}-", name).strip("-")
+
+
+LATEX_PREAMBLE = (
+    "\\documentclass{article}",
+    "\\usepackage{amsmath}",
+    "\\usepackage[margin=2cm]{geometry}",
+    "\\setcounter{MaxMatrixCols}{40}",
+    "\\setlength{\\parindent}{0pt}",
+    "\\begin{document}",
+)
+_ESCAPES = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": "\\textbackslash{}",
+    "^": "\\textasciicircum{}",
+    "~": "\\textasciitilde{}",
+}
+_SIGNS = {sign: tex for sign, tex in LATEX_SIGNS.items() if len(sign) == 1 and sign != "'"}
+_SIGNS |= {sign: f"^{{{n}}}" for n, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")} | {"⁻": "^-", "ᵀ": "^\\top"}
+_SIGNS |= {sign: f"_{{{n}}}" for n, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")} | {
+    sign: sign for sign in "<>|"
+}
+_IN_SENTENCE = str.maketrans({sign: f"${tex}$" for sign, tex in _SIGNS.items()} | _ESCAPES)
+
+
+def escape_latex(text: str) -> str:
+    r"""Escape a sentence for LaTeX; symbols become inline formulas.
+
+    >>> print(escape_latex("σ(-x) is 50% at h_1"))
+    $\sigma$(-x) is 50\% at h\_1
+    """
+    return text.translate(_IN_SENTENCE)
+
+
+class Markup(NamedTuple):
+    """Markup of a format whose formulas are LaTeX."""
+
+    headings: tuple[str, str, str]  # by level, from 1
+    equation: str
+    entry: str
+    paragraph: str
+    list_items: Callable[[Iterable[str]], list[str]]
+    escape: Callable[[str], str]
+
+
+MARKDOWN = Markup(
+    ("# {}", "## {}", "### {}"),
+    "$$ {} $$",
+    "$$ {} $$",
+    "{}",
+    lambda items: ["\n".join(f"- {item}" for item in items)],
+    str,
+)
+LATEX = Markup(
+    ("\\section*{{{}}}", "\\subsection*{{{}}}", "\\paragraph*{{{}}}"),
+    "\\[ {} \\]",
+    "${}$",  # inline, so that long ones break
+    "{}\n",
+    lambda items: ["\\begin{itemize}", *(f"\\item {x}" for x in items), "\\end{itemize}"],
+    escape_latex,
+)
+
+
+def as_markdown(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
+    """Format a solution as Markdown with $$ formulas."""
+    return "\n\n".join(mark_up(MARKDOWN, solution, digits, only, level=2))
+
+
+def as_latex(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
+    """Format a solution as a complete LaTeX document."""
+    return latex_document(mark_up(LATEX, solution, digits, only))
+
+
+def latex_document(lines: Iterable[str]) -> str:
+    """A complete LaTeX document with these lines."""
+    return "\n".join([*LATEX_PREAMBLE, *lines, "\\end{document}", ""])
+
+
+def mark_up(
+    markup: Markup, solution: Solution, digits: int = 6, only: Sequence[str] = (), level: int = 1
+) -> list[str]:
+    r"""Headings, equations and lists of a solution, in order."""
+    shown, heading, parts = select(solution, digits, only), markup.headings[level - 1].format, []
+    if shown.given:
+        parts.append(heading("Given"))
+        parts += [
+            markup.equation.format(value_equation(*x, digits).tex) for x in shown.given.items()
+        ]
+    for one in shown.steps:
+        parts.append(heading(f"{one.number}. {markup.escape(one.heading)}"))
+        parts.append(markup.equation.format(one.step.equation.tex))
+        if one.entry is not None:
+            parts.append(markup.entry.format(_entry_tex(one, *one.entry)))
+        parts += [markup.equation.format(tree.tex) for tree in one.equations(digits)]
+    if shown.remarks:
+        parts += [heading("Remarks"), *markup.list_items(map(markup.escape, shown.remarks))]
+    return parts
+
+
+def _entry_tex(display: DisplayStep, arithmetic: str, result: str) -> str:
+    name = parse_name(display.step.name).tex
+    if display.step.value.shape != (1, 1):
+        name = f"({name})_{{11}}" if "_" in display.step.name else f"{name}_{{11}}"
+    sign = "\\approx" if result.endswith("…") else "="
+    values = [parse_formula(text).tex for text in (arithmetic, result.removesuffix(" …"))]
+    return f"{name} = {values[0]} {sign} {values[1]}"
+
 
 FORMATS: dict[str, Callable[[Solution, int, Sequence[str]], str]] = {
     "text": as_text,
@@ -68,8 +251,7 @@ def format_solution(
     >>> print(format_solution(solution, "markdown", only=["S"])[:9])
     ## 1. The
     """
-    if fmt not in FORMATS:
-        raise WorkError(f"fmt: needs one of {', '.join(FORMATS)}, got {fmt!r}")
+    check_choice("fmt", fmt, FORMATS, WorkError)
     return FORMATS[fmt](solution, digits, only)
 
 
@@ -82,8 +264,7 @@ def format_solutions(
     >>> format_solutions({"a": solution, "b": solution}, "markdown", only=["S"])[:14]
     '# a\\n\\n## 1. The'
     """
-    if fmt not in FORMATS:
-        raise WorkError(f"fmt: needs one of {', '.join(FORMATS)}, got {fmt!r}")
+    check_choice("fmt", fmt, FORMATS, WorkError)
     check_names(only, *solutions.values())
     names = {
         heading: [name for name in only if has_name(solution, name)]

@@ -20,9 +20,7 @@ from regard.work.marking.submissions import (
     summarize_submissions,
 )
 from regard.work.problem import read_toml
-from regard.work.show.formats import dump_json
-from regard.work.show.html import render_page
-from regard.work.show.latex import LATEX, escape_latex, latex_document
+from regard.work.show.formats import LATEX, dump_json, escape_latex, latex_document, render_page
 from regard.work.solution import Solution
 
 

@@ -210,11 +210,11 @@ def answer_atlas_search(explorer: Explorer, request: SearchRequest, job: Job) ->
     if tokens is None:
         raise ConfigError("text: needs a map with tokens, got one without; try a position, as #12")
     text, labels = request.text, [strip_marks(x) for x in tokens]
-    found = [i for i, x in enumerate(labels) if x == text]
-    is_exact = bool(found)
+    positions = [i for i, x in enumerate(labels) if x == text]
+    is_exact = bool(positions)
     if not is_exact:
-        found = [i for i, x in enumerate(labels) if text.casefold() in x.casefold()]
-    return {"positions": found[:MAX_FOUND], "count": len(found), "is_exact": is_exact}
+        positions = [i for i, x in enumerate(labels) if text.casefold() in x.casefold()]
+    return {"positions": positions[:MAX_FOUND], "count": len(positions), "is_exact": is_exact}
 
 
 @query("atlas.cell", AtlasCellRequest, is_cached=False)
@@ -225,22 +225,18 @@ def answer_atlas_cell(explorer: Explorer, request: AtlasCellRequest, job: Job) -
     site = opened.site
     row = resolve_index("query", request.query, site.queries)
     column = resolve_index("key", request.key, site.keys)
-    found = site.breakdown(opened.head, row, column)
-    numbers = {f.name: getattr(found, f.name) for f in fields(WeightBreakdown)}
-    terms = {n: x if x is None else finite(x) for n, x in numbers.items() if _is_number(x)}
+    breakdown = site.breakdown(opened.head, row, column)
+    numbers = {f.name: getattr(breakdown, f.name) for f in fields(WeightBreakdown)}
+    terms = {n: x and finite(x) for n, x in numbers.items() if isinstance(x, float | None)}
     labels = [_tokens(site, side) for side in ("query", "key")]
     return terms | {
-        "allowed": found.allowed,
-        "products": None if found.products is None else found.products.tolist(),
+        "allowed": breakdown.allowed,
+        "products": None if breakdown.products is None else breakdown.products.tolist(),
         "tokens": [
             None if tokens is None else strip_marks(tokens[at])
             for tokens, at in zip(labels, (row, column), strict=True)
         ],
     }
-
-
-def _is_number(x: Any) -> bool:
-    return x is None or isinstance(x, float)
 
 
 def _tokens(site: Site, side: str) -> list[str] | None:

@@ -15,8 +15,8 @@ from regard.claims.charts import describe_chart, draw_chart
 from regard.claims.claim import FAMILIES
 from regard.claims.gallery import LABELS
 from regard.claims.results import load_cached, result_from_dict
-from regard.errors import ConfigError, suggestion
-from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, finite, query
+from regard.errors import ConfigError, check_choice, suggestion
+from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, finite, query, table_of
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def claims_table(response: dict[str, Any]) -> Rows:
     """One row per claim, or the numbers of the open one."""
     if response["open"]:
         return evidence_table(response["open"])
-    names = ("id", "family", "statement", "verdict", "source")
-    return [names, *([claim[name] for name in names] for claim in response["claims"])]
+    return table_of(response["claims"], ("id", "family", "statement", "verdict", "source"))
 
 
 def evidence_table(response: dict[str, Any]) -> Rows:
@@ -95,12 +94,13 @@ def _related(request: ClaimsRequest, response: dict[str, Any]) -> list[tuple[str
 def answer_claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[str, Any]:
     """The claims of a family, a verdict or a search, and one of them in detail."""
     known: list[Claim] = select_claims([])
-    _check_choice("family", request.family, FAMILIES)
-    _check_choice("verdict", request.verdict, get_args(Verdict))
-    found = [claim for claim in known if _matches(claim, request)]
+    for name, choices in {"family": FAMILIES, "verdict": get_args(Verdict)}.items():
+        if (value := getattr(request, name)) is not None:
+            check_choice(name, value, choices)
+    matching = [claim for claim in known if _matches(claim, request)]
     families, verdicts = Counter(c.id[0] for c in known), Counter(c.verdict for c in known)
     return {
-        "claims": [_summary(claim) for claim in found],
+        "claims": [_summary(claim) for claim in matching],
         "total": len(known),
         "families": [{"letter": x, "title": FAMILIES[x], "count": families[x]} for x in families],
         "verdicts": [
@@ -123,12 +123,6 @@ def answer_claims_run(explorer: Explorer, request: ClaimRequest, job: Job) -> di
 
 
 # ---- selection
-
-
-def _check_choice(name: str, value: str | None, known: Any) -> None:
-    if value is not None and value not in known:
-        near = suggestion(value, known)
-        raise ConfigError(f"{name}: needs one of {', '.join(known)}, got {value!r}{near}")
 
 
 def _matches(claim: Claim, request: ClaimsRequest) -> bool:

@@ -71,9 +71,8 @@ class SizedModel(NamedTuple):
 
 def cost_table(response: dict[str, Any]) -> Rows:
     """One row per part."""
-    rows = [
-        [part["name"], part["formula"], *(part[x] for x in QUANTITIES)] for part in _all(response)
-    ]
+    parts = [*response["parts"], {"name": "all", "formula": ""} | response["totals"]]
+    rows = [[part["name"], part["formula"], *(part[x] for x in QUANTITIES)] for part in parts]
     return [["part", "formula", *QUANTITIES.values()], *rows]
 
 
@@ -351,7 +350,3 @@ def _sentence(
     if rows[0]["attention"] > rows[0][rival]:
         return f"Attention needs more multiply-adds than the {name} at every length."
     return f"Up to {lengths[-1]:,} {unit} the {name} needs more multiply-adds than attention."
-
-
-def _all(response: dict[str, Any]) -> list[dict[str, Any]]:
-    return [*response["parts"], {"name": "all", "formula": ""} | response["totals"]]

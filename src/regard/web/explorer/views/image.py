@@ -60,8 +60,8 @@ class SamplesRequest(SampleRequest):
 def _table(response: dict[str, Any]) -> Rows:
     """Probabilities, then one value per head and patch."""
     rows: list[list[Any]] = [["value", "class", "site", "head", "row", "column", "number"]]
-    for found in response["classes"]:
-        rows.append(["probability", found["class"], "", "", "", "", found["probability"]])
+    for prediction in response["classes"]:
+        rows.append(["probability", prediction["class"], "", "", "", "", prediction["probability"]])
     if response["grid"] is None:
         return rows
     places = [(r, c) for r in range(response["grid"][0]) for c in range(response["grid"][1])]
@@ -179,14 +179,14 @@ def _answer_hub(
 @query("image.samples", SamplesRequest)
 def answer_image_samples(explorer: Explorer, request: SamplesRequest, job: Job) -> dict[str, Any]:
     """Built-in images with their classes; the class is None where an image shows none of them."""
-    hub, found = explorer.catalog.image_model(request.model), []
+    hub, samples = explorer.catalog.image_model(request.model), []
     run = None if hub is not None else _vision_run(explorer, request.model)
     for number in range(request.count):
         job.report(number / request.count, "drawing samples")
         page, label = draw_sample(run, number, request.seed)
         page.thumbnail((64, 64))
-        found.append({"sample": number, "png": _png_text(page), "class": label})
-    return {"samples": found}
+        samples.append({"sample": number, "png": _png_text(page), "class": label})
+    return {"samples": samples}
 
 
 def draw_sample(

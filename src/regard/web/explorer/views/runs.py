@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from regard.errors import ConfigError, FileError, suggestion
+from regard.errors import ConfigError, FileError, check_choice
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs import list_runs
 from regard.runs.contents import RECIPE_FILE, RESULT_FILE, read_recipe
 from regard.runs.loading import CHECKPOINTS
 from regard.runs.lock import is_locked
-from regard.train.metrics.log import METRICS_FILE, read_metrics
+from regard.train.metrics import METRICS_FILE, read_metrics
 from regard.web.explorer.catalog import CatalogEntry
 from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, finite, query
 from regard.web.jobs import Job
@@ -125,12 +125,12 @@ def curve(lines: Sequence[dict[str, Any]], metric: str, smooth: float = 0.0) -> 
 
 def _run_folders(explorer: Explorer) -> dict[str, Path]:
     """The folder of each run by name, without links that lead elsewhere."""
-    found = {}
+    folders = {}
     for folder in explorer.catalog.folders:
         for file in sorted(folder.glob(f"*/{RECIPE_FILE}")):
             if file.resolve().is_relative_to(folder):
-                found[f"{folder.name}/{file.parent.name}"] = file.parent
-    return found
+                folders[f"{folder.name}/{file.parent.name}"] = file.parent
+    return folders
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
@@ -212,11 +212,7 @@ def _chosen(text: str | None, rows: list[dict[str, Any]]) -> list[str]:
         return known[:DEFAULT_RUNS]
     names = list(dict.fromkeys(filter(None, text.split(","))))
     for name in names:
-        if name not in known:
-            near = suggestion(name, known)
-            raise ConfigError(
-                f"runs: needs one of {', '.join(known) or 'none'}, got {name!r}{near}"
-            )
+        check_choice("runs", name, known)
     if len(names) > MAX_SHOWN:
         raise ConfigError(f"runs: needs at most {MAX_SHOWN} at once, got {len(names)}")
     return names

@@ -27,7 +27,16 @@ from regard.tasks.recognition.morse import MorseTask
 from regard.tasks.recognition.pipeline import TranscribeJob, TranscriptChunk
 from regard.tasks.recognition.transcripts import feature_batches
 from regard.web.explorer.catalog import find_head
-from regard.web.explorer.explorer import Explorer, ModelRequest, Rows, finite, pack, query, unpack
+from regard.web.explorer.explorer import (
+    Explorer,
+    ModelRequest,
+    Rows,
+    finite,
+    pack,
+    query,
+    table_of,
+    unpack,
+)
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -66,8 +75,7 @@ class Emission(NamedTuple):
 
 def _table(response: dict[str, Any]) -> Rows:
     """One row per emitted label."""
-    head = ["text", "seconds", "probability"]
-    return [head, *([x[name] for name in head] for x in response["emissions"])]
+    return table_of(response["emissions"], Emission._fields)
 
 
 def _figure(response: dict[str, Any]) -> "Figure":

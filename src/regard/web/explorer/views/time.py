@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data import Pair, pair_preprocessor
-from regard.errors import ConfigError, FileError, ShapeError
+from regard.errors import ConfigError, FileError, ShapeError, check_choice
 from regard.inspection import Gates, gradient_norms, look, memory_retention, record_gates
 from regard.models import RecurrentTranslator, RecurrentTranslatorConfig
 from regard.models.config import get_config
@@ -111,11 +111,11 @@ def _figure(response: dict[str, Any]) -> "Figure":
 
 
 def _related(request: TimeRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
-    found: list[tuple[str, dict[str, Any]]] = [("time.models", {})]
+    related: list[tuple[str, dict[str, Any]]] = [("time.models", {})]
     if request.compare:
         body = {"sequence": request.sequence or SEQUENCE, "seed": request.seed}
-        found.append(("time.compare", body))
-    return found
+        related.append(("time.compare", body))
+    return related
 
 
 @query("time", TimeRequest, table=_table, figure=_figure, related=_related)
@@ -169,8 +169,7 @@ def _encode(text_model: TextModel, text: str, target: str, to: str | None) -> tu
 def _cell(name: str | None, gates: Gates) -> str:
     if name is None:
         return next(iter(gates))
-    if name not in list(gates):
-        raise ConfigError(f"cell: needs one of {', '.join(gates)}, got {name[:80]!r}")
+    check_choice("cell", name, list(gates))
     return name
 
 

@@ -171,11 +171,11 @@ def _chosen(request: WhatIfRequest, sight: Sight) -> tuple[Site, int]:
 def _sites(edits: list[Any], before: Sight, after: Sight, rows: list[Any]) -> list[dict[str, Any]]:
     """Per site and head: how far the map and the output moved."""
     distances = {(row.site, row.head): row.distance for row in rows}
-    found = []
+    sites = []
     for old, new in zip(before.join_all(), after.join_all(), strict=True):
         change = (edited_output(new, edits) - old.out)[0].float().flatten(1).norm(dim=-1)
         share = change / old.out[0].float().flatten(1).norm(dim=-1)
-        found.append(
+        sites.append(
             {
                 "name": old.name,
                 "kind": old.kind,
@@ -183,7 +183,7 @@ def _sites(edits: list[Any], before: Sight, after: Sight, rows: list[Any]) -> li
                 "output": [finite(x) for x in share.tolist()],
             }
         )
-    return found
+    return sites
 
 
 def _positions(
@@ -201,12 +201,12 @@ def _positions(
     inputs = query_labels(site) if len(old) == site.queries else [""] * len(old)
     names = text_model.labels or None
     name = (lambda i: names[i]) if names else lambda i: text_model.token_names([i])[0]
-    kl, found = comparison.kl.tolist(), []
+    kl, positions = comparison.kl.tolist(), []
     for i in range(len(old)):
         shown = dict.fromkeys([*old_ids[i].tolist(), *new_ids[i].tolist()])
         tops = [[name(t), float(old[i, t]), float(new[i, t])] for t in shown]
         first, then, at = int(old_ids[i, 0]), int(new_ids[i, 0]), int(most[i])
-        found.append(
+        positions.append(
             {
                 "position": i,
                 "token": inputs[i],
@@ -221,7 +221,7 @@ def _positions(
                 },
             }
         )
-    return found
+    return positions
 
 
 def _shown_position(request: WhatIfRequest, positions: list[dict[str, Any]]) -> int | None:
@@ -286,8 +286,8 @@ def _translate(text_model: Any, text: str, to: str | None, reading: Reading) -> 
     limit = 2 * max(site.queries for site in reading.sight if site.name.startswith("decoder")) + 8
     config = SearchConfig(max_new_tokens=min(100, limit))
     search = TranslationSearch(text_model.model, text_model.tokenizer, config)
-    found = search([text], [[to]])[0][0][0]
-    return found.text + ("" if found.ended else " …")
+    translation = search([text], [[to]])[0][0][0]
+    return translation.text + ("" if translation.ended else " …")
 
 
 def _formula(

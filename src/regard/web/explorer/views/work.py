@@ -13,13 +13,13 @@ from regard import work as exercises
 from regard.errors import ConfigError, WorkError, suggestion
 from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, query
 from regard.web.jobs import Job
-from regard.work import Solution, check_answers, format_solution
-from regard.work.exact.numbers import format_decimal, format_plain, is_short_form, parse_number
+from regard.work import check_answers, format_solution
+from regard.work.exact import format_decimal, format_plain, is_short_form, parse_number
 from regard.work.families import FAMILIES, exercise_families
 from regard.work.making import Exercise, format_sheet, make_exercise
 from regard.work.problem import COMMON_KEYS, parse_option
 from regard.work.show.marks import marks_from_findings
-from regard.work.show.selection import DisplayStep, select, value_equation
+from regard.work.show.text import DisplayStep, select, value_equation
 from regard.work.solution import checking
 
 DEFAULT = "three-tokens"
@@ -76,7 +76,7 @@ def answer_work(explorer: Explorer, request: WorkRequest, job: Job) -> dict[str,
     """An exercise and its solution, step by step, as MathML and text."""
     with _limited(job):
         chosen = _choose(request)
-        solution = _solve(chosen.problem)
+        solution = exercises.solve(chosen.problem)
         shown = select(solution, DIGITS)
         steps = [_step(one, len(shown.steps), job) for one in shown.steps]
     family = FAMILIES[solution.family]
@@ -89,7 +89,7 @@ def answer_work(explorer: Explorer, request: WorkRequest, job: Job) -> dict[str,
         "symbols": solution.symbols,
         "options": {name: _as_text(options.get(name, "")) for name in family.options},
         "added": [  # such as the scale that follows from the width
-            _equation(name, value)
+            {"name": name, "mathml": value_equation(name, value, DIGITS).mathml()}
             for name, value in solution.given.items()
             if name not in chosen.problem["given"]
         ],
@@ -106,7 +106,7 @@ def answer_work_check(explorer: Explorer, request: AnswersRequest, job: Job) -> 
     """Verdict and likely mistake of each answered step; blanks are not checked."""
     answers = _parse_tables("answers", request.answers)
     with _limited(job):
-        solution = _solve(_choose(request).problem)
+        solution = exercises.solve(_choose(request).problem)
         job.report(0.3, "marking")
         findings = check_answers(solution, answers)
     marks = marks_from_findings(findings)
@@ -118,7 +118,7 @@ def answer_work_text(explorer: Explorer, request: SheetRequest, job: Job) -> dic
     """The problem as TOML, or its solution as LaTeX, Markdown or plain text."""
     with _limited(job):
         chosen = _choose(request)
-        solution = _solve(chosen.problem)
+        solution = exercises.solve(chosen.problem)
         if request.format == "toml":
             questions = chosen.questions or tuple(step.name for step in solution.steps)
             exercise = Exercise(chosen.name, chosen.problem, solution, questions)
@@ -131,9 +131,9 @@ def answer_work_text(explorer: Explorer, request: SheetRequest, job: Job) -> dic
 
 def _choose(request: WorkRequest) -> Chosen:
     if request.family is not None:
-        made = make_exercise(request.family, request.seed, request.level)
+        exercise = make_exercise(request.family, request.seed, request.level)
         title = f"Exercise of level {request.level}: {request.family}"
-        chosen = Chosen(made.name, title, dict(made.problem), made.questions)
+        chosen = Chosen(exercise.name, title, dict(exercise.problem), exercise.questions)
     else:
         titles = exercises.problem_titles()
         if request.problem not in titles:  # a name, never a path
@@ -217,10 +217,6 @@ def _set_options(problem: dict[str, Any], text: str) -> None:
             problem |= dict([parse_option(f"{name}={value}")])
 
 
-def _solve(problem: dict[str, Any]) -> Solution:
-    return exercises.solve(problem)
-
-
 @contextmanager
 def _limited(job: Job) -> Iterator[None]:
     """Stop exact arithmetic that takes too long, or that nobody waits for."""
@@ -264,10 +260,6 @@ def _step(one: DisplayStep, count: int, job: Job) -> dict[str, Any]:
         "exact": [[format_plain(x) if is_short_form(x) else "" for x in row] for row in rows],
         "rounded": [[format_decimal(x, DIGITS) for x in row] for row in rows],
     }
-
-
-def _equation(name: str, value: Any) -> dict[str, str]:
-    return {"name": name, "mathml": value_equation(name, value, DIGITS).mathml()}
 
 
 def _rows(table: Any) -> list[Any]:

@@ -14,11 +14,18 @@ from regard.ops import influence_window
 from regard.ops.indices import resolve_index
 from regard.runs.text_model import Reading, TextModel
 from regard.web.explorer.catalog import check_length, find_head, recorded_sites
-from regard.web.explorer.explorer import MAX_CHARS, Explorer, Rows, TextRequest, finite, pack, query
+from regard.web.explorer.explorer import (
+    MAX_CHARS,
+    Explorer,
+    TextRequest,
+    finite,
+    pack,
+    query,
+    table_of,
+)
 from regard.web.jobs import Job
 from regard.work import explain
-from regard.work.show.selection import select, value_equation
-from regard.work.show.text import entry_text
+from regard.work.show.text import entry_text, select, value_equation
 from regard.work.solution import Solution
 
 
@@ -88,11 +95,7 @@ class CompareRequest(HeadRequest):
     other_model: str | None = Field(None, max_length=200)
 
 
-def _table(response: Any) -> Rows:
-    return [COLUMNS, *([row[name] for name in COLUMNS] for row in response["heads"])]
-
-
-@query("text.compare", CompareRequest, table=_table)
+@query("text.compare", CompareRequest, table=lambda x: table_of(x["heads"], COLUMNS))
 @torch.no_grad()
 def answer_text_compare(explorer: Explorer, request: CompareRequest, job: Job) -> dict[str, Any]:
     """Both maps and their difference, and the heads that differ most."""
@@ -203,15 +206,15 @@ def answer_text_cell(explorer: Explorer, request: WeightRequest, job: Job) -> di
         w_out = output_projection(model, site)
     except (LookError, ValueError):  # a saved sight, or a projection of unknown name
         w_out = None
-    found = explain(site, head, _row(site, request), _column(site, request), w_out=w_out)
-    breakdown = found.breakdown
+    explanation = explain(site, head, _row(site, request), _column(site, request), w_out=w_out)
+    breakdown = explanation.breakdown
     numbers = ("dot", "scale", "scaled", "softcap", "capped", "bias", "score", "lse", "weight")
     values = {name: getattr(breakdown, name) for name in numbers}
     return {
-        "title": found.title,
+        "title": explanation.title,
         **{name: None if x is None else finite(x) for name, x in values.items()},
         "allowed": breakdown.allowed,
-        **_written(found),
+        **_written(explanation),
     }
 
 

@@ -80,18 +80,18 @@ def answer_text_attribution(
     ids = [int(x) for x in predictions.ids[at]]
     token = ids[0] if request.token is None else request.token
     with job.checking(text_model.model, "splitting the logit"):
-        found = logit_attribution(text_model.model, inputs, token, position=at, by=request.by)
-    parts = dict(found.top(MAX_PARTS))
+        attribution = logit_attribution(text_model.model, inputs, token, position=at, by=request.by)
+    parts = dict(attribution.top(MAX_PARTS))
     return {
         "position": at,
         "token": token,
         "name": output_names(text_model, [token])[0],
         "choices": [(i, *pair) for i, pair in zip(ids, predictions.rows[at], strict=True)],
-        "logit": found.logit,
-        "constant": found.constant,
-        "error": found.error,
-        "parts": [[name, x] for name, x in found.parts.items() if name in parts],
-        "left_out": len(found.parts) - len(parts),
+        "logit": attribution.logit,
+        "constant": attribution.constant,
+        "error": attribution.error,
+        "parts": [[name, x] for name, x in attribution.parts.items() if name in parts],
+        "left_out": len(attribution.parts) - len(parts),
     }
 
 

@@ -18,7 +18,15 @@ from regard.runs.text_model import Reading
 from regard.tasks import Pipeline
 from regard.tasks.pipeline import outputs_of
 from regard.web.explorer.catalog import find_head, recorded_sites
-from regard.web.explorer.explorer import Explorer, Rows, TextRequest, finite, pack, query, unpack
+from regard.web.explorer.explorer import (
+    Explorer,
+    TextRequest,
+    finite,
+    pack,
+    query,
+    table_of,
+    unpack,
+)
 from regard.web.explorer.views.text.head import map_answer, read
 from regard.web.jobs import Job
 
@@ -33,16 +41,16 @@ def draw_answer(response: dict[str, Any]) -> "Figure":
     return _draw_map(response["map"]) if "map" in response else _draw_heads(response["sites"])
 
 
-def _draw_map(found: dict[str, Any]) -> "Figure":
-    w, (high, wide) = unpack(found["map"]), found["pool"]
+def _draw_map(map_response: dict[str, Any]) -> "Figure":
+    w, (high, wide) = unpack(map_response["map"]), map_response["pool"]
     queries, keys = w.shape[0] * high, w.shape[1] * wide
     figure = new_figure(axis_inches(keys) + 1.6, axis_inches(queries) + 1.0)
     axes = figure.subplots()
     image = show_matrix(axes, w, (queries, keys))
     if high == wide == 1:
-        label_axis(axes, "y", found["query_tokens"])
-        label_axis(axes, "x", found["key_tokens"])
-    title = f"{found['site']}, head {found['head']}"
+        label_axis(axes, "y", map_response["query_tokens"])
+        label_axis(axes, "x", map_response["key_tokens"])
+    title = f"{map_response['site']}, head {map_response['head']}"
     axes.set(xlabel="key", ylabel="query (rows sum to 1)")
     axes.set_title(title, fontsize=10)
     cell = "weight" if high == wide == 1 else f"weight, mean of {high}×{wide}"
@@ -89,11 +97,7 @@ class TextViewRequest(TextRequest):
     head: int = Field(0, ge=0, le=100_000)
 
 
-def _table(response: Any) -> Rows:
-    return [FIELDS, *([row[name] for name in FIELDS] for row in response["heads"])]
-
-
-@query("text", TextViewRequest, table=_table, figure=draw_answer)
+@query("text", TextViewRequest, table=lambda x: table_of(x["heads"], FIELDS), figure=draw_answer)
 @torch.no_grad()
 def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[str, Any]:
     """Tokens, output, predictions, and every head with its type, its numbers and a small map."""
@@ -186,18 +190,18 @@ def _apply(explorer: Explorer, request: TextViewRequest) -> str | None:
 
 def _predictions(reading: Reading) -> dict[str, Any] | None:
     """The most probable outputs of the first positions, and of the last one."""
-    found = reading.predictions
-    if found is None:
+    predictions = reading.predictions
+    if predictions is None:
         return None
-    count = len(found.rows)
+    count = len(predictions.rows)
     positions = list(range(min(count, MAX_TOKENS)))
     positions += [count - 1] if count > MAX_TOKENS else []
     return {
-        "kind": found.kind,
+        "kind": predictions.kind,
         "count": count,
-        "at": found.at % count,
+        "at": predictions.at % count,
         "positions": positions,
-        "rows": [found.rows[i] for i in positions],
+        "rows": [predictions.rows[i] for i in positions],
     }
 
 

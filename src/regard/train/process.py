@@ -1,13 +1,117 @@
-"""Progress of a training: a live line on a terminal, plain lines elsewhere."""
+"""The process of a training: signals, random state, and the progress line."""
 
+import signal
+import threading
 import time
-from collections.abc import Iterable, Iterator
-from typing import TextIO, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import NamedTuple, TextIO, TypeVar
 
+import torch
 from rich import progress as bars
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+from torch import Tensor
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """The signal received while signals were deferred, if any."""
+
+    signal: int | None = None
+
+    def counts(self) -> tuple[int, ...]:
+        """One 0 or 1 per signal of SIGNALS: ranks sum these."""
+        return tuple(int(self.signal == number) for number in SIGNALS)
+
+
+def received_signal(counts: Sequence[int]) -> int | None:
+    """The signal that any rank received, from `StopRequest.counts` summed over ranks."""
+    return next((number for number, count in zip(SIGNALS, counts, strict=True) if count), None)
+
+
+@contextmanager
+def defer_signals(*, repeatedly: bool = False) -> Iterator[StopRequest]:
+    """Record SIGINT and SIGTERM instead of acting on them: the first one, or with `repeatedly` all.
+
+    >>> with defer_signals() as request:
+    ...     signal.raise_signal(signal.SIGTERM)
+    >>> request.signal == signal.SIGTERM
+    True
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():  # handlers can be set only there
+        yield request
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def record(number: int, frame: FrameType | None) -> None:
+        request.signal = number
+        if not repeatedly:
+            signal.signal(number, before[signal.Signals(number)])  # the second one acts
+
+    for number in SIGNALS:
+        signal.signal(number, record)
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def block_signals() -> Iterator[None]:
+    """Start child processes with SIGINT and SIGTERM blocked.
+
+    A signal to the whole process group would kill torch's compile workers, and the training would
+    wait for them forever. A child inherits the mask of the thread that starts it, so this thread
+    blocks the signals, and an idle one receives them instead.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    done = threading.Event()
+    threading.Thread(target=done.wait, daemon=True).start()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        done.set()
+
+
+class RngState(NamedTuple):
+    """The state of the CPU generator and, on a GPU, of that device's generator."""
+
+    cpu: Tensor
+    cuda: Tensor | None = None
+
+    @classmethod
+    def current(cls, device: torch.device) -> "RngState":
+        """The state now; of a GPU it is a seed and an offset on the CPU: no synchronisation."""
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(torch.get_rng_state(), cuda)
+
+    def restore(self, device: torch.device) -> None:
+        """Set the generators; a state without CUDA leaves a GPU's generator as it is."""
+        torch.set_rng_state(self.cpu)
+        if device.type == "cuda" and self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, device)
+
+    def to_hex(self) -> dict[str, str]:
+        """As hexadecimal strings, for JSON."""
+        states = self._asdict().items()
+        return {name: x.numpy().tobytes().hex() for name, x in states if x is not None}
+
+    @classmethod
+    def from_hex(cls, values: dict[str, str]) -> "RngState":
+        """The state that `to_hex` wrote."""
+        states = {name: list(bytes.fromhex(x)) for name, x in values.items()}
+        return cls(**{name: torch.tensor(x, dtype=torch.uint8) for name, x in states.items()})
+
 
 T = TypeVar("T")
 

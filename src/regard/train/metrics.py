@@ -1,4 +1,4 @@
-"""Calibrated confidence: the probability that an answer is correct, and when to warn."""
+"""Metrics: bootstrap intervals, calibrated confidence, and the log of a training."""
 
 import json
 import math
@@ -7,11 +7,178 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import FileError, ShapeError
+from regard.errors import ConfigError, FileError, ShapeError
 from regard.files import parse_json, write_text
+
+RESAMPLES, LEVEL = 1000, 0.95
+ROWS_PER_CHUNK = 4_000_000  # weights of examples that are held at once
+
+
+class Tally(NamedTuple):
+    """Statistics of each example of a split, and the scores that follow from their sums.
+
+    Such as edits and reference length: the error rate of a split is the ratio of the sums.
+
+    >>> edits = Tally(torch.tensor([[1.0, 4.0], [0.0, 6.0]]), lambda x: {"error": x[0] / x[1]})
+    >>> edits.scores()
+    {'error': 0.1}
+    """
+
+    rows: Float[Tensor, "example statistic"]
+    score: Callable[[list[float]], dict[str, float]]
+
+    def scores(self) -> dict[str, float]:
+        """The scores of all examples."""
+        return self.score(self.rows.double().sum(0).tolist())
+
+
+@runtime_checkable
+class Tallying(Protocol):
+    """An evaluator whose scores can be computed from statistics of single examples."""
+
+    def predict(self, model: nn.Module) -> list:
+        """The answers of a model to all examples of the split."""
+        ...
+
+    def tally(self, answers: list) -> Tally:
+        """The statistics of answers to all examples of the split."""
+        ...
+
+
+def bootstrap_intervals(
+    tally: Tally,
+    *,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = 0,
+    is_share: bool = True,
+) -> dict[str, tuple[float, float]]:
+    """Percentile intervals of the scores, over examples drawn with replacement (Efron 1979).
+
+    Where every resample scores 0 or every one 1, such as without any mistake, the interval is that
+    of the rule of three, 3 / count wide.
+
+    Args:
+        tally: statistics of the examples.
+        resamples: splits of the same size that are drawn.
+        level: of the interval.
+        seed: of the draws.
+        is_share: whether scores are shares, from 0 to 1, and not such as differences.
+
+    >>> answers = Tally(torch.ones(50, 1).cumsum(0) % 2, lambda x: {"accuracy": x[0] / 50})
+    >>> low, high = bootstrap_intervals(answers)["accuracy"]
+    >>> 0.33 < low < 0.42 and 0.58 < high < 0.67  # 0.5 ± 1.96 √(0.25 / 50)
+    True
+    """
+    count, rng = len(tally.rows), np.random.default_rng(seed)
+    if count < 2:
+        return {}
+    rows = tally.rows.double().numpy()
+    chunk, sums = max(1, ROWS_PER_CHUNK // count), []
+    for start in range(0, resamples, chunk):
+        size = min(chunk, resamples - start)
+        # how often each example is drawn
+        weights = rng.multinomial(count, np.full(count, 1 / count), size=size)
+        sums.append(weights @ rows)
+    drawn = [tally.score(row) for row in np.concatenate(sums).tolist()]
+    edges = (50 - 50 * level, 50 + 50 * level)
+    intervals = {name: np.percentile([x[name] for x in drawn], edges) for name in drawn[0]}
+    pairs = {name: (float(low), float(high)) for name, (low, high) in intervals.items()}
+    return {name: _widen(*x, count) for name, x in pairs.items()} if is_share else pairs
+
+
+def _widen(low: float, high: float, count: int) -> tuple[float, float]:
+    if low == high == 0.0:
+        return 0.0, min(1.0, 3 / count)
+    return (max(0.0, 1 - 3 / count), 1.0) if low == high == 1.0 else (low, high)
+
+
+METRICS_FILE = "metrics.jsonl"
+
+
+def append_metrics(folder: Path, line: dict[str, Any]) -> None:
+    """Append one line to a run's metrics.jsonl."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / METRICS_FILE, "a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+    except OSError as error:
+        file = folder / METRICS_FILE
+        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
+
+
+def truncate_metrics(folder: Path, step: int) -> None:
+    """Drop the lines after update `step`, which a resumed run writes again, and invalid lines."""
+    lines = [line for line in read_metrics(folder) if line["step"] <= step]
+    if (folder / METRICS_FILE).exists():
+        write_text(folder / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; invalid ones, such as one cut by a crash, are skipped.
+
+    >>> read_metrics("nowhere")
+    []
+    """
+    file = Path(folder) / METRICS_FILE
+    try:
+        texts = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise FileError(f"{file}: cannot be read, {error.strerror or error}") from error
+    lines = []
+    for text in texts:
+        try:
+            line = parse_json(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and all(_is_number(line.get(n)) for n in ("step", "seconds")):
+            lines.append(line)
+    return lines
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
+
+
+TENSORBOARD_FOLDER = "tensorboard"
+
+Logger = Callable[[dict[str, Any]], None]
+
+
+def tensorboard_logger(folder: str | Path) -> Logger:
+    """A logger that writes the numbers of each line of metrics as TensorBoard scalars."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(
+            "tensorboard: needs the package of that name, got none; "
+            "try pip install 'regard[tensorboard]'"
+        ) from error
+    path = Path(folder) / TENSORBOARD_FOLDER
+    try:
+        writer = SummaryWriter(str(path))
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
+
+    def write(line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if name != "step" and isinstance(value, int | float):
+                tag = "valid/" + name.removeprefix("valid_") if name.startswith("valid_") else name
+                writer.add_scalar(tag, value, line["step"])
+        writer.flush()
+
+    return write
+
 
 CALIBRATION_FILE = "calibration.json"
 KEEP = 0.95  # of the correct answers stay above the threshold
@@ -34,13 +201,7 @@ IsCorrect = Callable[[Any, Any], bool]  # of an answer and its reference: `Task.
 
 @runtime_checkable
 class Gradable(Protocol):
-    """An evaluator that can also grade every single answer, for calibration.
-
-    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
-    >>> words = rg.data.ByteTokenizer(languages=("de",))
-    >>> isinstance(rg.tasks.TranslationEvaluator(pairs, words, split="valid"), Gradable)
-    True
-    """
+    """An evaluator that can also grade every single answer, for calibration."""
 
     def grade(self, model: nn.Module, is_correct: IsCorrect) -> list[GradedAnswer]:
         """Graded answers of the split and to out-of-distribution inputs."""

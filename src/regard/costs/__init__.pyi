@@ -1,0 +1,11 @@
+from regard.costs.diagrams import diagram as diagram
+from regard.costs.formulas import Formula as Formula
+from regard.costs.formulas import break_even_length as break_even_length
+from regard.costs.formulas import generation_cost as generation_cost
+from regard.costs.formulas import layer_cost as layer_cost
+from regard.costs.layer_costs import CostPart as CostPart
+from regard.costs.model_cost import Cost as Cost
+from regard.costs.model_cost import SharedEncoding as SharedEncoding
+from regard.costs.model_cost import cost as cost
+from regard.costs.model_cost import shared_encoding_cost as shared_encoding_cost
+from regard.costs.svg import Diagram as Diagram

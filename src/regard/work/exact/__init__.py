@@ -1,1 +1,0 @@
-"""Exact arithmetic on SymPy numbers: parsing, evaluation to many digits, formatting."""
