@@ -93,9 +93,8 @@ def check_choice(
     regard.errors.ConfigError: norm: needs pre or post, got 'mid'
     """
     if value not in tuple(known):
-        rule, hint = " or ".join(known) or "one, of none", ""
-        if len(known) > 2:
-            rule, hint = f"one of {', '.join(known)}", suggestion(str(value), known)
+        rule = " or ".join(known) if len(known) == 2 else f"one of {', '.join(known) or 'none'}"
+        hint = suggestion(str(value), known)
         raise kind(f"{name}: needs {rule}, got {value!r:.80}{hint}")
 
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from regard.data import BPETokenizer, CharTokenizer
-from regard.data.text.ngrams import hash_ngrams
-from regard.data.text.word_features import word_features
+from regard.data.text.words import hash_ngrams, word_features
 from regard.models.ngram_logits import NgramLogits
 from regard.tasks.ngram_fit import spellings
 

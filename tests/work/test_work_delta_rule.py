@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from regard import work
 from regard.errors import WorkError
 from regard.ops import mixers
-from regard.work.exact.numbers import parse_matrix
+from regard.work.exact import parse_matrix
 from regard.work.families.recurrent.delta_rule import solve_delta_rule
 from regard.work.marking.findings import first_wrong
 

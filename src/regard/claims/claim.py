@@ -241,7 +241,11 @@ Experiment = Callable[[Trial], Evidence]  # a plain function
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement, its declared verdict, and the experiment that tests it."""
+    """A statement, its declared verdict, and the experiment that tests it.
+
+    >>> CLAIMS["A1"].statement, CLAIMS["A1"].verdict
+    ('The attention weights of a query sum to 1.', 'true')
+    """
 
     id: str
     statement: str

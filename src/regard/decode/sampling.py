@@ -97,7 +97,11 @@ def row_uniforms(seed: int, rows: int, count: int) -> Float[Tensor, "rows count"
 
 @runtime_checkable
 class TokenConstraint(Protocol):
-    """Protocol: which tokens may come next, given those generated; any such function works."""
+    """Protocol: which tokens may come next, given those generated; any such function works.
+
+    >>> isinstance(MinNewTokens(2, end=0), TokenConstraint)
+    True
+    """
 
     def __call__(
         self, generated: Int[Tensor, "rows time"], vocab: int

@@ -20,7 +20,12 @@ from regard.ops.recurrence import State
 
 @runtime_checkable
 class Stepper(Protocol):
-    """What a search needs of a model. States are immutable: any of them can be continued twice."""
+    """What a search needs of a model. States are immutable: any of them can be continued twice.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
+    >>> isinstance(make_stepper(model), Stepper)
+    True
+    """
 
     def start(
         self, tokens: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.data.text.ngrams import hash_ngrams
-from regard.data.text.word_features import word_features
+from regard.data.text.words import hash_ngrams, word_features
 from regard.ops import TagChain
 
 LONGEST = 24  # characters of a token that are read

@@ -87,6 +87,9 @@ class TrainConfig:
         precision: of autocast on a GPU; fp16 scales the loss; auto is bf16 there, float32 on a CPU.
         compile: torch.compile; auto is where it pays.
         parallel: how ranks share the work; auto is DDP with several ranks.
+
+    >>> TrainConfig(steps=100, batch_tokens=512).schedule
+    'cosine'
     """
 
     steps: int

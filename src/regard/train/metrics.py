@@ -201,7 +201,13 @@ IsCorrect = Callable[[Any, Any], bool]  # of an answer and its reference: `Task.
 
 @runtime_checkable
 class Gradable(Protocol):
-    """An evaluator that can also grade every single answer, for calibration."""
+    """An evaluator that can also grade every single answer, for calibration.
+
+    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
+    >>> words = rg.data.ByteTokenizer(languages=("de",))
+    >>> isinstance(rg.tasks.TranslationEvaluator(pairs, words, split="valid"), Gradable)
+    True
+    """
 
     def grade(self, model: nn.Module, is_correct: IsCorrect) -> list[GradedAnswer]:
         """Graded answers of the split and to out-of-distribution inputs."""

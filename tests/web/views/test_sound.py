@@ -224,7 +224,7 @@ def test_a_live_recording_gets_the_text_of_regard_transcribe(client, explorer):
     ("query", "message"),
     [
         ("model=phrases&rate=8000", "needs a run that transcribes"),
-        ("model=no&rate=8000", "model: needs one of"),
+        ("model=no&rate=8000", "model: needs morse or phrases"),
         ("model=morse&rate=1", "rate: needs 1000 to 1000000"),
     ],
 )

@@ -12,7 +12,11 @@ from regard.work.solution import Solution
 
 
 class Submission(NamedTuple):
-    """Result of one answer file; `read_error` is set where it could not be read."""
+    """Result of one answer file; `read_error` is set where it could not be read.
+
+    >>> Submission("ada", 3, 3, None, "").is_correct
+    True
+    """
 
     name: str
     correct: int

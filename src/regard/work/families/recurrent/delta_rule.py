@@ -6,7 +6,7 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.exact.numbers import parse_matrix
+from regard.work.exact import parse_matrix
 from regard.work.families.registry import family
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
