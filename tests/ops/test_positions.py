@@ -1,13 +1,16 @@
 """Positions: sinusoids rotate when shifted, RoPE scores depend on distance, tables resize."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from regard.errors import ShapeError
+from regard.errors import ConfigError, ShapeError
 from regard.ops import (
+    RopeScaling,
     apply_rope,
     frequencies,
     interpolate_positions,
@@ -142,3 +145,59 @@ def test_invalid_positions_raise(make, message):
     with pytest.raises(ShapeError) as error:
         make()
     assert str(error.value) == message
+
+
+SCALED = {  # of published checkpoints: transformers' names, and ours
+    "linear": ({"factor": 8.0}, RopeScaling("linear", 8.0)),
+    "llama3": (
+        {
+            "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        RopeScaling("llama3", 8.0),
+    ),
+    "yarn": (
+        {"factor": 4.0, "original_max_position_embeddings": 32768},
+        RopeScaling("yarn", 4.0, 32768, high=32.0, amplitude=0.1 * math.log(4) + 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCALED)
+@pytest.mark.parametrize(("head_dim", "base"), [(128, 500000.0), (64, 10000.0), (6, 100.0)])
+def test_scaled_frequencies_are_those_of_transformers(kind, head_dim, base):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    theirs, ours = SCALED[kind]
+    rope = {"rope_type": kind, "rope_theta": base, **theirs}
+    sizes = {"hidden_size": 4 * head_dim, "num_attention_heads": 4, "head_dim": head_dim}
+    try:
+        config = LlamaConfig(**sizes, rope_parameters=rope)
+    except TypeError:
+        pytest.skip("this transformers names it rope_scaling")
+    want, amplitude = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+    got = frequencies(head_dim, base, scaling=ours)
+    assert_close(got.float(), want, rtol=1e-5, atol=0)
+    assert ours.amplitude == pytest.approx(amplitude)
+
+
+def test_only_the_first_features_are_rotated():
+    x, positions = torch.randn(3, 5, 8), torch.arange(5)
+    for halves in (False, True):
+        y = apply_rope(x, positions, rotate_half=halves, rope_dim=4)
+        assert torch.equal(y[..., 4:], x[..., 4:])
+        assert_close(y[..., :4], apply_rope(x[..., :4].clone(), positions, rotate_half=halves))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_type": "dynamic"}, "rope_type: needs linear, llama3 or yarn, got 'dynamic'"),
+        ({"factor": 0.0}, "rope_scaling: needs factor"),
+        ({"low": 4.0}, "rope_scaling: needs factor"),
+    ],
+)
+def test_a_scaling_that_is_none_is_refused(changes, message, users_view):
+    with pytest.raises(ConfigError, match=message):
+        RopeScaling(**{"rope_type": "llama3", "factor": 8.0} | changes)
