@@ -54,8 +54,11 @@ def test_a_window_is_part_of_the_map(name, rows, keys):
     rows, keys = (slice(*x) if isinstance(x, tuple) else x for x in (rows, keys))
     want, got = (mixers.mix_window(m, rows, keys, backend=b) for b in ("reference", "chunked"))
     assert_close(got, want, **exact)
-    if isinstance(rows, int):
-        return
+
+
+@each_mixer
+def test_a_window_of_influence_is_that_of_running_without_each_write(name):
+    m, rows, keys = MIXERS[name](20), slice(5, 20), slice(3, 12)
     want, got = (
         mixers.mix_influence_window(m, rows, keys, backend=b) for b in ("reference", "chunked")
     )

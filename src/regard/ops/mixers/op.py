@@ -106,6 +106,9 @@ def mix_influence_window(
     """
     mixer = replace(_prepare(mixer, backend), own=None)
     key = resolve_slice(keys, mixer.time, "keys")
+    if backend == "reference":  # one run without each write
+        row = resolve_slice(rows, mixer.time, "rows")
+        return reference.effects(mixer)[..., row.start : row.stop, key.start : key.stop]
     past = chunked.slice_tokens(mixer, range(key.stop), mixer.state)
     norms = _run(past, backend)[1][:, :, None, key.start :].norm(dim=-1)
     return _window(mixer, rows, keys, backend).abs() * norms
