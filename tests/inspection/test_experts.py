@@ -153,3 +153,22 @@ def test_bad_experts_are_refused_in_one_line():
         pass
     with pytest.raises(LookError, match=r"none; try look\(model, activations="):
         _ = rg.Sight().routers["decoder.0"]
+
+
+def test_steps_of_a_generation_follow_each_other():
+    model = make("mixtral")
+    with torch.no_grad(), rg.look(model, activations="*.router.*") as sight:
+        ids = model.generate(IDS[:1], max_new_tokens=3, do_sample=False, eos_token_id=99)
+    router = sight.routers["decoder.0"]
+    assert router.experts.shape == (1, 14, 2)
+    whole = look(model, input_ids=ids[:, :14]).routers["decoder.0"]
+    assert_close(router.map, whole.map, atol=1e-4, rtol=0)
+
+
+def test_tokens_of_an_expert_have_their_labels():
+    names = [f"token {i}" for i in range(12)]
+    model, globs = make("mixtral"), "*.router.*"
+    with torch.no_grad(), rg.look(model, activations=globs, tokens=names) as sight:
+        model(IDS[:1])
+    token = sight.routers["decoder.0"].tokens(int(sight.routers["decoder.0"].experts[0, 0, 0]))[0]
+    assert token.label == f"token {token.position}"

@@ -161,7 +161,13 @@ class Routers(Mapping[str, Router]):
         return text_table(columns, rows, right=columns[1:])
 
 
-def find_routers(activations: Mapping[str, Tensor], labels: list[list[str]] | None) -> Routers:
+def join_steps(calls: list[Tensor]) -> Tensor:
+    """The calls of one activation along time; the last where batches or widths differ."""
+    alike = {(len(x), *x.shape[2:]) for x in calls}
+    return torch.cat(calls, 1) if len(alike) == 1 else calls[-1]
+
+
+def find_routers(activations: Mapping[str, Tensor], labels: list[list[str]]) -> Routers:
     """The routers among recorded activations, "S.i.router.choice" and "S.i.router.logits"."""
     found: dict[str, Router] = {}
     for key, choice in activations.items():
@@ -169,7 +175,7 @@ def find_routers(activations: Mapping[str, Tensor], labels: list[list[str]] | No
         if last != "choice":
             continue
         sizes, logits = choice.shape[:2], activations.get(f"{name}.router.logits")
-        is_labelled = labels is not None and [*map(len, labels)] == [sizes[1]] * sizes[0]
+        is_labelled = [*map(len, labels)] == [sizes[1]] * sizes[0]
         found[name] = Router(
             name,
             choice[..., 0].long(),

@@ -16,7 +16,7 @@ from regard.errors import LookError
 from regard.inspection.heads.head_table import HeadTable, Thresholds
 from regard.inspection.heads.measures import classify_heads
 from regard.inspection.heads.mixer_table import MixerTable, measure_mixers
-from regard.inspection.record.routers import Routers, find_routers
+from regard.inspection.record.routers import Routers, find_routers, join_steps
 from regard.inspection.sites.labels import label_sites, parse_tokens
 from regard.inspection.sites.mixer_site import MixerSite, join_mixers, label_mixers
 from regard.inspection.sites.site import Site, Tokens
@@ -67,17 +67,14 @@ class Sight:
 
     @property
     def routers(self) -> Routers:
-        """The experts that each token was sent to, by block, if their activations were recorded.
+        """The experts that each token was sent to, by block, if "*.router.*" was recorded.
 
-        >>> rg.Sight().routers["decoder.0"]
-        Traceback (most recent call last):
-            ...
-        regard.errors.LookError: name: needs a block with a recorded router, got 'decoder.0': none; try look(model, activations='*.router.*')
-        """  # noqa: E501
+        >>> len(rg.Sight().routers)
+        0
+        """
         names = [name for name in self.activations if ".router." in name]
-        single = {name: self.activations.calls(name)[-1] for name in names}
-        labels = next((site.query_tokens for site in self.sites if site.query_tokens), None)
-        return find_routers(single, labels)
+        calls = {name: join_steps(self.activations.calls(name)) for name in names}
+        return find_routers(calls, next((x.query_tokens for x in self.sites if x.query_tokens), []))
 
     @property
     def missing(self) -> str:
