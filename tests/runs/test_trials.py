@@ -89,6 +89,15 @@ def test_an_interruption_keeps_what_is_known(recipe):
     assert lines[0].startswith("tried as proposed: accuracy 0.")
 
 
+def test_a_variant_that_diverges_is_the_last(recipe, monkeypatch):
+    monkeypatch.setattr(trials, "LEARNING_RATES", {"higher lr": 1e30})
+    lines = []
+    tuned = tune(recipe, minutes=9, say=lines.append)
+    assert any(line.startswith("tried higher lr: accuracy nan") for line in lines)
+    assert [x.name for x in tuned.trials].count("higher lr") == 1
+    assert tuned.name != "higher lr"
+
+
 def test_too_little_time_for_any_trial_says_so(recipe):
     lines = []
     tuned = tune(recipe, minutes=1e-4, say=lines.append)

@@ -235,6 +235,10 @@ def test_the_baseline_is_a_run_that_is_applied_evaluated_and_reported(labels, ca
         ConfigError, match="needs one with a baseline that can be applied, got glyp"
     ):
         fit(tasks.recipe("glyphs"), labels / "none", baseline_only=True)
+    with pytest.raises(ConfigError, match="curve: needs the baseline, got it skipped"):
+        fit(recipe, labels / "none", baseline_only=True, curve=True)
+    with pytest.raises(ConfigError, match="recipe: needs a Recipe for a new run"):
+        fit(labels / "base", baseline_only=True)
 
 
 def test_the_baseline_of_tags_is_a_run_with_the_tags_of_the_best_sequence(tmp_path):

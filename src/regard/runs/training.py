@@ -120,12 +120,14 @@ def fit(
                 raise ConfigError("baseline_only: needs one process and no init_from, got another")
             prepare = partial(_fit_baseline, recipe, folder, how, recipe_text)
             skip = {*skip, "baseline"}
-    elif folder is not None or init_from is not None:
+    elif folder is not None or init_from is not None or baseline_only:
         raise ConfigError(f"recipe: needs a Recipe for a new run, got {recipe!r}; try tasks.recipe")
     else:
         folder = Path(recipe)
         changed = _change_settings(read_recipe(folder), settings)
         prepare = partial(_resume, changed, folder, how, accept_data)
+    if curve and "baseline" in skip:
+        raise ConfigError("curve: needs the baseline, got it skipped; try regard data … --curve")
     with _locked(folder, how.ranks):
         training, damaged = prepare()
         how.ranks.run_on_first(run_baseline_step, training, skip, curve)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from regard.data import Tokenizer
-from regard.errors import ConfigError
+from regard.errors import ConfigError, TrainError
 from regard.runs.contents import build_model
 from regard.runs.settings import iter_settings
 from regard.tasks import Recipe
@@ -257,7 +257,10 @@ class _Search:
         if self._estimate(name, steps) > self.deadline - started:
             return None
         recipe = with_steps(self.variants[name], steps)
-        score, seconds = self.runner(recipe, self._build(recipe))
+        try:
+            score, seconds = self.runner(recipe, self._build(recipe))
+        except TrainError:  # a loss that is not finite: the last of all
+            score, seconds = math.nan, 0.0
         self.trials.append(Trial(name, steps, score, time.monotonic() - started))
         # of the time of the machine, which other programs may share
         self.times[name] = max(seconds, (self.trials[-1].seconds - self.fixed) / steps)
