@@ -1,10 +1,14 @@
 """Baselines of images and of spoken words."""
 
+import pytest
+import soundfile
 import torch
 from PIL import Image
 
 import regard as rg
 from regard.data import AudioExample, seeded_generator
+from regard.errors import ConfigError
+from regard.runs.data_curve import data_curve
 from regard.tasks.baselines.image_models import fit_images
 from regard.tasks.baselines.kernel_speech import fit_speech_kernel
 
@@ -69,3 +73,20 @@ def test_the_baseline_of_images_is_a_run_that_is_applied_and_loaded_to_the_bit(t
     assert torch.equal(run.model(images), fitted.model(images))
     quarter = data.fit(0).with_share(0.25)
     assert len(quarter.train_split(0)[1]) == 10
+
+
+def test_transcripts_that_differ_are_compared_with_the_most_frequent_which_has_no_curve(tmp_path):
+    lines = []
+    for split, count in (("train", 12), ("valid", 3), ("test", 4)):
+        for n in range(count):
+            rate, name = 8000, f"{split} {n}.wav"
+            soundfile.write(tmp_path / name, torch.randn(rate // 2).mul(0.1).numpy(), rate)
+            lines.append((split, f"{name}\t{'ab' if n % 3 else f'c{n}'}\n"))
+        (tmp_path / f"{split}.tsv").write_text("".join(x for y, x in lines if y == split))
+    data = rg.tasks.SpeechTask(folder=str(tmp_path), sample_rate=8000, n_mels=40)
+    assert data.baseline("test") == ("the most frequent transcript", ["ab"] * 4)
+    train = rg.train.TrainConfig(steps=1)
+    model = rg.models.recogniser_tiny(vocab=2, n_mels=40, sample_rate=8000, cmvn_depth=12.0)
+    recipe = rg.tasks.Recipe(name="a", data=data, model=model, train=train)
+    with pytest.raises(ConfigError, match="learns for a curve, got the most frequent transcript"):
+        data_curve(recipe)

@@ -84,7 +84,13 @@ def data_curve(recipe: Recipe, *, train_model: bool = False, show: bool = False)
         answers = [answer for part in parts if (answer := part.baseline("test")) is not None]
         if not isinstance(evaluator, Tallying) or not answers:
             raise ConfigError(f"task: needs one with a baseline for a curve, got {task.name}")
-        name, tallies = answers[-1][0], [evaluator.tally(answer) for _, answer in answers]
+        name, last = answers[-1]
+        if isinstance(last, list) and len({str(answer) for answer in last}) == 1:
+            raise ConfigError(
+                f"task: needs a baseline that learns for a curve, got {name}; try regard data "
+                "… --curve --model"
+            )
+        tallies = [evaluator.tally(answer) for _, answer in answers]
     return fit_curve(name, tallies, recipe.train.monitor)
 
 
