@@ -172,6 +172,7 @@ def _start(
         how.print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
         training = _prepare(recipe, folder, how, source)
         if getattr(recipe.model, "ngrams", 0):  # they are fitted, and predict
+            assert isinstance(training.trainer, Trainer)
             training.trainer.evaluate_start()
     except (RegardError, KeyboardInterrupt):
         if how.ranks.is_first:  # nothing began (data not found, for example): leave no run behind
