@@ -92,7 +92,7 @@ def test_what_it_does_not_compute_is_refused_by_name():
         nn.LinearAttention(8, 3)
     config = models.language_delta(11, layers=1, dim=8, heads=2)
     changes = {"kv_heads": 1, "softcap": 2.0, "sinks": True, "scale": 1.0, "qk_norm": "head"}
-    for name, value in (changes | {"relative_bias": "alibi"}).items():
+    for name, value in (changes | {"relative_bias": "alibi", "attention_dropout": 0.1}).items():
         with pytest.raises(ConfigError, match=f"{name}: needs .* with mixer='gated_delta'"):
             replace(config, **{name: value})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="mixer: needs one of attention, gated_delta, retention"):

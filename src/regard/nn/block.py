@@ -14,7 +14,7 @@ from regard.nn.linear_attention import LinearAttention, MixerKind
 from regard.ops import Mask, RopeScaling
 
 # options that a linear mixer has no counterpart of
-ATTENTION_ONLY = ("kv_heads", "scale", "softcap", "sinks", "qk_norm")
+ATTENTION_ONLY = ("kv_heads", "scale", "softcap", "sinks", "qk_norm", "attention_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
