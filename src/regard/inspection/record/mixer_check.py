@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.inspection.sites.mixer_site import MixerSite
+from regard.inspection.sites.mixer_site import MixerSite, select_heads
 from regard.ops.autocast import is_autocast
 from regard.ops.mixers import LinearMixer, MixResult, reference
 from regard.ops.mixers.op import compute_mix
 from regard.ops.mixers.short_convolution import ShortConvolution
 
+CHANNELS = 32  # that are computed again where each decays on its own, as one code does for all
 PROBES = 4  # random directions of the values, in which the output is computed again
 
 
@@ -29,6 +30,9 @@ def difference(
         if isinstance(mixer, ShortConvolution):
             got = mixer.output()[..., None].float()
         else:
+            if out.shape[-1] == 1 and out.shape[1] > CHANNELS:  # each channel is a head
+                some = slice(None, None, -(-out.shape[1] // CHANNELS))
+                mixer, out = select_heads(mixer, some), out[:, some]
             probes = _probes(out.shape[-1]).to(out.device)
             state = None if mixer.state is None else mixer.state @ probes
             got = compute_mix(replace(mixer, v=mixer.v.float() @ probes, state=state)).out

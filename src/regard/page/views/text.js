@@ -161,7 +161,7 @@ function Heads({ response, body, params, model }) {
             onChange=${(stat) => setParams({ stat })} /></div>
       <${HeadGrid} response=${response} site=${site} head=${head} statistic=${statistic} onSelect=${select} />
       ${skipped.length > 0
-        && html`<p class="faint">Not recorded: ${skipped.map(([name, why]) => `${name} (${why})`).join(", ")}</p>`}
+        && html`<p class="faint">Without a row: ${skipped.map(([name, why]) => `${name} (${why})`).join(", ")}</p>`}
           </section>
     <div class=${pinned ? "text-side" : "text-side alone"}>
       <section class="panel text-detail" aria-label="Detail">

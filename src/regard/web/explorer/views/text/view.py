@@ -215,7 +215,8 @@ def _interesting(rows: list[HeadRow]) -> dict[str, Any] | None:
 
 def _skipped(reading: Reading) -> dict[str, str]:
     surveyed = {x.name: "only a survey was recorded" for x in reading.sight if not x.has_tensors}
-    return {**reading.sight.skipped, **surveyed}
+    mixers = {x.name: f"{x.kind}: signed weights" for x in reading.sight.mixers}
+    return {**mixers, **reading.sight.skipped, **surveyed}
 
 
 def _as_dict(row: HeadRow, words: str) -> dict[str, Any]:
