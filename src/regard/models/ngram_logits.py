@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.data.text.words import hash_ngrams, word_features
 from regard.ops import TagChain
 
 LONGEST = 24  # characters of a token that are read
@@ -80,6 +79,8 @@ class NgramLogits(nn.Module):
 
     def features(self, rows: Sequence[list[str]]) -> tuple[Tensor, Tensor, Tensor]:
         """The buckets of all texts or words in a row, where each begins, and the values."""
+        from regard.data.text.words import hash_ngrams, word_features  # looking loads no data
+
         buckets, device = len(self.scale), self.weight.device
         if self.words:
             names = [x for row in rows for x in word_features(row)]
