@@ -1,5 +1,6 @@
 """A sight: all recorded attentions and activations of one or several forward passes."""
 
+import fnmatch
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -67,14 +68,10 @@ class Sight:
 
     @property
     def routers(self) -> Routers:
-        """The experts that each token was sent to, by block, if "*.router.*" was recorded.
-
-        >>> len(rg.Sight().routers)
-        0
-        """
-        names = [name for name in self.activations if ".router." in name]
-        calls = {name: join_steps(self.activations.calls(name)) for name in names}
-        return find_routers(calls, next((x.query_tokens for x in self.sites if x.query_tokens), []))
+        """The experts of each token by block, if `activations="*.router.*"` was recorded."""
+        names = fnmatch.filter(self.activations, "*.router.*")
+        labels = next((x.query_tokens for x in self.sites if x.query_tokens), [])
+        return find_routers({x: join_steps(self.activations.calls(x)) for x in names}, labels)
 
     @property
     def missing(self) -> str:
