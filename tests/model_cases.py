@@ -70,6 +70,10 @@ CASES = {
         models.Recogniser(models.recogniser_tiny(vocab=VOCAB, filters=3)),
         (torch.zeros(BATCH, M, 40),),
     ),
+    "word recogniser": lambda: (
+        models.WordRecogniser(models.WordRecogniserConfig(vocab=VOCAB, n_mels=8, width=8)),
+        (torch.randn(BATCH, M, 8),),
+    ),
     "speech encoder": lambda: (
         models.SpeechEncoder(models.SpeechEncoderConfig(layers=2, dim=8, heads=2)),
         (torch.zeros(BATCH, M, 80),),

@@ -119,14 +119,25 @@ def _(model: models.MLP, counter: CostCounter) -> Iterator[CostPart]:
 
 @iter_cost_parts.register
 def _(model: models.ResNet, counter: CostCounter) -> Iterator[CostPart]:
-    side, terms, outputs = counter.lengths["source"], [], 0
+    return _residual(model, counter, counter.lengths["source"], counter.lengths["source"])
+
+
+@iter_cost_parts.register
+def _(model: models.WordRecogniser, counter: CostCounter) -> Iterator[CostPart]:
+    return _residual(model, counter, counter.lengths["source"], model.config.n_mels)
+
+
+def _residual(
+    model: models.ResNet | models.WordRecogniser, counter: CostCounter, height: int, width: int
+) -> Iterator[CostPart]:
+    terms, outputs = [], 0
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Conv2d):
-            # a strided shortcut has the input of its block, twice the size of the output
-            start = 2 * side if ".shortcut." in name and layer.stride[0] > 1 else side
-            side = (start + layer.stride[0] - 1) // layer.stride[0]
-            terms.append(str(layer.weight.numel() * side**2))
-            outputs += layer.out_channels * side**2
+            # a strided shortcut has the input of its block, and the size of the convolutions before
+            stride = 1 if ".shortcut." in name else layer.stride[0]
+            height, width = ((side + stride - 1) // stride for side in (height, width))
+            terms.append(str(layer.weight.numel() * height * width))
+            outputs += layer.out_channels * height * width
     yield counter.part(
         "convolutions",
         [model.stem, model.blocks],

@@ -14,7 +14,7 @@ from regard.data.audio.peak_normalization import DITHER, end_padding
 from regard.decode.cache import KVCache
 from regard.decode.search.ctc import BestPath, PathScore, PrefixBeam
 from regard.errors import ConfigError, ShapeError
-from regard.models import Recogniser, RecogniserConfig
+from regard.models import Recogniser, RecogniserConfig, WordRecogniser, WordRecogniserConfig
 from regard.models.config import check_implemented
 from regard.nn import TimeFrequencyConv
 from regard.ops import frame_sizes, log_mel, mel_frame_count
@@ -22,6 +22,7 @@ from regard.ops.terms import upcast
 
 MAX_BLOCK_OUTPUTS = 64  # outputs computed together, so that long pieces need bounded memory
 MAX_TOKENS_PER_CHARACTER = 4  # of byte tokenizers: UTF-8
+MAX_UTTERANCE_SECONDS = 60  # of a recording for a model of single words
 WARMUP_SECONDS = 30.0  # of a recording that initialise the running normalization
 
 
@@ -187,6 +188,43 @@ class AudioStream:
         return upcast(self.model.standardise.mean.new_zeros(0, self.config.vocab))
 
 
+class UtteranceStream:
+    """A model of whole recordings as a stream: one output, when it ends.
+
+    >>> model = rg.models.WordRecogniser(rg.models.WordRecogniserConfig(vocab=3)).eval()
+    >>> stream, wave = UtteranceStream(model), torch.randn(8000)
+    >>> outputs, state = stream.step(wave, stream.start())
+    >>> outputs.shape, stream.finish(state).shape
+    (torch.Size([0, 3]), torch.Size([1, 3]))
+    """
+
+    def __init__(self, model: WordRecogniser, *, left_chunks: int | None = None):
+        if model.training:
+            raise ConfigError("model: needs evaluation mode, got training mode; try model.eval()")
+        self.model, self.config = model, model.config
+
+    def start(self, cmvn_state: None = None) -> Float[Tensor, " sample"]:
+        """The initial state: no samples."""
+        return next(self.model.parameters()).new_zeros(0)
+
+    def step(
+        self, samples: Float[Tensor, " sample"], state: Float[Tensor, " before"]
+    ) -> tuple[Float[Tensor, "0 vocab"], Float[Tensor, " all"]]:
+        """No outputs yet, and all samples."""
+        most = MAX_UTTERANCE_SECONDS * self.config.sample_rate
+        if len(state) + len(samples) > most:
+            raise ConfigError(
+                f"recording: needs {MAX_UTTERANCE_SECONDS} s or less for a model of single words, "
+                "got more; try cutting it, or training with type = 'recogniser'"
+            )
+        return upcast(state.new_zeros(0, self.config.vocab)), torch.cat([state, samples.to(state)])
+
+    @torch.no_grad()
+    def finish(self, state: Float[Tensor, " sample"]) -> Float[Tensor, "1 vocab"]:
+        """Log-probabilities of the whole recording."""
+        return self.model.forward_waveform(state[None])[0][0]
+
+
 def _convolve(convolution: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs of a convolution for the inputs available, and its left context."""
     assert isinstance(convolution, nn.Conv1d | TimeFrequencyConv)
@@ -204,7 +242,8 @@ class Transcriber:
     `score` is that of `PathScore`, which a run's calibration turns into a confidence.
 
     Args:
-        model: A Recogniser in evaluation mode.
+        model: A Recogniser or WordRecogniser in evaluation mode; the second gives its text in
+            `finish`.
         tokenizer: Turns labels into text.
         search: Prefix beam; text is returned once all its prefixes agree, `partial_text` has the
             rest. Without it, best-path labels are returned at once.
@@ -230,7 +269,8 @@ class Transcriber:
         left_chunks: int | None = None,
         normalize_peak: bool = True,
     ):
-        self.stream = AudioStream(model, left_chunks=left_chunks)
+        kind: Any = UtteranceStream if isinstance(model, WordRecogniser) else AudioStream
+        self.stream = kind(model, left_chunks=left_chunks)
         if self.stream.config.vocab != tokenizer.vocab:
             raise ConfigError(
                 f"tokenizer: needs the model's vocab={self.stream.config.vocab}, "
@@ -339,18 +379,21 @@ class Transcriber:
         return text if self.has_begun else text.lstrip()
 
 
-def select_dither(config: RecogniserConfig) -> float:
+def select_dither(config: RecogniserConfig | WordRecogniserConfig) -> float:
     """Dither of `PeakNormalizer` for a model: none with CMVN, whose features have a floor."""
     return DITHER if config.cmvn_depth is None else 0.0
 
 
 def warm_start_cmvn(
-    model: Recogniser, samples: Float[Tensor, " sample"]
+    model: Recogniser | WordRecogniser, samples: Float[Tensor, " sample"]
 ) -> Float[Tensor, "one state"] | None:
     """Initial CMVN state from the first samples of a recording.
 
-    They are processed backwards, so that those nearest to the start count most.
+    They are processed backwards, so that those nearest to the start count most. None for a model
+    that normalizes whole recordings.
     """
+    if isinstance(model, WordRecogniser):
+        return None
     frames = log_mel(samples, model.config.sample_rate, n_mels=model.config.n_mels)
     frames = frames.to(model.standardise.mean)
     return model.normalize_features(frames.flip(0)[None])[1]

@@ -65,6 +65,7 @@ from regard.models.vision import (
     vision_small,
     vision_tiny,
 )
+from regard.models.words import WordRecogniser, WordRecogniserConfig
 from regard.nn.int8 import is_quantized, quantize
 
 __all__ = [
@@ -92,6 +93,8 @@ __all__ = [
     "TranslatorConfig",
     "VisionConfig",
     "VisionTransformer",
+    "WordRecogniser",
+    "WordRecogniserConfig",
     "build",
     "classifier_base",
     "classifier_tiny",

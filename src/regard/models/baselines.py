@@ -6,7 +6,7 @@ from math import isqrt
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
@@ -147,13 +147,20 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int = 1):
         super().__init__()
+        self.stride = stride
         self.first = convolution(inputs, width, stride=stride)
         self.second = convolution(width, width)
         unchanged = inputs == width and stride == 1
         self.shortcut = nn.Identity() if unchanged else convolution(inputs, width, 1, stride)
 
-    def forward(self, x: Float[Tensor, "batch inputs h w"]) -> Float[Tensor, "batch width hh ww"]:
-        return (self.shortcut(x) + self.second(self.first(x).relu())).relu()
+    def forward(
+        self, x: Float[Tensor, "batch inputs h w"], mask: Bool[Tensor, "batch 1 hh 1"] | None = None
+    ) -> Float[Tensor, "batch width hh ww"]:
+        """The output, 0 where `mask` is False: so padding does not reach what is beside it."""
+        h = self.first(x).relu()
+        h = h if mask is None else h * mask
+        y = (self.shortcut(x) + self.second(h)).relu()
+        return y if mask is None else y * mask
 
 
 def resnet_of_size(parameters: int, base: ResNetConfig) -> ResNetConfig:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from regard.data import Tokenizer
-from regard.models import Recogniser
+from regard.models import Recogniser, WordRecogniser
 from regard.tasks.base import BatchUnit, Task
 from regard.tasks.recognition.evaluator import edit_distance
 from regard.tasks.recognition.pipeline import TranscribeJob
@@ -42,8 +42,12 @@ class AudioTask(Transcribe, Task):
         """Whether the character error rate is at most `CORRECT_ERROR_RATE`."""
         return edit_distance(answer, reference) <= CORRECT_ERROR_RATE * len(reference)
 
-    def prepare_model(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:
+    def prepare_model(
+        self, model: Recogniser | WordRecogniser, tokenizer: Tokenizer, train: TrainConfig
+    ) -> None:
         """Estimate mean and standard deviation of the features on training batches."""
+        if isinstance(model, WordRecogniser):  # it normalizes each recording
+            return
         size = min(self.batch_limit(train), CMVN_BATCH_SIZE)
         config = replace(train, device="cpu", precision="auto", batch_size=size)
         stream: Any = iter(self.batches(tokenizer, config))

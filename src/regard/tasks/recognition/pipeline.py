@@ -178,7 +178,8 @@ class TranscribeJob(Pipeline):
             return ""
         factor = self.compute_seconds / self.audio_seconds
         text = f"{self.audio_seconds:.1f} s of audio, real-time factor {factor:.3f}; "
-        text += f"latency: the model waits {1000 * self.delay:.0f} ms"
+        wait = "for the end" if math.isinf(self.delay) else f"{1000 * self.delay:.0f} ms"
+        text += f"latency: the model waits {wait}"
         if times := [1000 * seconds for seconds in self.chunk_times]:
             text += f", chunks of {1000 * self.chunk_seconds:.0f} ms"
             text += f", each computed in {median(times):.1f} ms ({max(times):.1f} at most)"

@@ -23,7 +23,7 @@ from regard.data.audio.speech_manifest import KALDI_FILES, find_manifests
 from regard.data.split import SPLITS, in_share
 from regard.errors import ConfigError, FileError
 from regard.files import open_binary
-from regard.models import RecogniserConfig
+from regard.models import RecogniserConfig, WordRecogniserConfig
 from regard.models.config import check_choices, check_positive
 from regard.tasks.base import DataContents, EvalSplit, Shard
 from regard.tasks.baselines.kernel_speech import fit_speech_kernel
@@ -157,7 +157,7 @@ class SpeechTask(AudioTask):
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """A tokenizer of the training transcripts."""
-        texts = [entry.text for entry in self.source().entries["train"]]
+        texts = self.train_texts
         if not texts:
             reasons = self.source().report.summary or "empty manifest"
             raise FileError(f"{self.folder}: needs recordings to train on, got none: {reasons}")
@@ -168,8 +168,18 @@ class SpeechTask(AudioTask):
         tokenizer.normalizers = steps
         return tokenizer
 
-    def resolve(self, model: RecogniserConfig, tokenizer: Tokenizer) -> RecogniserConfig:
+    def resolve(
+        self, model: RecogniserConfig | WordRecogniserConfig, tokenizer: Tokenizer
+    ) -> RecogniserConfig | WordRecogniserConfig:
         """The model's config with the vocabulary and features of the data."""
+        if isinstance(model, WordRecogniserConfig):
+            for text in set(self.train_texts):
+                if (count := len(tokenizer.encode_input(text))) != 1:
+                    raise ConfigError(
+                        "tokenizer_type: needs one label per transcript for a recogniser of single "
+                        f"words, got {self.tokenizer_type} with {count} for {text!r}; try "
+                        "tokenizer_type = 'words', or type = 'recogniser'"
+                    )
         if self.online_cmvn != (model.cmvn_depth is not None):
             raise ConfigError(
                 f"online_cmvn: needs to be {not self.online_cmvn} for a model with "
@@ -209,9 +219,14 @@ class SpeechTask(AudioTask):
         )  # fmt: skip
 
     @property
+    def train_texts(self) -> list[str]:
+        """The transcript of each training recording."""
+        return [entry.text for entry in self.source().entries["train"]]
+
+    @property
     def is_closed_set(self) -> bool:
         """Whether all that is said is one of few texts, each recorded several times."""
-        counts = Counter(entry.text for entry in self.source().entries["train"])
+        counts = Counter(self.train_texts)
         return len(counts) <= MAX_TEXTS and min(counts.values(), default=0) >= MIN_COUNT
 
     def baseline(self, split: EvalSplit) -> tuple[str, list[str]]:

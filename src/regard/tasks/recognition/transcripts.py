@@ -12,7 +12,7 @@ from regard.data.audio.speech_batches import label_batch
 from regard.data.batches import Batch, batch_by_length
 from regard.decode import BestPath, PathScore
 from regard.decode.streaming import WARMUP_SECONDS, select_dither, warm_start_cmvn
-from regard.models import Recogniser
+from regard.models import Recogniser, WordRecogniser
 from regard.ops import log_mel
 from regard.ops.maybe_none import MaybeNone
 
@@ -37,7 +37,7 @@ class Transcript(NamedTuple):
 
 
 def transcribe_batch(
-    model: Recogniser, tokenizer: Tokenizer, audio: Sequence[AudioExample]
+    model: Recogniser | WordRecogniser, tokenizer: Tokenizer, audio: Sequence[AudioExample]
 ) -> list[str]:
     """Transcripts of recordings; the same text as `regard transcribe`, in batches.
 
@@ -51,7 +51,7 @@ def transcribe_batch(
 
 @torch.no_grad()
 def transcribe_batch_detailed(
-    model: Recogniser, tokenizer: Tokenizer, audio: Sequence[AudioExample]
+    model: Recogniser | WordRecogniser, tokenizer: Tokenizer, audio: Sequence[AudioExample]
 ) -> list[Transcript]:
     """Transcripts of recordings, with scores."""
     transcripts: dict[int, Transcript] = {}
@@ -68,7 +68,7 @@ def transcribe_batch_detailed(
 
 
 def feature_batches(
-    model: Recogniser, tokenizer: Tokenizer, audio: Sequence[AudioExample]
+    model: Recogniser | WordRecogniser, tokenizer: Tokenizer, audio: Sequence[AudioExample]
 ) -> Iterator[tuple[list[int], Batch]]:
     """Batches for CTC on the device of the model, sorted by length, with their indices."""
     device = next(model.parameters()).device
@@ -83,7 +83,9 @@ def feature_batches(
         yield indices, {name: x.to(device) for name, x in batch.items()}
 
 
-def _prepare(model: Recogniser, example: AudioExample) -> tuple[Tensor, Tensor | None]:
+def _prepare(
+    model: Recogniser | WordRecogniser, example: AudioExample
+) -> tuple[Tensor, Tensor | None]:
     """Frames of a recording as a `Transcriber` computes them, and the initial CMVN state."""
     config = model.config
     rate, wave = config.sample_rate, example.wave.float().cpu()
