@@ -4,17 +4,19 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
+from regard.data.batches import seeded_generator
 from regard.data.image.image_batches import ImageBatches
 from regard.models.baselines import convolution
 from regard.models.config import check_positive, register_model
 from regard.nn.embedding import Images
 from regard.tasks.classification.images import LabeledImages
-from regard.train.linear import fit_best_linear
+from regard.train.linear import fit_best_linear, fit_linear
 
 MAX_SIDE = 32  # larger images are averaged down to it
+MIRROR_IMAGES, MIRROR_SIDE = 3000, 16  # to fit, and as many to try, how mirror images are told
 MAX_IMAGES = 20_000  # of training that the linear model reads
 PENALTIES = (3000.0, 300.0, 30.0)
 WIDTHS = (32, 64, 128)  # of the convolutions
@@ -92,8 +94,33 @@ def fit_images(
     return best, models[best]
 
 
-def _average_down(images: Tensor) -> Tensor:
-    side = min(MAX_SIDE, images.shape[-1])
+def mirror_accuracy(
+    images: UInt8[Tensor, "count channel height width"], labels: Int[Tensor, " count"], classes: int
+) -> tuple[float, float]:
+    """Accuracy of a linear model on images that it was not fitted to, and on their mirror images.
+
+    >>> left = torch.tensor([255, 0]).to(torch.uint8).expand(20, 1, 2, 2)
+    >>> images, labels = torch.stack([left, left.flip(3)], 1).flatten(0, 1), torch.arange(40) % 2
+    >>> mirror_accuracy(images, labels, 2)  # left and right
+    (1.0, 0.0)
+    """
+    every = -(-len(images) // (2 * MIRROR_IMAGES))
+    images, labels = images[::every], labels[::every]
+    order = torch.randperm(len(labels), generator=seeded_generator("mirror"))
+    x, labels = _average_down(images[order], MIRROR_SIDE).float(), labels[order]
+    half = len(labels) // 2
+    mean, std = x[:half].mean(0), x[:half].std(0, correction=0) + 1
+    model = fit_linear(((x[:half] - mean) / std).flatten(1), labels[:half], classes, PENALTIES[1])
+
+    def accuracy(x: Tensor) -> float:
+        answers = model.logits(((x - mean) / std).flatten(1)).argmax(-1)
+        return float((answers == labels[half:]).float().mean())
+
+    return accuracy(x[half:]), accuracy(x[half:].flip(3))
+
+
+def _average_down(images: Tensor, most: int = MAX_SIDE) -> Tensor:
+    side = min(most, images.shape[-1])
     return F.adaptive_avg_pool2d(images.float(), side).round().to(torch.uint8)
 
 

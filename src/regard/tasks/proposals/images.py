@@ -8,11 +8,14 @@ from typing import Any
 from regard.data.image.image_collection import has_idx_files
 from regard.data.image.image_file import find_idx, read_idx
 from regard.models import ResNetConfig
+from regard.tasks.baselines.image_models import mirror_accuracy
 from regard.tasks.proposals.proposal import Proposal, inspect_or_raise, make_proposal, one_path
 from regard.tasks.registry import find_task
 
 BATCH_SIZE = 64
 EPOCHS = 30
+MIN_IMAGES = 100
+MIN_KNOWN, MIN_KEPT = 0.05, 0.85  # accuracy above chance, and the share that mirror images keep
 SIDES, MAX_SIDE = (16, 24, 28, 32, 48), 64
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
 
@@ -31,16 +34,19 @@ def propose_images(paths: Sequence[Path], name: str) -> Proposal:
     size = side if has_idx_files(path) else next((n for n in SIDES if side <= n), MAX_SIDE)
     is_grey = all(mode in GREY_MODES for mode in report.values("mode"))
     channels = 1 if is_grey else 3
+    task = replace(task, size=size, channels=channels)
+    is_flipped, reason = _choose_flip(task)
     comments = {
         "data.size": f"the median image has {side} pixels on its shorter side; at most {MAX_SIDE}",
         "data.channels": "grey" if is_grey else "RGB",
-        "data.flip": "set it to true where the mirror image is of the same class",
+        "data.flip": reason,
+        "data.shift": "pixels, in each direction",
         "model.width": "of the last stage; more accurate than a ViT below 100,000 images",
         "model.stages": "the last one sees images of 8 pixels or fewer",
     }
     return make_proposal(
         name,
-        replace(task, size=size, channels=channels, flip=False),
+        replace(task, flip=is_flipped, shift=max(2, size // 12)),
         ResNetConfig(classes=1, channels=channels, width=64, stages=3 if size <= 32 else 4),
         report,
         comments,
@@ -49,3 +55,18 @@ def propose_images(paths: Sequence[Path], name: str) -> Proposal:
         monitor="accuracy",
         batch_size=BATCH_SIZE,
     )
+
+
+def _choose_flip(task: Any) -> tuple[bool, str]:
+    """Whether mirror images are told as well as the images themselves, and the sentence."""
+    images, labels = task.train_split(0)
+    classes = int(labels.max()) + 1
+    if len(labels) < MIN_IMAGES:
+        return False, f"below {MIN_IMAGES} images there is no telling whether mirror images keep it"
+    plain, mirrored = mirror_accuracy(images, labels, classes)
+    known, kept = plain - 1 / classes, mirrored - 1 / classes
+    told = f"a linear model is right on {plain:.2f} of new images, {mirrored:.2f} of mirrored ones"
+    if known < MIN_KNOWN:
+        return False, f"{told}: too few to see whether these keep the class"
+    keeps = kept >= MIN_KEPT * known
+    return keeps, f"{told}: they {'keep' if keeps else 'may change'} the class"
