@@ -14,7 +14,8 @@ from regard.tasks.registry import find_task
 
 BATCH_SIZE = 64
 EPOCHS = 30
-MIN_IMAGES = 100
+FEW_IMAGES = 1000
+MIN_IMAGES = 100  # to see whether mirror images keep the class
 MIN_KNOWN, MIN_KEPT = 0.05, 0.85  # accuracy above chance, and the share that mirror images keep
 SIDES, MAX_SIDE = (16, 24, 28, 32, 48), 64
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
@@ -36,18 +37,21 @@ def propose_images(paths: Sequence[Path], name: str) -> Proposal:
     channels = 1 if is_grey else 3
     task = replace(task, size=size, channels=channels)
     is_flipped, reason = _choose_flip(task)
+    width, blocks = (64, 2) if report.sizes["train"] < FEW_IMAGES else (128, 1)
     comments = {
         "data.size": f"the median image has {side} pixels on its shorter side; at most {MAX_SIDE}",
         "data.channels": "grey" if is_grey else "RGB",
         "data.flip": reason,
         "data.shift": "pixels, in each direction",
-        "model.width": "of the last stage; more accurate than a ViT below 100,000 images",
+        "model.width": f"of the last stage; 64 below {FEW_IMAGES:,} images; a ViT needs 100,000",
         "model.stages": "the last one sees images of 8 pixels or fewer",
     }
     return make_proposal(
         name,
         replace(task, flip=is_flipped, shift=max(2, size // 12)),
-        ResNetConfig(classes=1, channels=channels, width=64, stages=3 if size <= 32 else 4),
+        ResNetConfig(
+            classes=1, channels=channels, stages=3 if size <= 32 else 4, width=width, blocks=blocks
+        ),
         report,
         comments,
         epoch_steps=report.sizes["train"] / BATCH_SIZE,
