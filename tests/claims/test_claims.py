@@ -20,7 +20,7 @@ NUMBERS = {  # the collection; what is missing was merged into another claim
     "F": range(1, 16),
     "G": [*range(1, 15), 16],
     "H": [*range(1, 12), *range(13, 16)],
-    "I": range(1, 23),
+    "I": range(1, 24),
     "J": range(1, 6),
     "X": range(1, 13),
     "L": range(1, 14),
