@@ -131,3 +131,7 @@ def test_an_attention_with_a_term_of_its_own_is_named():
     with torch.no_grad(), rg.look(model) as sight:
         model(IDS[:1])
     assert any("has sinks, which no site can have" in why for why in sight.skipped.values())
+
+
+def test_rows_of_padding_beside_a_bias_stay_as_they_are():
+    look(make("inkling_text"), **PADDED)  # compares to the bit

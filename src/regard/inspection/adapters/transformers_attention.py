@@ -184,9 +184,8 @@ def regard_attention_forward(
             ignored = _ignored_terms(module)
             kwargs = {name: x for name, x in kwargs.items() if name not in ignored}
             out = None
-            if compute is not None and not _is_same_to_the_bit(
-                compute, module, *tensors, model_mask
-            ):
+            given = (*tensors, model_mask, kwargs.get("position_bias"))
+            if compute is not None and not _is_same_to_the_bit(compute, module, *given):
                 out = compute(module, *tensors, model_mask, **kwargs)[0].transpose(1, 2)
             # eager attention makes no mask itself
             makes_mask = out is None or compute is not _eager_function(type(module))
@@ -250,14 +249,18 @@ def _is_same_to_the_bit(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
+    bias: Tensor | None,
 ) -> bool:
     """Whether `attend` returns the output of the model's function to the bit.
 
     That is where SDPA runs with values as wide as queries (DeepSeek's are not, and torch has no
-    fused kernel for them), unless a row of a mask that is added to the scores hides all keys.
+    fused kernel for them), unless a row of a mask that is added to the scores hides all keys, as
+    SDPA's is beside a bias.
     """
     if compute is _eager_function(type(module)) or query.shape[-1] != value.shape[-1]:
         return False
+    if mask is not None and mask.dtype == torch.bool and bias is not None:
+        return bool(mask.any(-1).all())
     return mask is None or not mask.is_floating_point() or not (mask <= HIDDEN_SCORE).all(-1).any()
 
 
