@@ -58,7 +58,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("kimi_linear", "bailing_hybrid"), LATENT | LINEAR),
     "falcon_h1": {"mamba_d_ssm": 64},
     **dict.fromkeys(("lfm2", "lfm3"), {"layer_types": ["conv", "full_attention"]}),
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "dots1": {"n_shared_experts": 1},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8}},
     "cohere_compass_text": {"rope_parameters": dict.fromkeys(ATTENTIONS, ROPE)},

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from tiny_models import IDS, MASK, make  # noqa: E402
 
 FEW = ("mixtral", "deepseek_v3", "gpt_oss", "qwen3_next")
-ALL = "qwen3_moe olmoe granitemoe granitemoehybrid nemotron_h jamba gemma4_text glm4_moe_lite "
+ALL = "qwen3_moe olmoe granitemoe granitemoehybrid nemotron_h jamba glm4_moe_lite "
 ALL += "kimi_linear lfm2_moe ernie4_5_moe minimax phimoe hunyuan_v1_moe"
 
 
