@@ -201,9 +201,8 @@ def add_softmax_output(
             raise WorkError("scale: needs to be finite where a bias is added, got inf")
         title = "with the bias of each pair"
         scores = builder.add_step(f"C{suffix}", "add", scores, bias, title=title)
-    mask = mask_matrix(
-        setup.mask, *setup.with_token_rows(builder.values[scores]).shape, setup.tokens_as_rows
-    )
+    queries, keys = setup.with_token_rows(builder.values[scores]).shape
+    mask = mask_matrix(setup.mask, queries, keys, setup.tokens_as_rows)
     unmasked = scores
     if mask is not None:
         if setup.mask_name not in builder.values:
