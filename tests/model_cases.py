@@ -44,6 +44,10 @@ CASES = {
         models.LanguageModel(models.language_small(vocab=VOCAB)),
         (tokens(),),
     ),
+    "language, linear attention": lambda: (
+        models.LanguageModel(models.language_delta(VOCAB, layers=2, dim=16, heads=2)),
+        (tokens(),),
+    ),
     "n-grams": lambda: (
         models.fit_ngrams([torch.arange(99) ** 2 % VOCAB], vocab=VOCAB, order=3),
         (tokens(),),

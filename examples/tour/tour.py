@@ -167,6 +167,7 @@ def _models() -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         (models.ResNet(models.resnet_of_size(size, models.ResNetConfig(classes=10))), (picture,)),
         (models.MLP(models.MLPConfig(inputs=784, classes=10)), (picture,)),
         (models.Recogniser(models.recogniser_tiny(vocab=30)), (sound,)),
+        (models.WordRecogniser(models.WordRecogniserConfig(vocab=30)), (sound,)),
     ]
 
 

@@ -13,6 +13,7 @@ from regard import models
 from regard.costs.model_cost import iter_cost_parts
 from regard.errors import ConfigError
 from regard.ops import intercept
+from regard.ops.mixers import op as mixer_op
 from regard.ops.recurrence import reference as steps
 
 
@@ -24,6 +25,20 @@ class ByTheReference:
 
     def on_step(self, call, proceed):
         return proceed(call)
+
+
+def by_products(mixer, proceed):
+    """A linear mixer token by token: what is replaced, what is written and what is read."""
+    state, outputs = mixer.q.new_zeros(*mixer.q.shape[:2], mixer.q.shape[-1], mixer.v.shape[-1]), []
+    for t in range(mixer.time):
+        q, k, r = (x[:, :, t, None] for x in (mixer.q, mixer.k, mixer.v))
+        state = mixer.decays[:, :, t].exp()[..., None] * state
+        if mixer.delta:
+            r = r - k @ state
+        state = state + k.mT @ (mixer.writes[:, :, t, None, None] * r)
+        outputs.append(q @ state)
+    out = torch.cat(outputs, -2)
+    return mixer_op.MixResult(out, state)
 
 
 def counted(model, *inputs):
@@ -38,6 +53,7 @@ def counted(model, *inputs):
         torch.no_grad(),
         intercept.intercepting(whole),
         steps.intercepting_recurrence(ByTheReference()),
+        mixer_op.intercepting_mixers(by_products),
         counter,
     ):
         model.eval()(*inputs)
@@ -148,6 +164,25 @@ def test_activations_are_what_autograd_keeps(activation, gated, norm):
     source, target = torch.zeros(2, 100).long(), torch.zeros(2, 60).long()
     kept = kept_for_the_way_back(model, source, target)
     assert sum(part.activation_bytes for part in found.parts) == pytest.approx(kept, rel=0.025)
+
+
+@pytest.mark.parametrize("mixer", ["gated_delta", "retention"])
+def test_what_linear_attention_keeps(mixer):
+    model = models.LanguageModel(
+        models.language_delta(50, layers=1, dim=128, heads=4, mixer=mixer, dropout=0.0)
+    )
+    part = rg.cost(model.decoder, source=256)["self-attention"]
+    layer = model.decoder.blocks[0].self_attention
+    kept = kept_for_the_way_back(layer, torch.randn(1, 256, 128, requires_grad=True))
+    assert part.activation_bytes == pytest.approx(kept, rel=0.03)
+    sizes = []
+
+    def cache(layer, k, v):
+        sizes.append(k.nbytes + v.nbytes)
+        return k, v
+
+    layer(torch.randn(1, 256, 128), cache=cache)
+    assert part.cache_bytes == sizes[0]
 
 
 def test_the_cache_is_the_keys_and_values_that_a_decoder_holds():

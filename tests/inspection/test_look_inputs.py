@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from edit_calls import ACTIVATION_EDITS, EDITS, MIXER_EDITS
+from edit_calls import ACTIVATION_EDITS, EDITS, EXPERT_EDITS, MIXER_EDITS
 from torch import nn
 from torch.testing import assert_close
 
@@ -286,10 +286,16 @@ FREE = {"inputs", "loss", "score"}  # a caller's own code or data: errors there 
 
 def test_every_edit_and_figure_is_tried():
     edits = {f"edit.{name}" for name in rg.edit.__all__} - {"edit.Edit", "edit.ActivationEdit"}
-    of_results = {"head_types", "gates", "head_scores", "comparison"}  # not of a site or a sight
+    of_results = {
+        "head_types",
+        "gates",
+        "head_scores",
+        "comparison",
+        "experts",
+    }  # not of a site or a sight
     figures = {f"draw.{name}" for name in set(rg.draw.__all__) - of_results}
     assert len(edits) > 10
-    assert (edits | figures) <= set(VALID) | {f"edit.{name}" for name in MIXER_EDITS}
+    assert (edits | figures) <= set(VALID) | {f"edit.{name}" for name in MIXER_EDITS | EXPERT_EDITS}
 
 
 @pytest.mark.filterwarnings("ignore:look. .* over max_bytes:UserWarning")

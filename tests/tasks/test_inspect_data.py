@@ -239,7 +239,7 @@ def common_voice(tmp_path):
         rate = (8000, 8000, 8000, 16000, 22050)[n % 5]
         wave = rng.normal(size=rate) * 0.1
         soundfile.write(folder / "clips" / f"{n}.wav", wave, rate)
-        lines.append(f"speaker\t{n}.wav\t{'ab' * (1 + n % 3)}\t2\n")
+        lines.append(f"speaker\t{n}.wav\t{' '.join(['ab'] * (1 + n % 3))}\t2\n")
     (folder / "clips" / "bad.wav").write_bytes(b"no sound")
     lines += ["speaker\tbad.wav\tab\t0\n", "speaker\tgone.wav\tab\t0\n"]
     (folder / "validated.tsv").write_text("".join(lines))

@@ -11,6 +11,7 @@ from regard.nn import (
     AttentiveRecurrent,
     ConvSubsampling,
     FeedForward,
+    LinearAttention,
     MultiHeadAttention,
     Norm,
     Readout,
@@ -103,7 +104,7 @@ class CostCounter:
     def attention(
         self,
         name: str,
-        layers: Sequence[MultiHeadAttention],
+        layers: Sequence[MultiHeadAttention | LinearAttention],
         *,
         cross: bool = False,
         relative: nn.Module | None = None,
@@ -111,6 +112,8 @@ class CostCounter:
     ) -> CostPart:
         """Attention layers of one size; `cross` takes the keys from the source."""
         first, (n, letter) = layers[0], self.tokens
+        if isinstance(first, LinearAttention):
+            return self._linear_attention(name, layers, first, cached)
         keys = self.lengths["source"] if cross else n
         e, g = first.to_q.out_features, first.to_k.out_features
         d, s = first.to_q.in_features, first.to_k.in_features
@@ -134,6 +137,26 @@ class CostCounter:
             moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g + normed),
             activations=len(layers) * (saved + normed),
             cache=len(layers) * 2 * keys * g if cached else 0,
+        )
+
+    def _linear_attention(
+        self, name: str, layers: Sequence[nn.Module], first: LinearAttention, cached: bool
+    ) -> CostPart:
+        """Layers of one size by their recurrence: each token writes to a matrix and reads it."""
+        (n, letter), count, f = self.tokens, len(layers), first.head_dim
+        d, e, h = first.to_q.in_features, first.to_q.out_features, first.heads
+        delta = first.to_beta is not None  # also reads what it replaces, and has two gates
+        terms = f"4{letter}de + {3 if delta else 2}{letter}ef" + delta * f" + 2{letter}dh"
+        # measured: the chunked form keeps matrices of 64 tokens per head, some in float64
+        saved = 19 * e + 845 * h if delta else 10 * e + 125 * h
+        return self.part(
+            name,
+            layers,
+            f"BL({terms})",
+            {"L": count, "d": d, "e": e, "f": f, "h": h},
+            moved=count * n * (2 * d + 7 * e + 2 * h * delta),
+            activations=count * n * saved,
+            cache=count * n * 2 * (e + 2 * h) if cached else 0,
         )
 
     def feed_forward(self, name: str, layers: Sequence[FeedForward]) -> CostPart:

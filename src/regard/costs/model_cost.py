@@ -28,7 +28,7 @@ COLUMNS = {
 COUNTED = (  # options of a stack whose products are counted
     "layers dim heads kv_heads head_dim ffn_dim activation gated norm norm_first final_norm "
     "eps bias qkv_bias out_bias scale softcap sinks rope_theta rotate_half skip relative_bias "
-    "buckets max_distance output_norm parallel rope_dim rope_scaling qk_norm"
+    "buckets max_distance output_norm parallel rope_dim rope_scaling qk_norm mixer"
 )
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator, Decoder)
 

@@ -53,6 +53,10 @@ class RecogniserConfig(StackConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "sample_rate", "n_mels", "chunk", "filters")
+        if self.mixer != "attention":
+            raise ConfigError(
+                f"mixer: needs 'attention' for chunks of a recording, got {self.mixer!r}"
+            )
         if self.vocab < 2:
             raise ConfigError(f"vocab: needs the blank and 1 label or more, got {self.vocab}")
         if self.rope_theta is not None and self.resolved_head_dim % 2:

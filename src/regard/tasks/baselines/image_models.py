@@ -99,8 +99,8 @@ def mirror_accuracy(
 ) -> tuple[float, float]:
     """Accuracy of a linear model on images that it was not fitted to, and on their mirror images.
 
-    >>> left = torch.tensor([255, 0]).to(torch.uint8).expand(20, 1, 2, 2)
-    >>> images, labels = torch.stack([left, left.flip(3)], 1).flatten(0, 1), torch.arange(40) % 2
+    >>> left = torch.tensor([255, 0]).to(torch.uint8).expand(50, 1, 2, 2)
+    >>> images, labels = torch.stack([left, left.flip(3)], 1).flatten(0, 1), torch.arange(100) % 2
     >>> mirror_accuracy(images, labels, 2)  # left and right
     (1.0, 0.0)
     """
