@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import ShapeError
+from regard.work.exact import parse_matrix
 from regard.work.families.attention import solve_attention
+from regard.work.making import make_exercise
 from regard.work.show.text import detect_convention, list_shapes
 from regard.work.solution import SolutionBuilder
 
@@ -98,3 +100,26 @@ def test_the_table_has_every_matrix(name):
     worked = work.solve(work.read_problem(name))
     values = {name: shape for name, shape, _ in list_shapes(worked)}
     assert values == {n: f"{v.rows}×{v.cols}" for n, v in worked.values().items()}
+
+
+@pytest.mark.parametrize(("problem", "hint"), [
+    ({"given": {"X": [[1, 0, 2], [0, 1, 1]], "W_Q": [[1, 0], [0, 1], [1, 1]]}}, "W_K beside W_Q"),
+    ({"given": {"X": [[1, 0, 2], [0, 1, 1]], "W_K": [[1, 0], [0, 1], [1, 1]]}}, "W_Q beside W_K"),
+    ({"family": "rnn", "given": {"x": [[1, 0, 2]], "W": [[1, 0]], "U": 1}},
+     "x with 2 rows, one column per time step"),
+])  # fmt: skip
+def test_a_hint_names_what_is_missing(problem, hint):
+    with pytest.raises(ShapeError, match=f"; try {hint}$"):
+        work.solve(problem)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_a_cell_with_vectors_as_rows_is_the_transpose(cell):
+    problem = make_exercise(cell, seed=2, level=3).problem
+    turned = {name: parse_matrix(x, name).T.tolist() for name, x in problem["given"].items()}
+    columns = work.solve(problem)
+    rows = work.solve({**problem, "convention": "rows", "given": turned})
+    assert rows["h_1"] == columns["h_1"].T
+    assert {name: x.T for name, x in rows.recompute().items()} == columns.values()
+    assert rows.steps[0].inputs == columns.steps[0].inputs[::-1]  # x W
+    assert "tokens are rows" in detect_convention(rows)

@@ -1,5 +1,6 @@
 """Shape errors that name the matrices and suggest the product that would work."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -74,12 +75,24 @@ try V A (tokens are columns: W X, Kᵀ Q, V A)
         rule = str(error).partition(", got")[0].partition("needs ")[2] or "matching shapes"
         return ShapeError(f"{step}: needs {rule}, got {shapes}")
     left, right = product_factors(rule_name, inputs, values)
-    suggestion = suggest_product(left, right)
+    suggestion = _missing(left, right, values) or suggest_product(left, right)
     hint = f"; try {suggestion}" if suggestion else ""
     return ShapeError(
         f"{step}: needs as many {_side(right, 0)} in {right.name} as {left.name} has "
         f"{_side(left, 1)}, {left.shape[1]}, got {shapes}{hint}"
     )
+
+
+def _missing(left: Factor, right: Factor, values: Mapping[str, Matrix]) -> str:
+    """What is more likely than the other convention: no W_K beside W_Q, inputs of another size."""
+    if re.fullmatch(r"x_\d+", right.name):
+        return f"x with {left.shape[1]} rows, one column per time step"
+    for projected, weight in ((left, "W_K"), (right, "W_Q")):
+        other = right if projected is left else left
+        is_projected = projected.name in ("Q", "K") and other.name in ("X", "Y")
+        if is_projected and f"W_{projected.name}" in values and weight not in values:
+            return f"{weight} beside W_{projected.name}"
+    return ""
 
 
 def _side(factor: Factor, which: int) -> str:

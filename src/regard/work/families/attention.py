@@ -329,8 +329,9 @@ def _add_remarks(builder: SolutionBuilder, setup: AttentionSetup) -> None:
 
 def _below_one(weight: Any) -> str:
     """A weight to three digits, or as many as show that it is not 1."""
-    rounded = (format_decimal(weight, digits) for digits in range(3, 40))
-    return next((text for text in rounded if weight == 1 or text != "1"), "1")
+    rounded = (format_decimal(weight, digits) for digits in range(3, 8))
+    texts = (text for text in rounded if weight == 1 or text.strip("0.") != "1")
+    return next(texts, f"1 - {format_decimal(1 - weight, 1)}")
 
 
 def mask_matrix(spec: Any, queries: int, keys: int, query_rows: bool = True) -> Matrix | None:

@@ -1,6 +1,7 @@
 """Recurrent cells unrolled over time, statements on their gates, attention over past states."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import sympy
 from regard.errors import WorkError
 from regard.work.exact import parse_matrix, parse_number, to_float
 from regard.work.families.registry import check_choice, check_required, declared_steps, family
-from regard.work.rules import M
+from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder, apply_rule
 
 CELL_WEIGHTS = {
@@ -24,8 +25,12 @@ GATE_SUFFIXES = {  # gate or candidate: suffix of its weights
 }
 
 
-def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
+def solve_recurrent(
+    cell: str, given: Mapping[str, Any], *, convention: str = "columns"
+) -> Solution:
     """Unroll a recurrent cell over time; vectors are columns, x has one column per time step.
+
+    With convention "rows" vectors are rows, x W in place of W x, and x has one row per time step.
 
     rnn:   h' = tanh(W x + U h)
     gru:   z = σ(W_z x + U_z h), r = σ(W_r x + U_r h), g = tanh(W x + r ∘ (U h)),
@@ -39,10 +44,31 @@ def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
     Matrix([[0]])
     """
     check_choice("cell", cell, CELL_WEIGHTS)
-    builder, steps = start_recurrent(cell, given)
+    check_choice("convention", convention, ("columns", "rows"))
+    is_row = convention == "rows"
+    builder, steps = start_recurrent(cell, _transposed(given) if is_row else given)
     for t in range(1, steps + 1):
         add_time_step(builder, cell, t)
-    return builder.build()
+    return _with_rows(builder.build()) if is_row else builder.build()
+
+
+def _transposed(given: Mapping[str, Any]) -> dict[str, Matrix]:
+    return {name: M(parse_matrix(value, name).T) for name, value in given.items()}
+
+
+def _with_rows(solution: Solution) -> Solution:
+    """The same steps with vectors as rows: (W x)ᵀ = xᵀ Wᵀ, all else goes entry by entry."""
+    steps = (
+        replace(
+            step,
+            value=M(step.value.T),
+            inputs=step.inputs[::-1] if step.rule == "product" else step.inputs,
+        )
+        for step in solution.steps
+    )
+    mistakes = (one._replace(value=M(one.value.T)) for one in solution.mistakes)
+    given = _transposed(solution.given)
+    return replace(solution, given=given, steps=tuple(steps), mistakes=tuple(mistakes))
 
 
 for _cell in CELL_WEIGHTS:
