@@ -218,6 +218,26 @@ def lstm(g: Given, p: Pupil) -> None:
         h = p.write(f"h_{t}", o * np.tanh(c), **(wrong if first else {}))
 
 
+def positions(g: Given, p: Pupil) -> None:
+    index, width = np.arange(float(g["p"]))[:, None], int(g["d"])
+    pair = np.arange(width // 2)
+    wrong = {"2 left out": g["base"] ** (-pair / width)}
+    omega = p.write("ω", g["base"] ** (-2 * pair / width), **wrong)[None]
+    angles = p.write("Θ", index @ omega, **{"counted from 1": (index + 1) @ omega})
+    sines, cosines = np.sin(angles), np.cos(angles)
+    wrong = {"sines first": np.hstack([sines, cosines])}
+    wrong["cosines first"] = np.stack([cosines, sines], 2).reshape(len(index), width)
+    p.write("PE", np.stack([sines, cosines], 2).reshape(len(index), width), **wrong)
+
+
+def moments(g: Given, p: Pupil) -> None:
+    sigma, m, d = g["sigma"], g["mm"], g["d"]
+    of_mean = p.write("v_1", 2 * sigma**2 * m, **{"2 left out": sigma**2 * m})
+    of_noise = p.write("v_2", d * sigma**4, power=d * sigma**2)
+    v = p.write("v", of_mean + of_noise, **{"mean term left out": of_noise})
+    p.write("s", np.sqrt(v), **{"no root": v})
+
+
 # what is computed, shapes that are drawn, options, and words that name each mistake
 W22 = {f"W_{k}": (2, 2) for k in "QKV"}
 ATTENTION = {
@@ -351,6 +371,28 @@ PROBLEMS: dict[str, tuple[Callable[[Given, Pupil], None], dict, dict, dict[str, 
             "output gate left out": "left out",
         },
     ),
+    "positions": (
+        positions,
+        {"p": [3, 4, 5], "d": [4, 6], "base": [100, 1000, 10000]},
+        {},
+        {
+            "2 left out": "2 before i",
+            "counted from 1": "counted from 1",
+            "sines first": "sines come first",
+            "cosines first": "swapped",
+        },
+    ),
+    "moments": (
+        moments,
+        {"sigma": [0.5, 1.5, 2, 3], "mm": [2, 3, 5, 6.5], "d": [16, 25, 64, 100]},
+        {"samples": 0},
+        {
+            "2 left out": "2 was left out",
+            "power": "σ²",
+            "mean term left out": "v_1 was left out",
+            "no root": "root was left out",
+        },
+    ),
 }
 
 
@@ -360,7 +402,7 @@ def papers(family: str, mistake: str, draws: int) -> Iterator[tuple[Any, Pupil, 
     rng = np.random.default_rng(len(family) * 1000 + len(mistake))
     count = 0
     for attempt in range(20 * draws):
-        given = {name: rng.integers(-15, 16, shape) / 10 for name, shape in shapes.items()}
+        given = {name: _draw(rng, shape) for name, shape in shapes.items()}
         digits, on_rounded = DIGITS[attempt % len(DIGITS)], bool(attempt % 2)
         pupil, right = (Pupil(m, digits if on_rounded else None) for m in (mistake, ""))
         compute(given, pupil)
@@ -380,6 +422,11 @@ def papers(family: str, mistake: str, draws: int) -> Iterator[tuple[Any, Pupil, 
             return
 
 
+def _draw(rng: np.random.Generator, shape: tuple[int, ...] | list[float]) -> np.ndarray:
+    """Tenths of a shape, or one of a list."""
+    return rng.choice(shape) if isinstance(shape, list) else rng.integers(-15, 16, shape) / 10
+
+
 def _is_same(a: np.ndarray, b: np.ndarray, digits: int) -> bool:
     """Whether a mistake hardly shows: within two units of the last written digit."""
     unit = 10.0 ** (np.floor(np.log10(np.maximum(abs(b), 1e-9))) - digits + 1)
@@ -387,7 +434,7 @@ def _is_same(a: np.ndarray, b: np.ndarray, digits: int) -> bool:
 
 
 def _written(x: np.ndarray, digits: int) -> list[list[str]]:
-    return [[_number(v, digits) for v in row] for row in x]
+    return [[_number(v, digits) for v in row] for row in np.atleast_2d(x)]
 
 
 def _number(x: float, digits: int) -> str:

@@ -508,3 +508,56 @@ def test_no_mangled_problem_or_sheet_ends_in_a_traceback(seed):
                 as_text(work.solve(mangled(PROBLEMS[name], rng)))
             with contextlib.suppress(RegardError):
                 findings_as_text(work.check_answers(worked, mangled(sheet, rng)))
+
+
+# ---- what does not count
+
+
+THIRDS = {"X": [["0.3", "-1.2"], ["1", "-0.8"], ["1.4", "0.8"]]}
+
+
+@pytest.mark.parametrize("written", [
+    "0.", "1.", "0.…", "0e9", "1e9", "0.3-0.4", "0.3 ... 0.5", "0.5±0.5", "nan", "<1", "exp(S)",
+    "1*0.3", "100%", "0", "½±½",
+])  # fmt: skip
+def test_a_cell_without_information_is_not_right(written):
+    worked = work.solve({"scale": 1, "given": THIRDS})
+    (found,) = work.check_answers(worked, {"A": [[written] * 3] * 3})
+    assert (found.verdict in ("wrong", "open"), found.points) == (True, 0)
+
+
+def test_numbers_that_are_exact_leave_no_room_for_rounding():
+    worked = work.solve({"scale": 1, "given": THIRDS | {"W_Q": [[1, 0], [0, 1]]}})
+    answers = {"Q": THIRDS["X"], "S": worked["S"].applyfunc(lambda x: x.evalf(5)).tolist()}
+    answers["S"] = [[str(x) for x in row] for row in answers["S"]]
+    assert {found.verdict for found in work.check_answers(worked, answers)} == {"right"}
+    answers["S"][0][0] = "1.61"  # 1.53: within half a unit of each number of Q
+    assert work.check_answers(worked, answers)[1].verdict == "wrong"
+
+
+def test_a_slip_that_leaves_nothing_to_work_out_is_not_carried():
+    worked = work.solve({"scale": 1, "given": THIRDS})
+    answers = {"S": [[0] * 3] * 3, "E": [[1] * 3] * 3, "A": [["1/3"] * 3] * 3}
+    found = work.check_answers(worked, answers)
+    assert [one.points for one in found] == [0, 0, 0]
+    assert "nothing to work out" in found[1].note
+
+
+@pytest.mark.parametrize("written", ["10^-3", "10⁻³", "1⁄1000", "$0.001$", "1/1000", "0,001"])
+def test_a_thousandth_is_read_as_people_write_it(written):
+    assert one("1/1000", written).verdict == "right"
+
+
+@pytest.mark.parametrize(("want", "written"), [
+    ("1234.5", "1.234,5"), ("1234567", "1.234.567"), ("log(2)", "ln(2)"), ("pi", "π"),
+])  # fmt: skip
+def test_signs_of_other_countries_are_read(want, written):
+    assert one(want, written).verdict == "right"
+
+
+@pytest.mark.parametrize(("first", "shift"), [(0, 1), (1, -1)])
+def test_positions_counted_from_the_other_end_are_a_cause(first, shift):
+    worked = work.solve({"family": "positions", "given": {"p": [first, first + 1], "d": 4}})
+    rows = [[p + shift, f"{(p + shift) / 100:.4f}"] for p in (first, first + 1)]
+    (found,) = work.check_answers(worked, {"Θ": rows})
+    assert found.diagnosis == f"positions were counted from {first + shift}"

@@ -16,23 +16,24 @@ ZERO_THRESHOLD = sympy.Rational(1, 10**25)  # zero within the 50 digits carried
 FLOAT_NOISE = sympy.Rational(1, 10**12)  # zero in floating point
 TIE_FACTOR = 1 + sympy.Rational(1, 10**20)  # halves may be rounded up or to even
 COMPARED_DIGITS = 40
+NEARLY = 1.05  # times the largest number: a unit up to it still tells something
 SAMPLE_POINT = sympy.Rational(7, 11)  # where symbolic formulas are compared
 
 
 def without_uninformative(answer: StudentAnswer, right: Matrix) -> StudentAnswer:
-    """The answer without cells whose rounding covers every number of the step, 0 too.
+    """The answer without cells of 0 or 1 in a last digit larger than every number of the step.
 
     >>> answer = StudentAnswer([[AnswerEntry(sympy.S.Zero, "0.0", -1)]])
     >>> without_uninformative(answer, M([["1/50"]])).unread
     {(0, 0): 'needs more digits, got 0.0'}
     """
     sizes = [abs(_digits(x)) for x in right if not x.free_symbols and not x.is_infinite]
-    largest = max(sizes, default=0)
+    largest = NEARLY * max(sizes, default=0)  # 1. may stand for 0.998, but not for 0.6
     return answer.without(
         {
             (i, j): f"needs more digits, got {x.text}"
             for i, j, x in answer.entries()
-            if x is not None and largest and x.tolerance >= largest
+            if x is not None and 0 < largest < 2 * x.tolerance >= abs(_digits(x.value))
         }
     )
 

@@ -24,6 +24,7 @@ ROUNDED_EARLY = "right, but rounded early"
 CARRIED = "carried forward"
 ALREADY_SCALED = "written already scaled, as {}"
 TRANSPOSED = "written with rows and columns in the other convention"
+TRIVIAL = "all entries are equal, so there was nothing to work out"
 MIN_TURNED = 2  # matrices that show the other convention
 MAX_MIXED_INPUTS = 3  # inputs that may each be rounded or not
 
@@ -134,6 +135,11 @@ def _is_oriented(value: Matrix) -> bool:
     return 1 not in value.shape and value != value.T
 
 
+def _is_constant(value: Matrix) -> bool:
+    """Whether a matrix of four entries or more holds one number only."""
+    return len(value) >= 4 and len(set(value)) == 1
+
+
 def _is_right(answer: StudentAnswer | str, step: Step) -> bool:
     return isinstance(answer, StudentAnswer) and matches_answer(answer, step.value)
 
@@ -182,7 +188,11 @@ class _Marker:
             if not is_carried:
                 return Finding(name, ROUNDED_EARLY, (), "")
             self.wrong_sources[name] = wrong_inputs
-            return Finding(name, CARRIED, (), "", wrong_inputs=wrong_inputs)
+            is_trivial = _is_constant(consistent) and not _is_constant(right)
+            note, points = (TRIVIAL, 0.0) if is_trivial else ("", 1.0)
+            return Finding(
+                name, CARRIED, (), "", wrong_inputs=wrong_inputs, note=note, points=points
+            )
         for later in self.solution.steps:
             is_scaled = later.rule == "scale" and later.inputs[0] == name
             scaled = recompute_step(later, self.unrounded, self.correct) if is_scaled else None
@@ -200,7 +210,8 @@ class _Marker:
         written = self.as_written[step.name]
         if not wrong_inputs and matches_answer(answer, self.correct[step.name]):
             return None
-        spread = rounding_spread(self.solution, step, self.as_written, self.answers, answer)
+        values = self.as_written, self.unrounded
+        spread = rounding_spread(self.solution, step, *values, self.answers, answer)
         return written if matches_answer(answer, written, spread) else None
 
     def _is_early_rounding(self, step: Step, answer: StudentAnswer) -> bool:

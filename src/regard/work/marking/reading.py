@@ -17,7 +17,9 @@ from regard.work.solution import Step
 
 ROUNDED_INTEGER_DIGITS = 3  # integers with as many digits may be rounded: 149 for 148.6
 ROUNDED_DIGITS = 2  # the same where the right value is no integer: 15 for 14.9
-_SIGNS = str.maketrans({"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "∙": "*"})
+_SIGNS = str.maketrans(
+    {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "∙": "*", "⁄": "/", "$": ""}
+)
 _POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _LEADING = re.compile(r"^(?:[^\W\d]\w*\s*)?(?:[=≈≃≅~]\s*)+")
 _TEN = re.compile(r"(?:\s*[*xX]\s*|\s+)10\s*(?:\^|\*\*)?\s*\(?([+-]?\d{1,6})\)?$")
@@ -177,7 +179,7 @@ def read_entry(x: Any, symbols: Sequence[str] = (), right: Any = None) -> Answer
 
 def _plain(text: str, right: Any) -> str:
     """A number as the parser reads it: signs, powers of ten, groups, fractions, brackets."""
-    text = text.translate(_SIGNS)
+    text = re.sub(r"\bln\b", "log", text.translate(_SIGNS).replace("π", "pi"))
     text = re.sub(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda m: f"^({m[0].translate(_POWERS)})", text)
     text = _LEADING.sub("", text).strip()
     while re.fullmatch(r"\(([^()]*)\)", text):
@@ -185,6 +187,7 @@ def _plain(text: str, right: Any) -> str:
     text = re.sub(r"(?i)^([+-]?)\s*(?:∞|infinity|infty|\\infty)$", r"\1inf", text)
     text = re.sub(r"(\d?)([¼-¾⅐-⅞])", _vulgar_fraction, text)
     text = _MIXED.sub(r"\1(\2 + \3)", text) if _MIXED.fullmatch(text) else text
+    text = re.sub(r"^([+-]?)(10\s*(?:\^|\*\*))", r"\g<1>1.0*\2", text)  # 10^-3
     mantissa, count = _TEN.subn(r"e\1", text)
     if count and re.fullmatch(r"[+-]?[\d.,]+e[+-]?\d+", mantissa):
         text = mantissa
@@ -207,8 +210,8 @@ def _without_groups(text: str, right: Any) -> str:
             return whole + rest if is_large else f"{whole}.{rest}"
         return f"{whole}.{rest}"
     grouped = _GROUPED.match(text)
-    if grouped and (grouped[1] != "." or grouped[0].count(".") > 1):
-        rest = text[grouped.end() :]
+    rest = text[grouped.end() :] if grouped else ""
+    if grouped and (grouped[1] != "." or grouped[0].count(".") > 1 or rest[:1] == ","):
         if rest and rest[0] not in ".,eE%… ":
             return text
         text = grouped[0].replace(grouped[1], "") + rest.replace(",", ".", 1)

@@ -1,6 +1,6 @@
 """How far a step may move if the numbers written before it move within their rounding."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import sympy
 
@@ -11,6 +11,7 @@ from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, Step
 
 DIGITS = 20
+DEVIATIONS = 3  # times the root of the squares: 5.2 standard deviations of even errors
 MAX_SHARE = 0.1  # of the largest number of the step; a wider spread would let mistakes pass
 
 
@@ -18,18 +19,21 @@ def rounding_spread(
     solution: Solution,
     step: Step,
     values: Mapping[str, Matrix],
+    unrounded: Mapping[str, Matrix],
     written: Mapping[str, StudentAnswer],
     answer: StudentAnswer,
 ) -> Matrix:
     """Bound of the change of each entry, to first order: Σ |∂f/∂x| · half a unit of x.
 
-    x are the written numbers that the step depends on, and the unanswered steps in between, which
-    may have been rounded to as many digits as the answer has.
+    x are the written numbers that the step depends on, where they are rounded at all, and the
+    unanswered steps in between, which may have been rounded to as many digits as the answer has.
+    Of many terms the bound is five standard deviations of the sum, which is less.
 
     Args:
         solution: of the problem.
         step: whose entries move.
         values: that the step is computed from.
+        unrounded: the same values, as far as they are known.
         written: the answers so far.
         answer: the one to the step.
     """
@@ -38,10 +42,14 @@ def rounding_spread(
     computed = {one.name for one in between}
     known = {name: _numeric(values[name]) for name in names if name not in computed}
     base = _run(known, between, step)
-    spread = M.zeros(*step.value.shape)
+    spread = squares = M.zeros(*step.value.shape)
     if base is None or base[step.name].free_symbols:
         return spread
-    units = {name: written[name].tolerances for name in known if name in written}
+    units: dict[str, Iterable[sympy.Expr]] = {
+        name: _rounded(written[name], values[name], unrounded[name])
+        for name in known
+        if name in written
+    }
     digits = answer.significant_digits
     units |= {name: base[name].applyfunc(lambda x: _half_unit(x, digits)) for name in computed}
     for name, tolerances in units.items():
@@ -52,9 +60,11 @@ def rounding_spread(
             moved[n] += tolerance
             result = _run({**known, name: M(moved)}, between, step)
             if result is not None:
-                spread += (result[step.name] - base[step.name]).applyfunc(_size)
+                change = (result[step.name] - base[step.name]).applyfunc(_size)
+                spread, squares = spread + change, squares + change.multiply_elementwise(change)
     widest = MAX_SHARE * max((abs(x) for x in base[step.name] if x.is_finite), default=0)
-    return M(spread.applyfunc(lambda x: min(x, widest)))
+    bounds = zip(spread, squares, strict=True)
+    return M(*spread.shape, [min(x, DEVIATIONS * sympy.sqrt(y), widest) for x, y in bounds])
 
 
 def unanswered_ancestors(solution: Solution, step: Step, answered: Collection[str]) -> list[Step]:
@@ -80,11 +90,20 @@ def _run(known: Mapping[str, Matrix], between: list[Step], step: Step) -> dict[s
     return values
 
 
+def _rounded(answer: StudentAnswer, written: Matrix, exact: Matrix) -> list[sympy.Expr]:
+    """Half a unit of each entry; 0 where nothing was rounded away."""
+    pairs = zip(answer.tolerances, written, exact, strict=True)
+    return [sympy.S.Zero if x == y else tolerance for tolerance, x, y in pairs]
+
+
 def _half_unit(x: sympy.Expr, digits: int | None) -> sympy.Expr:
-    """Half a unit of the last of so many significant digits."""
+    """Half a unit of the last of so many significant digits; 0 where these are all there are."""
     if digits is None or not x.is_number or not x.is_finite or x.is_Integer or not x:
         return sympy.S.Zero
-    return sympy.Rational(10) ** (int(sympy.floor(sympy.log(abs(x), 10))) + 1 - digits) / 2
+    unit = sympy.Rational(10) ** (int(sympy.floor(sympy.log(abs(x), 10))) + 1 - digits)
+    steps = x / unit
+    is_whole = abs(steps - round(steps)) < sympy.Rational(1, 10**9)
+    return sympy.S.Zero if is_whole else unit / 2
 
 
 def _numeric(value: Matrix) -> Matrix:
