@@ -28,7 +28,7 @@ EXAMPLES |= {"other_site": "decoder.0.cross", "answers": '{"Q": [[1]]}', "start"
 MODELS = {"image": "glyphs", "classify": "glyphs", "sound": "morse", "transcribe": "morse"}
 MODELS |= {"generate": "text", "completions": "text"}
 FILES = {"/classify": lambda: seeds.picture("png"), "/transcribe": lambda: seeds.sound("wav")}
-SOCKET = "/transcribe/stream"
+SOCKET, TILES = "/transcribe/stream", "/explore/atlas/tiles"
 
 
 class Refused(RegardError):
@@ -68,13 +68,15 @@ def targets() -> list[Target]:
         for method, path, body, query in _in_a_child(_describe)
         if path not in TRAINING
     ]
-    socket = cache(lambda: seeds.each("rate=8000", seeds.sound("wav")[44:], b"\0"))
+    socket = cache(lambda: seeds.each("model=morse&rate=8000", seeds.sound("wav")[44:], b"\0"))
     return [*found, Target(f"WS {SOCKET}", stream, socket, needs_good_seeds=False)]
 
 
 def send(method: str, path: str, folder: Path) -> None:
     """Send one request; raises `Refused`, or what the server raised."""
     parts = {file.name: file.read_bytes() for file in folder.iterdir()}
+    if path == TILES and parts["?id"] == b"1":
+        parts["?id"] = _atlas().encode()
     for name, value in parts.items():
         path = path.replace(f"{{{name}}}", quote_from_bytes(value[:2000], safe=""))
     query = "&".join(
@@ -83,7 +85,9 @@ def send(method: str, path: str, folder: Path) -> None:
         if name[:1] == "?"
     )
     content = {"content": parts["body"]} if "body" in parts else {}
-    response = client().request(method, f"{path}?{query}" if query else path, **content)
+    headers = {name[1:]: value[:2000] for name, value in parts.items() if name[:1] == "@"}
+    url = f"{path}?{query}" if query else path
+    response = client().request(method, url, headers=headers, **content)
     _judge(response.status_code, response.text)
 
 
@@ -94,7 +98,8 @@ def stream(folder: Path) -> None:
     (file,) = folder.iterdir()
     data, at = file.read_bytes(), 0
     try:
-        with client().websocket_connect(f"{SOCKET}?{file.name}") as socket:
+        host = {"host": "127.0.0.1"}
+        with client().websocket_connect(f"{SOCKET}?{file.name}", headers=host) as socket:
             while at < len(data) and at < 20_000:
                 size = 1 + data[at] * 8
                 socket.send_bytes(data[at : at + size])
@@ -105,6 +110,13 @@ def stream(folder: Path) -> None:
             socket.receive_json()
     except WebSocketDisconnect as error:
         raise Refused(f"closed with {error.code}") from error
+
+
+@cache
+def _atlas() -> str:
+    """The id of a map to look at."""
+    question = {"model": "phrases", "text": "3 days"}
+    return client().post("/explore/atlas", json=question).json()["id"]
 
 
 def _judge(status: int, text: str) -> None:
@@ -121,7 +133,9 @@ def _seeds(path: str, body: Any, query: list[str]) -> list[Files]:
         files["body"] = FILES[path]()
     elif body is not None:
         files["body"] = json.dumps(body).encode()
-    return [files or {"?x": b"1"}]
+    if path == TILES:
+        files["?tiles"] = b"0/0/0"
+    return [files or {"@Accept": b"application/json"}, {"?x": b"1"} | files]
 
 
 def _describe() -> list[Any]:
