@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,6 +52,9 @@ def main(
         float | None, typer.Option(help="Choose sizes by trials first, as regard new --minutes.")
     ] = None,
     only: Annotated[str, typer.Option(help="Only data sets whose KIND/NAME has this.")] = "",
+    source: Annotated[
+        str | None, typer.Option("--from", help="Where each training starts, such as minilm.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Settings of every training, to try it.")
     ] = None,
@@ -62,7 +65,7 @@ def main(
     for kind, paths in find_data(folder):
         name = f"{kind}/{paths[0].parent.name if len(paths) > 1 else paths[0].name}"
         if only in name:
-            rows.append(measure(kind, name, paths, range(seeds), minutes, settings or ()))
+            rows.append(measure(kind, name, paths, range(seeds), minutes, source, settings or ()))
             text = table(rows)
             if out is not None:  # after each: a long run can be looked at
                 out.write_text(text, encoding="utf-8")
@@ -80,7 +83,13 @@ def find_data(folder: Path) -> Iterator[tuple[str, list[Path]]]:
 
 
 def measure(
-    kind: str, name: str, paths: list[Path], seeds: range, minutes: float | None, settings
+    kind: str,
+    name: str,
+    paths: list[Path],
+    seeds: range,
+    minutes: float | None,
+    source: str | None,
+    settings: Sequence[str],
 ) -> Row:
     """Train a data set with each seed; a failure is a row that says why."""
     print(f"{name}: …", flush=True)
@@ -89,18 +98,18 @@ def measure(
         if minutes is not None:
             proposal = tune_proposal(proposal, minutes, say=print)
         recipe = override_settings(proposal.recipe, settings)
-        results = [train(recipe, seed) for seed in seeds]
+        results = [train(recipe, seed, source, settings) for seed in seeds]
     except RegardError as error:
         return Row((name, *[""] * 6, str(error).partition("\n")[0], ""), {})
     return Row((name, *cells(proposal, recipe, results)), score_peers(kind, recipe))
 
 
-def train(recipe: Recipe, seed: int) -> dict[str, Any]:
+def train(recipe: Recipe, seed: int, source: str | None, settings: Sequence[str]) -> dict[str, Any]:
     """The result of a training, with its CPU seconds."""
     recipe = replace(recipe, train=replace(recipe.train, seed=seed))
     folder, started = Path(tempfile.mkdtemp()), time.process_time()
     try:
-        fit(recipe, folder / "run", skip=SKIP, show=True)
+        fit(recipe, folder / "run", settings=settings, init_from=source, skip=SKIP, show=True)
         result = json.loads((folder / "run" / "result.json").read_text())
     finally:
         shutil.rmtree(folder)
