@@ -108,6 +108,9 @@ def test_a_comparison_is_by_the_same_examples():
     assert ": better by" in stored.compare(tally(more), "error")["verdict"]
     worse = tally([n % 2 for n in range(200)])
     assert ": worse by" in stored.compare(worse, "error")["verdict"]
+    assert "--baseline-only" in stored.compare(worse, "error", can_keep=True)["verdict"]
+    kept = stored.compare(tally(more), "error", can_keep=True)["verdict"]
+    assert "--baseline-only" not in kept
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from regard.train.config import MINIMISED
 from regard.train.metrics import Tally, Tallying, bootstrap_intervals
 
 BASELINE_FILE = "baseline.json"
+KEEP = "; regard train … --baseline-only keeps the simpler one"
 
 
 class BaselineScores(NamedTuple):
@@ -41,7 +42,12 @@ class BaselineScores(NamedTuple):
         return f"baseline, {self.name}: {', '.join(shown)} on test, in {self.seconds:.0f} s"
 
     def compare(
-        self, tally: Tally, score: str, own: tuple[float, float] | None = None
+        self,
+        tally: Tally,
+        score: str,
+        own: tuple[float, float] | None = None,
+        *,
+        can_keep: bool = False,
     ) -> dict[str, Any]:
         """A model beside the baseline, by their answers to the same examples; for result.json.
 
@@ -52,6 +58,7 @@ class BaselineScores(NamedTuple):
             tally: of the answers of the model.
             score: that decides.
             own: interval of the model's score.
+            can_keep: name the way to the baseline where the model is not better.
         """
         width = tally.rows.shape[1]
         both = torch.cat([tally.rows.double(), torch.tensor(self.rows).double()], 1)
@@ -64,6 +71,8 @@ class BaselineScores(NamedTuple):
         model = format_score(tally.scores()[score], own)
         baseline = format_score(self.scores[score], self.intervals.get(score))
         verdict = format_verdict(score, (model, baseline), interval, self.name)
+        if can_keep and "): better" not in verdict and not self.name.startswith("xz"):
+            verdict += KEEP
         result = {"name": self.name, "scores": self.scores, "intervals": self.intervals}
         return {**result, "verdict": verdict} | ({"curve": self.curve} if self.curve else {})
 

@@ -29,7 +29,7 @@ from regard.runs.report.card import CARD_FILE, model_card
 from regard.runs.report.facts import RunFacts, collect_facts
 from regard.runs.report.page import REPORT_FILE, render_page
 from regard.runs.run import load_run
-from regard.tasks import Recipe
+from regard.tasks import Recipe, Task
 from regard.tasks.base import Evaluator
 from regard.train import Calibration, Gradable, Outcome, Trainer, calibrate, save_calibration
 from regard.train.evaluation import run_evaluation
@@ -158,7 +158,10 @@ def _write_result(training: Training) -> None:
             value, name = format_score(scores[score], own), training.baseline.name
             result["baseline"] = {"name": name, "verdict": f"{score} {value}: the baseline, {name}"}
         else:
-            result["baseline"] = training.baseline.compare(evaluation.tally, score, own)
+            can_keep = type(training.recipe.data).fit_baseline is not Task.fit_baseline
+            result["baseline"] = training.baseline.compare(
+                evaluation.tally, score, own, can_keep=can_keep
+            )
         if training.trainer.show:
             print(f"{training.folder}: {result['baseline']['verdict']}")
     lines = read_metrics(training.folder)
