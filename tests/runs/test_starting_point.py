@@ -11,7 +11,8 @@ import regard as rg
 from regard import runs, tasks
 from regard.errors import ConfigError
 from regard.nn.low_rank import LowRankLinear, add_low_rank, merge_low_rank, without_low_rank
-from regard.runs.starting_point import adapt_recipe, open_source
+from regard.runs.starting_point import adapt_recipe, open_source, suggest_source
+from regard.tasks.proposals.kinds import propose
 
 SETTINGS = ["device=cpu", "steps=8"]
 
@@ -153,3 +154,20 @@ def test_a_language_model_starts_from_a_saved_one_of_another_width(tmp_path, cap
     assert found["model"]["dim"] == 16
     assert found["data"]["eval_chars"] <= 100_000
     assert "tried low rank: loss " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("what is the name of the river {}", "regard train … --from minilm  # English"),
+        ("quel est le nom du fleuve {}", ""),
+    ],
+)
+def test_a_model_of_english_is_proposed_for_labels_of_english(tmp_path, text, line, monkeypatch):
+    rows = [f"{text.format(n)},{n % 2}" for n in range(200)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *rows]))
+    recipe = propose("labels", [tmp_path / "texts.csv"]).recipe
+    monkeypatch.setattr("regard.runs.starting_point.downloaded", lambda name: tmp_path)
+    assert suggest_source(recipe).partition(":")[0] == line
+    monkeypatch.setattr("regard.runs.starting_point.downloaded", lambda name: None)
+    assert suggest_source(recipe).startswith("regard get minilm && " if line else "")

@@ -55,6 +55,7 @@ def new(
     Examples: regard new pairs train.de train.en; regard new images photos/ -o photos.toml
     """
     from regard.cli.output import print_message, report_written
+    from regard.runs.starting_point import suggest_source
     from regard.tasks.proposals.kinds import write_proposal
 
     improve = None
@@ -66,7 +67,10 @@ def new(
     print_message(proposal.report.summary())
     for line in proposal.report.warnings():
         print_message(f"warning: {line}")
-    report_written(out, f"{out}: written; next:\n  regard data {out}\n  regard train {out}")
+    lines = f"{out}: written; next:\n  regard data {out}\n  regard train {out}"
+    if source := suggest_source(proposal.recipe):
+        lines += f"\n  {source.replace('…', str(out))}"
+    report_written(out, lines)
 
 
 def data(
