@@ -87,6 +87,8 @@ export function Tokens({ tokens, label, selected = -1, isPressed = (i) => i === 
       onFocus=${() => onHover(i)} onBlur=${() => onHover(-1)}>${showToken(t)}</button>`)}</div>`;
 }
 
+export const NoText = () => html`<p class="faint">Type something, or choose an example.</p>`;
+
 export function Message({ error, loading }) {
   if (error) return html`<p class="error" role="alert">${error}</p>`;
   return loading ? html`<p class="faint" aria-busy="true">Computing …</p>` : null;

@@ -6,7 +6,7 @@ import { theme } from "../lib/colours.js";
 import { FileInput } from "../lib/files.js";
 import { linkTo, offline, setParam, setParams } from "../lib/state.js";
 import { paintTile } from "../lib/tiles.js";
-import { Choice, Message, models, Select, Switch } from "../lib/widgets.js";
+import { Choice, Message, models, NoText, Select, Switch } from "../lib/widgets.js";
 import { AtlasMap, count, overview } from "./atlas-map.js";
 
 export const hint =
@@ -37,8 +37,8 @@ function chosen({ model = DEMO }, list) {
 export const csv = (params) => { const body = bodyOf(params, models.peek()); return body && ["atlas", body]; };
 
 export function View({ params }) {
-  const list = useSignal(models), body = bodyOf(params, list), [place, setPlace] = useState("");
-  const { response, error, loading } = useResponse("atlas", body ?? {}, { skip: !body, delay: body?.text ? 250 : 0 });
+  const list = useSignal(models), body = bodyOf(params, list), isEmpty = body?.text === "", [place, setPlace] = useState("");
+  const { response, error, loading } = useResponse("atlas", body ?? {}, { skip: !body || isEmpty, delay: body?.text ? 250 : 0 });
   const other = otherOf(params), otherBody = other && body && { ...body, ...other };
   const second = useResponse("atlas", otherBody ?? {}, { view: "atlas.other", skip: !otherBody || offline !== null });
   const plot = useRef(null), [readout, setReadout] = useState(["", null]), [scale, setScale] = useState(null),
@@ -46,9 +46,10 @@ export function View({ params }) {
   const compared = other && second.response && response && fits(second.response, response) ? second.response : null;
   return html`<${Inputs} params=${params} model=${body?.model ?? DEMO} list=${list} response=${response}
     setProblem=${setProblem} />
-    ${(error || (loading && !response)) && html`<${Message} error=${error} loading=${loading} />`}
+    ${isEmpty && html`<${NoText} />`}
+    ${!isEmpty && (error || (loading && !response)) && html`<${Message} error=${error} loading=${loading} />`}
     ${(problem || second.error) && html`<p class="error" role="alert">${problem || second.error}</p>`}
-    ${response && html`<div class="side atlas"><section class="panel" aria-label="Map">
+    ${response && !isEmpty && html`<div class="side atlas"><section class="panel" aria-label="Map">
         <div class="row between">
           <h2 dir="auto">${response.title}
             ${compared ? ` minus ${compared.title.split(response.is_synthetic ? ": " : ", ").slice(1).join(", ")}` : ""}
@@ -126,7 +127,7 @@ function Canvas({ response, other, params, body, otherBody, plot, onReadout, onS
   useLayoutEffect(() => {
     const map = plot.current = new AtlasMap(canvas.current, {
       onReadout, onError, onScale, onProgress, onDraw: (m) => onPlace(m.where()),
-      onMove: (plane) => { written.current = placeOf(plane); setParams(written.current); },
+      onMove: (plane) => { written.current = placeOf(plane); setParams(written.current, { isChoice: false }); },
       onPick: (query, key) => setParams({ query: String(query), key: String(key) }),
       // the server closes maps that nobody has looked at for long
       reopen: (id) => request("atlas", latest.current.other?.id === id ? latest.current.otherBody : latest.current.body,

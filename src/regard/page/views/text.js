@@ -1,10 +1,10 @@
 // The text view: type a text, see what a model makes of it, every attention head, and one head in detail.
-import { html, showToken, useState, useSignal } from "../lib/dom.js";
+import { html, showToken, useSignal } from "../lib/dom.js";
 import { useResponse } from "../lib/api.js";
 import { Bars } from "../lib/bars.js";
 import { linkTo, setParam, setParams } from "../lib/state.js";
-import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select,
-  Tokens } from "../lib/widgets.js";
+import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, NoText, pickModel,
+  Select, Tokens } from "../lib/widgets.js";
 import { CellPanels } from "./text-cell.js";
 import { Compare } from "./text-compare.js";
 import { HeadGrid } from "./text-grid.js";
@@ -29,17 +29,15 @@ export const csv = (params) => {
 
 export function View({ params }) {
   const model = pickModel(useSignal(models), params.model, "text", readsText);
-  const [cleared, setCleared] = useState(false); // an empty box is no text
-  const body = model && bodyOf(params, model);
+  const body = model && bodyOf(params, model), cleared = body?.text === "" && model.kind !== "sight";
   // details are requested for the text of the response
   const { response, of, error, loading } =
     useResponse("text", body, { skip: !model || cleared, delay: 250, eager: true });
   if (!model) return html`<${Message} loading=${true} />`;
   const needsTarget = Boolean(params.target) || (error ?? "").startsWith("target:");
   return html`
-    <${Input} params=${params} model=${model} body=${body} cleared=${cleared} setCleared=${setCleared}
-      needsTarget=${needsTarget} />
-    ${cleared ? html`<p class="faint">Type something, or choose an example.</p>`
+    <${Input} params=${params} model=${model} body=${body} needsTarget=${needsTarget} />
+    ${cleared ? html`<${NoText} />`
       : html`${error && html`<${Message} error=${error} />`}
         ${!error && !response && html`<${Message} loading=${true} />`}
         ${!error && response && html`<div aria-busy=${loading} class=${loading ? "stale" : ""}>
@@ -48,22 +46,17 @@ export function View({ params }) {
             : html`<p class="faint">No attention was recorded in this model.</p>`}</div>`}`}`;
 }
 
-function Input({ params, model, body, cleared, setCleared, needsTarget }) {
-  const write = (text) => {
-    setCleared(text === "");
-    if (text !== "") setParams({ text });
-  };
-  const change = (changes) => { setCleared(false); setParams(changes); };
+function Input({ params, model, body, needsTarget }) {
   const clean = { options: null, site: null, head: null, query: null, key: null, position: null, target: null };
   return html`<section class="panel" aria-label="Input"><div class="row">
       <${ModelSelect} value=${model.name}
         onChange=${(name) =>
-          change({ ...clean, model: name, text: model.examples.includes(body.text) ? null : params.text })} />
-      <${LanguageSelect} model=${model} value=${body.to} onChange=${(to) => change({ to })} />
+          setParams({ ...clean, model: name, text: model.examples.includes(body.text) ? null : params.text })} />
+      <${LanguageSelect} model=${model} value=${body.to} onChange=${(to) => setParams({ to })} />
       ${model.kind !== "sight"
         && html`<label class="field grow"><span>Text</span>
           <textarea dir="auto" rows=${Math.min(6, body.text.split("\n").length)}
-        value=${cleared ? "" : body.text} onInput=${(e) => write(e.target.value)} spellcheck="false"></textarea>
+        value=${body.text} onInput=${(e) => setParams({ text: e.target.value })} spellcheck="false"></textarea>
           </label>`}
       <${TaskOptions} model=${model} given=${params.options} />
       ${needsTarget && html`<label class="field grow"><span>Target text (what the decoder has written)</span>
@@ -72,8 +65,8 @@ function Input({ params, model, body, cleared, setCleared, needsTarget }) {
     </div>
     <div class="chips">
       ${model.examples.map((text) =>
-        html`<button onClick=${() => change({ text, query: null, key: null, position: null })}
-      aria-pressed=${text === body.text && !cleared}>${text.replace(/\n/g, "↵")}</button>`)}</div></section>`;
+        html`<button onClick=${() => setParams({ text, query: null, key: null, position: null })}
+      aria-pressed=${text === body.text}>${text.replace(/\n/g, "↵")}</button>`)}</div></section>`;
 }
 
 // The options that the task of the model declares; the URL has those that were changed.

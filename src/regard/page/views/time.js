@@ -4,7 +4,8 @@ import { unpack, useResponse } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
 import { cellHandlers, LineChart, paint } from "../lib/draw.js";
 import { setParam, setParams } from "../lib/state.js";
-import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select } from "../lib/widgets.js";
+import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, NoText, pickModel,
+  Select } from "../lib/widgets.js";
 
 export const hint =
   "What a recurrent network keeps and forgets, step by step: "
@@ -44,7 +45,8 @@ export function View({ params }) {
 // ---- one recurrent model
 
 function Model({ model, only, params }) {
-  const { response, error, loading } = useResponse("time", bodyOf(model, params), { delay: 60 });
+  const text = textOf(params);
+  const { response, error, loading } = useResponse("time", bodyOf(model, params), { delay: 60, skip: !text });
   const again = { unit: null, position: null, target: null };
   return html`<div><section class="panel"><div class="row">
       <${ModelSelect} value=${model.name} only=${only}
@@ -52,13 +54,13 @@ function Model({ model, only, params }) {
       <${LanguageSelect} model=${model} value=${languageOf(model, params)}
         onChange=${(to) => setParams({ ...again, to })} />
       <label class="field grow"><span>Text</span>
-        <input type="text" value=${textOf(params)} spellcheck="false"
+        <input type="text" value=${text} spellcheck="false"
           onInput=${(e) => setParams({ ...again, text: e.target.value })} /></label></div>
     <div class="chips" role="group" aria-label="Examples">
       ${EXAMPLES.map((x) => html`<button onClick=${() => setParams({ ...again, text: x })}>${x}</button>`)}</div>
         </section>
-    <${Message} error=${error} loading=${loading && !response} />
-    ${response && html`<div aria-busy=${loading}><${Cell} response=${response} params=${params} />
+    ${text ? html`<${Message} error=${error} loading=${loading && !response} />` : html`<${NoText} />`}
+    ${text && response && html`<div aria-busy=${loading}><${Cell} response=${response} params=${params} />
       <${Gradients} response=${response} /></div>`}</div>`;
 }
 

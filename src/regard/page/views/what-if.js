@@ -5,7 +5,8 @@ import { theme } from "../lib/colours.js";
 import { HeatMap } from "../lib/draw.js";
 import { setParams } from "../lib/state.js";
 import { Controls, isOfTokens, noEdits, readEdits, writeEdits } from "./what-if-edits.js";
-import { languageOf, LanguageSelect, Message, models, ModelSelect, pickModel, Select, Table } from "../lib/widgets.js";
+import { languageOf, LanguageSelect, Message, models, ModelSelect, NoText, pickModel, Select,
+  Table } from "../lib/widgets.js";
 
 export const hint =
   "Change the attention of a model while it runs: sharpen it, drop heads and keys, add noise. "
@@ -34,20 +35,22 @@ export function csv(params) {
 export function View({ params }) {
   const model = pickModel(useSignal(models), params.model, "text", runs);
   const isNew = !Object.values(params).some((x) => x !== undefined);
-  useEffect(() => { if (model && isNew && model.task === "phrases") setParams({ model: model.name, ...FIRST }); },
+  useEffect(() => { if (model && isNew && model.task === "phrases") setParams({ model: model.name, ...FIRST },
+    { isChoice: false }); },
     [model?.name, isNew]);
   if (!model) return html`<${Message} loading=${true} />`;
   return html`<${Loaded} model=${model} params=${params} />`;
 }
 
 function Loaded({ model, params }) {
-  const { response, error, loading } = useResponse("what-if", bodyOf(model, params), { delay: 40 });
+  const body = bodyOf(model, params);
+  const { response, error, loading } = useResponse("what-if", body, { delay: 40, skip: !body.text });
   const edits = useResponse("what-if.edits", { model: model.name }).response; // once; a slider step sends numbers only
   // some encoder-decoders cannot write one themselves
   const asksTarget = params.target !== undefined || /^target:/.test(error ?? "");
   return html`<div><${Input} model=${model} params=${params} asksTarget=${asksTarget} />
-    <${Message} error=${error} />
-    ${response && edits ? html`<div class="side" aria-busy=${loading}>
+    ${body.text && html`<${Message} error=${error} />`}
+    ${!body.text ? html`<${NoText} />` : response && edits ? html`<div class="side" aria-busy=${loading}>
       <div><${Result} response=${response} params=${params} /></div>
       <${Controls} response=${{ ...response, ...edits }} params=${params} /></div>`
         : html`<${Message} loading=${!error} />`}</div>`;
