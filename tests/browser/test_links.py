@@ -83,3 +83,69 @@ def test_moving_over_the_atlas_is_no_step_back(page, open_view):
         page.wait_for_timeout(400)
     assert {"x", "y", "z"} <= params(page).keys()
     assert page.evaluate("history.length") == entries
+
+
+@pytest.mark.parametrize(
+    ("view", "link", "note"),
+    [
+        ("text", {"model": "gpt-9"}, "no model “gpt-9” here; phrases is shown"),
+        ("text", PHRASE | {"to": "xx"}, "no language “xx” here; German is shown"),
+        ("text", PHRASE | {"site": "nowhere"}, "no attention “nowhere” here; decoder."),
+        ("text", PHRASE | {"head": 99}, "with the number “99” here; head "),
+        ("text", PHRASE | {"query": 99, "key": 0}, "no query with the number “99” here"),
+        ("what-if", {"model": "gpt-9"}, "no model “gpt-9” here; phrases is shown"),
+        ("time", {"model": "phrases"}, "no model “phrases” here; phrases-gru is shown"),
+        ("atlas", {"model": "gpt-9"}, "no model “gpt-9” here; the synthetic map is shown"),
+        ("image", {"model": "gpt-9"}, "no model “gpt-9” here; glyphs is shown"),
+        ("image", {"site": "nowhere", "head": 99}, "no head “99” here"),
+        ("sound", {"model": "gpt-9"}, "no model “gpt-9” here; morse is shown"),
+    ],
+)
+def test_what_a_link_names_and_is_not_there_is_said(page, open_view, view, link, note):
+    open_view(view, **link)
+    page.locator("main [role=status]", has_text=note).first.wait_for()
+
+
+def test_what_a_link_names_and_is_there_needs_no_note(page, open_view):
+    open_view("text", **PHRASE, site="encoder.0.self", head=1, query=1, key=0)
+    assert page.get_by_text("There is no").count() == 0
+    open_view("image")
+    assert page.get_by_text("There is no").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("view", "link", "shown"),
+    [
+        ("text", {"site": "decoder.1.cross", "head": "1", "query": "1", "key": "0"}, "Arithmetic"),
+        ("text", {"key": "1"}, "Influence"),
+        ("text", {"tab": "lens", "position": "1"}, "Detail"),
+        ("text", {"tab": "parts", "by": "head"}, "Detail"),
+        ("text", {"tab": "compare", "vs": "text", "other_text": "4 days"}, "Detail"),
+        ("what-if", {"where": "encoder.*", "only": "1"}, None),
+        (
+            "work",
+            {
+                "mode": "solve",
+                "answers": '{"S": [["1", "2", "3"], ["1", "2", "3"], ["1", "2", "3"]]}',
+            },
+            "Solution",
+        ),
+        ("atlas", {"query": "2", "key": "1"}, "Arithmetic"),
+    ],
+)
+def test_the_command_line_writes_what_the_link_shows(
+    explorer, open_view, new_page, tmp_path, view, link, shown
+):
+    from regard.web.explorer.view_file import write_view
+
+    open_view("cost")  # the server is warm: two threads cannot run one model
+    given = link if view == "work" else PHRASE | link
+    file = write_view(explorer, view, given, tmp_path / "view.html")
+    page = new_page(offline=True)
+    page.goto(file.as_uri())
+    settle(page)
+    assert page.locator("main .error").all_inner_texts() == []
+    if shown is not None:
+        page.locator(
+            f"section[aria-label='{shown}'] :is(.steps math, svg.drawing, td)"
+        ).first.wait_for()

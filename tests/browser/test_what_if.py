@@ -50,7 +50,7 @@ def test_keys_heads_and_undo_work_from_the_keyboard(page, open_view):
     assert head.get_attribute("aria-pressed") == "true"
     page.get_by_role("button", name="Undo drop key").click()
     assert params(page)["edits"] == drop_head
-    page.get_by_role("button", name="Reset").click()
+    page.get_by_role("button", name="Reset", exact=True).click()
     settle(page)
     assert params(page) == LINK
     assert page.locator("text=Nothing is edited").count() == 1

@@ -5,7 +5,7 @@ import re
 from pathlib import PurePosixPath
 
 from regard.page import FOLDER, page_files
-from regard.web.explorer.explorer import query_names
+from regard.web.explorer.explorer import find_query, query_names
 
 MAX_PAGE = 400_000  # bytes of the files that a browser loads; nothing is compressed or bundled
 MAX_WIDTH, MAX_FUNCTION, MAX_LINES = 120, 60, 400
@@ -101,3 +101,20 @@ def test_every_view_says_what_it_is_and_names_a_table_that_exists():
         assert re.search(r"export (?:function|const) View\b", text), view
         for name in re.findall(r"export const csv = .*?\[\"([a-z.-]+)\"", text):
             assert name in known, view
+
+
+def test_a_view_request_knows_every_parameter_of_the_links():
+    """`regard view` takes what a link holds: what the page reads of it, and what it writes."""
+    for view in views():
+        code = "\n".join(
+            x for name, x in scripts().items() if re.match(rf"views/{view}(-[a-z]+)?\.js", name)
+        )
+        written = " ".join(re.findall(r"setParams\(\{(.*?)\}", code, re.DOTALL))
+        names = {
+            *re.findall(r"\bparams\.(\w+)", code),
+            *re.findall(r'setParam\("(\w+)"', code),
+            *re.findall(r"(?:^|[{,])\s*(\w+):", written),
+        }
+        known = find_query(view).request.model_fields.keys()
+        assert names, view
+        assert names <= known, (view, names - known)

@@ -55,13 +55,13 @@ IMPORT = re.compile(r'((?:from|import|import\()\s*)"(\.[^"]+)"')
 START = 'import "regard/app.js";'
 
 
-def saved(name: str, response: Any) -> dict[str, Any]:
-    """The response to a query of this name, whatever the view adds to the request.
+def saved(name: str, response: Any, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The response to a query of this name and body, whatever the view adds to the request.
 
     >>> saved("models", {"models": []})["any"]
     True
     """
-    return {"name": name, "body": {}, "response": response, "any": True}
+    return {"name": name, "body": dict(body or {}), "response": response, "any": True}
 
 
 def offline_page(

@@ -10,8 +10,9 @@ export const activity = signal(null); // {text, fraction} of what takes longer t
 const keyOf = (name, body) => JSON.stringify([name, sortKeys(body)]);
 const sortKeys = (x) => (x && typeof x === "object" && !Array.isArray(x)
   ? Object.fromEntries(Object.keys(x).sort().filter((k) => x[k] !== undefined).map((k) => [k, sortKeys(x[k])])) : x);
-// a page of the command line holds one response per query, whatever the view adds to the request
-const anyBody = new Map((offline?.responses ?? []).filter((x) => x.any).map((x) => [x.name, x.response]));
+// a page of the command line holds responses to requests with at least this body, whatever the view adds to it
+const partial = (name, body) => offline.responses.find((x) => x.any && x.name === name
+  && Object.entries(x.body).every(([field, value]) => body[field] === value));
 const saved = new Map((offline?.responses ?? []).map((x) => [keyOf(x.name, x.body), x.response]));
 
 class RequestError extends Error {
@@ -29,7 +30,8 @@ export async function request(name, body = {}, { view = null, quiet = false, sav
   const key = keyOf(name, body);
   if (offline) {
     if (saved.has(key)) return saved.get(key);
-    if (anyBody.has(name)) return anyBody.get(name);
+    const match = partial(name, body);
+    if (match) return match.response;
     throw new RequestError("This saved page does not hold that; open it with regard serve.", 0);
   }
   const control = new AbortController();

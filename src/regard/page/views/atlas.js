@@ -6,7 +6,7 @@ import { theme } from "../lib/colours.js";
 import { FileInput } from "../lib/files.js";
 import { linkTo, offline, setParam, setParams } from "../lib/state.js";
 import { paintTile } from "../lib/tiles.js";
-import { Choice, Message, models, NoText, Select, Switch } from "../lib/widgets.js";
+import { Choice, Message, models, NoText, Replaced, Select, Switch } from "../lib/widgets.js";
 import { AtlasMap, count, overview } from "./atlas-map.js";
 
 export const hint =
@@ -37,8 +37,10 @@ function chosen({ model = DEMO }, list) {
 export const csv = (params) => { const body = bodyOf(params, models.peek()); return body && ["atlas", body]; };
 
 export function View({ params }) {
-  const list = useSignal(models), body = bodyOf(params, list), isEmpty = body?.text === "", [place, setPlace] = useState("");
-  const { response, error, loading } = useResponse("atlas", body ?? {}, { skip: !body || isEmpty, delay: body?.text ? 250 : 0 });
+  const list = useSignal(models), body = bodyOf(params, list), isEmpty = body?.text === "";
+  const [place, setPlace] = useState("");
+  const { response, error, loading } = useResponse("atlas", body ?? {},
+    { skip: !body || isEmpty, delay: body?.text ? 250 : 0 });
   const other = otherOf(params), otherBody = other && body && { ...body, ...other };
   const second = useResponse("atlas", otherBody ?? {}, { view: "atlas.other", skip: !otherBody || offline !== null });
   const plot = useRef(null), [readout, setReadout] = useState(["", null]), [scale, setScale] = useState(null),
@@ -90,6 +92,8 @@ function Inputs({ params, model, list, response, setProblem }) {
   return html`<section class="panel" aria-label="Input"><div class="row">
     <${Select} label="Model" value=${isDemo ? "demo" : model} options=${[["demo", "Synthetic map"], ...names]}
       onChange=${(v) => choose(v === "demo" ? DEMO : v)} />
+    <${Replaced} what="model" asked=${params.model} shown=${isDemo ? "the synthetic map" : model} known=${names}
+      isThere=${isDemo && params.model?.startsWith("demo:")} />
     ${isDemo && html`<${Select} label="Length" value=${model}
       options=${[...new Set([...LENGTHS, Number(model.slice(5))])].sort((a, b) => a - b)
         .map((n) => [`demo:${n}`, `${count(n)} × ${count(n)}`])} onChange=${choose} />`}

@@ -6,7 +6,7 @@ import { colourScale, css, theme } from "../lib/colours.js";
 import { cellHandlers, paint } from "../lib/draw.js";
 import { FileInput, sendFile } from "../lib/files.js";
 import { offline, setParams } from "../lib/state.js";
-import { Message, models, ModelSelect, pickModel, Slider, Switch } from "../lib/widgets.js";
+import { Message, models, ModelSelect, pickModel, Replaced, Slider, Switch } from "../lib/widgets.js";
 
 export const hint = "Draw a letter, choose an image or a sample: see what the model predicts and where it looks.";
 export function csv(params) {
@@ -153,8 +153,9 @@ const percent = (p) => (p > 0.9995 && p < 1 ? "> 99.9 %" : p < 0.0005 ? "< 0.1 %
 function Attention({ response, params }) {
   const maps = useMemo(() => split(response), [response]);
   const [rows, columns] = response.grid, { token, prefix } = response;
-  const site = Math.min(Number(params.site ?? response.sites.length - 1), response.sites.length - 1);
-  const head = params.head === undefined ? null : Math.min(Number(params.head), response.sites[site].heads - 1);
+  const inside = (x, count) => (Number(x) >= 0 && Number(x) < count ? Number(x) : null); // NaN is not
+  const site = inside(params.site, response.sites.length) ?? response.sites.length - 1;
+  const head = inside(params.head, response.sites[site].heads);
   const chosen = head === null ? mean(maps.weights[site]) : maps.weights[site][head];
   const base = useMemo(() => imageUrl(response.image), [response.image]);
   const pick = (t) => setParams({ token: t && t !== token ? t : null });
@@ -163,7 +164,11 @@ function Attention({ response, params }) {
     : token ? `register ${token}` : "class token";
   const place = head === null ? `${response.sites[site].name}, mean of heads`
     : `${response.sites[site].name}, head ${head}`;
-  return html`<section class="panel"><div class="row"><h2>Attention of the ${name}</h2>
+  return html`<${Replaced} what="head" asked=${params.head} shown=${place}
+      isThere=${String(head) === String(params.head)} />
+    <${Replaced} what="attention" asked=${params.site} shown=${response.sites[site].name}
+      isThere=${String(site) === String(params.site)} />
+    <section class="panel"><div class="row"><h2>Attention of the ${name}</h2>
       ${token > 0 && prefix > 0 && html`<button onClick=${() => pick(0)}>Back to the class token</button>`}</div>
     <p class="faint">Click a patch, or move with the arrow keys and press Enter, to see what that patch attends to.
       ${prefix > 0 && response.classes.length > 0 && "The prediction is read from the class token."}</p>

@@ -4,7 +4,7 @@ import { useResponse } from "../lib/api.js";
 import { Bars } from "../lib/bars.js";
 import { linkTo, setParam, setParams } from "../lib/state.js";
 import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, NoText, pickModel,
-  Select, Tokens } from "../lib/widgets.js";
+  Replaced, Select, Tokens } from "../lib/widgets.js";
 import { CellPanels } from "./text-cell.js";
 import { Compare } from "./text-compare.js";
 import { HeadGrid } from "./text-grid.js";
@@ -147,7 +147,13 @@ function Heads({ response, body, params, model }) {
   const row = response.heads.find((x) => x.site === site.name && x.head === head);
   const shared = { body, response, site, head, row, params, model };
   const skipped = Object.entries(response.skipped), pinned = tab === "head" && key >= 0;
-  return html`<div class="text-main">
+  return html`<${Replaced} what="attention" asked=${params.site} shown=${site.name}
+      known=${response.sites.map((s) => s.name)} />
+    <${Replaced} what=${`head of ${site.name} with the number`} asked=${params.head} shown=${`head ${head}`}
+      isThere=${given === head} />
+    ${["query", "key"].map((x) => html`<${Replaced} what=${`${x} with the number`} asked=${params[x]}
+      shown="the map" isThere=${String({ query, key }[x]) === params[x]} />`)}
+    <div class="text-main">
     <section class="panel" aria-label="All heads"><div class="row between"><h2>Every head</h2>
         <${Select} label="Number under each" value=${statistic.name}
           options=${response.columns.map((c) => [c.name, `${c.label[0].toUpperCase()}${c.label.slice(1)}`])}

@@ -60,15 +60,8 @@ def parse_params(query: Query, params: dict[str, str]) -> dict[str, Any]:
                 f"{query.name}: needs parameters such as {', '.join(known)}, got {name!r}"
                 f"{suggestion(name, known)}"
             )
-        body[name] = json.loads(text) if text[:1] in "[{" and _is_json(text) else text
+        body[name] = text
     return query.parse(body).model_dump(mode="json", exclude_unset=True)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), list | dict)
-    except ValueError:
-        return False
 
 
 def _content(
@@ -97,5 +90,5 @@ def collect_responses(
     responses = [saved("models", explorer.answer("models", {})), saved(query.name, response)]
     related = [] if query.related is None else query.related(query.parse(body), response)
     for name, other in related:
-        responses.append({"name": name, "body": other, "response": explorer.answer(name, other)})
+        responses.append(saved(name, explorer.answer(name, other), other))
     return responses

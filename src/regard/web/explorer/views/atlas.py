@@ -140,7 +140,13 @@ def _figure(response: dict[str, Any]) -> "Figure":
     return figure
 
 
-@query("atlas", AtlasRequest, table=_table, figure=_figure, is_cached=False)
+def _related(request: AtlasRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
+    if request.query is None or request.key is None:
+        return []
+    return [("atlas.cell", {"id": response["id"], "query": request.query, "key": request.key})]
+
+
+@query("atlas", AtlasRequest, table=_table, figure=_figure, related=_related, is_cached=False)
 @torch.no_grad()
 def answer_atlas(explorer: Explorer, request: AtlasRequest, job: Job) -> dict[str, Any]:
     """Opens the map of a head: its size, the other heads, and a first picture of all of it."""

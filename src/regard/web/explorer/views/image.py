@@ -49,6 +49,8 @@ class ImageRequest(SampleRequest):
     sample: int = Field(0, ge=0, lt=MAX_SAMPLE)  # built-in image, where there is no file
     invert: bool = False
     token: int = Field(0, ge=0, lt=100_000)  # 0 is the class token, then patches row by row
+    site: int | None = Field(None, ge=0, lt=100_000)  # of the page: the map that is shown large
+    head: int | None = Field(None, ge=0, lt=100_000)
 
 
 class SamplesRequest(SampleRequest):

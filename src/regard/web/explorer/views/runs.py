@@ -38,6 +38,7 @@ class RunsRequest(QueryRequest):
     runs: str | None = Field(None, max_length=4_000)
     metrics: str | None = Field(None, max_length=1_000)
     smooth: float = Field(0.0, ge=0.0, le=0.99)
+    log: bool = False  # of the page: the axis of its curves
 
 
 def runs_table(response: dict[str, Any]) -> Rows:

@@ -63,6 +63,7 @@ class SoundRequest(AudioRequest):
 
     site: str | None = Field(None, max_length=200)  # the last one by default
     head: int | None = Field(None, ge=0, lt=10_000)  # the mean of heads by default
+    at: float | None = Field(None, ge=0)  # second of the page's playhead
 
 
 class Emission(NamedTuple):

@@ -47,6 +47,8 @@ class WhatIfRequest(EditRequest):
     site: str | None = Field(None, max_length=200)
     head: int | None = Field(None, ge=0, lt=100_000)
     position: int | None = Field(None, ge=0, lt=100_000)  # whose predictions are listed
+    where: str | None = Field(None, max_length=200)  # of the page: where its controls act
+    only: int | None = Field(None, ge=0, lt=100_000)  # and on which head
 
 
 @query("what-if.output", EditRequest)

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -40,6 +40,13 @@ class WorkRequest(QueryRequest):
     options: str | None = Field(None, max_length=2_000)  # JSON: {"scale": "1"}
 
 
+class WorkViewRequest(WorkRequest):
+    """An exercise, and what is solved of it."""
+
+    mode: Literal["see", "solve"] = "see"
+    answers: str | None = Field(None, max_length=MAX_TEXT)  # JSON, as of the check
+
+
 class AnswersRequest(WorkRequest):
     """Answers to mark."""
 
@@ -71,7 +78,16 @@ def work_table(response: dict[str, Any]) -> Rows:
     return rows
 
 
-@query("work", WorkRequest, table=work_table)
+def _related(request: WorkViewRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
+    if request.mode == "see" or not request.answers:
+        return []
+    body, answers = request.model_dump(exclude_unset=True, exclude={"mode"}), request.answers
+    with suppress(ValueError):  # as the page writes them; the check refuses what is no JSON
+        answers = json.dumps(json.loads(answers), ensure_ascii=False, separators=(",", ":"))
+    return [("work.check", body | {"answers": answers})]
+
+
+@query("work", WorkViewRequest, table=work_table, related=_related)
 def answer_work(explorer: Explorer, request: WorkRequest, job: Job) -> dict[str, Any]:
     """An exercise and its solution, step by step, as MathML and text."""
     with _limited(job):

@@ -1,7 +1,7 @@
 """The text view: tokens, what the model makes of them, and every attention head at once."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl
 
 import torch
@@ -19,6 +19,7 @@ from regard.tasks import Pipeline
 from regard.tasks.pipeline import outputs_of
 from regard.web.explorer.catalog import find_head, recorded_sites
 from regard.web.explorer.explorer import (
+    MAX_CHARS,
     Explorer,
     TextRequest,
     finite,
@@ -91,13 +92,68 @@ FIELDS = [*(f.name for f in fields(HeadRow) if f.name not in HIDDEN), *MORE_COLU
 
 
 class TextViewRequest(TextRequest):
-    """A text; with a site also the map of one of its heads."""
+    """A text; with a site also the map of one of its heads; the rest is what the link holds."""
 
     site: str | None = Field(None, max_length=300)
     head: int = Field(0, ge=0, le=100_000)
+    query: int | None = Field(None, ge=0, le=10_000_000)
+    key: int | None = Field(None, ge=0, le=10_000_000)
+    stat: str | None = Field(None, max_length=40)  # under each head
+    tab: Literal["head", "compare", "lens", "parts"] = "head"
+    show: Literal["map", "arcs", "token"] = "map"  # of the head
+    position: int | None = Field(None, ge=0, le=10_000_000)  # whose prediction is shown
+    measure: Literal["probability", "final_probability", "kl"] = "probability"  # of the lens
+    by: Literal["part", "head"] = "part"
+    token: int | None = Field(None, ge=0, le=10_000_000)  # whose logit is split
+    vs: Literal["head", "text", "to", "model"] = "head"  # what the head is compared with
+    other_site: str | None = Field(None, max_length=300)
+    other_head: int | None = Field(None, ge=0, le=100_000)
+    other_text: str | None = Field(None, max_length=MAX_CHARS)
+    other_to: str | None = Field(None, max_length=20)
+    other_model: str | None = Field(None, max_length=200)
 
 
-@query("text", TextViewRequest, table=lambda x: table_of(x["heads"], FIELDS), figure=draw_answer)
+OTHERS = tuple(x for x in TextViewRequest.model_fields if x.startswith("other_"))
+
+
+def _related(request: TextViewRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
+    """What the page requests for the head, the cell and the tab of the link."""
+    given, start = request.model_dump(exclude_unset=True), response["start"]
+
+    def part(*names: str) -> dict[str, Any]:
+        return {name: given[name] for name in (*TextRequest.model_fields, *names) if name in given}
+
+    if request.tab == "lens":
+        return [("text.lens", part("position"))]
+    if request.tab == "parts":
+        return [("text.attribution", part("position", "by", "token"))]
+    if start is None:
+        return []
+    name = request.site or start["site"]
+    number = given.get("head", start["head"] if name == start["site"] else 0)
+    at, site = (
+        {"site": name, "head": number},
+        next(x for x in response["sites"] if x["name"] == name),
+    )
+    if request.tab == "compare":
+        other = {"other_site": name, "other_head": (number + 1) % site["heads"]}
+        return [("text.compare", part(*OTHERS) | at | (other if request.vs == "head" else {}))]
+    related = [] if site["is_exact"] else ["text.map"]
+    if request.key is not None:
+        related.append("text.influence")
+        if request.query is not None:
+            related += ["text.cell", *(["text.why"] if site["kind"] == "self" else [])]
+    names = {"text.map": (), "text.influence": ("key",)}
+    return [(x, part(*names.get(x, ("query", "key"))) | at) for x in related]
+
+
+@query(
+    "text",
+    TextViewRequest,
+    table=lambda x: table_of(x["heads"], FIELDS),
+    figure=draw_answer,
+    related=_related,
+)
 @torch.no_grad()
 def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[str, Any]:
     """Tokens, output, predictions, and every head with its type, its numbers and a small map."""
