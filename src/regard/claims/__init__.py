@@ -18,25 +18,7 @@ from regard.claims.gallery import write_gallery, write_quiz
 from regard.claims.results import Result, junit_xml, run_claims, select_claims
 
 __all__ = [
-    "Bars",
-    "CLAIMS",
-    "Chart",
-    "Claim",
-    "Evidence",
-    "Lines",
-    "Maps",
-    "Measure",
-    "Points",
-    "Result",
-    "Trial",
-    "Verdict",
-    "claim",
-    "draw_chart",
-    "families",
-    "junit_xml",
-    "literature",
-    "run_claims",
-    "select_claims",
-    "write_gallery",
-    "write_quiz",
-]
+    "Bars", "CLAIMS", "Chart", "Claim", "Evidence", "Lines", "Maps", "Measure", "Points",
+    "Result", "Trial", "Verdict", "claim", "draw_chart", "families", "junit_xml", "literature",
+    "run_claims", "select_claims", "write_gallery", "write_quiz",
+]  # fmt: skip

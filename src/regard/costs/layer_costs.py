@@ -204,14 +204,9 @@ class CostCounter:
         assert weight is not None
         vocab, d = weight.shape
         return self.part(
-            "readout",
-            [layer],
-            f"B({letter}dV)",
-            {"d": d, "V": vocab},
-            moved=n * (d + vocab),
-            activations=n * d,
-            weight_reads=d * vocab if layer.weight is None else 0,
-        )
+            "readout", [layer], f"B({letter}dV)", {"d": d, "V": vocab}, moved=n * (d + vocab),
+            activations=n * d, weight_reads=d * vocab if layer.weight is None else 0,
+        )  # fmt: skip
 
     def linear(self, name: str, layers: Iterable[nn.Linear | None]) -> CostPart:
         """Linear layers in sequence, without those that are None."""
@@ -223,13 +218,9 @@ class CostCounter:
             terms = f"{letter}io" if n > 1 else "io"
             sizes = {"i": shapes[0][0], "o": shapes[0][1]}
         return self.part(
-            name,
-            present,
-            f"B({terms})",
-            sizes,
-            moved=sum(n * (a + b) for a, b in shapes),
+            name, present, f"B({terms})", sizes, moved=sum(n * (a + b) for a, b in shapes),
             activations=sum(n * a for a, _ in shapes),
-        )
+        )  # fmt: skip
 
     def recurrent(self, name: str, layer: Recurrent | AttentiveRecurrent) -> CostPart:
         """Recurrent layers: W x and U h per gate at every step."""
@@ -274,14 +265,9 @@ class CostCounter:
         terms += " + Mds" if layer.to_key is not None else ""
         terms += " + Nd²" if layer.to_query is not None else ""
         return self.part(
-            "cross-attention",
-            [layer],
-            f"B({terms})",
-            {"d": d, "s": d},
-            moved=3 * n * d + 2 * m * d,
-            activations=2 * n * d + 2 * m * d,
-            cache=2 * m * d,
-        )
+            "cross-attention", [layer], f"B({terms})", {"d": d, "s": d},
+            moved=3 * n * d + 2 * m * d, activations=2 * n * d + 2 * m * d, cache=2 * m * d,
+        )  # fmt: skip
 
     def subsample(self, layer: ConvSubsampling) -> CostPart:
         """Subsampling convolutions; fewer frames remain."""

@@ -196,16 +196,10 @@ def make_embedding(config: TokenConfig, vocab: int) -> TokenEmbedding:
     torch.Size([5, 8])
     """
     return TokenEmbedding(
-        vocab,
-        config.dim,
-        positions=config.positions,
-        max_positions=config.max_positions,
-        scale_embeddings=config.scale_embedding,
-        segments=config.segments,
-        norm=config.embedding_norm,
-        eps=config.eps,
-        dropout=config.dropout,
-    )
+        vocab, config.dim, positions=config.positions, max_positions=config.max_positions,
+        scale_embeddings=config.scale_embedding, segments=config.segments,
+        norm=config.embedding_norm, eps=config.eps, dropout=config.dropout,
+    )  # fmt: skip
 
 
 def make_encoder(config: StackConfig, *, bidirectional: bool = True) -> Encoder:

@@ -114,14 +114,9 @@ def translator_tiny(vocab: int, **changes) -> TranslatorConfig:
     64
     """
     preset = TranslatorConfig(
-        source_vocab=vocab,
-        target_vocab=vocab,
-        layers=2,
-        decoder_layers=2,
-        dim=64,
-        heads=4,
+        source_vocab=vocab, target_vocab=vocab, layers=2, decoder_layers=2, dim=64, heads=4,
         dropout=0.1,
-    )
+    )  # fmt: skip
     return replace(preset, **changes)
 
 

@@ -139,18 +139,10 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             k, v = cache(self, k, v)
         y, _ = attend(
-            q,
-            k,
-            v,
-            mask=mask,
-            bias=bias,
-            scale=self.scale,
-            softcap=self.softcap,
-            sinks=self.sinks,
-            offset=offset,
-            dropout=self.dropout if self.training else 0.0,
+            q, k, v, mask=mask, bias=bias, scale=self.scale, softcap=self.softcap,
+            sinks=self.sinks, offset=offset, dropout=self.dropout if self.training else 0.0,
             need_lse=False,
-        )
+        )  # fmt: skip
         return self.to_out(y.transpose(-2, -3).flatten(-2))
 
     def project_query(
@@ -192,13 +184,9 @@ class MultiHeadAttention(nn.Module):
         elif positions.ndim > 1:
             positions = positions.unsqueeze(-2)  # the same for every head
         return apply_rope(
-            x,
-            positions,
-            self.rope_theta,
-            rotate_half=self.rotate_half,
-            rope_dim=self.rope_dim,
+            x, positions, self.rope_theta, rotate_half=self.rotate_half, rope_dim=self.rope_dim,
             scaling=self.rope_scaling,
-        )
+        )  # fmt: skip
 
 
 def _split(x: Tensor, heads: int, norm: Norm | None = None) -> Tensor:

@@ -90,17 +90,11 @@ def _block(
         raise ConfigError(f"activation: needs relu, gelu or silu, got {layer.activation}")
     attention = layer.self_attn
     ours = kind(
-        attention.embed_dim,
-        attention.num_heads,
-        ffn_dim=layer.linear1.out_features,
-        activation=activations[layer.activation],
-        norm_first=layer.norm_first,
-        eps=layer.norm1.eps,
-        bias=layer.linear1.bias is not None,
-        dropout=layer.dropout1.p,
-        attention_dropout=attention.dropout,
-        activation_dropout=layer.dropout.p,
-    )
+        attention.embed_dim, attention.num_heads, ffn_dim=layer.linear1.out_features,
+        activation=activations[layer.activation], norm_first=layer.norm_first,
+        eps=layer.norm1.eps, bias=layer.linear1.bias is not None, dropout=layer.dropout1.p,
+        attention_dropout=attention.dropout, activation_dropout=layer.dropout.p,
+    )  # fmt: skip
     state = layer.state_dict()
     named = {
         f"{name}.{key}": value

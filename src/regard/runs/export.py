@@ -78,11 +78,7 @@ def _task_info(run: RunContents) -> dict[str, Any]:
 
 
 class QuantizationResult(NamedTuple):
-    """File sizes of the weights in bytes, and scores on the test split, before and after.
-
-    >>> QuantizationResult((200, 100), {}, {}).file_sizes
-    (200, 100)
-    """
+    """File sizes of the weights in bytes, and scores on the test split, before and after."""
 
     file_sizes: tuple[int, int]
     scores_before: dict[str, Any]

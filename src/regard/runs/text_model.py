@@ -28,11 +28,7 @@ MAX_LOGITS = 1 << 26  # of a reading: 256 MB of float32
 
 
 class Reading(NamedTuple):
-    """What a model did with a text.
-
-    >>> Reading(rg.Sight(), "3 Tage").predictions is None
-    True
-    """
+    """What a model did with a text."""
 
     sight: Sight
     target: str | None  # what an encoder-decoder wrote

@@ -30,9 +30,6 @@ class DataContents(NamedTuple):
 
     An example is a named tuple whose first field is the input. The report is complete after the
     last example.
-
-    >>> DataContents([("train", rg.data.LabeledText("good", "yes"))], LoadReport(), []).files
-    []
     """
 
     examples: Iterable[tuple[Split, Any]]

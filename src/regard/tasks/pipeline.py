@@ -34,11 +34,7 @@ class TrainedRun(Protocol):
 
 
 class JobInput(NamedTuple):
-    """One input of a job: a text or a file name, and how messages name it.
-
-    >>> JobInput(3, "3 days", "line 3").name
-    'line 3'
-    """
+    """One input of a job: a text or a file name, and how messages name it."""
 
     number: int
     text: str
@@ -46,11 +42,7 @@ class JobInput(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The lines that are written for one input, as columns, with problems, warnings and notes.
-
-    >>> Answer([("3 Tage", "0.9800")]).problems
-    ()
-    """
+    """The lines that are written for one input, as columns, with problems, warnings and notes."""
 
     rows: Sequence[Row] = ()
     problems: tuple[str, ...] = ()  # why there is no output, or not all of it

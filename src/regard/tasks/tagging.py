@@ -41,11 +41,7 @@ OUTSIDE = "O"  # the tag of words outside of any span
 
 
 class Span(NamedTuple):
-    """A run of words with one tag: `start` is its first word, `end` the one after its last.
-
-    >>> Span("CITY", 2, 4, "New York").end - Span("CITY", 2, 4, "New York").start
-    2
-    """
+    """A run of words with one tag: `start` is its first word, `end` the one after its last."""
 
     tag: str
     start: int

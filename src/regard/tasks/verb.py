@@ -217,9 +217,6 @@ class Text(InputKind):
     Args:
         field, outputs: names of the list in a request, and of that in its response.
         of: the type of one input in a request.
-
-    >>> Text().field
-    'inputs'
     """
 
     help: str = "Texts, one file of lines, or - for standard input."

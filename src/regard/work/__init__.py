@@ -21,28 +21,8 @@ from regard.work.show import format_solution, format_solutions
 from regard.work.solution import Solution, SolutionBuilder, Step
 
 __all__ = [
-    "Answer",
-    "Exercise",
-    "Explanation",
-    "FAMILIES",
-    "Finding",
-    "Solution",
-    "SolutionBuilder",
-    "Step",
-    "Submission",
-    "ask",
-    "check_answers",
-    "check_submissions",
-    "explain",
-    "find_answers",
-    "format_sheet",
-    "format_solution",
-    "format_solutions",
-    "make_exercise",
-    "make_sheet",
-    "problem_names",
-    "problem_titles",
-    "read_problem",
-    "solve",
-    "write_sheet",
-]
+    "Answer", "Exercise", "Explanation", "FAMILIES", "Finding", "Solution", "SolutionBuilder",
+    "Step", "Submission", "ask", "check_answers", "check_submissions", "explain",
+    "find_answers", "format_sheet", "format_solution", "format_solutions", "make_exercise",
+    "make_sheet", "problem_names", "problem_titles", "read_problem", "solve", "write_sheet",
+]  # fmt: skip

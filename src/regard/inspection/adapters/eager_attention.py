@@ -194,13 +194,9 @@ class EagerTracer:
         k, value = (trim_unused_keys(x, parsed.used_keys) for x in (k, value))
         biases: list[Bias] = [DenseBias(x[..., : k.shape[2]]) for x in added]
         terms = make_terms(
-            q,
-            k,
-            mask=parsed.mask,
-            bias=reduce(add, biases) if biases else None,
-            scale=scores.scale,
-            offset=parsed.offset,
-        )
+            q, k, mask=parsed.mask, bias=reduce(add, biases) if biases else None,
+            scale=scores.scale, offset=parsed.offset,
+        )  # fmt: skip
         value = value.to(q.dtype)
         call = AttentionCall(q, k, value, terms, weights.dropout, other_uses=weights.other_uses)
         out, lse = (part.regroup(front) for part in (Part(model_out, lead), weights.lse))

@@ -14,13 +14,9 @@ from regard.ops.recurrence import CellWeights, GRUWeights, LSTMWeights, RNNWeigh
 from regard.ops.recurrence.reference import cell_step
 
 WEIGHT_TYPES: dict[type[nn.Module], type[CellWeights]] = {
-    nn.RNN: RNNWeights,
-    nn.GRU: GRUWeights,
-    nn.LSTM: LSTMWeights,
-    nn.RNNCell: RNNWeights,
-    nn.GRUCell: GRUWeights,
-    nn.LSTMCell: LSTMWeights,
-}
+    nn.RNN: RNNWeights, nn.GRU: GRUWeights, nn.LSTM: LSTMWeights, nn.RNNCell: RNNWeights,
+    nn.GRUCell: GRUWeights, nn.LSTMCell: LSTMWeights,
+}  # fmt: skip
 OutputHook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
 
 

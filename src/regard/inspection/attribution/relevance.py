@@ -56,16 +56,10 @@ def relevance(
         if not out.requires_grad:  # nothing below is trainable: the graph starts here
             out = out.detach().requires_grad_()
         site = Site(
-            name=caller.name,
-            path=caller.path,
-            kind=caller.kind,
-            q=to_4d(call.q.detach()),
-            k=to_4d(call.k.detach()),
-            v=to_4d(call.v.detach()),
-            out=to_4d(out.detach()),
-            lse=to_4d(lse.detach()[..., None])[..., 0],
-            terms=call.terms,
-        )
+            name=caller.name, path=caller.path, kind=caller.kind, q=to_4d(call.q.detach()),
+            k=to_4d(call.k.detach()), v=to_4d(call.v.detach()), out=to_4d(out.detach()),
+            lse=to_4d(lse.detach()[..., None])[..., 0], terms=call.terms,
+        )  # fmt: skip
         pairs.append((site, out))
         return out
 

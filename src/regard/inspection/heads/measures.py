@@ -172,15 +172,10 @@ def _measure_offsets(site: Site, rows: Tensor, far: int) -> dict[str, Tensor]:
     distance = ((inner - fitted[:, None]).abs().sum(-1) + (1 - inner.sum(-1)).abs()) / 2
     residual = _mean(distance, whole).masked_fill(~whole.any(2).any(0), 1)
     return {
-        "self_share": profile[:, far],
-        "previous_share": profile[:, far - 1],
-        "next_share": profile[:, far + 1],
-        "offset": best - far,
-        "offset_share": share,
-        "local_share": _mean(inner.sum(-1), rows),
-        "kernel": kernel,
-        "residual": residual,
-    }
+        "self_share": profile[:, far], "previous_share": profile[:, far - 1],
+        "next_share": profile[:, far + 1], "offset": best - far, "offset_share": share,
+        "local_share": _mean(inner.sum(-1), rows), "kernel": kernel, "residual": residual,
+    }  # fmt: skip
 
 
 def _mean(x: Tensor, rows: Tensor) -> Tensor:

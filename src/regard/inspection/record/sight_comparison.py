@@ -28,9 +28,6 @@ class HeadDifference:
     distance = ½ Σ_j |w'_ij - w_ij|: 0 for equal maps, 1 for disjoint ones
     entropy … mean_distance: the statistic of the second minus that of the first
     query, key, before, after: the weight that changes most
-
-    >>> HeadDifference(site="decoder.0.self", head=3, distance=0.25, entropy=-0.5).distance
-    0.25
     """
 
     site: str

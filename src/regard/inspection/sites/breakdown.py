@@ -65,21 +65,10 @@ def compute_breakdown(
     weight = 0.0 if score == -torch.inf else math.exp(score - lse)
     value = _to_float64(v[batch, kv_head, key])
     return WeightBreakdown(
-        products=products,
-        dot=dot,
-        scale=terms.scale,
-        scaled=scaled,
-        softcap=terms.softcap,
-        capped=capped,
-        bias=bias,
-        allowed=allowed,
-        score=score,
-        lse=lse,
-        weight=weight,
-        value=value,
-        contribution=weight * value,
-        out=_to_float64(record.out[batch, head, query]),
-    )
+        products=products, dot=dot, scale=terms.scale, scaled=scaled, softcap=terms.softcap,
+        capped=capped, bias=bias, allowed=allowed, score=score, lse=lse, weight=weight,
+        value=value, contribution=weight * value, out=_to_float64(record.out[batch, head, query]),
+    )  # fmt: skip
 
 
 def _to_float64(x: Tensor) -> Tensor:

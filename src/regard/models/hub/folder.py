@@ -93,20 +93,10 @@ def _family(model_type: Any) -> HubFamily:
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 OTHER = (".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth")  # formats of weights
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "spiece.model",
-    "source.spm",
-    "target.spm",
-    "tokenizer.model",
-    "preprocessor_config.json",
-    "generation_config.json",
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "source.spm", "target.spm",
+    "tokenizer.model", "preprocessor_config.json", "generation_config.json",
+)  # fmt: skip
 
 
 def from_pretrained(folder: str | Path) -> nn.Module:

@@ -41,11 +41,7 @@ Blocks = Iterable[list[bytes]]
 
 @dataclass
 class JobReport:
-    """Counts of a job: inputs, those without any output, problems, low-confidence warnings.
-
-    >>> JobReport(inputs=3, warnings=1).problems
-    0
-    """
+    """Counts of a job: inputs, those without any output, problems, low-confidence warnings."""
 
     inputs: int = 0
     failed: int = 0

@@ -25,11 +25,7 @@ TOP_KEYS = 2  # keys listed per head
 
 
 class LookReport(NamedTuple):
-    """The text of a report, and the sites that could not be recorded with the reasons.
-
-    >>> LookReport("2 sites").skipped
-    {}
-    """
+    """The text of a report, and the sites that could not be recorded with the reasons."""
 
     text: str
     skipped: dict[str, str] = {}

@@ -11,11 +11,7 @@ CONTEXT = 8  # tokens that new ones are decoded with
 
 
 class ScoredToken(NamedTuple):
-    """A token as the text that it adds, its log probability and those of the most likely ones.
-
-    >>> ScoredToken("a", 0, -0.5, {"a": -0.5}).text
-    'a'
-    """
+    """A token as the text that it adds, its log probability and those of the most likely ones."""
 
     text: str  # its name where it adds none, such as one byte of a character
     offset: int  # of its text in the whole
@@ -24,11 +20,7 @@ class ScoredToken(NamedTuple):
 
 
 class TextPiece(NamedTuple):
-    """What a step adds to a text.
-
-    >>> TextPiece("ab").finish_reason is None
-    True
-    """
+    """What a step adds to a text."""
 
     text: str
     tokens: tuple[ScoredToken, ...] = ()  # where they are scored

@@ -87,11 +87,7 @@ class WindowBatches:
 
 
 class ByteLosses(NamedTuple):
-    """What a model over bytes answers to a held-out text: the loss of each byte, in nats.
-
-    >>> ByteLosses(torch.zeros(3)).nats.sum()
-    tensor(0.)
-    """
+    """What a model over bytes answers to a held-out text: the loss of each byte, in nats."""
 
     nats: Float[Tensor, " byte"]
 

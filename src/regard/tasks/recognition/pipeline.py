@@ -84,9 +84,6 @@ class TranscriptChunk(NamedTuple):
     """New text of one input, as it is recognised.
 
     The last chunk of an input has `is_last`; `error` is set if the file could not be read.
-
-    >>> TranscriptChunk("a.wav", "CQ").is_last
-    False
     """
 
     path: str | Path

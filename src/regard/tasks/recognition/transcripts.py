@@ -23,9 +23,6 @@ class Transcript(NamedTuple):
     """A transcript with its raw score and, for a calibrated run, its confidence.
 
     `warning` says why it may be wrong: low confidence, a recording unlike those of the training.
-
-    >>> Transcript("ET", -0.1).confidence is None
-    True
     """
 
     text: str

@@ -68,11 +68,7 @@ def with_output_tokens(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:
 
 
 class Link(NamedTuple):
-    """A target word, the source word it attends to most, and the weight on that word.
-
-    >>> Link("Tage", "days", 0.9).source
-    'days'
-    """
+    """A target word, the source word it attends to most, and the weight on that word."""
 
     target: str
     source: str
@@ -80,11 +76,7 @@ class Link(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """One link per target word, and the site and head that they are read from.
-
-    >>> Alignment(None, 0, [Link("Tage", "days", 0.9)]).links[0].weight
-    0.9
-    """
+    """One link per target word, and the site and head that they are read from."""
 
     site: Site
     head: int

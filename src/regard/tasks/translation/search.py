@@ -46,9 +46,6 @@ class Translation(NamedTuple):
 
     `confidence` is the calibrated probability that the answer is correct, None for a run without a
     calibration; `raw_score` is the score it is calibrated on.
-
-    >>> Translation("2 Tage", -0.1, True).text
-    '2 Tage'
     """
 
     text: str

@@ -15,15 +15,6 @@ from regard.web.explorer.views import (
 )
 
 __all__ = [
-    "atlas",
-    "claims",
-    "cost",
-    "image",
-    "models",
-    "runs",
-    "sound",
-    "text",
-    "time",
-    "what_if",
+    "atlas", "claims", "cost", "image", "models", "runs", "sound", "text", "time", "what_if",
     "work",
-]
+]  # fmt: skip
