@@ -6,23 +6,9 @@ from typing import Any, cast
 from torch import nn
 
 from regard import models
+from regard import nn as ours
 from regard.costs.svg import BlockColumn, Diagram, Point, SvgCanvas
 from regard.errors import ConfigError
-from regard.nn import (
-    AttentiveRecurrent,
-    Decoder,
-    DecoderBlock,
-    Encoder,
-    EncoderBlock,
-    FeedForward,
-    MultiHeadAttention,
-    Norm,
-    Readout,
-    Recurrent,
-    RecurrentCell,
-    Residual,
-    TokenEmbedding,
-)
 
 
 @singledispatch
@@ -40,23 +26,23 @@ def diagram(model: nn.Module) -> Diagram:
 
 
 @diagram.register
-def _(model: RecurrentCell) -> Diagram:
+def _(model: ours.RecurrentCell) -> Diagram:
     return draw_cell(model)
 
 
-@diagram.register(Recurrent)
-@diagram.register(AttentiveRecurrent)
-def _(model: Recurrent | AttentiveRecurrent) -> Diagram:
+@diagram.register(ours.Recurrent)
+@diagram.register(ours.AttentiveRecurrent)
+def _(model: ours.Recurrent | ours.AttentiveRecurrent) -> Diagram:
     both = ", both directions" if getattr(model, "bidirectional", False) else ""
-    return draw_cell(cast(RecurrentCell, model.cells[0]), f"; {model.layers} layers{both}")
+    return draw_cell(cast(ours.RecurrentCell, model.cells[0]), f"; {model.layers} layers{both}")
 
 
-@diagram.register(EncoderBlock)
-@diagram.register(DecoderBlock)
-@diagram.register(Encoder)
-@diagram.register(Decoder)
-def _(model: EncoderBlock | DecoderBlock | Encoder | Decoder) -> Diagram:
-    is_stack = isinstance(model, Encoder | Decoder)
+@diagram.register(ours.EncoderBlock)
+@diagram.register(ours.DecoderBlock)
+@diagram.register(ours.Encoder)
+@diagram.register(ours.Decoder)
+def _(model: ours.EncoderBlock | ours.DecoderBlock | ours.Encoder | ours.Decoder) -> Diagram:
+    is_stack = isinstance(model, ours.Encoder | ours.Decoder)
     block = cast(Any, model.blocks[0] if is_stack else model)
     width = block.self_attention.to_q.in_features
     column = BlockColumn(SvgCanvas(), 0, f"x (time, {width})")
@@ -120,7 +106,9 @@ def _finish(column: BlockColumn, label: str, model: nn.Module) -> Diagram:
     return column.canvas.to_diagram(f"{type(model).__name__}, {_count(model)} parameters")
 
 
-def _stack(column: BlockColumn, stack: Encoder | Decoder, causal: bool = False) -> list[float]:
+def _stack(
+    column: BlockColumn, stack: ours.Encoder | ours.Decoder, causal: bool = False
+) -> list[float]:
     """One block in a frame, for all; returns the heights of its cross-attention inputs."""
     start = column.branch(22)
     sources = _block(column, cast(Any, stack.blocks[0]), causal)
@@ -131,14 +119,14 @@ def _stack(column: BlockColumn, stack: Encoder | Decoder, causal: bool = False) 
 
 
 def _block(
-    column: BlockColumn, block: EncoderBlock | DecoderBlock, causal: bool = False
+    column: BlockColumn, block: ours.EncoderBlock | ours.DecoderBlock, causal: bool = False
 ) -> list[float]:
     if block.parallel:
         raise ConfigError("parallel: needs False to be drawn, got True")
-    if not isinstance(block.self_attention, MultiHeadAttention):
+    if not isinstance(block.self_attention, ours.MultiHeadAttention):
         mixer = block.self_attention.mixer
         raise ConfigError(f"mixer: needs 'attention' to be drawn, got {mixer!r}")
-    is_decoder = isinstance(block, DecoderBlock)
+    is_decoder = isinstance(block, ours.DecoderBlock)
     name = "masked self-attention" if is_decoder or causal else "self-attention"
     _sublayer(column, block.self_residual, block.self_attention, name)
     sources = []
@@ -150,13 +138,16 @@ def _block(
 
 
 def _sublayer(
-    column: BlockColumn, around: Residual, layer: FeedForward | MultiHeadAttention, name: str
+    column: BlockColumn,
+    around: ours.Residual,
+    layer: ours.FeedForward | ours.MultiHeadAttention,
+    name: str,
 ) -> float:
     """A sublayer with its norm and residual sum; returns the height of its box."""
     branch = column.branch()
     if around.norm_first:
         _norm(column, around.norm)
-    if isinstance(layer, FeedForward):
+    if isinstance(layer, ours.FeedForward):
         d, h = layer.to_hidden.in_features, layer.to_hidden.out_features
         gated = ", gated" if layer.to_gate is not None else ""
         shape = f"{d} → {h} → {d}, {layer.activation}{gated}"
@@ -179,17 +170,17 @@ def _sublayer(
     return y
 
 
-def _norm(column: BlockColumn, norm: Norm) -> None:
+def _norm(column: BlockColumn, norm: ours.Norm) -> None:
     if norm.kind != "none":
         column.box("norm", {"layer": "layer norm", "rms": "RMS norm"}[norm.kind], slim=True)
 
 
-def _embedding(column: BlockColumn, layer: TokenEmbedding) -> None:
+def _embedding(column: BlockColumn, layer: ours.TokenEmbedding) -> None:
     vocab, width = layer.token_embeddings.shape
     column.box("token", "embedding", f"table {vocab} × {width}, positions {layer.positions}")
 
 
-def _readout(column: BlockColumn, layer: Readout, width: int, vocab: int) -> None:
+def _readout(column: BlockColumn, layer: ours.Readout, width: int, vocab: int) -> None:
     tied = ", tied to the embedding" if layer.weight is None else ""
     column.box("readout", "readout", f"{width} → {vocab}{tied}")
 
@@ -201,7 +192,7 @@ def _count(module: nn.Module) -> str:
 TOP, GATES, BUS = 60.0, 230.0, 310.0  # heights of the state, the gates, and their inputs
 
 
-def draw_cell(cell: RecurrentCell, note: str = "") -> Diagram:
+def draw_cell(cell: ours.RecurrentCell, note: str = "") -> Diagram:
     """Draw an RNN, GRU or LSTM cell."""
     canvas = SvgCanvas()
     title = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[cell.kind](canvas, cell)
@@ -222,7 +213,7 @@ def _wires(canvas: SvgCanvas, *paths: tuple[Point, ...]) -> None:
         canvas.wire(*path)
 
 
-def _rnn(canvas: SvgCanvas, cell: RecurrentCell) -> str:
+def _rnn(canvas: SvgCanvas, cell: ours.RecurrentCell) -> str:
     _wires(canvas, ((30, 110), (172, 110)), ((230, 190), (230, 132)), ((288, 110), (430, 110)))
     canvas.box(230, 110, 112, 44, "squash", "tanh", "W x + U h")
     canvas.text(30, 102, f"h_{{t-1}} ({cell.hidden})", at="start")
@@ -231,7 +222,7 @@ def _rnn(canvas: SvgCanvas, cell: RecurrentCell) -> str:
     return f"RNN cell: x of {cell.dim}, h of {cell.hidden}"
 
 
-def _gru(canvas: SvgCanvas, cell: RecurrentCell) -> str:
+def _gru(canvas: SvgCanvas, cell: ours.RecurrentCell) -> str:
     # h runs along the top; below, two wires bring h and x to the gates
     _wires(canvas, ((30, TOP), (290, TOP)), ((310, TOP), (410, TOP)), ((430, TOP), (560, TOP)))
     _wires(canvas, ((70, TOP), (70, BUS), (292, BUS), (292, 252)), ((142, BUS), (142, 252)))
@@ -259,7 +250,7 @@ def _gru(canvas: SvgCanvas, cell: RecurrentCell) -> str:
     return f"GRU cell: x of {cell.dim}, h of {cell.hidden}"
 
 
-def _lstm(canvas: SvgCanvas, cell: RecurrentCell) -> str:
+def _lstm(canvas: SvgCanvas, cell: ours.RecurrentCell) -> str:
     # C runs along the top, untouched but for × f and + i c̃; h and x come in below
     _wires(canvas, ((30, TOP), (140, TOP)), ((160, TOP), (290, TOP)), ((310, TOP), (620, TOP)))
     canvas.wire((30, BUS), (450, BUS), (450, 252))

@@ -6,21 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from regard import nn as ours
 from regard.costs.formulas import Formula
-from regard.nn import (
-    AttentiveRecurrent,
-    ConvSubsampling,
-    FeedForward,
-    LinearAttention,
-    MultiHeadAttention,
-    Norm,
-    Readout,
-    Recurrent,
-    RelativeKeyBias,
-    StateAttention,
-    TimeFrequencyConv,
-    TokenEmbedding,
-)
 
 Side = Literal["source", "target"]
 
@@ -104,7 +91,7 @@ class CostCounter:
     def attention(
         self,
         name: str,
-        layers: Sequence[MultiHeadAttention | LinearAttention],
+        layers: Sequence[ours.MultiHeadAttention | ours.LinearAttention],
         *,
         cross: bool = False,
         relative: nn.Module | None = None,
@@ -112,7 +99,7 @@ class CostCounter:
     ) -> CostPart:
         """Attention layers of one size; `cross` takes the keys from the source."""
         first, (n, letter) = layers[0], self.tokens
-        if isinstance(first, LinearAttention):
+        if isinstance(first, ours.LinearAttention):
             return self._linear_attention(name, layers, first, cached)
         keys = self.lengths["source"] if cross else n
         e, g = first.to_q.out_features, first.to_k.out_features
@@ -124,7 +111,7 @@ class CostCounter:
         else:
             terms = f"2{letter}de + 2{other}sg + 2{square}e"
         distances = 0
-        if isinstance(relative, RelativeKeyBias):  # q times the key of each distance
+        if isinstance(relative, ours.RelativeKeyBias):  # q times the key of each distance
             distances, terms = len(relative.table), f"{terms} + {letter}er"
         # x, q, k, v, lse, and the output twice: per head, and with heads concatenated
         saved = n * d + 3 * n * e + 2 * keys * g + n * first.heads
@@ -140,7 +127,7 @@ class CostCounter:
         )
 
     def _linear_attention(
-        self, name: str, layers: Sequence[nn.Module], first: LinearAttention, cached: bool
+        self, name: str, layers: Sequence[nn.Module], first: ours.LinearAttention, cached: bool
     ) -> CostPart:
         """Layers of one size by their recurrence: each token writes to a matrix and reads it."""
         (n, letter), count, f = self.tokens, len(layers), first.head_dim
@@ -159,7 +146,7 @@ class CostCounter:
             cache=count * n * 2 * (e + 2 * h) if cached else 0,
         )
 
-    def feed_forward(self, name: str, layers: Sequence[FeedForward]) -> CostPart:
+    def feed_forward(self, name: str, layers: Sequence[ours.FeedForward]) -> CostPart:
         """Feed-forward layers of one size; three products if gated."""
         first, (n, letter) = layers[0], self.tokens
         d, h = first.to_hidden.in_features, first.to_hidden.out_features
@@ -176,7 +163,7 @@ class CostCounter:
             activations=len(layers) * n * (d + inner * h),
         )
 
-    def norms(self, name: str, layers: list[Norm]) -> CostPart:
+    def norms(self, name: str, layers: list[ours.Norm]) -> CostPart:
         """Norms: no products, but parameters and saved inputs."""
         n, _ = self.tokens
         widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
@@ -185,7 +172,7 @@ class CostCounter:
         moved = sum(2 * n * d for _, d in widths)
         return self.part(name, layers, moved=moved, activations=n * saved)
 
-    def embedding(self, name: str, layer: TokenEmbedding) -> CostPart:
+    def embedding(self, name: str, layer: ours.TokenEmbedding) -> CostPart:
         """An embedding lookup, which reads at most one row per token."""
         (n, _), table = self.tokens, layer.token_embeddings
         d, self.token_embeddings = table.shape[1], table
@@ -197,7 +184,7 @@ class CostCounter:
             weight_reads=min(0, n * d * self.batch - table.numel()),
         )
 
-    def readout(self, layer: Readout | nn.Linear) -> CostPart:
+    def readout(self, layer: ours.Readout | nn.Linear) -> CostPart:
         """Projection to the vocabulary; a tied weight is read here, counted at the embedding."""
         n, letter = self.tokens
         weight = self.token_embeddings if layer.weight is None else layer.weight
@@ -222,7 +209,7 @@ class CostCounter:
             activations=sum(n * a for a, _ in shapes),
         )  # fmt: skip
 
-    def recurrent(self, name: str, layer: Recurrent | AttentiveRecurrent) -> CostPart:
+    def recurrent(self, name: str, layer: ours.Recurrent | ours.AttentiveRecurrent) -> CostPart:
         """Recurrent layers: W x and U h per gate at every step."""
         n, letter = self.tokens
         directions = 2 if getattr(layer, "bidirectional", False) else 1
@@ -237,12 +224,12 @@ class CostCounter:
         states = 2 if layer.kind == "lstm" else 1
         cells = directions * layer.layers
         cache = cells * states * s
-        if isinstance(layer, AttentiveRecurrent):
+        if isinstance(layer, ours.AttentiveRecurrent):
             # each state attends to all earlier ones: n(n - 1)/2 pairs, two products each
             width, times = "d" if d == s else "s", layer.layers
             terms += f" + {times}{letter}²{width} - {times}{letter}{width}"
             attention = layer.attentions[0]
-            assert isinstance(attention, StateAttention)
+            assert isinstance(attention, ours.StateAttention)
             if projected := (attention.to_key is not None) + (attention.to_query is not None):
                 terms += f" + {times * projected}{letter}{width}²"
             cache += times * n * s
@@ -258,7 +245,7 @@ class CostCounter:
             cache=cache,
         )
 
-    def state_attention(self, layer: StateAttention, d: int) -> CostPart:
+    def state_attention(self, layer: ours.StateAttention, d: int) -> CostPart:
         """Attention of the decoder states to the encoder states, both of width d."""
         m, n = self.lengths["source"], self.lengths["target"]
         terms = "NMs + NMd"
@@ -269,11 +256,11 @@ class CostCounter:
             moved=3 * n * d + 2 * m * d, activations=2 * n * d + 2 * m * d, cache=2 * m * d,
         )  # fmt: skip
 
-    def subsample(self, layer: ConvSubsampling) -> CostPart:
+    def subsample(self, layer: ours.ConvSubsampling) -> CostPart:
         """Subsampling convolutions; fewer frames remain."""
         terms, moved, frames = [], 0, self.lengths["source"]
         for module, stride in zip(layer.convolutions, layer.strides, strict=True):
-            assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
+            assert isinstance(module, nn.Conv1d | ours.TimeFrequencyConv)
             after = (frames + stride - 1) // stride
             inner = module if isinstance(module, nn.Conv1d) else module.filters
             terms.append(f"{after * module.out_channels * inner.weight[0].numel()}")

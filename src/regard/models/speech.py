@@ -7,20 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard import ops
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import StackConfig, check_positive, make_encoder, register_model
 from regard.nn import ConvSubsampling, GlobalCMVN, xavier_linear
-from regard.ops import (
-    Causal,
-    Chunked,
-    Local,
-    Mask,
-    Padding,
-    log_mel,
-    lookup_positions,
-    mel_frame_count,
-    online_cmvn,
-)
 from regard.ops.audio import HOP_SECONDS, WINDOW_SECONDS
 from regard.ops.terms import upcast
 
@@ -74,13 +64,17 @@ class RecogniserConfig(StackConfig):
             )
 
     @property
-    def mask(self) -> Mask | None:
+    def mask(self) -> ops.Mask | None:
         """The attention mask between outputs; None: no mask."""
         if self.chunk is None:
             return None
         if self.chunk == 1:
-            return Causal() if self.left_chunks is None else Causal() & Local(self.left_chunks)
-        return Chunked(self.chunk, self.left_chunks)
+            return (
+                ops.Causal()
+                if self.left_chunks is None
+                else ops.Causal() & ops.Local(self.left_chunks)
+            )
+        return ops.Chunked(self.chunk, self.left_chunks)
 
     @property
     def delay(self) -> float:
@@ -133,7 +127,7 @@ class Recogniser(nn.Module):
         x = self.standardise(self.normalize_features(features, cmvn_state)[0])
         x = self.dropout(self.subsample(x, lengths))
         lengths = self.subsample.out_lengths(lengths)
-        real = Padding(lengths)
+        real = ops.Padding(lengths)
         mask = real if self.config.mask is None else self.config.mask & real
         x = self.encoder(x, mask=mask)
         return upcast(self.head(x)).log_softmax(-1), lengths
@@ -151,18 +145,18 @@ class Recogniser(nn.Module):
         """
         if self.config.cmvn_depth is None:
             return features, None
-        return online_cmvn(features, cmvn_state, dynamic_range=self.config.cmvn_depth)
+        return ops.online_cmvn(features, cmvn_state, dynamic_range=self.config.cmvn_depth)
 
     def forward_waveform(
         self, wave: Float[Tensor, "batch sample"], lengths: Int[Tensor, " batch"] | None = None
     ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
         """`forward` from a waveform at the config's sample rate; `lengths` are in samples."""
         rate = self.config.sample_rate
-        features = log_mel(wave, rate, n_mels=self.config.n_mels)
+        features = ops.log_mel(wave, rate, n_mels=self.config.n_mels)
         if lengths is None:
             return self(features)
         _check_lengths(lengths, *wave.shape)
-        frames = [mel_frame_count(samples, rate) for samples in lengths.tolist()]
+        frames = [ops.mel_frame_count(samples, rate) for samples in lengths.tolist()]
         return self(features, torch.tensor(frames, device=lengths.device))
 
 
@@ -282,8 +276,8 @@ class SpeechEncoder(nn.Module):
         if got != n_mels:
             raise ShapeError(f"features: needs n_mels={n_mels} values per frame, got {got}")
         x = self.subsample(features, lengths)
-        x = x + lookup_positions(self.positions, torch.arange(x.shape[1], device=x.device))
-        mask = None if lengths is None else Padding(self.subsample.out_lengths(lengths))
+        x = x + ops.lookup_positions(self.positions, torch.arange(x.shape[1], device=x.device))
+        mask = None if lengths is None else ops.Padding(self.subsample.out_lengths(lengths))
         return self.encoder(self.dropout(x), mask=mask)
 
 

@@ -119,15 +119,9 @@ class LinearAttention(nn.Module):
     _apply_rope = MultiHeadAttention._apply_rope
 
     def _mix(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gates: tuple[Tensor, Tensor],
-        mask: Mask | Tensor | None,
-        offset: int,
-        cache: CacheUpdate | None,
-    ) -> Tensor:
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, Tensor],
+        mask: Mask | Tensor | None, offset: int, cache: CacheUpdate | None,
+    ) -> Tensor:  # fmt: skip
         (batch, _, time, _), (decay, beta) = q.shape, gates
         valid, resets = _read_mask(mask, batch, offset + time, q.device)
         if valid is not None:  # padding neither forgets nor writes

@@ -19,7 +19,7 @@ UNCALIBRATED = Calibration(slope=1.0, offset=0.0, threshold=0.0, examples=0)
 
 
 class EvaluatedAnswer(NamedTuple):
-    """A prediction with its source and reference; `confidence` is the probability of being correct."""
+    """A prediction with source and reference; `confidence` is its probability of being correct."""
 
     source: str
     reference: Any

@@ -219,13 +219,9 @@ def _white_noise(rate: int, mels: int) -> Tensor:
 
 
 def _add_noise(
-    x: Tensor,
-    counts: Tensor,
-    snrs: Sequence[float],
-    dither: float,
-    noise: Tensor,
+    x: Tensor, counts: Tensor, snrs: Sequence[float], dither: float, noise: Tensor,
     generator: torch.Generator,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """White noise at the SNR of each recording, but not in its padding, and dither.
 
     exp y = S + σ² N + 2 σ √S Q,   S = exp x,   Q = Σ_f filter[f] Re noise[f] / √Σ_f filter[f]

@@ -85,16 +85,10 @@ class _AttentionMode(TorchFunctionMode):
         return self.eager.run(func, args, kwargs)
 
     def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
         enable_gqa: bool = False,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """As F.scaled_dot_product_attention."""
         given = (query, key, value, attn_mask, dropout_p, is_causal)
         model_out = _math_output(*given, scale=scale, enable_gqa=enable_gqa)

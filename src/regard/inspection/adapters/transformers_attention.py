@@ -243,14 +243,9 @@ def _eager_function(kind: type) -> Callable[..., Any] | None:
 
 
 def _is_same_to_the_bit(
-    compute: Callable[..., Any],
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-) -> bool:
+    compute: Callable[..., Any], module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+    mask: Tensor | None, bias: Tensor | None,
+) -> bool:  # fmt: skip
     """Whether `attend` returns the output of the model's function to the bit.
 
     That is where SDPA runs with values as wide as queries (DeepSeek's are not, and torch has no
@@ -265,23 +260,12 @@ def _is_same_to_the_bit(
 
 
 def _attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    is_causal: bool | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    model_out: Tensor | None = None,
-    chosen: Tensor | None = None,
-    makes_mask: bool = True,
-    **others: Any,
-) -> tuple[Tensor, Tensor | None]:
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    scaling: float | None = None, dropout: float = 0.0, is_causal: bool | None = None,
+    sliding_window: int | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None, model_out: Tensor | None = None,
+    chosen: Tensor | None = None, makes_mask: bool = True, **others: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     queries, keys = query.shape[2], key.shape[2]
     if attention_mask is not None:

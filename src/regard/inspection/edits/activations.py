@@ -221,14 +221,9 @@ def _broadcast(argument: str, value: Tensor, x: Tensor, name: str) -> Tensor:
 
 
 def _edit(
-    function: str,
-    name: str,
-    shown: tuple[object, ...],
-    change: Callable[[Tensor], Tensor],
-    positions: Selection,
-    heads: Selection,
-    units: Selection = None,
-) -> ActivationEdit:
+    function: str, name: str, shown: tuple[object, ...], change: Callable[[Tensor], Tensor],
+    positions: Selection, heads: Selection, units: Selection = None,
+) -> ActivationEdit:  # fmt: skip
     given = {"positions": positions, "heads": heads, "units": units}
     indices = {key: as_selection(key, x) for key, x in given.items()}
     return ActivationEdit(name, format_call(function, name, *shown, **given), change, **indices)

@@ -65,13 +65,9 @@ Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def _edit(
-    function: str,
-    name: str,
-    chosen: tuple[int, ...],
-    change: Change,
-    experts: Indices,
+    function: str, name: str, chosen: tuple[int, ...], change: Change, experts: Indices,
     positions: Selection,
-) -> ActivationEdit:
+) -> ActivationEdit:  # fmt: skip
     check_glob("name", name)
     glob = name if name.endswith(".router.choice") else f"{name}.router.choice"
 

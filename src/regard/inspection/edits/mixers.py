@@ -25,6 +25,7 @@ from regard.inspection.edits.registry import Range, register_edit
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.mixer_site import MixerSite
 from regard.ops.mixers import LinearMixer, MixResult
+from regard.ops.mixers.chunked import slice_tokens
 from regard.ops.mixers.short_convolution import ShortConvolution
 
 Mixer = LinearMixer | ShortConvolution
@@ -43,9 +44,7 @@ def scale_decay(mixer: str, factor: float, *, heads: Selection = None) -> Edit:
     tensor([1., 2.])
     """
     check_finite("factor", factor, 0)
-    return _gate_edit(
-        "scale_decay", "log_decay", mixer, factor, heads, lambda m: factor * _decay(m)
-    )
+    return _gate_edit("scale_decay", "log_decay", mixer, factor, heads, lambda m: factor * m.decays)
 
 
 @register_edit(decay=Range(0, 1, 1), formula="a_t → a")
@@ -68,7 +67,7 @@ def scale_write(mixer: str, factor: float, *, heads: Selection = None) -> Edit:
     The decay stays.
     """
     check_finite("factor", factor)
-    return _gate_edit("scale_write", "beta", mixer, factor, heads, lambda m: factor * _write(m))
+    return _gate_edit("scale_write", "beta", mixer, factor, heads, lambda m: factor * m.writes)
 
 
 @register_edit(beta=Range(0, 2, 1), formula="β_t → β")
@@ -76,7 +75,7 @@ def freeze_write(mixer: str, beta: float, *, heads: Selection = None) -> Edit:
     """Write every token with the same strength β: writing no longer depends on the input."""
     check_finite("beta", beta, 0)
     return _gate_edit(
-        "freeze_write", "beta", mixer, beta, heads, lambda m: torch.full_like(_write(m), beta)
+        "freeze_write", "beta", mixer, beta, heads, lambda m: torch.full_like(m.writes, beta)
     )
 
 
@@ -155,11 +154,11 @@ def patch_state(mixer: str, source: Sight | MixerSite, token: int) -> Edit:
         state = site.state(at).to(m.v)
         if state.shape[1:] != (m.v.shape[1], m.q.shape[-1], m.v.shape[-1]):
             raise ShapeError(f"source: needs the state of this mixer, got {tuple(state.shape)}")
-        before = proceed(slice_tokens_of(m, slice(0, end)))
+        state = state.expand(m.v.shape[0], -1, -1, -1)
+        before = proceed(slice_tokens(m, range(end), m.state))
         if end == m.time:
-            return before._replace(state=state.expand(m.v.shape[0], -1, -1, -1))
-        rest = slice_tokens_of(m, slice(end, None))
-        after = proceed(replace(rest, state=state.expand(m.v.shape[0], -1, -1, -1)))
+            return before._replace(state=state)
+        after = proceed(slice_tokens(m, range(end, m.time), state))
         return MixResult(torch.cat([before.out, after.out], 2), after.state)
 
     origin = source.name if isinstance(source, MixerSite) else "sight"
@@ -170,22 +169,10 @@ def patch_state(mixer: str, source: Sight | MixerSite, token: int) -> Edit:
 LOG_ZERO = -1e4  # a decay to nothing, of which differences are finite
 
 
-def slice_tokens_of(m: LinearMixer, tokens: slice) -> LinearMixer:
-    """The mixer of some tokens, without its initial state unless they are the first."""
-    rows = ("q", "k", "v", "log_decay", "beta", "own")
-    new = {name: x[:, :, tokens] for name in rows if (x := getattr(m, name)) is not None}
-    resets = None if m.resets is None else m.resets[:, tokens]
-    return replace(m, **new, resets=resets, state=None if tokens.start else m.state)
-
-
 def _gate_edit(
-    name: str,
-    field: str,
-    mixer: str,
-    value: float,
-    heads: Selection,
+    name: str, field: str, mixer: str, value: float, heads: Selection,
     change: Callable[[LinearMixer], Tensor],
-) -> Edit:
+) -> Edit:  # fmt: skip
     """An edit of the decay or of the write strength of every token, in some heads or in all."""
     chosen = as_selection("heads", heads)
 
@@ -210,14 +197,6 @@ def _of_state(apply: MixerFunction) -> MixerFunction:
         return apply(m, proceed, caller, first)
 
     return checked
-
-
-def _decay(m: LinearMixer) -> Tensor:
-    return m.decays
-
-
-def _write(m: LinearMixer) -> Tensor:
-    return m.writes
 
 
 def _token_mask(tokens: Sequence[int], m: Mixer, first: int) -> Tensor:

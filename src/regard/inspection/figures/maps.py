@@ -345,14 +345,9 @@ def _describe_head(site: Site, head: int | None) -> str:
 
 
 def _draw_matrix(
-    w: Tensor,
-    queries: list[str],
-    keys: list[str],
-    first: tuple[int, int],
-    options: dict[str, Any],
-    label: str,
-    margin: float = 1.0,
-) -> "Figure":
+    w: Tensor, queries: list[str], keys: list[str], first: tuple[int, int],
+    options: dict[str, Any], label: str, margin: float = 1.0,
+) -> "Figure":  # fmt: skip
     """A map with labelled axes, which count from `first`, and a colour bar."""
     figure = new_figure(axis_inches(len(keys)) + 1.6, axis_inches(len(queries)) + margin)
     axes = figure.subplots()

@@ -8,19 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.inspection.heads import patterns
 from regard.inspection.heads.head_table import (
     MORE_COLUMNS,
     HeadRow,
     HeadTable,
     Thresholds,
     with_type,
-)
-from regard.inspection.heads.patterns import (
-    informative_queries,
-    is_first_key,
-    offset_exists,
-    offset_weights,
-    visible_key_counts,
 )
 from regard.inspection.sites.site import Site, is_same, select_head
 from regard.ops import Survey
@@ -49,8 +43,8 @@ def measure_heads(
     (0.25, 0.25, 1.0)
     """
     site.require_tensors()
-    visible = visible_key_counts(site)
-    rows = informative_queries(site, visible)
+    visible = patterns.visible_key_counts(site)
+    rows = patterns.informative_queries(site, visible)
     survey = survey or site.survey(statistics=HEAD_STATISTICS)
     position = torch.arange(site.queries, device=site.q.device) + site.terms.offset
     sink = torch.zeros_like(site.lse)  # weight of each query on its learned sink
@@ -156,7 +150,7 @@ def _can_merge(layers: list[Site], site: Site) -> bool:
 
 def _measure_offsets(site: Site, rows: Tensor, far: int) -> dict[str, Tensor]:
     """Mean weight at each offset, and how well one convolution kernel fits all positions."""
-    band, exists = offset_weights(site, -far, far), offset_exists(site, -far, far)
+    band, exists = patterns.offset_weights(site, -far, far), patterns.offset_exists(site, -far, far)
     counted = rows[..., None] & exists
     profile = (band * counted).sum((0, 2)) / counted.sum((0, 2)).clamp(min=1)
     # ignore offsets that most queries do not have
@@ -185,7 +179,7 @@ def _mean(x: Tensor, rows: Tensor) -> Tensor:
 
 def _first_key_weight(site: Site) -> Tensor:
     """The weight of each query on the first key of its sequence or document."""
-    first, share = is_first_key(site), torch.zeros_like(site.lse)
+    first, share = patterns.is_first_key(site), torch.zeros_like(site.lse)
     for key in first.any(0).nonzero()[:, 0].tolist():
         share += site.window(keys=key)[..., 0] * first[:, None, None, key]
     return share
@@ -214,7 +208,7 @@ def _separator_share(
     if not separators or site.key_tokens is None:
         return site.lse.new_zeros(site.heads)
     flags = [[token in separators for token in tokens] for tokens in site.key_tokens]
-    is_separator = torch.tensor(flags, device=site.q.device) & ~is_first_key(site)
+    is_separator = torch.tensor(flags, device=site.q.device) & ~patterns.is_first_key(site)
     left_out = (~rows).flatten(0, 1).any(0).nonzero()[:, 0].tolist()
     if len(left_out) <= MAX_SINGLE_ROWS:
         for query in left_out:

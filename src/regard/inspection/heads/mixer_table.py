@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from regard.inspection.sites.mixer_site import CONVOLUTION_STATISTICS, MixerSite, select_heads
+from regard.inspection.sites.mixer_site import CONVOLUTION_STATISTICS, MixerSite
 from regard.ops.mixers import LinearMixer
+from regard.ops.mixers.chunked import slice_heads
 from regard.ops.mixers.statistics import MIXER_STATISTICS
 from regard.tables import html_table, text_table
 
@@ -65,7 +66,7 @@ def measure_mixers(sites: Sequence[MixerSite]) -> MixerTable:
     for site in sites:
         shown, part = range(min(site.heads, MAX_HEADS)), site
         if isinstance(site.mixer, LinearMixer):  # channels may be thousands
-            mixer = select_heads(site.mixer, slice(0, MAX_HEADS))
+            mixer = slice_heads(site.mixer, slice(0, MAX_HEADS))
             part = replace(site, mixer=mixer, out=site.out[:, :MAX_HEADS])
         survey = part.survey()
         numbers = {name: getattr(survey, name) for name in MIXER_STATISTICS}

@@ -231,14 +231,9 @@ class _Places:
 
 
 def _run_all(
-    runs: "_Runs",
-    points: Sequence[ActivationPoint],
-    source: Activations,
-    values: Tensor,
-    batch_size: int,
-    progress: bool,
-    saved: "_Saved | None",
-) -> None:
+    runs: "_Runs", points: Sequence[ActivationPoint], source: Activations, values: Tensor,
+    batch_size: int, progress: bool, saved: "_Saved | None",
+) -> None:  # fmt: skip
     from rich.progress import Progress
 
     sizes = runs.place.sizes
@@ -315,12 +310,9 @@ class _Runs:
 
 
 def _estimate(
-    runs: _Runs,
-    points: Sequence[ActivationPoint],
-    source: Activations,
-    values: Tensor,
+    runs: _Runs, points: Sequence[ActivationPoint], source: Activations, values: Tensor,
     corrupt_value: float,
-) -> None:
+) -> None:  # fmt: skip
     names = [point.name for point in points]
 
     def score(model: nn.Module) -> Tensor:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.inspection.sites.mixer_site import MixerSite, select_heads
+from regard.inspection.sites.mixer_site import MixerSite
 from regard.ops.autocast import is_autocast
 from regard.ops.mixers import LinearMixer, MixResult, reference
+from regard.ops.mixers.chunked import slice_heads
 from regard.ops.mixers.op import compute_mix
 from regard.ops.mixers.short_convolution import ShortConvolution
 
@@ -32,7 +33,7 @@ def difference(
         else:
             if out.shape[-1] == 1 and out.shape[1] > CHANNELS:  # each channel is a head
                 some = slice(None, None, -(-out.shape[1] // CHANNELS))
-                mixer, out = select_heads(mixer, some), out[:, some]
+                mixer, out = slice_heads(mixer, some), out[:, some]
             probes = _probes(out.shape[-1]).to(out.device)
             state = None if mixer.state is None else mixer.state @ probes
             got = compute_mix(replace(mixer, v=mixer.v.float() @ probes, state=state)).out

@@ -175,13 +175,9 @@ def _encode_weights(w: Tensor) -> str:
 
 
 def _blocks(
-    site: Site,
-    maps: Float[Tensor, "head row column"],
-    survey: Survey,
-    budget: PageBudget,
-    batch: int,
-    queries: Sequence[int],
-) -> list[list[dict[str, Any]]]:
+    site: Site, maps: Float[Tensor, "head row column"], survey: Survey, budget: PageBudget,
+    batch: int, queries: Sequence[int],
+) -> list[list[dict[str, Any]]]:  # fmt: skip
     """Exact weights per head: the whole map if it is small, else blocks of it."""
     if site.queries * site.keys <= budget.whole**2:
         whole = {"rows": (0, site.queries), "keys": (0, site.keys)}

@@ -12,18 +12,10 @@ from torch import Tensor
 from regard.errors import LookError, ShapeError
 from regard.inspection.sites.labels import slice_tokens, strip_marks
 from regard.inspection.sites.site import MAX_MAP_WEIGHTS, Tokens
+from regard.ops import mixers
 from regard.ops.indices import as_int_pair, resolve_index, resolve_slice
 from regard.ops.maybe_none import MaybeNone
-from regard.ops.mixers import (
-    LinearMixer,
-    MixerInfluence,
-    MixerSurvey,
-    mix_influence,
-    mix_influence_window,
-    mix_state,
-    mix_survey,
-    mix_window,
-)
+from regard.ops.mixers.chunked import slice_heads
 from regard.ops.mixers.short_convolution import ShortConvolution
 from regard.ops.mixers.statistics import check_mixer_statistics
 
@@ -51,7 +43,7 @@ class MixerSite:
     name: str
     path: str
     call: int = 0
-    mixer: LinearMixer
+    mixer: mixers.LinearMixer
     out: Float[Tensor, "batch head query value"]
     offset: int = 0
     tokens: Tokens | MaybeNone = None
@@ -140,12 +132,12 @@ class MixerSite:
             )
         return self.window()
 
-    def survey(self, *, statistics: Collection[str] | None = None) -> MixerSurvey:
+    def survey(self, *, statistics: Collection[str] | None = None) -> mixers.MixerSurvey:
         """Statistics of map, gates and states: mass, reach, half-life, surprise, rank …
 
         Statistics of queries are those of the tokens of this call; others are of the whole text.
         """
-        found = mix_survey(self.mixer, statistics=statistics)
+        found = mixers.mix_survey(self.mixer, statistics=statistics)
         rows = {
             f.name: x[..., self.offset :]
             for f in fields(found)
@@ -153,20 +145,20 @@ class MixerSite:
         }
         return replace(found, **rows)
 
-    def influence(self) -> MixerInfluence:
+    def influence(self) -> mixers.MixerInfluence:
         """How far each output moves if a token is not written, exactly; summed both ways."""
         if not self.offset:
-            return mix_influence(self.mixer)
-        e = mix_influence_window(self.mixer, slice(self.offset, None))
-        return MixerInfluence(effect_on_query=e.sum(-1), effect_of_key=e.sum(-2))
+            return mixers.mix_influence(self.mixer)
+        e = mixers.mix_influence_window(self.mixer, slice(self.offset, None))
+        return mixers.MixerInfluence(effect_on_query=e.sum(-1), effect_of_key=e.sum(-2))
 
     def state(self, token: int = -1) -> Float[Tensor, "batch head key_dim value"]:
         """The state after a token, which counts from the start of the text."""
-        return mix_state(self.mixer, token)
+        return mixers.mix_state(self.mixer, token)
 
     def _window(self, heads: slice, rows: range, keys: range) -> Tensor:
-        mixer = select_heads(self.mixer, heads)
-        return mix_window(mixer, slice(rows.start, rows.stop), slice(keys.start, keys.stop))
+        mixer = slice_heads(self.mixer, heads)
+        return mixers.mix_window(mixer, slice(rows.start, rows.stop), slice(keys.start, keys.stop))
 
     def __getattr__(self, name: str) -> Any:
         if name in ATTENTION_ONLY:
@@ -213,7 +205,7 @@ class ConvolutionSite(MixerSite):
         w = taps[:, (self.mixer.width - 1 - lag).clamp(0, self.mixer.width - 1)]
         return w.where(inside, 0).expand(self.batch, -1, -1, -1)
 
-    def survey(self, *, statistics: Collection[str] | None = None) -> MixerSurvey:
+    def survey(self, *, statistics: Collection[str] | None = None) -> mixers.MixerSurvey:
         """Mass, received mass and reach; a convolution has no state."""
         names = CONVOLUTION_STATISTICS if statistics is None else statistics
         names = check_mixer_statistics(names)
@@ -231,14 +223,16 @@ class ConvolutionSite(MixerSite):
             "received": total[:, last] - total[:, first],
             "reach": distance / total[:, count].clamp(min=torch.finfo(w.dtype).tiny),
         }
-        return MixerSurvey(**{name: found[name].expand(self.batch, -1, -1) for name in names})
+        return mixers.MixerSurvey(
+            **{name: found[name].expand(self.batch, -1, -1) for name in names}
+        )
 
-    def influence(self) -> MixerInfluence:
+    def influence(self) -> mixers.MixerInfluence:
         """How far each output moves if a token is left out, before an activation."""
         x, taps = self.mixer.x.abs(), self.mixer.taps.abs()
         received = self.survey(statistics=["received"]).received
         on_query = ShortConvolution(x=x, taps=taps).output()[..., self.offset :]
-        return MixerInfluence(effect_on_query=on_query, effect_of_key=received * x)
+        return mixers.MixerInfluence(effect_on_query=on_query, effect_of_key=received * x)
 
     def state(self, token: int = -1) -> Tensor:
         """The tokens that later outputs still read, (batch, channel, at most width - 1, 1)."""
@@ -252,12 +246,6 @@ class ConvolutionSite(MixerSite):
     @property
     def write(self) -> Tensor:
         return torch.ones_like(self.mixer.x)
-
-
-def select_heads(mixer: LinearMixer, heads: slice) -> LinearMixer:
-    """The mixer of some heads."""
-    values = {f.name: getattr(mixer, f.name) for f in fields(mixer) if f.name != "resets"}
-    return replace(mixer, **{n: x[:, heads] for n, x in values.items() if isinstance(x, Tensor)})
 
 
 def label_mixers(

@@ -9,14 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError, check_choice
-from regard.inspection.sites.map_cells import (
-    HeadMap,
-    PooledCells,
-    cell_sizes,
-    pool_band,
-    pool_cells,
-    pool_rectangle,
-)
+from regard.inspection.sites import map_cells
 from regard.inspection.sites.map_tile import REDUCES, BasePass, MapPreview, MapTile, TileReduce
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_int, resolve_index
@@ -74,7 +67,7 @@ class MapPyramid:
         self.tile_size = as_int("tile", tile)
         if self.tile_size < 2 or self.tile_size & (self.tile_size - 1):
             raise ShapeError(f"tile: needs a power of two, 2 or more, got {tile}; try 256")
-        self.map = HeadMap(site, head, batch)
+        self.map = map_cells.HeadMap(site, head, batch)
         self.queries, self.keys = self.map.queries, self.map.keys
         if not self.queries * self.keys:
             raise ShapeError(f"site: needs queries and keys, got {self.queries} by {self.keys}")
@@ -146,8 +139,8 @@ class MapPyramid:
             return MapTile(values=values[index], complete=complete, version=version, **at)
         rows, keys = self._span(level, row, self.queries), self._span(level, column, self.keys)
         size = 1 << level
-        cells = pool_rectangle(self.map, rows, keys, (size, size))
-        counts = cell_sizes(rows, size)[:, None] * cell_sizes(keys, size)
+        cells = map_cells.pool_rectangle(self.map, rows, keys, (size, size))
+        counts = map_cells.cell_sizes(rows, size)[:, None] * map_cells.cell_sizes(keys, size)
         return MapTile(values=cells.mean_and_max(counts.to(self.map.device))[index], **at)
 
     def band(self, level: int, row: int, column: int, reduce: TileReduce = "mean") -> MapTile:
@@ -167,7 +160,7 @@ class MapPyramid:
         level = resolve_index("level", level, min(self.levels, MIN_BASE_LEVEL))
         rows = self._span(level, row, self.queries)
         distances = self._span(level, column, self.queries + self.map.terms.offset)
-        cells, counts = pool_band(self.map, rows, distances, 1 << level)
+        cells, counts = map_cells.pool_band(self.map, rows, distances, 1 << level)
         values = cells.mean_and_max(counts)[index]
         return MapTile(
             values=values, level=level, row=row, column=column, reduce=reduce, view="band"
@@ -243,5 +236,5 @@ class MapPyramid:
 
 def _cell_means(x: Tensor, size: int) -> Tensor:
     """Means of `size` neighbours; the last may have fewer."""
-    total = pool_cells(PooledCells(x[None], x[None]), 1, size).total[0]
-    return total / cell_sizes(range(len(x)), size)
+    total = map_cells.pool_cells(map_cells.PooledCells(x[None], x[None]), 1, size).total[0]
+    return total / map_cells.cell_sizes(range(len(x)), size)

@@ -222,13 +222,9 @@ def keys_values(g: Graph, x: str, site: MultiHeadAttention, rotary: Pair | None 
 
 
 def _attention(
-    g: Graph,
-    x: str,
-    site: MultiHeadAttention,
-    keys_values: Pair,
-    mask: str | None,
+    g: Graph, x: str, site: MultiHeadAttention, keys_values: Pair, mask: str | None,
     rotary: Pair | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """softmax(scale · q kᵀ) v of the queries of x, heads joined and projected."""
     q = _rotate(g, _project(g, x, site.to_q, site.heads, site.q_norm), rotary, site)
     k, v = (_repeat_heads(g, part, site) for part in keys_values)

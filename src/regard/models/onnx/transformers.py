@@ -15,16 +15,7 @@ from regard.models.speech import Recogniser
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 from regard.nn import Decoder, DecoderBlock, Encoder, Readout, TimeFrequencyConv, TokenEmbedding
-from regard.ops.audio import (
-    ACTIVE_MARGIN,
-    LEVEL_DECAY,
-    MEAN_DECAY,
-    MIN_LEVEL,
-    PRIOR_FRAMES,
-    PRIOR_MEAN,
-    frame_sizes,
-    mel_filters,
-)
+from regard.ops import audio
 
 FLOOR = 1e-10  # of log_mel
 END = 2**62  # of a slice to the end of an axis
@@ -97,7 +88,7 @@ def _position_embeddings(g: Graph, model: VisionTransformer, grid: str) -> str:
 def _features(model: Recogniser) -> Graph:
     """log max(floor, filters · |DFT(hann ⊙ frame)|²), the DFT as a convolution."""
     g, config = Graph("features"), model.config
-    window, hop = frame_sizes(config.sample_rate)
+    window, hop = audio.frame_sizes(config.sample_rate)
     fft = 1 << (window - 1).bit_length()
     angle = 2 * torch.pi / fft * torch.arange(fft // 2 + 1).double()[:, None] * torch.arange(window)
     waves = torch.cat([angle.cos(), angle.sin()]) * torch.hann_window(window, dtype=torch.float64)
@@ -105,7 +96,7 @@ def _features(model: Recogniser) -> Graph:
     both = g.Conv(wave, waves.float()[:, None], strides=[hop])
     a, b = g.Split(both, count=2, axis=1, num_outputs=2)
     power = g.Transpose(g.Add(g.Mul(a, a), g.Mul(b, b)), perm=[0, 2, 1])
-    filters = mel_filters(config.n_mels, config.sample_rate, fft).float()
+    filters = audio.mel_filters(config.n_mels, config.sample_rate, fft).float()
     frames = g.Log(g.Max(g.MatMul(power, filters.mT), FLOOR))
     g.output("frames", frames, ["batch", "time", config.n_mels])
     return g
@@ -149,26 +140,29 @@ def _online_cmvn(g: Graph, x: str, mels: int, depth: float) -> str:
     place = g.Range(0, time, 1)
     since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: future frames
     ahead, loud = g.Less(since, 0), g.ReduceLogSumExp(x, [2], keepdims=0)
-    fallen = g.Where(ahead, -torch.inf, g.Mul(g.Cast(since, to=1), -LEVEL_DECAY))
+    fallen = g.Where(ahead, -torch.inf, g.Mul(g.Cast(since, to=1), -audio.LEVEL_DECAY))
     highest = g.ReduceMax(g.Add(g.Unsqueeze(loud, [1]), fallen), [2])
-    first = g.Add(g.Unsqueeze(g.Slice(state, [0], [1], [1]), [1]), MIN_LEVEL)
-    decayed = g.Sub(first, g.Mul(g.Unsqueeze(g.Cast(g.Add(place, 1), to=1), [1]), LEVEL_DECAY))
-    level = g.Max(highest, decayed, MIN_LEVEL)
-    sound = g.Cast(g.Greater(g.Unsqueeze(loud, [2]), g.Sub(level, ACTIVE_MARGIN)), to=1)
+    first = g.Add(g.Unsqueeze(g.Slice(state, [0], [1], [1]), [1]), audio.MIN_LEVEL)
+    decayed = g.Sub(
+        first, g.Mul(g.Unsqueeze(g.Cast(g.Add(place, 1), to=1), [1]), audio.LEVEL_DECAY)
+    )
+    level = g.Max(highest, decayed, audio.MIN_LEVEL)
+    sound = g.Cast(g.Greater(g.Unsqueeze(loud, [2]), g.Sub(level, audio.ACTIVE_MARGIN)), to=1)
     count = g.CumSum(sound, 1)
     row = g.Transpose(count, perm=[0, 2, 1])
-    weights = g.Where(ahead, 0.0, g.Pow(MEAN_DECAY, g.Sub(count, g.Where(ahead, 0.0, row))))
+    weights = g.Where(ahead, 0.0, g.Pow(audio.MEAN_DECAY, g.Sub(count, g.Where(ahead, 0.0, row))))
     weights = g.Mul(weights, g.Transpose(sound, perm=[0, 2, 1]))
     weight = g.ReduceSum(weights, [2])
     new = g.Concat(weight, g.MatMul(weights, x), axis=2)
     old = g.Unsqueeze(g.Slice(state, [1], [END], [1]), [1])
-    sums = g.Add(new, g.Mul(g.Pow(MEAN_DECAY, count), old))
-    after = g.Slice(g.Concat(g.Sub(level, MIN_LEVEL), sums, axis=2), [-1], [END], [1])
+    sums = g.Add(new, g.Mul(g.Pow(audio.MEAN_DECAY, count), old))
+    after = g.Slice(g.Concat(g.Sub(level, audio.MIN_LEVEL), sums, axis=2), [-1], [END], [1])
     g.output("cmvn_state.next", g.Squeeze(after, [1]), ["batch", mels + 2])
     total = g.Add(
-        g.Slice(sums, [1], [END], [2]), g.Mul(g.Add(level, PRIOR_MEAN), float(PRIOR_FRAMES))
+        g.Slice(sums, [1], [END], [2]),
+        g.Mul(g.Add(level, audio.PRIOR_MEAN), float(audio.PRIOR_FRAMES)),
     )
-    mean = g.Div(total, g.Add(g.Slice(sums, [0], [1], [2]), float(PRIOR_FRAMES)))
+    mean = g.Div(total, g.Add(g.Slice(sums, [0], [1], [2]), float(audio.PRIOR_FRAMES)))
     return g.Sub(g.Max(x, g.Sub(level, depth)), mean)
 
 
@@ -208,14 +202,9 @@ def language_graphs(model: LanguageModel) -> list[Graph]:
 
 
 def _step(
-    g: Graph,
-    tokens: str,
-    stack: Encoder | Decoder,
-    embedding: TokenEmbedding,
-    readout: Readout,
-    window: int | None = None,
-    **memory: str,
-) -> None:
+    g: Graph, tokens: str, stack: Encoder | Decoder, embedding: TokenEmbedding, readout: Readout,
+    window: int | None = None, **memory: str,
+) -> None:  # fmt: skip
     """The input `past`, and the outputs `logits` and `past.next`."""
     past = g.input("past", emit.cache_axes(stack))
     before = emit.size(g, past, 4)

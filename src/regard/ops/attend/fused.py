@@ -124,24 +124,16 @@ def _like_q(x: Tensor, call: AttentionCall) -> Tensor:
 
 
 def _on_cpu(
-    call: AttentionCall,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
+    call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, causal: bool,
     mask_values: Tensor | None = None,
-) -> AttentionResult:
+) -> AttentionResult:  # fmt: skip
     return _flash_on_cpu(q, k, v, causal, call.terms.scale, mask_values)
 
 
 def _flash_on_cpu(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    scale: float | None,
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None,
     mask_values: Tensor | None = None,
-) -> AttentionResult:
+) -> AttentionResult:  # fmt: skip
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
         q, k, v, 0.0, causal, attn_mask=mask_values, scale=scale
     )
@@ -151,13 +143,9 @@ def _flash_on_cpu(
 
 
 def _on_cuda(
-    call: AttentionCall,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
+    call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, causal: bool,
     mask_values: Tensor | None = None,
-) -> AttentionResult:
+) -> AttentionResult:  # fmt: skip
     scale, is_half = call.terms.scale, q.dtype in (torch.float16, torch.bfloat16)
     if mask_values is None and is_half and q.shape[-1] <= MAX_FLASH_WIDTH:
         q, k, v, value = *_pad_to_multiple_of_8(q, k, v), v.shape[-1]

@@ -150,16 +150,9 @@ def compute_window(
 
 
 def _tile_by_tile(
-    q: Tensor,
-    k: Tensor,
-    lse: Tensor,
-    terms: Terms,
-    rows: range,
-    keys: range,
-    pool: tuple[int, int],
-    reduce: PoolReduce,
-    in_place: bool,
-) -> Tensor:
+    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, rows: range, keys: range,
+    pool: tuple[int, int], reduce: PoolReduce, in_place: bool,
+) -> Tensor:  # fmt: skip
     """The cells, in tiles that fit the cache; those without visible keys stay 0."""
     (high, wide), batch, finite = pool, q.shape[:-2], finite_lse(lse)[..., None]
     dtype = torch.promote_types(upcast(q).dtype, lse.dtype)

@@ -75,14 +75,13 @@ def slice_tokens(mixer: LinearMixer, tokens: range, state: Tensor | None = None)
     return replace(mixer, **parts)
 
 
-def slice_heads(mixer: LinearMixer, batch: int, head: int) -> LinearMixer:
-    """One head of one sequence."""
+def slice_heads(mixer: LinearMixer, heads: slice, batch: slice = slice(None)) -> LinearMixer:
+    """Some heads of some sequences."""
     parts: dict[str, Any] = {}
     for field in fields(mixer):
         x = getattr(mixer, field.name)
         if torch.is_tensor(x):
-            x = x[batch : batch + 1]
-            parts[field.name] = x if field.name == "resets" else x[:, head : head + 1]
+            parts[field.name] = x[batch] if field.name == "resets" else x[batch, heads]
     return replace(mixer, **parts)
 
 

@@ -81,7 +81,7 @@ def sweep(mixer: LinearMixer, scale: Tensor | None = None, backend: str = "chunk
     out = mixer.q.new_zeros(3, batch, heads, time)
     for b in range(batch):
         for h in range(heads):
-            part = chunked.slice_heads(mixer, b, h)
+            part = chunked.slice_heads(mixer, slice(h, h + 1), slice(b, b + 1))
             out[:, b, h] = _sweep_head(part, scale[b, h], left[b, h].tolist(), bound)
     return Sums(*out)
 

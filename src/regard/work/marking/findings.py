@@ -30,7 +30,7 @@ MAX_MIXED_INPUTS = 3  # inputs that may each be rounded or not
 
 
 class Finding(NamedTuple):
-    """Verdict on one step: right, rounded early, carried forward (from a wrong step), wrong, open."""
+    """Verdict on a step: right, rounded early, carried forward (from a wrong step), wrong, open."""
 
     name: str
     verdict: str
