@@ -51,8 +51,9 @@ def attend(call: AttentionCall) -> AttentionResult:
     wide = max(call.q.shape[-1], value)
     q, k, v = (_pad_to_width(to_4d(x), wide) for x in (call.q, call.k, call.v))
     kernel, causal = _on_cuda if q.is_cuda else _on_cpu, _kernel_mask(call)
+    options = call.terms.scale, call.dropout
     if causal is not None:
-        out, lse = kernel(call, q, k, v, causal)
+        out, lse = kernel(q, k, v, causal, *options)
     else:  # an explicit additive mask, one band of rows at a time
         bands = row_bands(q.shape[-2], call.q.shape[:-2].numel() * k.shape[-2], MAX_MASK_ELEMENTS)
         results = []
@@ -61,7 +62,7 @@ def attend(call: AttentionCall) -> AttentionResult:
             mask, empty = _additive_mask(call, rows, keys)
             part, queries = slice(keys.start, keys.stop), q[:, :, rows.start : rows.stop]
             mask, empty = _like_q(mask, call), _like_q(empty[..., None], call)
-            out, lse = kernel(call, queries, k[:, :, part], v[:, :, part], False, mask)
+            out, lse = kernel(queries, k[:, :, part], v[:, :, part], False, *options, mask)
             lse = lse.masked_fill(empty[..., 0], -torch.inf)
             results.append((out.masked_fill(empty, 0), lse))
         outs, lses = zip(*results, strict=True)
@@ -124,16 +125,10 @@ def _like_q(x: Tensor, call: AttentionCall) -> Tensor:
 
 
 def _on_cpu(
-    call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, dropout: float = 0.0,
     mask_values: Tensor | None = None,
 ) -> AttentionResult:  # fmt: skip
-    return _flash_on_cpu(q, k, v, causal, call.terms.scale, mask_values)
-
-
-def _flash_on_cpu(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None,
-    mask_values: Tensor | None = None,
-) -> AttentionResult:  # fmt: skip
+    assert not dropout  # see `refusal`
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
         q, k, v, 0.0, causal, attn_mask=mask_values, scale=scale
     )
@@ -143,19 +138,19 @@ def _flash_on_cpu(
 
 
 def _on_cuda(
-    call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, dropout: float,
     mask_values: Tensor | None = None,
 ) -> AttentionResult:  # fmt: skip
-    scale, is_half = call.terms.scale, q.dtype in (torch.float16, torch.bfloat16)
+    is_half = q.dtype in (torch.float16, torch.bfloat16)
     if mask_values is None and is_half and q.shape[-1] <= MAX_FLASH_WIDTH:
         q, k, v, value = *_pad_to_multiple_of_8(q, k, v), v.shape[-1]
-        if _torch_chooses_cudnn(q, k, v, call.dropout, causal, scale):
+        if _torch_chooses_cudnn(q, k, v, dropout, causal, scale):
             out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
-                q, k, v, None, True, call.dropout, causal, scale=scale
+                q, k, v, None, True, dropout, causal, scale=scale
             )
             return _narrow(out, value), lse.reshape(lse.shape[:3])
         out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention.default(
-            q, k, v, call.dropout, causal, scale=scale
+            q, k, v, dropout, causal, scale=scale
         )
         return _narrow(out, value), lse
     k, v = repeat_kv(k, q), repeat_kv(v, q)
@@ -165,7 +160,7 @@ def _on_cuda(
             *q.shape[:2], queries, keys
         )
     out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention.default(
-        *_pad_to_multiple_of_8(q, k, v), mask_values, True, call.dropout, causal, scale=scale
+        *_pad_to_multiple_of_8(q, k, v), mask_values, True, dropout, causal, scale=scale
     )
     return _narrow(out, v.shape[-1]), _narrow(lse, queries)
 
@@ -249,7 +244,7 @@ def attend_by_sdpa(
     all_lengths = [part.lengths for part in parts if isinstance(part, Padding)]
     if not all_lengths:
         if not q.is_cuda and not dropout:
-            return _flash_on_cpu(q, k, v, causal, scale)[0]
+            return _on_cpu(q, k, v, causal, scale)[0]
         return F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=grouped
         )
@@ -263,7 +258,7 @@ def attend_by_sdpa(
         allowed = allowed & (positions <= positions[:, None])
     if not q.is_cuda and not dropout:
         values = torch.zeros(allowed.shape, dtype=q.dtype).masked_fill(~allowed, -torch.inf)
-        out = _flash_on_cpu(q, k, v, False, scale, values)[0]
+        out = _on_cpu(q, k, v, False, scale, 0.0, values)[0]
     else:
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
