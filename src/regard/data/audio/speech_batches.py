@@ -113,21 +113,12 @@ class RecordingPlan(NamedTuple):
 
 
 def speech_batches(
-    source: SpeechManifest,
-    tokenizer: Tokenizer,
-    *,
-    mels: int,
-    batch_size: int,
-    frames: TokenCache | None = None,
-    augmentation: SpeechAugmentation | None = None,
-    speeds: Sequence[float] = (1.0,),
-    min_snr: float | None = None,
-    dither: float = 0.0,
-    second_view: bool = False,
-    device: torch.device | str = "cpu",
-    seed: int = 0,
+    source: SpeechManifest, tokenizer: Tokenizer, *, mels: int, batch_size: int,
+    frames: TokenCache | None = None, augmentation: SpeechAugmentation | None = None,
+    speeds: Sequence[float] = (1.0,), min_snr: float | None = None, dither: float = 0.0,
+    second_view: bool = False, device: torch.device | str = "cpu", seed: int = 0,
     **shard: Unpack[Shard],
-) -> AudioBatches:
+) -> AudioBatches:  # fmt: skip
     """CTC training batches of recordings with speed perturbation, noise and augmentation.
 
     A recording gets one of `speeds` (Ko et al. 2015; pitch changes with it) and, in 75% of the

@@ -60,17 +60,10 @@ def check_max_new_tokens(max_new_tokens: int) -> None:
 
 @torch.no_grad()
 def beam(
-    stepper: Stepper,
-    state: Any,
-    first: Int[Tensor, " batch"],
-    *,
-    end: int,
-    max_new_tokens: int,
-    width: int = 4,
-    length_penalty: float = 0.6,
-    n_best: int = 1,
+    stepper: Stepper, state: Any, first: Int[Tensor, " batch"], *, end: int, max_new_tokens: int,
+    width: int = 4, length_penalty: float = 0.6, n_best: int = 1,
     constraints: Sequence[TokenConstraint] = (),
-) -> DecodeResult:
+) -> DecodeResult:  # fmt: skip
     """Beam search: the `n_best` sequences, best first, with axes (batch, n_best, …).
 
     score(y) = log p(y) / ((5 + |y|) / 6)^length_penalty,   |y| with the end (Wu et al. 2016)

@@ -39,15 +39,9 @@ class GenerationStep(NamedTuple):
 
 
 def stream(
-    stepper: Stepper,
-    state: Any,
-    first: Int[Tensor, " batch"],
-    *,
-    end: int,
-    max_new_tokens: int,
-    sampling: Sampling | None = None,
-    constraints: Sequence[TokenConstraint] = (),
-) -> Iterator[GenerationStep]:
+    stepper: Stepper, state: Any, first: Int[Tensor, " batch"], *, end: int, max_new_tokens: int,
+    sampling: Sampling | None = None, constraints: Sequence[TokenConstraint] = (),
+) -> Iterator[GenerationStep]:  # fmt: skip
     """Generate tokens one step at a time until all rows have ended.
 
     y_t = argmax_y p(y | y_1 … y_{t-1}, input),   or sampled from it

@@ -207,17 +207,10 @@ class HeadSearch:
 
 @torch.no_grad()
 def search_heads(
-    model: nn.Module,
-    tokenizer: Any,
-    texts: Iterable[str | Sequence[int]],
-    by: str = "induction",
-    *,
-    at: str = "*",
-    count: int = 3,
-    max_length: int = 256,
-    batch_size: int = 8,
+    model: nn.Module, tokenizer: Any, texts: Iterable[str | Sequence[int]], by: str = "induction",
+    *, at: str = "*", count: int = 3, max_length: int = 256, batch_size: int = 8,
     progress: bool = False,
-) -> HeadSearch:
+) -> HeadSearch:  # fmt: skip
     """Find where in a text collection each head shows a pattern or a statistic most.
 
     Texts are read in windows of `max_length` tokens, and each window gives at most one example per

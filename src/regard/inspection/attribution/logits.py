@@ -167,16 +167,9 @@ class LogitAttribution:
 
 @torch.no_grad()
 def logit_attribution(
-    model: nn.Module,
-    inputs: Any,
-    token: int,
-    *,
-    against: int | None = None,
-    position: int = -1,
-    batch: int = 0,
-    by: By | Literal["neuron", "source"] = "part",
-    stack: str | None = None,
-) -> LogitAttribution:
+    model: nn.Module, inputs: Any, token: int, *, against: int | None = None, position: int = -1,
+    batch: int = 0, by: By | Literal["neuron", "source"] = "part", stack: str | None = None,
+) -> LogitAttribution:  # fmt: skip
     """Direct logit attribution: the logit of a token as a sum over the parts of the model.
 
     x_L = embedding + Σ parts,   logit = u · norm(x_L) = Σ a · part + constant

@@ -293,14 +293,9 @@ class ResidualStream:
 
 
 def record_stream(
-    model: nn.Module,
-    inputs: Any,
-    *,
-    stack: str | None = None,
-    at: str = "",
-    only: tuple[int, int] | None = None,
-    skip: Collection[str] = (),
-) -> ResidualStream:
+    model: nn.Module, inputs: Any, *, stack: str | None = None, at: str = "",
+    only: tuple[int, int] | None = None, skip: Collection[str] = (),
+) -> ResidualStream:  # fmt: skip
     """Run a model once and record its residual stream with all parts.
 
     Args:

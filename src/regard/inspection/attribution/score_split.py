@@ -78,16 +78,9 @@ class ScoreSplit:
 
 @torch.no_grad()
 def split_score(
-    model: nn.Module,
-    inputs: Any,
-    at: str,
-    *,
-    head: int,
-    query: int,
-    key: int,
-    batch: int = 0,
+    model: nn.Module, inputs: Any, at: str, *, head: int, query: int, key: int, batch: int = 0,
     by: By = "part",
-) -> ScoreSplit:
+) -> ScoreSplit:  # fmt: skip
     """Split one attention score by the parts of the residual stream at the query and the key.
 
     x_i = Σ_a part_a,   q_i = Σ_a q(part_a) + q(0),   likewise k_j

@@ -103,14 +103,9 @@ def hardmax(site: str, *, heads: Selection = None) -> Edit:
 
 @register_edit()
 def replace_window(
-    site: str,
-    rows: slice | int,
-    keys: slice | int,
-    weights: Float[Tensor, "*batch row column"],
-    *,
-    heads: Selection = None,
-    renormalise: bool = True,
-) -> Edit:
+    site: str, rows: slice | int, keys: slice | int, weights: Float[Tensor, "*batch row column"],
+    *, heads: Selection = None, renormalise: bool = True,
+) -> Edit:  # fmt: skip
     """Replace a rectangle of the attention map by given weights.
 
     w'_ij = weights inside;   outside w'_ij = w_ij · (1 - Σ weights) / (1 - Σ replaced)

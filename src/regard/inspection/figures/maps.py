@@ -59,15 +59,7 @@ def draw_map(
     """Draw the map of one head: one row per query, one column per key.
 
     Maps of more than 256 queries or keys are pooled. That of a linear mixer is signed: red above 0,
-    blue below.
-
-    Args:
-        site: The site.
-        head: The head.
-        batch: Index of the sequence.
-        rows: Queries to draw.
-        keys: Keys to draw.
-        path: File to write: .png, .svg or .pdf.
+    blue below. `path` ends in .png, .svg or .pdf.
 
     >>> figure = rg.draw.map(rg.make_site(*torch.randn(2, 5, 4)))
     >>> figure.axes[0].get_xlabel()
@@ -180,14 +172,9 @@ def draw_alignment(
 
 @torch.no_grad()
 def draw_image_attention(
-    site: Site,
-    head: int | None,
-    query: int | str,
-    image: Any,
-    *,
-    batch: int = 0,
+    site: Site, head: int | None, query: int | str, image: Any, *, batch: int = 0,
     path: str | Path | None = None,
-) -> "Figure":
+) -> "Figure":  # fmt: skip
     """Draw which patches of a picture a query attends to, over the picture.
 
     The patches are those that `look` found (`site.patches`), of a vision encoder or of the image
@@ -266,27 +253,14 @@ def _show_pixels(axes: "Axes", pixels: Tensor) -> None:
 
 @torch.no_grad()
 def draw_lines(
-    site: Site,
-    heads: int | Sequence[int] = 0,
-    *,
-    query: int | str | None = None,
-    batch: int = 0,
-    rows: slice | int = slice(None),
-    keys: slice | int = slice(None),
+    site: Site, heads: int | Sequence[int] = 0, *, query: int | str | None = None, batch: int = 0,
+    rows: slice | int = slice(None), keys: slice | int = slice(None),
     path: str | Path | None = None,
-) -> "Figure":
+) -> "Figure":  # fmt: skip
     """Draw attention weights as lines from queries to keys, wider for larger weights.
 
-    Heads differ in colour and line style. Weights below 0.02 are not drawn.
-
-    Args:
-        site: The site.
-        heads: One head or several.
-        query: One query, by index or by a token that occurs once; all by default.
-        batch: Index of the sequence.
-        rows: Queries to draw.
-        keys: Keys to draw.
-        path: File to write: .png, .svg or .pdf.
+    Heads differ in colour and line style. Weights below 0.02 are not drawn. A query is given by its
+    index or by a token that occurs once.
 
     >>> figure = rg.draw.lines(rg.make_site(*torch.zeros(2, 3, 4), tokens=["a", "b", "c"]))
     >>> len(figure.axes[0].collections[0].get_segments())

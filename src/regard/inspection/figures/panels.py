@@ -11,7 +11,6 @@ from torch.nn.functional import adaptive_avg_pool1d
 
 from regard.errors import ShapeError
 from regard.inspection.figures.canvas import (
-    DIVERGING,
     MAX_CELLS,
     axis_inches,
     escape_mathtext,
@@ -252,9 +251,6 @@ def _label_cells(axes: "Axes", columns: int, names: list[str], step: int, middle
     axes.spines[:].set_visible(False)
 
 
-__all__ = ["DIVERGING", "draw_comparison", "draw_effects"]
-
-
 def draw_effects(
     effect: Tensor,
     rows: Sequence[str],
@@ -265,18 +261,8 @@ def draw_effects(
     *,
     path: str | Path | None = None,
 ) -> "Figure":
-    """Draw signed numbers as a heat map, white at 0.
+    """Draw signed numbers as a heat map with labels of rows and columns, white at 0.
 
-    Args:
-        effect: Two axes, rows and columns.
-        rows: Label of each row.
-        columns: Label of each column.
-        x_label: Name of the columns.
-        y_label: Name of the rows.
-        title: Above the figure.
-        path: A .png, .svg or .pdf file to write.
-
-    >>> import torch
     >>> effect = torch.tensor([[0.5, -1.0]])
     >>> figure = draw_effects(effect, ["a"], ["x", "y"], "to", "from", "effects")
     >>> figure.axes[0].get_title()
@@ -320,11 +306,6 @@ def draw_comparison(
     """Draw the heads that differ most in two sights: both maps and their difference.
 
     Rows and columns are the tokens of both texts, aligned; a query that only one has is blank.
-
-    Args:
-        comparison: Result of `compare_sights`.
-        count: Number of heads.
-        path: A .png, .svg or .pdf file to write.
 
     >>> sights = [rg.Sight([rg.make_site(x, x)]) for x in torch.randn(2, 5, 4)]
     >>> figure = rg.draw.comparison(rg.inspection.compare_sights(*sights))

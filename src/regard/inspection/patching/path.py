@@ -43,14 +43,9 @@ class PathEffect:
 
 @torch.no_grad()
 def path(
-    model: nn.Module,
-    clean: Any,
-    corrupt: Any,
-    metric: Metric,
-    *,
-    sender: Sender,
+    model: nn.Module, clean: Any, corrupt: Any, metric: Metric, *, sender: Sender,
     receiver: Receiver,
-) -> PathEffect:
+) -> PathEffect:  # fmt: skip
     """The effect of a sender on the metric through one receiver only (Wang et al. 2022).
 
     1. run clean, the sender's output from the corrupt run, every other part as in the clean run

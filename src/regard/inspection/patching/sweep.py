@@ -105,19 +105,11 @@ KINDS |= {"mlp": "mlp.out", "head": "self.heads"}
 
 @torch.no_grad()
 def sweep(
-    model: nn.Module,
-    clean: Any,
-    corrupt: Any,
-    metric: Metric,
-    *,
-    over: str = "head×position",
-    method: Literal["exact", "gradient"] = "exact",
-    stack: str | None = None,
-    batch_size: int = 16,
-    labels: Sequence[str] | None = None,
-    progress: bool = False,
+    model: nn.Module, clean: Any, corrupt: Any, metric: Metric, *, over: str = "head×position",
+    method: Literal["exact", "gradient"] = "exact", stack: str | None = None,
+    batch_size: int = 16, labels: Sequence[str] | None = None, progress: bool = False,
     resume: str | Path | None = None,
-) -> PatchingResult:
+) -> PatchingResult:  # fmt: skip
     """Patch every activation of a clean run into a corrupt run, one place at a time.
 
     value[place] = metric(logits of the corrupt run with activation[place] of the clean run)

@@ -67,19 +67,11 @@ COLUMN_NAMES = tuple(
 
 
 def write_report(
-    sight: Sight,
-    path: str | Path,
-    *,
-    title: str = "What the heads look at",
-    batch: int = 0,
-    queries: Sequence[int] = (),
-    separators: Collection[str] = (),
-    probe: HeadTable | None = None,
-    thresholds: Thresholds | None = None,
-    facts: Mapping[str, str] | None = None,
-    predictions: Predictions | None = None,
-    header_html: str = "",
-) -> Path:
+    sight: Sight, path: str | Path, *, title: str = "What the heads look at", batch: int = 0,
+    queries: Sequence[int] = (), separators: Collection[str] = (), probe: HeadTable | None = None,
+    thresholds: Thresholds | None = None, facts: Mapping[str, str] | None = None,
+    predictions: Predictions | None = None, header_html: str = "",
+) -> Path:  # fmt: skip
     """Write one HTML file about all attentions of a sight; it needs no network and no server.
 
     It has the type, numbers and description of every head, maps to enlarge, statistics per
@@ -123,18 +115,14 @@ def write_report(
     heads = classify_heads(
         sites, separators=separators, probe=probe, thresholds=thresholds, surveys=surveys
     )
-    rows = iter(heads)
-    data = [
-        site_data(site, survey, list(islice(rows, site.heads)), budget, batch, queries)
-        for site, survey in zip(sites, surveys, strict=True)
-    ]
     columns = COLUMN_NAMES if probe is None else (*COLUMN_NAMES, "induction", "duplicate")
     table = [[row.site, str(row.head), row.type, *_numbers(row, columns)] for row in heads]
-    numbers = iter(table)
-    for site in data:
-        site["numbers"] = [
-            [float(x) for x in row[3:]] for row in islice(numbers, len(site["heads"]))
-        ]
+    rows, data = zip(heads, table, strict=True), []
+    for site, survey in zip(sites, surveys, strict=True):
+        of_site, texts = zip(*islice(rows, site.heads), strict=True)
+        numbers = [[float(x) for x in row[3:]] for row in texts]
+        page_data = site_data(site, survey, list(of_site), budget, batch, queries)
+        data.append(page_data | {"numbers": numbers})
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
     mixers = sight.mixer_heads()
     notes = f"; {sight.notes}" if sight.notes else ""

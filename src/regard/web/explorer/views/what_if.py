@@ -74,8 +74,7 @@ def _table(response: dict[str, Any]) -> Rows:
 
 
 def _figure(response: dict[str, Any]) -> "Figure":
-    from regard.inspection.figures.canvas import label_axis, new_figure, show_matrix
-    from regard.inspection.figures.panels import DIVERGING
+    from regard.inspection.figures.canvas import DIVERGING, label_axis, new_figure, show_matrix
 
     maps = unpack(response["maps"])
     figure = new_figure(12, 4.4)
