@@ -71,6 +71,15 @@ class MLP(nn.Module):
         return self.head(h)
 
 
+def stage_widths(width: int, stages: int) -> tuple[int, ...]:
+    """Channels per stage of a ResNet whose last one has this width: half per earlier stage."""
+    if width < 1 << stages - 1:
+        raise ConfigError(
+            f"width: needs at least {1 << stages - 1} to be halved {stages - 1} times, got {width}"
+        )
+    return tuple(width >> stages - 1 - stage for stage in range(stages))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
     """Config of a ResNet; `width` is that of the last stage and halves per earlier stage.
@@ -87,16 +96,12 @@ class ResNetConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "classes", "channels", "width", "stages", "blocks")
-        if self.width < 1 << self.stages - 1:
-            raise ConfigError(
-                f"width: needs at least {1 << self.stages - 1} to be halved {self.stages - 1} "
-                f"times, got {self.width}"
-            )
+        stage_widths(self.width, self.stages)  # raises if it cannot be halved so often
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels per stage."""
-        return tuple(self.width >> self.stages - 1 - stage for stage in range(self.stages))
+        return stage_widths(self.width, self.stages)
 
 
 @register_model(ResNetConfig)

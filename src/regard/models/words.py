@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
-from regard.models.baselines import ResidualBlock, convolution
+from regard.models.baselines import ResidualBlock, convolution, stage_widths
 from regard.models.config import check_positive, register_model
 from regard.ops import log_mel
 from regard.ops.masks import length_mask
@@ -46,16 +46,12 @@ class WordRecogniserConfig:
             raise ConfigError(f"cmvn_depth: needs more than 0, got {self.cmvn_depth}; try 10")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: needs 0 ≤ rate < 1, got {self.dropout}")
-        if self.width < 1 << self.stages - 1:
-            raise ConfigError(
-                f"width: needs at least {1 << self.stages - 1} to be halved {self.stages - 1} "
-                f"times, got {self.width}"
-            )
+        stage_widths(self.width, self.stages)  # raises if it cannot be halved so often
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels per stage."""
-        return tuple(self.width >> self.stages - 1 - stage for stage in range(self.stages))
+        return stage_widths(self.width, self.stages)
 
     @property
     def delay(self) -> float:
