@@ -96,7 +96,6 @@ class LanguageModel(nn.Module):
         """Next-token logits.
 
         Args:
-            tokens: Token ids.
             lengths: Real tokens per row; the rest is padding. All by default.
             mask: Combined with the causal mask.
             positions: Position ids; by default `offset`, `offset` + 1, …

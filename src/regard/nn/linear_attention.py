@@ -27,17 +27,12 @@ class LinearAttention(nn.Module):
     y = concat_h(RMSnorm(S_tᵀ q_t)) W_o
 
     Padded tokens are not written, and nothing is remembered across packed documents. In generation
-    the cache holds the keys, values and gates of all tokens, and each step runs over them.
+    the cache holds the keys, values and gates of all tokens, and each step runs over them. The
+    arguments that are not listed are those of `MultiHeadAttention`.
 
     Args:
-        dim: width of the input and output.
         heads: number of heads, each with a state of its own.
         mixer: "gated_delta" or "retention".
-        head_dim: width of a head, dim / heads by default.
-        qkv_bias: whether the projections of the input have a bias.
-        out_bias: the same for the output projection, `qkv_bias` by default.
-        rope_theta, rotate_half, rope_dim, rope_scaling: rotary positions of q and k, as those of
-            `MultiHeadAttention`.
         eps: of the norm.
 
     >>> LinearAttention(16, 2)(torch.randn(3, 5, 16)).shape
@@ -92,15 +87,10 @@ class LinearAttention(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
-        """Mix from left to right.
+        """Mix from left to right; arguments as in `MultiHeadAttention.forward`.
 
-        Args:
-            x: the sequence.
-            mask: Causal, Padding and Documents; another one is an error.
-            bias: needs None.
-            positions: for rotary positions; offset, offset + 1, … by default.
-            offset: position of x after the tokens in the cache.
-            cache: receives the new keys, values and gates of this layer, returns all it holds.
+        The mask is of Causal, Padding and Documents, and there is no bias; others are errors. The
+        cache receives the new keys, values and gates of this layer, and returns all it holds.
         """
         if bias is not None:
             kind = type(bias).__name__

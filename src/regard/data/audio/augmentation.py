@@ -84,10 +84,8 @@ def augment_log_mel(
     Args:
         frames: log-mel frames.
         generator: on the CPU, so that every device gets the same augmentation.
-        vtlp: largest relative stretch of the frequency axis.
-        eq: scale of a smooth random curve over the bands.
-        spec_augment: number of frequency masks (up to 6 bands) and time masks (up to 12 frames),
-            filled with the mean.
+        vtlp, eq, spec_augment: as in `SpeechAugmentation`; masks are up to 6 bands or 12 frames
+            wide and filled with the mean.
 
     >>> x = torch.arange(8.0).expand(1, 1, 8)
     >>> rng = rg.data.seeded_generator(0)

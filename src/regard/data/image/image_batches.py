@@ -115,9 +115,7 @@ class ImageBatches(GeneratedBatches):
         images: all images, as bytes.
         labels: class of each.
         batch_size: images per batch.
-        shift: largest translation, in pixels.
-        flip: mirror half of the images.
-        random_erasing: side of the largest erased square, as a fraction of the height.
+        shift, flip, random_erasing: see `augment`.
         cutmix: probability of CutMix.
         seed: order and augmentation.
         shard: `rank` and `world_size` of the process.

@@ -72,15 +72,10 @@ def beam(
     1 is greedy search, and one that holds every sequence is exact.
 
     Args:
-        stepper: The model, from `make_stepper`.
-        state: The state after the source or prompt, from `stepper.start`.
-        first: The token of each row to continue from.
-        end: The end token.
-        max_new_tokens: Upper limit on generated tokens.
+        stepper, state, first, end, max_new_tokens, constraints: As in `stream`.
         width: Sequences per beam.
         length_penalty: Exponent of the length normalization; 0 is none.
         n_best: Sequences returned per row, at most `width`.
-        constraints: Restrict which tokens may come next; log-probabilities are unconstrained.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = rg.decode.make_stepper(model)

@@ -154,12 +154,8 @@ def add_to_activation(
 
     x → x + factor · vector
 
-    Args:
-        name: Glob over the names of `activation_names(model)`.
-        vector: Broadcast to the shape of the activation.
-        factor: Of the vector.
-        positions: Positions along time; all by default.
-        heads: Heads, for names that end in `.heads`; all by default.
+    `vector` is broadcast to the shape of the activation; the other arguments are those of
+    `zero_activation`.
 
     >>> edit = rg.edit.add_to_activation("decoder.0.residual_out", torch.ones(1), factor=2.0)
     >>> edit(torch.zeros(1, 2, 1)).flatten()

@@ -136,14 +136,7 @@ def jitter_query(
 ) -> Edit:
     """Add Gaussian noise to some queries, or to all; biases that depend on the query see it too.
 
-    q_i → q_i + sigma · ε,   ε ~ N(0, 1), fixed by seed, module and position
-
-    Args:
-        site: Glob over the names or paths of attention modules.
-        sigma: Standard deviation of the noise.
-        queries: Query positions to edit; all by default.
-        heads: Heads to edit; all by default.
-        seed: Random seed.
+    q_i → q_i + sigma · ε,   ε as in `jitter_key`; all queries and heads by default
 
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
     >>> with rg.ops.intercept.intercepting(rg.edit.jitter_query("*", 9.0)):  # equal keys: no effect

@@ -103,10 +103,9 @@ class MixerSite:
         """Exact signed weights of a rectangle of the map, or cells of them.
 
         Args:
-            head: One head, whose axis is dropped; all heads by default.
+            head, pool: As in `Site.window`.
             rows: Tokens of this call, as a slice or one index; the axis stays.
             keys: Tokens so far, as a slice or one index; the axis stays.
-            pool: Rows and columns per pooled cell.
             reduce: "sum" and "mean" are signed; "mass" is the mean of |w|.
 
         >>> one = torch.ones(1, 1, 2, 1)

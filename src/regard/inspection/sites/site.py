@@ -121,16 +121,9 @@ class Site:
         pooled_size: int | tuple[int, int] = 256,
         backend: Literal["auto", "reference", "tiled", "kernel"] = "auto",
     ) -> Survey:
-        """Statistics of the attention weights, as `rg.survey`: entropy, distance, received mass …
+        """Statistics of the attention weights, with the options of `rg.survey`.
 
-        Args:
-            statistics: Names of fields of `Survey`; by default those of `rg.survey`, or those
-                recorded if only a survey was recorded.
-            first_keys: Keys that count for `first_share`.
-            radius: Distance that counts for `local_share`.
-            top_k: Number of `top_keys` and `top_weights` per query.
-            pooled_size: Rows and columns of `pooled_map`.
-            backend: Implementation to run; one requested by name runs or raises.
+        By default its statistics, or those recorded if only a survey was recorded.
 
         >>> rg.make_site(*torch.zeros(2, 4, 2)).survey(statistics=["received"]).received
         tensor([[[1., 1., 1., 1.]]])
@@ -344,9 +337,7 @@ def make_site(
     """Make a site from queries, keys and values, as if a model had computed them.
 
     Args:
-        q: The queries.
-        k: The keys.
-        v: The values; the keys by default.
+        q, k, v: Queries, keys and values; the values are the keys by default.
         name: Name of the site.
         tokens: One label per query; also of the keys, unless `key_tokens` is given.
         key_tokens: One label per key; makes it a cross-attention.

@@ -102,9 +102,7 @@ def window(
     The cost grows with the window, not with the map.
 
     Args:
-        q: queries of the attention.
-        k: its keys.
-        lse: its log-sum-exp, the second result of `attend`.
+        q, k, lse: queries and keys of an attention, and the second result of `attend`.
         rows: the queries of the window.
         keys: the keys of the window.
         pool: rows and keys per cell; the last cells may be smaller.

@@ -54,11 +54,8 @@ def influence(
     4e-6 · |h_i| (1e-3 · |h_i| on CUDA).
 
     Args:
-        q: queries of the attention.
-        k: its keys.
-        v: its values.
-        out: its output, the first result of `attend`.
-        lse: its log-sum-exp, the second result of `attend`.
+        q, k, v: queries, keys and values of an attention.
+        out, lse: the results of `attend`.
         effect: what is done to a key.
         alpha: factor of the key for effect="scale".
         backend: a backend requested by name runs or raises; there is no silent fallback.

@@ -50,9 +50,7 @@ def survey(
     With sinks the weights of a row sum to less than one; the statistics are of those weights.
 
     Args:
-        q: queries of the attention.
-        k: its keys.
-        lse: its log-sum-exp, the second result of `attend`.
+        q, k, lse: queries and keys of an attention, and the second result of `attend`.
         statistics: names of fields of `Survey`; entropy, peak, received, means and shares have
             gradients.
         first_keys: number of first tokens of a sequence or document counted by first_share.
