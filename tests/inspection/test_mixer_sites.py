@@ -261,16 +261,14 @@ def test_tables_of_heads_and_propagation_say_that_layers_are_linear(tmp_path):
     sight, _ = record(make_hybrid("qwen3_next"), token_ids())
     assert sight.heads().note == "1 linear mixers in mixer_heads()"
     page = rg.inspection.write_report(sight, tmp_path / "page.html").read_text()
-    assert "1 linear mixers in mixer_heads()" in page
+    assert "1 attentions, 4 heads" in page
+    assert "; 1 linear mixers." in page
     assert "Linear mixers" in page
     table = sight.mixer_heads()
     site, survey = sight.mixers[0], sight.mixers[0].survey()
     assert [row["head"] for row in table.rows] == [0, 1, 2, 3]
     assert_close(table.rows[2]["reach"], float(survey.reach[:, 2].double().mean()))
     assert_close(table.rows[2]["mass"], float(site.weights()[:, 2].abs().sum(-1).mean()))
-    alone = record(make_hybrid("mamba2"), token_ids())[0]
-    with pytest.raises(LookError, match="got 2 linear mixers; try sight.mixer_heads()"):
-        rg.inspection.write_report(alone, tmp_path / "page.html")
     assert len(record(make_hybrid("lfm2"), token_ids())[0].mixer_heads()) == 32
     with pytest.raises(LookError, match="got none of model.layers.0.linear_attn"):
         rg.inspection.attention_rollout(sight)

@@ -301,7 +301,7 @@ def test_a_translator_with_cross_attention_and_refused_sites(tmp_path):
 
 @pytest.mark.usefixtures("users_view")
 def test_unwritable_reports_raise(tmp_path):
-    with pytest.raises(LookError, match="sight: needs at least one attention"):
+    with pytest.raises(LookError, match="sight: needs an attention or a linear mixer"):
         write_report(Sight(), tmp_path / "report.html")
     with pytest.raises(FileError, match="needs an existing folder"):
         write_report(sentences(1, 1, 3), tmp_path / "none" / "report.html")

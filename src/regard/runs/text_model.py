@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard import models
 from regard.data import Pair, Tokenizer
 from regard.errors import LookError, ShapeError, library_errors
+from regard.inspection.adapters.activation_points import activation_names
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.base import Edit
 from regard.inspection.record.look import look
@@ -24,6 +25,7 @@ from regard.tasks.translation.alignment import editing, record_translation
 PUNCTUATION = frozenset(".,;:!?")  # separators beside a tokenizer's own special tokens
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator)
 SINGLE_STACKS = (models.LanguageModel, models.Classifier)
+ROUTED = (".router.choice", ".router.logits")  # activations that a page shows
 MAX_LOGITS = 1 << 26  # of a reading: 256 MB of float32
 
 
@@ -146,8 +148,10 @@ class TextModel:
             assert target is not None
             decoder_ids = self.encode("target", target, is_decoder=True)
             inputs, tokens["target"] = [ids, decoder_ids], self._tokens(decoder_ids)
+        routers = [x for x in activation_names(self.model) if x.endswith(ROUTED)] or None
+        looking = look(self.model, at, tokens=tokens, activations=routers)
         # edits inside the look: it records the edited queries, keys and masks
-        with look(self.model, at, tokens=tokens) as sight, editing(self.model, edits):
+        with looking as sight, editing(self.model, edits):
             if self.decoder_start_token_id is not None:
                 self.model(input_ids=inputs[0], decoder_input_ids=inputs[1])
             else:
@@ -177,7 +181,8 @@ class TextModel:
             hook.remove()
         predictions = self._predictions(outputs[-1])
         mask = str(getattr(self.hf_tokenizer, "mask_token", None))
-        tokens = (sight.sites[-1].query_tokens or [[]])[0]
+        labels = (x.query_tokens for x in reversed(sight.sites) if x.query_tokens)
+        tokens = next(labels, [[]])[0]
         if predictions is not None and predictions.kind == "token" and mask in tokens:
             predictions = predictions._replace(at=tokens.index(mask))
         logits = self._logits(outputs[-1])

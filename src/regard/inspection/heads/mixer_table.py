@@ -1,14 +1,12 @@
 """Heads of linear mixers as rows of a table: means of what their maps, gates and states show."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from regard.inspection.sites.mixer_site import CONVOLUTION_STATISTICS, MixerSite
-from regard.ops.mixers import LinearMixer
-from regard.ops.mixers.chunked import slice_heads
+from regard.inspection.sites.mixer_site import CONVOLUTION_STATISTICS, MixerSite, first_heads
 from regard.ops.mixers.statistics import MIXER_STATISTICS
 from regard.tables import html_table, text_table
 
@@ -64,11 +62,7 @@ def measure_mixers(sites: Sequence[MixerSite]) -> MixerTable:
     """
     rows: list[dict[str, Any]] = []
     for site in sites:
-        shown, part = range(min(site.heads, MAX_HEADS)), site
-        if isinstance(site.mixer, LinearMixer):  # channels may be thousands
-            mixer = slice_heads(site.mixer, slice(0, MAX_HEADS))
-            part = replace(site, mixer=mixer, out=site.out[:, :MAX_HEADS])
-        survey = part.survey()
+        shown, survey = range(min(site.heads, MAX_HEADS)), first_heads(site, MAX_HEADS).survey()
         numbers = {name: getattr(survey, name) for name in MIXER_STATISTICS}
         if site.kind.startswith("convolution"):
             numbers = {name: numbers[name] for name in CONVOLUTION_STATISTICS}

@@ -149,16 +149,20 @@ class Routers(Mapping[str, Router]):
         """As `Router.where`, for every layer."""
         return Routers({name: router.where(valid) for name, router in self.items()})
 
-    def __repr__(self) -> str:
-        columns = ("router", "experts", "per token", "largest load", "unused", "balance", "entropy")
-        rows = [
-            (
+    columns = ("router", "experts", "per token", "largest load", "unused", "balance", "entropy")
+
+    def texts(self) -> list[list[str]]:
+        """The cells of the table."""
+        return [
+            [
                 name, str(x.count), str(x.experts.shape[-1]), f"{float(x.load.max()):.3f}",
                 str(int((x.load == 0).sum())), f"{x.balance:.3f}", f"{float(x.entropy.mean()):.3f}",
-            )
+            ]
             for name, x in self.items()
         ]  # fmt: skip
-        return text_table(columns, rows, right=columns[1:])
+
+    def __repr__(self) -> str:
+        return text_table(self.columns, self.texts(), right=self.columns[1:])
 
 
 def join_steps(calls: list[Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from regard.files import write_text
 from regard.inspection.heads.head_table import COLUMNS, MORE_COLUMNS, HeadRow, HeadTable, Thresholds
 from regard.inspection.heads.measures import classify_heads
 from regard.inspection.record.sight import Sight, format_skipped
+from regard.inspection.report.map_panels import map_panels
 from regard.inspection.report.report_data import PageBudget, site_data, survey_for_page
 from regard.inspection.sites.labels import strip_marks
 from regard.ops.tiling import row_bands
@@ -98,19 +99,18 @@ def write_report(
     """
     path = Path(path)
     sites = sight.join_all()
-    if not sites:
-        got = f"{len(sight.mixer_names)} linear mixers" if sight.mixers else "none"
-        hint = "sight.mixer_heads()" if sight.mixers else "look(model)"
-        raise LookError(f"sight: needs at least one attention, got {got}; try {hint}")
-    if not 0 <= batch < (size := min(site.batch for site in sites)):
+    every = [*sites, *sight.mixers]
+    if not every:
+        raise LookError("sight: needs an attention or a linear mixer, got none; try look(model)")
+    if not 0 <= batch < (size := min(site.batch for site in every)):
         raise ShapeError(f"batch: needs less than {size}, got {batch}; try 0")
     if not path.resolve().parent.is_dir():
         raise FileError(f"{path}: needs an existing folder, got none of that name")
-    longest = max(site.queries for site in sites)
+    longest = max(site.queries for site in every)
     for i in queries:
         if not -longest <= i < longest:
             raise ShapeError(f"queries: needs less than {longest}, got {i}; try {longest - 1}")
-    budget = PageBudget.for_heads(sum(site.heads for site in sites), longest)
+    budget = PageBudget.for_heads(max(1, sum(site.heads for site in sites)), longest)
     surveys = [survey_for_page(site, budget) for site in sites]
     heads = classify_heads(
         sites, separators=separators, probe=probe, thresholds=thresholds, surveys=surveys
@@ -124,16 +124,17 @@ def write_report(
         page_data = site_data(site, survey, list(of_site), budget, batch, queries)
         data.append(page_data | {"numbers": numbers})
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
-    mixers = sight.mixer_heads()
-    notes = f"; {sight.notes}" if sight.notes else ""
-    summary = f"{len(data)} attentions, {len(heads)} heads: {counts}{notes}."
+    panels = map_panels(sight, batch, queries)
+    parts = [f"{len(data)} attentions, {len(heads)} heads: {counts}"] if data else []
+    parts += [f"{len(sight.mixer_names)} linear mixers"] if sight.mixers else []
+    summary = "; ".join(filter(None, (*parts, sight.missing, sight.coverage))) + "."
     outputs = _outputs(predictions)
     response: dict[str, Any] = {
         "summary": summary,
         "facts": [[name, _cut(text)] for name, text in (facts or {}).items()],
         "skipped": format_skipped(sight.skipped, names=len(sight.skipped)),
         "columns": columns,
-        "mixers": {"columns": mixers.columns, "rows": mixers.texts()},
+        "panels": panels,
         "outputs": outputs,
         "written": f"Written by regard {version('regard')}.",
         **_with_shared_labels(data, predictions),
@@ -143,8 +144,8 @@ def write_report(
         lines.append(", ".join(f"{name} {p:.3f}" for name, p in outputs["rows"]))
     plain = "".join(f"<p>{escape(line)}</p>" for line in lines)
     plain += plain_table("Heads", ("site", "head", "type", *columns), table)
-    if mixers.rows:
-        plain += plain_table("Linear mixers", mixers.columns, mixers.texts())
+    for panel in panels:
+        plain += plain_table(panel["name"], panel["columns"], panel["rows"])
     page = offline_page(
         "/sight",
         [saved("sight", response)],
@@ -185,7 +186,7 @@ def _with_shared_labels(
                 labels.append(site[name])
             site[name] = labels.index(site[name])
     page: dict[str, Any] = {"sites": data, "labels": labels, "predictions": None}
-    if predictions is not None and len(predictions.rows) > 1:
+    if data and predictions is not None and len(predictions.rows) > 1:
         last = data[-1]  # the outputs are computed from its queries
         shown = last["top"]["rows"] if last["queries"] == len(predictions.rows) else []
         rows = {i: predictions.rows[i] for i in shown}

@@ -195,8 +195,8 @@ def _blocks(
             centres += _far_centres(site, head, maps[head], budget, batch)
         blocks = []
         for query, key in centres[: budget.blocks]:
-            rows = _range_around(query, budget.side, site.queries)
-            keys = _range_around(key, budget.side, site.keys)
+            rows = range_around(query, budget.side, site.queries)
+            keys = range_around(key, budget.side, site.keys)
             w = site.window(head, slice(rows.start, rows.stop), slice(keys.start, keys.stop))
             span = {"rows": (rows.start, rows.stop), "keys": (keys.start, keys.stop)}
             blocks.append(span | {"data": _encode_weights(w[batch])})
@@ -228,7 +228,7 @@ def _far_centres(
     return centres
 
 
-def _range_around(centre: int, side: int, count: int) -> range:
+def range_around(centre: int, side: int, count: int) -> range:
     side = min(side, count)
     start = min(max(centre - side // 2, 0), count - side)
     return range(start, start + side)

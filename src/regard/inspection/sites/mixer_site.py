@@ -247,6 +247,14 @@ class ConvolutionSite(MixerSite):
         return torch.ones_like(self.mixer.x)
 
 
+def first_heads(site: MixerSite, count: int) -> MixerSite:
+    """A site of the first heads alone, as a recurrence per channel has thousands."""
+    if not isinstance(site.mixer, LinearMixer):  # a convolution, whose maps are bands
+        return site
+    mixer = slice_heads(site.mixer, slice(0, count))
+    return replace(site, mixer=mixer, out=site.out[:, :count])
+
+
 def label_mixers(
     sites: Sequence[MixerSite], tokens: Tokens | None, *, allow_longer: bool = False
 ) -> list[MixerSite]:

@@ -3,6 +3,7 @@ import { html, useMemo, useSignal } from "../lib/dom.js";
 import { Bars } from "../lib/bars.js";
 import { offline, setParams, state } from "../lib/state.js";
 import { HeadGrid } from "./text-grid.js";
+import { MapPanel } from "./map-panel.js";
 import { describeSite } from "./sight-data.js";
 import { SightHead } from "./sight-head.js";
 import { HeadTable } from "./sight-table.js";
@@ -18,6 +19,7 @@ export function View({ params }) {
   const heads = useMemo(() => sites.flatMap((site) => site.types.map((row, head) =>
     ({ ...row, ...Object.fromEntries(page.columns.map((name, n) => [name, site.numbers[head][n]])), site: site.name,
       head, words: site.words[head] }))), [sites]);
+  if (!sites.length) return html`<${Facts} page=${page} /><p class="faint">${page.written}</p>`;
   const site = sites.find((x) => x.name === params.site) ?? sites[0];
   const head = Math.min(Number(params.head ?? 0) || 0, site.heads - 1);
   const select = (name, number) => {
@@ -41,16 +43,8 @@ export function View({ params }) {
     <p class="faint">${page.written}</p>`;
 }
 
-// Layers without softmax: their signed weights have no entropy, so the grid of heads leaves them out.
-function Mixers({ columns, rows }) {
-  return html`<section class="panel" aria-label="Linear mixers"><h2>Linear mixers</h2>
-    <div class="scroll" tabindex="0" role="region" aria-label="Table of linear mixers"><table class="head-table">
-    <thead><tr>${columns.map((x) => html`<th>${x.replaceAll("_", " ")}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr>${row.map((x) => html`<td>${x}</td>`)}</tr>`)}</tbody></table></div></section>`;
-}
-
 function Facts({ page }) {
-  const { summary, facts, skipped, outputs, mixers } = page;
+  const { summary, facts, skipped, outputs, panels } = page;
   return html`<p class="hint">${summary}</p>
     ${(facts.length > 0 || outputs) && html`<section class="panel" aria-label="Facts">
       <dl class="facts">${facts.map(([name, text]) => html`<dt>${name}</dt><dd dir="auto">${text}</dd>`)}</dl>
@@ -59,5 +53,5 @@ function Facts({ page }) {
           </section>`}
     ${skipped.length > 0 && html`<section class="panel" aria-label="Skipped"><h2>Skipped</h2>
       <ul>${skipped.map((x) => html`<li>${x}</li>`)}</ul></section>`}
-    ${mixers?.rows.length > 0 && html`<${Mixers} ...${mixers} />`}`;
+    ${panels.map((panel) => html`<${MapPanel} key=${panel.name} ...${panel} />`)}`;
 }

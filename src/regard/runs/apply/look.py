@@ -19,6 +19,7 @@ from regard.inspection import (
     write_report,
 )
 from regard.inspection.edits.registry import parse_edits
+from regard.inspection.record.sight import layer_of
 from regard.runs.text_model import TextModel
 
 TOP_KEYS = 2  # keys listed per head
@@ -81,6 +82,8 @@ def look_report(
     if cell is not None:
         return LookReport(explain_weight(model.model, sight, *cell))
     if describe:
+        if not sight.sites:
+            raise LookError(f"describe: needs attention, got {sight.mixer_names}; try without it")
         heads = ((site, head) for site in sight for head in range(site.heads))
         lines = (f"{site.name}, head {head}: {describe_head(site, head)}" for site, head in heads)
         return LookReport("\n".join(lines))
@@ -88,6 +91,7 @@ def look_report(
     kind = type(model.model).__name__
     facts = {"Model": kind if name is None else f"{name} ({kind})", "Input": text}
     facts |= {} if target is None else {"Output": target}
+    facts["Layers"] = sight.coverage or _all_recorded(sight)
     facts |= {"Edits": "; ".join(map(repr, calls))} if calls else {}
     write_report(
         sight,
@@ -100,9 +104,22 @@ def look_report(
         predictions=reading.predictions,
     )
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
-    text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}"
-    text += f"\n{sight.notes}" if sight.notes else ""
+    text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}\n"
+    text += "; ".join(filter(None, (facts["Layers"], sight.missing)))
     return LookReport(text, dict(sight.skipped))
+
+
+def _all_recorded(sight: Sight) -> str:
+    """What a sight without gaps has; with at= nothing is known of the other layers.
+
+    >>> _all_recorded(Sight([rg.make_site(*torch.zeros(2, 3, 4), name="layers.0.attn")]))
+    '1 of 1 layers recorded'
+    """
+    count = len({layer_of(name) for name in (*sight.names, *sight.mixer_names)})
+    mixers = f", {len(sight.mixer_names)} linear mixers" if sight.mixers else ""
+    return (
+        f"{count} of {count} layers recorded{mixers}" if not sight.unmatched else f"{count} layers"
+    )
 
 
 def compare_texts(
