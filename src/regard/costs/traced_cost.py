@@ -10,7 +10,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,8 +94,10 @@ def _meta_copy(model: Any) -> Any:
     for module in shapes.modules():
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
-    if getattr(shapes, "_supports_sdpa", False):
-        shapes.set_attn_implementation("sdpa")
+    for part in shapes.modules():
+        if getattr(part, "_supports_sdpa", False):
+            with suppress(ValueError):  # one of its parts has another form (sound of Gemma 4)
+                part.set_attn_implementation("sdpa")
     can_set = getattr(shapes, "_can_set_experts_implementation", None)  # from version 5 on
     if can_set is not None and can_set():  # a loop over experts reads which are chosen
         shapes.set_experts_implementation("grouped_mm")

@@ -209,8 +209,11 @@ def _edits(subject: Subject) -> float:
 @check("patching", "one place of a sweep against one edited run")
 def _patching(subject: Subject) -> float:
     corrupt = _shuffled(subject.inputs)
-    result = sweep(subject.model, subject.inputs, corrupt, subject.metric, over="mlp×position")
-    name = f"{result.labels[0][-1]}.mlp.out"
+    names = find_activations(subject.model)
+    kind = "mlp" if any(name.endswith(".mlp.out") for name in names) else "mixer"  # Mamba
+    over = f"{kind}×position"
+    result = sweep(subject.model, subject.inputs, corrupt, subject.metric, over=over)
+    name = f"{result.labels[0][-1]}.{kind}.out"
     with look(subject.model, "", activations=name, max_bytes=1 << 40) as clean:
         run_model(subject.model, subject.inputs)
     edit = set_activation(name, clean.activations[name], positions=result.values.shape[1] - 1)

@@ -256,8 +256,14 @@ def _block_points(block: nn.Module) -> Iterator[ActivationPoint]:
 
 
 def find_named_stacks(modules: Mapping[str, nn.Module]) -> list[tuple[str, BlockStack]]:
-    """The stacks of Transformer blocks by name: encoder or decoder, their path if two are one."""
+    """The stacks of Transformer blocks by name: encoder or decoder, their path if two are one.
+
+    Those that read tokens come last, as after the towers of images and sounds.
+    """
     stacks = [stack for stack in find_stacks(modules) if _mixes_positions(stack)]
+    if len(stacks) > 1:
+        embeddings = _token_embeddings(modules[""], modules)
+        stacks.sort(key=lambda stack: _embedding_of(stack.path, embeddings, 2) is not None)
     names = [_stack_name(modules[""], stack) for stack in stacks]
     paths = [stack.path.rpartition(".")[0] or stack.path for stack in stacks]
     unique = (p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True))

@@ -63,7 +63,8 @@ class LogitLens:
         self, count: int = 5, *, batch: int = 0, position: int = -1
     ) -> list[list[tuple[Any, float]]]:
         """The most likely tokens and their probabilities after each block."""
-        p, ids = self.logits[:, batch, position].float().softmax(-1).topk(count)
+        p = self.logits[:, batch, position].float().softmax(-1)
+        p, ids = p.topk(min(count, p.shape[-1]))
         show = self.id_to_token or (lambda token: token)
         return [
             [(show(i), round(x, 4)) for i, x in zip(*row, strict=True)]

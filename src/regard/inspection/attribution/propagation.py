@@ -129,7 +129,9 @@ def select_sites(sight: Sight | Sequence[Site], at: str) -> list[Site]:
         site for site in sites if matches(at, site.name, site.path, aliases.get(site.name, ""))
     ]
     if not selected:
-        names = ", ".join(dict.fromkeys(site.name for site in sites)) or "nothing"
+        if not sites:
+            raise LookError("sight: needs an attention, got none; try look(model)")
+        names = ", ".join(dict.fromkeys(site.name for site in sites))
         close = nearest_name(at, {site.name: aliases.get(site.name, "") for site in sites}) or "*"
         raise LookError(f"at: needs a site of {names}, got {at!r}; try {close!r} or '*'")
     others = []

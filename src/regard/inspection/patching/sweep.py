@@ -354,9 +354,11 @@ def _parse(over: object) -> tuple[str, bool]:
 def _points(model: nn.Module, kind: str, stack: str | None) -> list[ActivationPoint]:
     points = [p for name, p in find_activations(model).items() if name.endswith(f".{KINDS[kind]}")]
     stacks = list(dict.fromkeys(_stack(point) for point in points))
-    if not stacks or stack is not None and stack not in stacks:
-        got = repr(stack) if stacks else f"none in {type(model).__name__}"
-        raise LookError(f"stack: needs one of {', '.join(stacks) or 'its blocks'}, got {got}")
+    if not stacks:
+        got = f"none in {type(model).__name__}"
+        raise LookError(f"over: needs activations *.{KINDS[kind]}, got {got}; try 'residual'")
+    if stack is not None and stack not in stacks:
+        raise LookError(f"stack: needs one of {', '.join(stacks)}, got {stack!r}")
     return [point for point in points if _stack(point) == (stack or stacks[-1])]
 
 
