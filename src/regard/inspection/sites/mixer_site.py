@@ -249,7 +249,7 @@ class ConvolutionSite(MixerSite):
 
 def first_heads(site: MixerSite, count: int) -> MixerSite:
     """A site of the first heads alone, as a recurrence per channel has thousands."""
-    if not isinstance(site.mixer, LinearMixer):  # a convolution, whose maps are bands
+    if isinstance(site, ConvolutionSite):  # whose maps are bands
         return site
     mixer = slice_heads(site.mixer, slice(0, count))
     return replace(site, mixer=mixer, out=site.out[:, :count])
