@@ -42,7 +42,7 @@ def take(page: Page, url: str, view: str) -> bytes:
     page.set_viewport_size({"width": WIDTH, "height": height})
     page.goto(f"{url}/#/{view}?{urlencode(params)}")
     page.reload()
-    page.wait_for_selector("main h1")
+    page.wait_for_selector("main h1", state="attached")
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(6000 if view == "atlas" else 1500)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")

@@ -40,11 +40,13 @@ def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def explorer(runs_folder: Path) -> Any:
-    """The explorer of the server: all pretrained models."""
+    """The explorer of the server: all models of the package, whatever `regard get` has fetched."""
+    from regard.runs.downloads import DOWNLOADS
     from regard.web.explorer import Explorer
     from regard.web.explorer.catalog import Catalog, default_names
 
-    return Explorer(Catalog(default_names(), [runs_folder], device="cpu"))
+    names = [name for name in default_names() if name not in DOWNLOADS]
+    return Explorer(Catalog(names, [runs_folder], device="cpu"))
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +128,6 @@ def poll(page: Any, script: str, *, arg: Any = None, timeout: float = 15_000, **
 
 def settle(page: Any) -> None:
     """Wait until the view is there and nothing is being computed."""
-    page.wait_for_selector("main h1")
+    page.wait_for_selector("main h1", state="attached")
     page.wait_for_load_state("networkidle")
     page.wait_for_function("!document.querySelector('[aria-busy=true], .activity progress')")

@@ -93,7 +93,7 @@ def test_the_keyboard_reaches_navigation_and_view(page, open_view, view):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the view"
     reached = []
-    for _ in range(len(VIEWS) + 2):  # name, views, theme
+    for _ in range(len(VIEWS) + 4):  # name, views, save, present, theme
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.closest('nav, main, header').tagName"))
     assert reached.count("NAV") == len(VIEWS)

@@ -1,24 +1,26 @@
 // The shell of the page: navigation, the view of the URL, what is being computed, the first steps.
-import { html, render, useEffect, useRef, useSignal, useState } from "./lib/dom.js";
+import { groupBy, html, render, useEffect, useRef, useSignal, useState } from "./lib/dom.js";
 import { activity, cancelAll } from "./lib/api.js";
 import { theme, toggleTheme } from "./lib/colours.js";
 import { SaveMenu } from "./lib/save.js";
 import { linkTo, offline, openView, state } from "./lib/state.js";
 import { Guide } from "./lib/guide.js";
+import { PresentButton, PresentKeys } from "./lib/present.js";
 import { loadModels, models } from "./lib/widgets.js";
 
-// Each module has: hint (a sentence), View({params}), and csv(params) -> [query, body] where it has a table.
+// Name, module and group of the navigation, in its order. Each module has: hint (a sentence), View({params}), and
+// csv(params) -> [query, body] where it has a table.
 const VIEWS = {
-  text: ["Text", () => import("./views/text.js")],
-  "what-if": ["What-if", () => import("./views/what-if.js")],
-  atlas: ["Atlas", () => import("./views/atlas.js")],
-  time: ["Time", () => import("./views/time.js")],
-  image: ["Image", () => import("./views/image.js")],
-  sound: ["Sound", () => import("./views/sound.js")],
-  work: ["Work", () => import("./views/work.js")],
-  claims: ["Claims", () => import("./views/claims.js")],
-  cost: ["Cost", () => import("./views/cost.js")],
-  runs: ["Runs", () => import("./views/runs.js")],
+  text: ["Text", () => import("./views/text.js"), "Look"],
+  "what-if": ["What-if", () => import("./views/what-if.js"), "Look"],
+  atlas: ["Atlas", () => import("./views/atlas.js"), "Look"],
+  image: ["Image", () => import("./views/image.js"), "Senses"],
+  sound: ["Sound", () => import("./views/sound.js"), "Senses"],
+  time: ["Time", () => import("./views/time.js"), "Senses"],
+  work: ["Work", () => import("./views/work.js"), "Learn"],
+  claims: ["Claims", () => import("./views/claims.js"), "Learn"],
+  cost: ["Cost", () => import("./views/cost.js"), "Measure"],
+  runs: ["Runs", () => import("./views/runs.js"), "Measure"],
 };
 
 // An offline page may be about something else: a sight, the report of a run, or a comparison.
@@ -51,10 +53,17 @@ function Shell() {
       ${offline ? html`<span class="brand">Regard</span>` : html`<a class="brand" href=${linkTo("text")}
         onClick=${(e) => { e.preventDefault(); openView("text"); }}>Regard</a>`}
       <nav aria-label="Views">
-        ${(offline?.title ? [] : shown)
-          .map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
-        onClick=${(e) => { if (e.metaKey || e.ctrlKey) return; e.preventDefault(); openView(name, inputOf(params)); }}>
-          ${text}</a>`)}</nav>
+        ${[...groupBy(offline?.title ? [] : shown, ([, [, , group]]) => group)].map(([group, members]) =>
+          html`<span class="group" role="group" aria-label=${group}>
+            <span class="faint" aria-hidden="true">${group}</span>
+          ${members.map(([name, [text]]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : null}
+            onClick=${(e) => {
+              if (e.metaKey || e.ctrlKey) return;
+              e.preventDefault();
+              openView(name, inputOf(params));
+            }}>${text}</a>`)}</span>`)}</nav>
+      ${ready && html`<${SaveMenu} root=${root} csv=${module.csv?.(params)} />`}
+      <${PresentButton} />
       <button class="theme" onClick=${toggleTheme}
         aria-label=${theme.peek() === "dark" ? "Light colours" : "Dark colours"}>
           ${theme.peek() === "dark" ? "☀" : "☾"}</button>
@@ -65,12 +74,12 @@ function Shell() {
       ${!title && html`<p
         class="error">There is no view ${view}. <a href=${linkTo("text")}>Open the text view</a>.</p>`}
       ${failed && html`<p class="error" role="alert">${failed}</p>`}
-      <${Guide} />
-      ${ready && html`<div class="head">
-        <div><h1 dir="auto">${title}</h1>${!offline?.title && html`<p class="hint">${module.hint}</p>`}</div>
-        <${SaveMenu} root=${root} csv=${module.csv?.(params)} /></div>
+      ${ready && html`<h1 dir="auto" class=${offline?.title ? "" : "hidden"}>${title}</h1>
+        ${!offline?.title && html`<p class="hint">${module.hint}</p>`}
+        <${Guide} />
         <${module.View} params=${params} key=${view} />`}
     </main>
+    <${PresentKeys} />
     <${Activity} />`;
 }
 

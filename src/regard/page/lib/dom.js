@@ -31,6 +31,14 @@ export function useWidth(ref, fallback = 640) {
   return width;
 }
 
+// Where the pointer is in an element, and the element's size, in its own CSS pixels: the page may be enlarged.
+export function pointIn(event, element = event.currentTarget) {
+  const bounds = element.getBoundingClientRect();
+  const scale = bounds.width / (element.offsetWidth ?? element.clientWidth) || 1;
+  return { x: (event.clientX - bounds.left) / scale, y: (event.clientY - bounds.top) / scale,
+    width: bounds.width / scale, height: bounds.height / scale };
+}
+
 export const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 export const range = (n) => Array.from({ length: n }, (_, i) => i);
 // The largest absolute value; NaN is left out, and arrays may be longer than a call can have arguments.

@@ -1,5 +1,5 @@
 // Drawings as SVG: heat maps, arcs and curves. What is on the screen is what "save as SVG" writes.
-import { arrowOf, clamp, format, html, largest, range, showToken, useRef, useSignal, useState,
+import { arrowOf, clamp, format, html, largest, pointIn, range, showToken, useRef, useSignal, useState,
   useWidth } from "./dom.js";
 import { colourScale, css, DASHES, inkOn, LINES, theme } from "./colours.js";
 
@@ -24,10 +24,9 @@ export function paint(values, rows, columns, colour, canvas = document.createEle
 // onSelect(row, column)
 export function cellHandlers({ rows, columns, area, at, clamped = false, onMove, onSelect }) {
   const locate = (event) => {
-    const bounds = event.currentTarget.getBoundingClientRect(), [left, top, width, height] = area
-      ?? [0, 0, bounds.width, bounds.height];
-    const row = Math.floor(((event.clientY - bounds.top - top) / height) * rows),
-      column = Math.floor(((event.clientX - bounds.left - left) / width) * columns);
+    const point = pointIn(event), [left, top, width, height] = area ?? [0, 0, point.width, point.height];
+    const row = Math.floor(((point.y - top) / height) * rows);
+    const column = Math.floor(((point.x - left) / width) * columns);
     const near = { row: clamp(row, 0, rows - 1), column: clamp(column, 0, columns - 1) };
     return clamped || (near.row === row && near.column === column) ? near : null;
   };
@@ -129,10 +128,9 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
   const px = (v) => margin.left + ((fx(v) - x0) / (x1 - x0)) * (width - margin.left - margin.right);
   const py = (v) => height - margin.bottom - ((fy(v) - y0) / (y1 - y0)) * (height - margin.top - margin.bottom);
   const hover = (event) => {
-    const bounds = event.currentTarget.getBoundingClientRect(), at = event.clientX - bounds.left;
+    const at = pointIn(event);
     const best = series.flatMap((s, n) => usable(s)
-      .map((i) => ({ n, i, gap: Math.abs(px(s.x[i]) - at)
-        + 0.2 * Math.abs(py(s.y[i]) - (event.clientY - bounds.top)) })));
+      .map((i) => ({ n, i, gap: Math.abs(px(s.x[i]) - at.x) + 0.2 * Math.abs(py(s.y[i]) - at.y) })));
     setNear(best.reduce((a, b) => (a && a.gap < b.gap ? a : b), null));
   };
   const point = near && series[near.n]?.x[near.i] !== undefined ? series[near.n] : null;

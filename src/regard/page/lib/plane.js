@@ -1,5 +1,5 @@
 // A plane to move over: what part of a large map is in view, by pointer, wheel, pinch and keyboard.
-import { clamp } from "./dom.js";
+import { clamp, pointIn } from "./dom.js";
 
 const MAX_SCALE = 40; // pixels per weight
 
@@ -57,8 +57,8 @@ export function handle(element, plane, { origin, onMove, onHover, onClick, onEnt
   const pointers = new Map();
   let travelled = 0;
   const place = (event) => {
-    const bounds = element.getBoundingClientRect(), [left, top] = origin();
-    return [event.clientX - bounds.left - left, event.clientY - bounds.top - top];
+    const { x, y } = pointIn(event, element), [left, top] = origin();
+    return [x - left, y - top];
   };
   const spread = () => {
     const [[ax, ay], [bx, by]] = [...pointers.values()];

@@ -1,5 +1,5 @@
 // Sound: what a recogniser hears, writes and attends to, on one time axis.
-import { clamp, format, html, largest, range, useEffect, useMemo, useRef, useSignal, useState,
+import { clamp, format, html, largest, pointIn, range, useEffect, useMemo, useRef, useSignal, useState,
   useWidth } from "../lib/dom.js";
 import { decodeBase64, unpack, useResponse } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
@@ -155,7 +155,7 @@ function Timeline({ response, player }) {
       .reverse()
     .map((i) => `${place(i).toFixed(1)} ${y(wave.values[i]).toFixed(1)}`).join("L")}Z`, [wave, inner]);
   const locate = (e) =>
-    player.seek((e.clientX - e.currentTarget.getBoundingClientRect().left - LEFT) / inner * response.seconds);
+    player.seek((pointIn(e).x - LEFT) / inner * response.seconds);
   const press = (e) => {
     const step = { ArrowLeft: -0.1, ArrowRight: 0.1, PageUp: 1, PageDown: -1 }[e.key];
     if (step) player.seek(player.now + step);
