@@ -30,24 +30,64 @@ def press(page, key):
     settle(page)
 
 
-def test_the_page_opens_on_a_finished_example(page, open_view, explorer):
-    answer = explorer.answer("text", PHRASE)  # asked first: two threads cannot run one model
+def test_the_page_opens_on_the_head_without_which_the_prediction_changes_most(
+    page, open_view, explorer
+):
+    example = "After Mark and Helen walked to the river, Mark brought a map to"
+    answer = explorer.answer("text", {"model": "stories", "text": example})
     open_view("text")
-    assert (
-        page.get_by_label("Output", exact=True).inner_text() == answer["output"] == "5. März 2024"
-    )
-    assert page.locator("g.head").count() == len(answer["heads"]) == 42
-    first = page.locator("g.head").first
-    assert float(first.get_attribute("data-value")) == answer["heads"][0]["normalized_entropy"]
-    assert page.locator("g.head .outline").count() == 1
+    assert page.get_by_label("Text", exact=True).input_value() == example
+    assert page.get_by_label("About to write").inner_text() == "→ Helen 99%"
+    heads = page.locator(".head-thumb")
+    assert heads.count() == len(answer["heads"]) == 12
+    most = max(answer["effects"]["heads"], key=lambda x: x["effect"])
+    assert answer["start"] == {"site": most["site"], "head": most["head"]}
+    first, effect = heads.first, most["effect"]
+    assert first.get_attribute("aria-pressed") == "true"
+    assert float(first.get_attribute("data-value")) == pytest.approx(effect, abs=1e-3) > 5
+    without = page.locator(".without")
+    assert float(without.get_attribute("data-value")) == pytest.approx(effect, abs=1e-3)
+    assert f"it would write {most['writes'].strip()}" in without.inner_text()
+
+
+def test_sentence_map_and_heads_are_above_the_fold(new_page):
+    page = new_page(viewport={"width": 1366, "height": 768})
+    for model in ("stories", "phrases"):
+        page.goto(f"/#/text?model={model}")
+        settle(page)
+        for part in (".flow", ".text-detail .heatmap svg", ".head-thumb >> nth=0"):
+            box = page.locator(part).bounding_box()
+            assert box["y"] + box["height"] <= 768
+        assert page.locator(".text-detail .heatmap svg").bounding_box()["width"] > 700
+
+
+def test_weights_flow_to_the_output_of_the_selected_token(page, open_view):
+    open_view("text", model="stories")
+    assert page.locator(".flow-curves path").count() >= 2
+    page.get_by_label("Tokens", exact=True).get_by_role("button").nth(1).click()
+    settle(page)
+    assert params(page)["position"] == "1"
+    assert page.locator(".flow-curves path").count() <= 2  # two tokens are visible to it
+    run = "getComputedStyle(document.querySelector('.flow-curves path')).animationName"
+    assert page.evaluate(run) == "flow"
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(run) == "none"
+    moves = "getComputedStyle(document.querySelector('.heatmap rect')).transitionDuration"
+    assert page.evaluate(moves) in ("0s", "")
+
+
+def test_an_empty_output_says_nothing_and_what_the_model_knows(page, open_view):
+    open_view("text", model="phrases", text="Hello world", to="de")
+    assert page.get_by_label("Output", exact=True).inner_text() == "nothing"
+    assert page.get_by_text("This model knows dates, times").is_visible()
 
 
 def test_typing_updates_the_translation_the_link_and_nothing_else(page, open_view):
-    open_view("text")
+    open_view("text", model="phrases")
     page.get_by_label("Text", exact=True).fill("3 weeks")
     settle(page)
     assert page.get_by_label("Output", exact=True).inner_text() == "3 Wochen"
-    assert params(page) == {"text": "3 weeks"}
+    assert params(page) == {"model": "phrases", "text": "3 weeks"}
     page.get_by_label("Text", exact=True).fill("")
     assert page.get_by_text("Type something, or choose an example.").is_visible()
     page.get_by_role("button", name="3 days").click()
@@ -56,14 +96,20 @@ def test_typing_updates_the_translation_the_link_and_nothing_else(page, open_vie
 
 
 def test_heads_are_chosen_by_mouse_and_by_arrow_keys(page, open_view):
-    open_view("text")
-    page.locator("g.head[data-site='encoder.0.self'][data-head='2']").click()
+    open_view("text", model="phrases", sort="layer")
+    page.locator(".head-thumb[data-site='encoder.0.self'][data-head='2']").click()
     settle(page)
     assert page.get_by_role("heading", name="encoder.0.self, head 2").is_visible()
-    page.locator("svg.grid-of-heads").focus()
-    press(page, "ArrowDown")
     press(page, "ArrowRight")
-    assert (params(page)["site"], params(page)["head"]) == ("encoder.1.self", "3")
+    assert (params(page)["site"], params(page)["head"]) == ("encoder.0.self", "3")
+
+
+def test_heads_are_sorted_by_a_number_and_filtered_by_kind(page, open_view, explorer):
+    answer = explorer.answer("text", PHRASE)
+    open_view("text", **PHRASE, sort="peak", kind="cross-attention")
+    cross = [x["peak"] for x in answer["heads"] if x["kind"] == "cross"]
+    shown = [float(x.get_attribute("data-value")) for x in page.locator(".head-thumb").all()]
+    assert shown == sorted(cross, reverse=True)
 
 
 def test_a_link_restores_a_cell_with_its_arithmetic_causes_and_effects(page, open_view, explorer):

@@ -19,5 +19,5 @@ export function Bars({ rows, label, max, show = (x) => format(x, 4) }) {
         ${shorten(showToken(name), most)}</text>
       <rect class=${value < 0 ? "bar minus" : "bar"} x=${value < 0 ? zero + value * unit : zero} y=${i * tall + 4}
         width=${Math.max(0.5, Math.abs(value) * unit)} height="13" rx="2" />
-      <text x=${names + room + 6} y=${i * tall + 14} font-size="11.5">${show(value)}</text></g>`)}</svg></div>`;
+      <text x=${names + room + 6} y=${i * tall + 14} font-size="12">${show(value)}</text></g>`)}</svg></div>`;
 }

@@ -1,5 +1,5 @@
 // Drawings as SVG: heat maps, arcs and curves. What is on the screen is what "save as SVG" writes.
-import { arrowOf, clamp, format, html, largest, pointIn, range, showToken, useRef, useSignal, useState,
+import { arrowOf, clamp, format, html, largest, pointIn, range, shorten, showToken, useRef, useSignal, useState,
   useWidth } from "./dom.js";
 import { colourScale, css, DASHES, inkOn, LINES, theme } from "./colours.js";
 
@@ -50,15 +50,23 @@ export function cellHandlers({ rows, columns, area, at, clamped = false, onMove,
 export function HeatMap({
   values, rows, columns, rowLabels, columnLabels, label, kind = "sequential", max, log = false,
   selected = null, onSelect = () => {}, onHover = () => {}, maxCell = 34, rowTitle = "query", columnTitle = "key",
-  square = true, boxes = [], rowName = null, columnName = null,
+  square = true, boxes = [], rowName = null, columnName = null, rowNext = null, maxHeight = null,
+  hint = "Point at a cell.",
 }) {
   useSignal(theme);
   const box = useRef(null), width = useWidth(box);
   const [cursor, setCursor] = useState(null);
   const showsLabels = rowLabels && rows <= 96 && columns <= 96;
-  const size = (labels) => Math.min(110, 12 + 6.6 * Math.max(1, ...(labels ?? [""]).map((x) => showToken(x).length)));
-  const left = showsLabels ? size(rowLabels) : 34, top = showsLabels ? size(columnLabels) : 22;
-  const cell = clamp((width - left - 8) / columns, 1.2, maxCell), tall = square ? cell : clamp(cell, 6, maxCell);
+  const size = (labels) => Math.min(118, 12 + 7.2 * Math.max(1, ...(labels ?? [""]).map((x) => showToken(x).length)));
+  const nextSize = showsLabels && rowNext ? size(rowNext) : 0;
+  const left = showsLabels ? size(rowLabels) + nextSize : 34;
+  const fit = (width - left - 8) / columns, wide = showsLabels ? size(columnLabels) - 8 : 0;
+  const upright = wide <= Math.min(fit, 3 * maxCell);
+  const top = showsLabels && !upright ? size(columnLabels) : 22;
+  const cell = clamp(fit, 1.2, maxHeight ? 2.4 * maxCell : maxCell); // wide cells have room for their labels
+  const low = square ? cell : clamp(cell, 6, maxCell);
+  const tall = maxHeight ? clamp((maxHeight - top) / rows, Math.min(6, cell), maxCell) : low;
+  const every = (length) => Math.max(1, Math.ceil(13 / length)); // labels keep their size: some are left out
   const colour = colourScale({ kind, max: max ?? largest(values), log });
   const at = cursor ?? selected;
   const height = top + rows * tall + 4;
@@ -76,7 +84,8 @@ export function HeatMap({
     })
     : html`<image x=${left} y=${top} width=${columns * cell} height=${rows * tall} preserveAspectRatio="none"
         class="pixels" href=${paint(values, rows, columns, colour).toDataURL()} />`;
-  const writesNumbers = cell >= 30 && rows * columns <= 400;
+  const writesNumbers = cell >= 30 && tall >= 18 && rows * columns <= 400;
+  const names = { query: "query", key: "key" }, side = (title) => names[title] ?? "";
   return html`<div class="heatmap" ref=${box}>
     <svg width=${left + columns * cell + 4} height=${height} role="application" aria-roledescription="heat map"
       aria-label=${`${label}. ${rows} by ${columns}. Arrow keys move, Enter selects.`} tabindex="0" class="drawing"
@@ -84,29 +93,31 @@ export function HeatMap({
       ${cells}
       ${writesNumbers && range(rows * columns).map((i) => Number.isNaN(values[i]) ? null : html`<text class="number"
         x=${left + (i % columns + 0.5) * cell} y=${top + (Math.floor(i / columns) + 0.5) * tall + 3.5}
-        text-anchor="middle" font-size="9.5" fill=${inkOn(colour(values[i]))}>${shortNumber(values[i])}</text>`)}
-      ${showsLabels && rowLabels.map((x, i) => html`<text class=${at?.row === i ? "on" : ""} x=${left - 5}
-        y=${top + (i + 0.5) * tall + 3.5} text-anchor="end" font-size=${Math.min(11, tall + 1)}>
-          ${showToken(x).slice(0, 16)}</text>`)}
-      ${showsLabels && columnLabels.map((x, i) =>
-        html`<text class=${at?.column === i ? "on" : ""}
-          ...${above(showToken(x), left + (i + 0.5) * cell, top - 5, cell)}
-        font-size=${Math.min(11, cell + 1)}>${showToken(x).slice(0, 16)}</text>`)}
-      ${!showsLabels && html`<text x=${left} y="14" font-size="11">${columnTitle} 0 … ${columns - 1} →</text>
-        <text transform=${`translate(14,${top}) rotate(90)`} font-size="11">${rowTitle} 0 … ${rows - 1} →</text>`}
+        text-anchor="middle" font-size="12" fill=${inkOn(colour(values[i]))}>${shortNumber(values[i])}</text>`)}
+      ${showsLabels && rowLabels.map((x, i) => i % every(tall) === 0 && html`
+        <text class=${`${side(rowTitle)} ${at?.row === i ? "on" : ""}`} x=${left - nextSize - 5}
+          y=${top + (i + 0.5) * tall + 4} text-anchor="end" font-size="12">${showToken(x).slice(0, 16)}</text>
+        ${rowNext && html`<text class=${at?.row === i ? "on" : ""} x=${left - nextSize} y=${top + (i + 0.5) * tall + 4}
+          font-size="12">→ ${shorten(showToken(rowNext[i] ?? ""), 13)}</text>`}`)}
+      ${showsLabels && columnLabels.map((x, i) => (upright || i % every(cell) === 0) && html`
+        <text class=${`${side(columnTitle)} ${at?.column === i ? "on" : ""}`} font-size="12"
+          ...${above(left + (i + 0.5) * cell, top - 6, upright)}>${showToken(x).slice(0, 16)}</text>`)}
+      ${!showsLabels && html`<text class=${side(columnTitle)} x=${left} y="14" font-size="12">
+          ${columnTitle} 0 … ${columns - 1} →</text>
+        <text class=${side(rowTitle)} transform=${`translate(14,${top}) rotate(90)`} font-size="12">
+          ${rowTitle} 0 … ${rows - 1} →</text>`}
       ${boxes.map((b) => html`<rect class="outline box" fill="none" x=${left + b.column * cell} y=${top + b.row * tall}
         width=${Math.max(6, b.columns * cell)} height=${Math.max(6, b.rows * tall)} />`)}
       ${selected && outline(selected, left, top, cell, tall, "selected")}
       ${cursor && outline(cursor, left, top, cell, tall, "cursor")}
     </svg>
-    <p class="readout" aria-live="polite">${readout || html`<span class="faint">Point at a cell.</span>`}</p>
+    <p class="readout" aria-live="polite">${readout || html`<span class="faint">${hint}</span>`}</p>
   </div>`;
 }
 
 const shortNumber = (x) => (Math.abs(x) < 0.005 ? "" : x.toFixed(2).replace(/^(-?)0/, "$1"));
-// A label that fits its column stands upright, a longer one is turned.
-const above = (text, x, y, cell) =>
-  (text.length * 7 <= cell ? { x, y, "text-anchor": "middle" }
+const above = (x, y, upright) =>
+  (upright ? { x, y, "text-anchor": "middle" }
     : { transform: `translate(${x + 3.5},${y}) rotate(-90)` });
 const outline = (p, left, top, cell, tall, name) => html`<rect class=${`outline ${name}`} fill="none"
   x=${left + p.column * cell} y=${top + p.row * tall} width=${cell} height=${tall} />`;
@@ -140,13 +151,13 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
       onMouseMove=${hover} onMouseLeave=${() => setNear(null)}>
       ${ticks(y0, y1, logY)
         .map((v) => html`<g><line class="grid" x1=${margin.left} x2=${width - margin.right} y1=${py(v)} y2=${py(v)} />
-        <text x=${margin.left - 6} y=${py(v) + 3.5} text-anchor="end" font-size="10.5">${tickText(v)}</text></g>`)}
+        <text x=${margin.left - 6} y=${py(v) + 3.5} text-anchor="end" font-size="12">${tickText(v)}</text></g>`)}
       ${ticks(x0, x1, logX)
-        .map((v) => html`<text x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="10.5">
+        .map((v) => html`<text x=${px(v)} y=${height - margin.bottom + 15} text-anchor="middle" font-size="12">
           ${tickText(v)}</text>`)}
-      <text x=${(width + margin.left) / 2} y=${height - 4} text-anchor="middle" font-size="11">${xTitle}</text>
+      <text x=${(width + margin.left) / 2} y=${height - 4} text-anchor="middle" font-size="12">${xTitle}</text>
       <text transform=${`translate(11,${(height - margin.bottom) / 2}) rotate(-90)`} text-anchor="middle"
-        font-size="11">${yTitle}</text>
+        font-size="12">${yTitle}</text>
       ${marks.map((m) =>
         html`<line class="mark" x1=${px(m)} x2=${px(m)} y1=${margin.top} y2=${height - margin.bottom} />`)}
       ${series.map((s, n) => s.points

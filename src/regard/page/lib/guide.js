@@ -4,7 +4,7 @@ import { offline, openView, state } from "./state.js";
 
 const STEPS = [
   ["Type a text", (before, now) => now.view === "text" && now.params.text && now.params.text !== before.params.text],
-  ["Choose a head in the grid", (before, now) => now.params.head !== undefined],
+  ["Choose a head in the strip", (before, now) => now.params.head !== undefined],
   ["Click a cell to see its arithmetic", (before, now) => now.params.key !== undefined],
   ["Move a slider in What-if", (before, now) => now.view === "what-if" && now.params.edits !== undefined],
 ];

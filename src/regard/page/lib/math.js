@@ -5,6 +5,7 @@ const ELEMENTS =
   new Set(("math mrow mi mn mo mtext mspace msub msup msubsup munder mover munderover "
     + "mfrac msqrt mroot mtable mtr mtd mstyle mpadded").split(" "));
 const ATTRIBUTES = new Set("displaystyle fence form stretchy width accent".split(" "));
+const HUES = { q: "query", k: "key", v: "value" };
 const NAMESPACE = "http://www.w3.org/1998/Math/MathML";
 
 function build(
@@ -15,6 +16,8 @@ function build(
   const copy = document.createElementNS(NAMESPACE, node.localName);
   for (const { name, value } of node.attributes) if (ATTRIBUTES.has(name)) copy.setAttribute(name, value);
   if (node.getAttribute("style") === "font-weight:bold") copy.classList.add("bold");
+  const vector = node.localName === "mi" && HUES[node.textContent.trim()[0]?.toLowerCase()];
+  if (vector && node.textContent.trim().length < 3) copy.classList.add(vector);
   copy.append(...[...node.childNodes].map(build));
   return copy;
 }

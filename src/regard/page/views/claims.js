@@ -180,7 +180,7 @@ function Bars({ chart, label }) {
   return html`<div ref=${box} class="chart">
     <svg class="drawing" width=${width} height=${bars.at(-1).y + 44} role="img" aria-label=${label}>
     ${bars.map((b) =>
-      html`<g><text x=${left - 6} y=${b.y + 14} text-anchor="end" font-size="11.5">
+      html`<g><text x=${left - 6} y=${b.y + 14} text-anchor="end" font-size="12">
         ${shorten(b.name, Math.floor((left - 8) / 6))}<title>${b.name}</title></text>
       ${b.value !== null
         && html`<rect x=${Math.min(zero, px(b.value))} y=${b.y + 2}
@@ -188,8 +188,8 @@ function Bars({ chart, label }) {
       ${b.interval && html`<line x1=${px(b.interval[0])} x2=${px(b.interval[1])} y1=${b.y + 10} y2=${b.y + 10}
         stroke="var(--ink)" stroke-width="1.5" />`}
       <text class="on" x=${Math.max(zero, px(b.value ?? 0), ...(b.interval ?? []).map(px)) + 6} y=${b.y + 14}
-        font-size="11" data-value=${b.value}>${format(b.value)}</text></g>`)}
-    <text x=${left + full / 2} y=${bars.at(-1).y + 40} text-anchor="middle" font-size="11">${chart.y_label}
+        font-size="12" data-value=${b.value}>${format(b.value)}</text></g>`)}
+    <text x=${left + full / 2} y=${bars.at(-1).y + 40} text-anchor="middle" font-size="12">${chart.y_label}
       ${isLog ? " (log scale)" : ""}</text></svg>
     ${grouped && html`<p class="legend">
       ${groups.map((g, n) =>

@@ -115,7 +115,7 @@ function Bars({ response }) {
             <rect x=${at} y=${y} width=${Math.max(size - 1, 0.5)} height=${tall} rx="3" fill=${colour(n)}
               opacity=${strength(n)} data-part=${part.name} data-share=${share} />
             ${size > 6.6 * part.name.length + 8
-              && html`<text class="number" x=${at + size / 2} y=${y + 17} text-anchor="middle" font-size="11"
+              && html`<text class="number" x=${at + size / 2} y=${y + 17} text-anchor="middle" font-size="12"
                 fill=${n < LINES.length ? inkOn(rgb(colour(n))) : "var(--ink)"}>${part.name}</text>`}</g>`;
         })}
         <text class="on" x=${left + full + 8} y=${y + 17} font-size="12">${show(response.totals[field])}</text></g>`;

@@ -166,7 +166,7 @@ function Timeline({ response, player }) {
     e.preventDefault();
   };
   const written = response.emissions.filter((e) => e.seconds <= player.now + 1e-6).map((e) => e.text).join("").trim();
-  const label = (text, top) => html`<text x=${LEFT - 8} y=${top} text-anchor="end" font-size="11">${text}</text>`;
+  const label = (text, top) => html`<text x=${LEFT - 8} y=${top} text-anchor="end" font-size="12">${text}</text>`;
   return html`<section class="panel">
     <div class="row">
       <button class="primary" disabled=${!player.ready} onClick=${player.toggle}>
@@ -191,7 +191,7 @@ function Timeline({ response, player }) {
         <image x=${LEFT} y=${TOPS.attention} width=${inner} height=${ROW.attention} preserveAspectRatio="none"
           class="pixels" href=${stripUrl(strip)} />
       ${axis(response.seconds)
-        .map((t) => html`<text x=${x(t)} y=${HEIGHT - 8} text-anchor="middle" font-size="11">${t} s</text>`)}
+        .map((t) => html`<text x=${x(t)} y=${HEIGHT - 8} text-anchor="middle" font-size="12">${t} s</text>`)}
       <line class="playhead" x1=${x(player.now)} x2=${x(player.now)} y1="0" y2=${HEIGHT - 22} /></svg></div>
     <p class="faint">Log-mel energies in ${features.shape[1]} bands, normalised as the model gets them, with a second
       of silence at the end. “Attends to” is one row of the map below:
@@ -243,11 +243,11 @@ function AttentionMap({ response, player }) {
       ${later !== null
         && html`<rect x="52" y=${later} width=${side} height=${Math.max(0, side + 6 - later)} fill="var(--panel)" />`}
       ${axis(response.seconds)
-        .map((t) => html`<g><text x="46" y=${10 + t / response.seconds * side} text-anchor="end" font-size="11">
+        .map((t) => html`<g><text x="46" y=${10 + t / response.seconds * side} text-anchor="end" font-size="12">
           ${t} s</text>
-        <text x=${52 + t / response.seconds * side} y=${side + 22} text-anchor="middle" font-size="11">${t} s</text>
+        <text x=${52 + t / response.seconds * side} y=${side + 22} text-anchor="middle" font-size="12">${t} s</text>
           </g>`)}
-      <text x=${52 + side} y=${side + 34} text-anchor="end" font-size="11">heard at →</text>
+      <text x=${52 + side} y=${side + 34} text-anchor="end" font-size="12">heard at →</text>
         <line class="playhead" x1="52" x2=${52 + side} y1=${y(row + 0.5)} y2=${y(row + 0.5)} />
       ${cursor && html`<rect class="outline cursor" fill="none" x=${52 + cursor.column / columns * side}
         y=${y(cursor.row)} width=${Math.max(3, side / columns)} height=${Math.max(3, side / rows)} />`}</svg></div>

@@ -1,5 +1,5 @@
 // A pinned weight: its arithmetic, its causes, and what removing its key changes.
-import { format, html, showToken, useEffect, useRef, useSignal } from "../lib/dom.js";
+import { format, html, showToken, useEffect, useSignal } from "../lib/dom.js";
 import { useResponse } from "../lib/api.js";
 import { Bars } from "../lib/bars.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
@@ -9,21 +9,27 @@ import { Message, Table, Tokens } from "../lib/widgets.js";
 
 export function CellPanels({ body, site, head, query, key_ }) {
   const at = { ...body, site: site.name, head };
-  const panels = useRef(null);
-  useEffect(() => { // somebody clicked in the map: what follows may be below the screen
-    if (document.activeElement?.closest(".text-detail")) panels.current.scrollIntoView(
-      { block: "nearest", behavior: "smooth" });
-  }, [query, key_]);
-  return html`<div ref=${panels}>
+  const close = () => setParams({ query: null, key: null });
+  useEffect(() => {
+    const leave = (event) => {
+      if (event.key !== "Escape") return;
+      event.stopImmediatePropagation(); // it closes the drawer alone
+      close();
+    };
+    addEventListener("keydown", leave, true);
+    return () => removeEventListener("keydown", leave, true);
+  }, []);
+  return html`<aside class="drawer" aria-label="Arithmetic and causes">
+    <div class="row between"><h2>${query >= 0 ? "One weight" : "One key"}</h2>
+      <button onClick=${close}>Close</button></div>
     ${query >= 0 && html`<${Arithmetic} at=${{ ...at, query, key: key_ }} />
       <${Why} at=${{ ...at, query, key: key_ }} site=${site} />`}
-    <${Influence} at=${{ ...at, key: key_ }} site=${site} head=${head} /></div>`;
+    <${Influence} at=${{ ...at, key: key_ }} site=${site} head=${head} /></aside>`;
 }
 
 function Arithmetic({ at }) {
   const { response, error, loading } = useResponse("text.cell", at);
-  return html`<section class="panel" aria-label="Arithmetic"><div class="row between"><h2>Its arithmetic</h2>
-      <button onClick=${() => setParams({ query: null, key: null })}>Close</button></div>
+  return html`<section class="panel" aria-label="Arithmetic"><h2>Its arithmetic</h2>
     ${(error || !response) && html`<${Message} error=${error} loading=${loading} />`}
     ${!error && response && html`<p dir="auto" data-value=${response.weight} class="cell-title">${response.title}</p>
       <details><summary>Given numbers</summary>${response.given.map((code) => html`<${MathML} xml=${code} />`)}

@@ -52,7 +52,7 @@ export function HeadGrid({ response, site, head, statistic, onSelect }) {
     y += 22 + sites.length * tall + 6;
     return html`<text class="on" x="0" y=${top + 15} font-size="12.5">${heading}</text>
       ${sites.map((s, n) =>
-        html`<text x="0" y=${top + 22 + n * tall + cell / 2 + 4} font-size="11">
+        html`<text x="0" y=${top + 22 + n * tall + cell / 2 + 4} font-size="12">
           ${layerOf(s.name) === undefined ? "" : `layer ${layerOf(s.name)}`}</text>
         ${pictures.get(s.name).map((href, h) => cellOf(s, h, href, left + h * (cell + gap), top + 22 + n * tall))}`)}`;
   });
@@ -64,11 +64,11 @@ export function HeadGrid({ response, site, head, statistic, onSelect }) {
       <title>${`${s.name}, head ${h}: ${row?.type}. ${row?.words}`}</title>
       <rect class="frame" x=${x} y=${top} width=${cell} height=${cell} />
       <image x=${x} y=${top} width=${cell} height=${cell} preserveAspectRatio="none" class="pixels" href=${href} />
-      ${roomy && html`<text x=${x} y=${top + cell + 11} font-size="10">${row?.type.slice(0, Math.floor(cell / 5))}
+      ${roomy && html`<text x=${x} y=${top + cell + 11} font-size="12">${row?.type.slice(0, Math.floor(cell / 5))}
         </text>`}
       <rect class="track" x=${x} y=${bar} width=${roomy ? cell - 27 : cell} height="4" rx="2" />
         <rect class="bar" x=${x} y=${bar} width=${share * (roomy ? cell - 27 : cell)} height="4" rx="2" />
-      ${roomy && html`<text x=${x + cell} y=${bar + 5} text-anchor="end" font-size="10">${shortNumber(value)}</text>`}
+      ${roomy && html`<text x=${x + cell} y=${bar + 5} text-anchor="end" font-size="12">${shortNumber(value)}</text>`}
       ${on && html`<rect class="outline" x=${x - 2} y=${top - 2} width=${cell + 4} height=${cell + 4} rx="3"
         fill="none" />`}</g>`;
   }

@@ -3,50 +3,52 @@ import { clamp, format, html, range, showToken, useMemo, useRef, useSignal, useS
 import { unpack, useResponse } from "../lib/api.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
 import { HeatMap } from "../lib/draw.js";
-import { setParam, setParams } from "../lib/state.js";
-import { Choice, Message, Tokens } from "../lib/widgets.js";
+import { present } from "../lib/present.js";
+import { setParams } from "../lib/state.js";
+import { Message, Tokens } from "../lib/widgets.js";
+import { nextOf } from "./text-sentence.js";
 
 const MAX_LINES = 64; // tokens on a side between which lines are drawn
-const FORMS = [["map", "Heat map"], ["arcs", "Lines"], ["token", "One token"]];
+export const FORMS = [["map", "Heat map"], ["arcs", "Lines"], ["token", "One token"]];
 
-export function Head({ body, site, head, row, params, query, key_ }) {
-  const pooledMap = useResponse("text.map", { ...body, site: site.name, head }, { skip: site.is_exact });
-  const headMap = useMemo(() => {
-    if (!site.is_exact) return pooledMap.response?.site === site.name && pooledMap.response.head === head
-      && { ...pooledMap.response, ...unpack(pooledMap.response.map) };
+// The map of a head: {shape, values, pool, query_tokens, key_tokens}, or {error} until it is there.
+export function useWeights(body, site, head) {
+  const pooled = useResponse("text.map", { ...body, site: site.name, head }, { skip: site.is_exact });
+  return useMemo(() => {
+    if (!site.is_exact) return pooled.response?.site === site.name && pooled.response.head === head
+      ? { ...pooled.response, ...unpack(pooled.response.map) } : { error: pooled.error };
     const { shape: [, rows, columns], values } = unpack(site.maps);
     return { pool: [1, 1], shape: [rows, columns],
       values: values.subarray(head * rows * columns, (head + 1) * rows * columns), query_tokens: site.query_tokens,
         key_tokens: site.key_tokens };
-  }, [site, head, pooledMap.response]);
-  const pooled = headMap && (headMap.pool[0] > 1 || headMap.pool[1] > 1);
+  }, [site, head, pooled.response, pooled.error]);
+}
+
+export function Head({ response, site, weights, params, query, key_ }) {
+  if (!weights.values) return html`<${Message} error=${weights.error} loading=${true} />`;
+  const pooled = weights.pool[0] > 1 || weights.pool[1] > 1;
   const form = pooled ? "map" : FORMS.some(([name]) => name === params.show) ? params.show : "map";
-  return html`<div class="row between">
-    <h2>${site.name}, head ${head} <span class="tag" title=${row?.reason}>${row?.type}</span></h2>
-      ${!pooled && html`<${Choice} label="How to draw it" value=${form} options=${FORMS}
-        onChange=${setParam("show", "map")} />`}</div>
-    <p class="faint" dir="auto">${row?.words}</p>
-    ${!headMap && html`<${Message} error=${pooledMap.error} loading=${true} />`}
-    ${headMap && form === "map"
-      && html`<${WeightMap} headMap=${headMap} pooled=${pooled} site=${site} query=${query} key_=${key_} />`}
-    ${headMap && form === "arcs" && html`<${Lines} headMap=${headMap} query=${query} key_=${key_} />`}
-    ${headMap && form === "token" && html`<${OneToken} headMap=${headMap} query=${query} key_=${key_} />`}
-    ${pooled && html`<p
-      class="faint">This text is long: each cell is the mean of ${headMap.pool[0]} × ${headMap.pool[1]} weights. The
-        atlas shows every single one.</p>`}`;
+  return html`${form === "map" && html`<${WeightMap} headMap=${weights} pooled=${pooled} site=${site} query=${query}
+      key_=${key_} next=${nextOf(response, site)}
+      used=${response.output === null ? 455 : 500} />`}
+    ${form === "arcs" && html`<${Lines} headMap=${weights} query=${query} key_=${key_} />`}
+    ${form === "token" && html`<${OneToken} headMap=${weights} query=${query} key_=${key_} />`}
+    ${pooled && html`<p class="faint">This text is long: each cell is the mean of
+      ${weights.pool[0]} × ${weights.pool[1]} weights. The atlas shows every single one.</p>`}`;
 }
 
 const pin = (query, key) => setParams({ query: String(query), key: String(key) });
 
-function WeightMap({ headMap, pooled, site, query, key_ }) {
-  const [rows, columns] = headMap.shape;
-  const labels = pooled ? {} : { rowLabels: headMap.query_tokens, columnLabels: headMap.key_tokens };
+function WeightMap({ headMap, pooled, site, query, key_, next, used }) {
+  const [rows, columns] = headMap.shape, zoom = useSignal(present) ? 1.5 : 1;
+  const labels = pooled ? {} : { rowLabels: headMap.query_tokens, columnLabels: headMap.key_tokens, rowNext: next };
   return html`<${HeatMap} values=${headMap.values} rows=${rows} columns=${columns} ...${labels}
-    label=${`Attention weights of ${site.name}`} max=${pooled ? undefined : 1} log=${pooled} maxCell=${44}
+    label=${`Attention weights of ${site.name}`} max=${pooled ? undefined : 1} log=${pooled} maxCell=${48}
+    maxHeight=${clamp(innerHeight / zoom - used, 220, 620)}
+    hint=${html`Each row is a <b class="query">query</b> and sums to 1; columns are <b class="key">keys</b>. Click a
+      cell for its arithmetic.`}
     selected=${!pooled && query >= 0 && key_ >= 0 ? { row: query, column: key_ } : null}
-      onSelect=${pooled ? () => {} : pin} />
-    ${!pooled && query < 0
-      && html`<p class="faint">Each row is a query and sums to 1. Click a cell for its arithmetic.</p>`}`;
+      onSelect=${pooled ? () => {} : pin} />`;
 }
 
 // Queries on the left, keys on the right; the darker a line, the larger the weight.
@@ -80,8 +82,8 @@ function Lines({ headMap, query, key_ }) {
       aria-roledescription="lines between tokens"
       aria-label="Lines from queries to keys. Up and down choose a token, left and right the side."
         onKeyDown=${press} onBlur=${() => setNear(null)}>
-      <text x=${left - 10} y="14" text-anchor="end" font-size="11">query</text>
-        <text x=${right + 10} y="14" font-size="11">key</text>
+      <text class="query" x=${left - 10} y="14" text-anchor="end" font-size="12">query</text>
+        <text class="key" x=${right + 10} y="14" font-size="12">key</text>
       ${lines.map(([i, j, w]) =>
         html`<path d=${`M${left} ${y(i)}C${(left + right) / 2} ${y(i)} ${(left + right) / 2} ${y(j)} ${right} ${y(
           j)}`} opacity=${Math.min(1, w)} stroke-width=${0.6 + 3 * Math.min(1, w)} data-value=${w} />`)}
@@ -111,7 +113,7 @@ function OneToken({ headMap, query, key_ }) {
   const weight = (n) => (isQuery ? headMap.values[at.i * columns + n] : headMap.values[n * columns + at.i]);
   const strip = (side, tokens) => {
     const shaded = side !== at.side, fill = (n) => colour(weight(n));
-    return html`<h3>${side === "query" ? "Queries" : "Keys"} <span class="faint">
+    return html`<h3><span class=${side}>${side === "query" ? "Queries" : "Keys"}</span> <span class="faint">
       ${shaded ? (isQuery ? "shaded by the weight they get" : "shaded by the weight they give") : "choose one"}</span>
         </h3>
       <${Tokens} tokens=${tokens} label=${side === "query" ? "Queries" : "Keys"}

@@ -17,9 +17,9 @@ export function positionOf(response, params) {
   if (!predictions) return undefined;
   const given = Number(params.position ?? -1);
   if (given >= 0 && predictions.positions.includes(given)) return given;
-  return response.output === null ? predictions.at
+  return response.effects?.position ?? (response.output === null ? predictions.at
     : predictions.positions.reduce((best, p, i) =>
-      (predictions.rows[i][0][1] < predictions.rows[best][0][1] ? i : best), 0);
+      (predictions.rows[i][0][1] < predictions.rows[best][0][1] ? i : best), 0));
 }
 const tokenAt = (response, i) => response.sites.at(-1)?.query_tokens[i] ?? String(i);
 
@@ -65,16 +65,16 @@ function LensMap({ lens, measure, response, position }) {
         onKeyDown=${press} onMouseLeave=${() => setAt(null)} onBlur=${() => setAt(null)}>
       ${lens.positions.map((p, n) =>
         html`<text class=${p === position ? "on" : ""} x=${left + (n + 0.5) * cell} y="15" text-anchor="middle"
-          font-size="11">${short(tokenAt(response, p))}</text>`)}
+          font-size="12">${short(tokenAt(response, p))}</text>`)}
       ${range(rows).map((depth) =>
-        html`<text x=${left - 6} y=${y(depth) + 17} text-anchor="end" font-size="11">
+        html`<text x=${left - 6} y=${y(depth) + 17} text-anchor="end" font-size="12">
           ${depth === rows - 1 ? "output" : lens.depths[depth]}</text>
         ${range(columns).map((n) => { const fill = colour(values[depth * columns + n]);
           return html`<g data-value=${values[depth * columns + n]} onMouseEnter=${() => setAt({ depth, n })}
             onClick=${() => setParams({ position: String(lens.positions[n]) })}>
           <rect x=${left + n * cell + 0.5} y=${y(depth) + 0.5} width=${cell - 1} height=${tall - 1} rx="3"
             fill=${css(fill)} />
-          <text class="number" x=${left + (n + 0.5) * cell} y=${y(depth) + 17} text-anchor="middle" font-size="11"
+          <text class="number" x=${left + (n + 0.5) * cell} y=${y(depth) + 17} text-anchor="middle" font-size="12"
             fill=${inkOn(fill)}>${short(lens.tokens[depth][n])}</text></g>`; })}`)}
       ${chosen && chosen.n >= 0
         && html`<rect class="outline" fill="none" x=${left + chosen.n * cell + 1} y=${y(chosen.depth) + 1}

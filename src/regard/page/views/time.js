@@ -130,9 +130,9 @@ function Strip({ name, mean, values, units, tokens, order, signed, unit = -1, at
         y=${(chosen / units) * height - 1} height=${Math.max(3, height / units)} />`}
       ${at && html`<rect class="outline cursor" fill="none" x=${at.column * column} width=${column} y="0"
         height=${height} />`}
-      ${tokens.map((x, t) =>
+      ${tokens.map((x, t) => t % Math.ceil(13 / column) === 0 &&
         html`<text class=${at?.column === t ? "on" : ""} x=${(t + 0.5) * column} y=${height + 14}
-          text-anchor="middle" font-size=${Math.min(11, column)}>
+          text-anchor="middle" font-size="12">
             ${showToken(x).slice(0, Math.max(1, Math.floor(column / 6.5)))}</text>`)}
     </svg></div>`;
 }

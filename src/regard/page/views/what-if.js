@@ -164,12 +164,12 @@ function Bars({ row, kind }) {
       ${row.top.map(([token, before, after], i) => html`<g transform=${`translate(0,${i * tall})`}>
         <text x=${left - 8} y="19" text-anchor="end" font-size="12">${showToken(token).slice(0, 15)}</text>
         <rect class="before" x=${left} y="4" width=${bar(before)} height="10" />
-          <text x=${left + bar(before) + 4} y="13" font-size="10">${format(before)}</text>
+          <text x=${left + bar(before) + 4} y="13" font-size="12">${format(before)}</text>
         <rect class="after" x=${left} y="16" width=${bar(after)} height="10" />
-          <text x=${left + bar(after) + 4} y="25" font-size="10">${format(after)}</text></g>`)}
+          <text x=${left + bar(after) + 4} y="25" font-size="12">${format(after)}</text></g>`)}
       <g transform=${`translate(${left},${high - 12})`}><rect class="before" width="10" height="8" />
-        <text x="14" y="8" font-size="10">before</text>
-        <rect class="after" x="70" width="10" height="8" /><text x="84" y="8" font-size="10">now</text></g></svg>
+        <text x="14" y="8" font-size="12">before</text>
+        <rect class="after" x="70" width="10" height="8" /><text x="84" y="8" font-size="12">now</text></g></svg>
           </figure>`;
 }
 

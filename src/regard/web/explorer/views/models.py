@@ -7,12 +7,37 @@ from regard.web.explorer.catalog import CatalogEntry
 from regard.web.explorer.explorer import Explorer, QueryRequest, query
 from regard.web.jobs import Job
 
-EXAMPLES = {  # inputs to begin with, by name or task
-    "phrases": ["March 5, 2024", "3 days", "2 hours and 5 minutes", "€12.50"],
-    "stdlib": ["def main(argv):\n    parser = argparse.", "import os\nimport sys\n\nclass "],
+NAMES = "When Mary and John went to the store, John gave a drink to"
+EXAMPLES: dict[str, dict[str, str]] = {  # inputs by name or task, each with what it shows
+    "smollm2": {
+        NAMES: "Names",
+        "The keys to the old wooden cabinet near the door": "Agreement",
+        "The tower of Brindlewick is old. Tourists love the tower of Br": "Copying",
+    },
+    "stories": {
+        "After Mark and Helen walked to the river, Mark brought a map to": "Names",
+        "The keys beside the lamp": "Agreement",
+        "Say sun yellow white red wind. Again sun yellow white red": "Copying",
+    },
+    "phrases": {
+        "March 5, 2024": "Word order",
+        "3 days": "Plural",
+        "2 hours and 5 minutes": "List",
+        "€12.50": "Signs",
+    },
+    "stdlib": {
+        "def main(argv):\n    parser = argparse.": "Names",
+        "import os\nimport sys\n\nclass ": "Layout",
+    },
 }
-IDS = ["3 1 4 1 5 9 2 6"]  # of a model without a tokenizer
-FALLBACK = ["When Mary and John went to the store, John gave a drink to"]
+IDS = {"3 1 4 1 5 9 2 6": "Token ids"}  # of a model without a tokenizer
+FALLBACK = {NAMES: "Names"}
+KNOWS = {  # what a model can continue or translate, by name or task
+    "smollm2": "English",
+    "stories": "sentences about names, colours, things and places, lists and brackets",
+    "phrases": "dates, times, durations, units, prices and lists of these, in English",
+    "stdlib": "Python code",
+}
 
 
 class ModelsRequest(QueryRequest):
@@ -35,15 +60,17 @@ def _as_dict(entry: CatalogEntry) -> dict[str, Any]:
         "verb": entry.verb,
         "reads": entry.reads,
         "languages": list(entry.languages),
-        "examples": _examples(entry),
+        "examples": list(examples := _examples(entry)),
+        "shows": list(examples.values()),
+        "knows": KNOWS.get(entry.name) or KNOWS.get(entry.task or ""),
         "options": list(entry.options),
         "reason": entry.reason,
     }
 
 
-def _examples(entry: CatalogEntry) -> list[str]:
+def _examples(entry: CatalogEntry) -> dict[str, str]:
     if entry.reads != "text":
-        return []
+        return {}
     has_tokenizer = any((entry.path / name).is_file() for name in TOKENIZER_FILES)
     if entry.kind != "run" and not has_tokenizer:
         return IDS

@@ -1,5 +1,5 @@
 """The text view: tokens, predictions, and every attention head, from one forward pass."""
 
-from regard.web.explorer.views.text import head, parts, view
+from regard.web.explorer.views.text import head, parts, prediction, view
 
-__all__ = ["head", "parts", "view"]
+__all__ = ["head", "parts", "prediction", "view"]

@@ -29,6 +29,7 @@ from regard.web.explorer.explorer import (
     unpack,
 )
 from regard.web.explorer.views.text.head import map_answer, read
+from regard.web.explorer.views.text.prediction import head_effects, start_position
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ MAX_EXACT = 64  # tokens up to which the maps of all heads are sent exactly
 MAX_CELLS = 400_000  # of the maps of all heads together
 MAX_THUMBNAIL = 48  # cells on a side of a pooled map
 MAX_TOKENS = 512  # tokens and predictions that are sent
+MIN_EFFECT = 0.01  # nats: below, no single head is needed
 HIDDEN = ("call", "kernel", "statistics")
 FIELDS = [*(f.name for f in fields(HeadRow) if f.name not in HIDDEN), *MORE_COLUMNS]
 
@@ -175,14 +177,17 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
         for site, survey in zip(sites, surveys, strict=True)
         for sentence in describe_heads(site, 0, [x for x in rows if x.site == site.name], survey)
     ]
+    effects = head_effects(explorer, request, reading, start_position(reading), [], job)
+    columns = [*COLUMNS.values(), *MORE_COLUMNS.values()]
     response = {
         "output": reading.target,
         "applied": _apply(explorer, request),
         "predictions": _predictions(reading),
         "sites": [_describe(*pair) for pair in zip(sites, maps, sizes, strict=True)],
         "heads": [_as_dict(*pair) for pair in zip(rows, words, strict=True)],
-        "columns": [column._asdict() for column in (*COLUMNS.values(), *MORE_COLUMNS.values())],
-        "start": _interesting(rows),
+        "columns": [column._asdict() for column in columns],
+        "start": _start(rows, effects),
+        "effects": effects,
         "skipped": _skipped(reading),
     }
     if request.site is not None:
@@ -261,10 +266,17 @@ def _predictions(reading: Reading) -> dict[str, Any] | None:
     }
 
 
-def _interesting(rows: list[HeadRow]) -> dict[str, Any] | None:
-    """The head to begin with: sharp, with a key of its own for each query; best a cross one."""
+def _start(rows: list[HeadRow], effects: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The head to begin with: the one without which the prediction loses most.
+
+    Where none is needed, a sharp one with a key of its own for each query; best a cross one.
+    """
     if not rows:
         return None
+    tested = [] if effects is None else effects["heads"]
+    most = max(tested, key=lambda x: x["effect"], default={"effect": 0.0})
+    if most["effect"] >= MIN_EFFECT:
+        return {"site": most["site"], "head": most["head"]}
     best = max(rows, key=lambda x: (x.kind == "cross", x.peak * x.distinct - x.sink_share, -x.head))
     return {"site": best.site, "head": best.head}
 
