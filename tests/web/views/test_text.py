@@ -13,6 +13,7 @@ from regard.runs.hub_model import load_hub_text_model
 from regard.tasks import TaggingTask
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer, find_query, unpack
+from regard.web.explorer.views.text import prediction
 from regard.web.jobs import Cancelled, Job
 
 PHRASE = {"model": "phrases", "text": "March 5, 2024", "to": "de"}
@@ -60,7 +61,7 @@ def explorer(tmp_path_factory):
     torch.manual_seed(0)
     sight = rg.Sight([rg.make_site(*torch.randn(2, 3, 5, 4), tokens=list("abcde"))])
     sight.save(folder / "saved.safetensors")
-    names = ["phrases", "stdlib", *hub_folders(folder), folder / "saved.safetensors"]
+    names = ["phrases", "stdlib", "stories", *hub_folders(folder), folder / "saved.safetensors"]
     return Explorer(Catalog(names))
 
 
@@ -280,8 +281,8 @@ def test_attribution_sums_to_the_logit_of_the_predicted_token(explorer, phrase):
 
 
 @pytest.mark.parametrize(
-    ("name", "passes"), [("text", 1), ("text.lens", 1), ("text.attribution", 1)]
-)
+    ("name", "passes"), [("text", 2), ("text.lens", 1), ("text.attribution", 1)]
+)  # of the text the second pass is the batch without single heads
 def test_a_tab_runs_the_model_once_beside_the_recorded_pass(explorer, name, passes):
     body = {"model": "stdlib", "text": f"a = f(x)  # {name}"}
     model = explorer.catalog.run("stdlib").text_model.model
@@ -429,3 +430,41 @@ def test_a_cancelled_request_stops_between_sites(explorer):
     job.cancel()
     with pytest.raises(Cancelled):
         explorer.answer("text", PHRASE | {"text": "4 weeks"}, job)
+
+
+# ---- single heads
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [("stories", "The keys beside the lamp"), ("phrases", "March 5, 2024"), ("stdlib", "def f(")],
+)
+def test_the_effect_of_each_head_is_that_of_dropping_it(explorer, model, text):
+    body = {"model": model, "text": text} | ({"to": "de"} if model == "phrases" else {})
+    found = explorer.answer("text", body)["effects"]
+    text_model, at = explorer.catalog.run(model).text_model, found["position"]
+    whole = text_model.read(text, to=body.get("to"))
+    token = int(whole.predictions.ids[at][0])
+    assert len(found["heads"]) == found["of"]
+    for x in found["heads"][:: max(1, found["of"] // 6)]:
+        edits = [rg.edit.drop_head(x["site"], x["head"])]
+        logits = text_model.read(text, whole.target, to=body.get("to"), edits=edits).logits[at]
+        before, after = (
+            y.float().log_softmax(-1)[token].item() for y in (whole.logits[at], logits)
+        )
+        assert x["effect"] == pytest.approx(before - after, abs=1e-3)
+
+
+def test_of_a_large_model_the_heads_that_add_most_are_tested_and_the_chosen_one(
+    explorer, monkeypatch
+):
+    body = {"model": "stdlib", "text": "x = [1, 2"}
+    parameters = sum(
+        x.numel() for x in explorer.catalog.run("stdlib").text_model.model.parameters()
+    )
+    monkeypatch.setattr(prediction, "MAX_WORK", 3.5 * parameters * 8)
+    sites = explorer.answer("text", {"model": "stdlib", "text": "x = [1, 2]"})["sites"]
+    at = {"position": 0, "site": sites[0]["name"], "head": 5}
+    found = explorer.answer("text.heads", body | at)
+    assert 0 < len(found["heads"]) < found["of"]
+    assert (found["heads"][0]["site"], found["heads"][0]["head"]) == (at["site"], 5)

@@ -6,16 +6,21 @@ from random import Random
 
 from regard.data.text.documents import Document, TextFiles
 
-WOMEN = "Mary Anna Emma Lucy Alice Clara Nora Ruth Sarah Julia Helen Rosa".split()
-MEN = "John Tom Peter Paul David Mark Simon Jack Henry Adam Oscar Felix".split()
-PLACES = "store park school market river station garden library beach museum".split()
-THINGS = "drink book ball letter apple ring lamp kite coat map key cup".split()
-COLOURS = "red blue green black white yellow brown pink".split()
-SINGULAR = "key dog child lamp tree bird boat car girl boy teacher house".split()
-PLURAL = "keys dogs children lamps trees birds boats cars girls boys teachers houses".split()
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+WOMEN = _words("Mary Anna Emma Lucy Alice Clara Nora Ruth Sarah Julia Helen Rosa")
+MEN = _words("John Tom Peter Paul David Mark Simon Jack Henry Adam Oscar Felix")
+PLACES = _words("store park school market river station garden library beach museum")
+THINGS = _words("drink book ball letter apple ring lamp kite coat map key cup")
+COLOURS = _words("red blue green black white yellow brown pink")
+SINGULAR = _words("key dog child lamp tree bird boat car girl boy teacher house")
+PLURAL = _words("keys dogs children lamps trees birds boats cars girls boys teachers houses")
 NEAR = ["near", "behind", "beside", "in front of", "next to", "under"]
-STATES = "old new small big tired happy quiet clean lost cold".split()
-WORDS = [*COLOURS, *"sun hill cat rain snow leaf star wind moon fish".split()]
+STATES = _words("old new small big tired happy quiet clean lost cold")
+WORDS = [*COLOURS, *_words("sun hill cat rain snow leaf star wind moon fish")]
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -88,7 +93,7 @@ class Stories(TextFiles):
     """Sentences drawn from a fixed seed; the hash of each assigns it to a split.
 
     >>> next(Stories(1).all_documents()).text
-    'Say rain yellow snow wind. Again rain yellow snow wind.'
+    'Today Nora lost her red apple at the beach, and she was clean.'
     """
 
     def __init__(self, count: int):

@@ -5,7 +5,6 @@ import { Bars } from "../lib/bars.js";
 import { setParams } from "../lib/state.js";
 import { Term } from "../lib/terms.js";
 import { Message } from "../lib/widgets.js";
-import { positionOf } from "./text-parts.js";
 
 const MAX_TOKENS = 512, MAX_FLOW = 96, MAX_CURVES = 16; // listed · of a sentence with curves · drawn
 export const percent = (p) => `${(100 * p).toFixed(p > 0.0995 || p === 0 ? 0 : 1)}%`;
@@ -18,10 +17,10 @@ export function nextOf(response, site) {
   return range(site.queries).map((i) => predictions.rows[predictions.positions.indexOf(i)]?.[0][0] ?? "");
 }
 
-export function Sentence({ response, params, site, head, weights, query, key_ }) {
+export function Sentence({ response, site, head, weights, query, key_, position }) {
   const predictions = response.predictions, last = response.sites.at(-1), isPair = response.output !== null;
   const perToken = predictions && predictions.kind !== "class" && last.queries === predictions.count;
-  const at = positionOf(response, params), isWriting = perToken && site.queries === predictions.count;
+  const at = position, isWriting = perToken && site.queries === predictions.count;
   const from = query >= 0 ? query : isWriting ? at : site.queries - 1; // whose weights flow
   const row = predictions?.rows[predictions.positions.indexOf(isWriting && query >= 0 ? query : at)];
   const reads = isPair && last.kind === "cross" ? last.key_tokens : null;
@@ -89,10 +88,9 @@ function curve(start, end) {
 }
 
 // The likeliest outputs, and what becomes of the first without the head.
-export function Prediction({ body, response, params, site, head, model }) {
-  const predictions = response.predictions, position = positionOf(response, params);
+export function Prediction({ response, model, position, effects, known }) {
+  const predictions = response.predictions;
   const row = predictions?.rows[predictions.positions.indexOf(position)];
-  const { effects, known } = useEffects({ body, response, position, site, head });
   if (!row) return html`<${Written} response=${response} model=${model} />`;
   const last = response.sites.at(-1), token = last?.queries === predictions.count ? last.query_tokens[position] : null;
   const titles = { "next token": token === null ? "Next" : html`After “${showToken(token)}”`, token: "Token here",
@@ -126,7 +124,7 @@ function Written({ response, model }) {
 }
 
 // The effects of heads at a position, that of this head among them. The response has those of its first position.
-export function useEffects({ body, response, position, site, head }) {
+export function useEffects(body, response, position, site, head) {
   const holds = (effects) => effects?.position === position
     && effects.heads.find((x) => x.site === site.name && x.head === head);
   const first = response.effects, canAsk = first && position !== undefined && !holds(first);

@@ -5,16 +5,13 @@ import { colourScale, theme } from "../lib/colours.js";
 import { paint } from "../lib/draw.js";
 import { setParam, setParams } from "../lib/state.js";
 import { Select } from "../lib/widgets.js";
-import { positionOf } from "./text-parts.js";
-import { useEffects } from "./text-sentence.js";
 
 const shortNumber = (x) => (x === null || x === undefined ? "–" : Math.abs(x) < 0.005 ? "0" : x >= 100 ? x.toFixed(0)
   : x.toFixed(Math.abs(x) >= 10 ? 1 : 2));
 const shortName = (name) => name.replace("encoder.", "enc ").replace("decoder.", "").replace(".self", "");
 
-export function Strip({ body, response, params, site, head }) {
-  const box = useRef(null), position = positionOf(response, params);
-  const { effects } = useEffects({ body, response, position, site, head });
+export function Strip({ response, params, site, head, effects }) {
+  const box = useRef(null);
   const effectOf = new Map((effects?.heads ?? []).map((x) => [`${x.site} ${x.head}`, x.effect]));
   const sorts = [...(effects ? [["effect", "Effect on the output"]] : []), ["layer", "Layer"],
     ...response.columns.map((c) => [c.name, `${c.label[0].toUpperCase()}${c.label.slice(1)}`])];

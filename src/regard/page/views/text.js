@@ -8,8 +8,8 @@ import { Choice, languageOf, LanguageSelect, Message, models, ModelSelect, NoTex
 import { CellPanels } from "./text-cell.js";
 import { Compare } from "./text-compare.js";
 import { FORMS, Head, useWeights } from "./text-head.js";
-import { Attribution, Lens } from "./text-parts.js";
-import { Prediction, Sentence } from "./text-sentence.js";
+import { Attribution, Lens, positionOf } from "./text-parts.js";
+import { Prediction, Sentence, useEffects } from "./text-sentence.js";
 import { Strip } from "./text-strip.js";
 
 export const hint =
@@ -108,7 +108,8 @@ function Stage({ response, body, params, model }) {
   const query = inside("query", site.queries), key = inside("key", site.keys);
   const row = response.heads.find((x) => x.site === site.name && x.head === head);
   const weights = useWeights(body, site, head);
-  const shared = { body, response, site, head, row, params, model, weights };
+  const position = positionOf(response, params), { effects, known } = useEffects(body, response, position, site, head);
+  const shared = { body, response, site, head, row, params, model, weights, position, effects, known };
   const skipped = Object.entries(response.skipped), pinned = tab === "head" && key >= 0;
   return html`<${Replaced} what="attention" asked=${params.site} shown=${site.name}
       known=${response.sites.map((s) => s.name)} />

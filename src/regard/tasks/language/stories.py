@@ -16,7 +16,7 @@ class StoriesTask(TextTask):
         sentences: of all splits.
 
     >>> next(StoriesTask(sentences=20).documents("valid")).name
-    'story 3'
+    'story 13'
     """
 
     sentences: int = 100_000
