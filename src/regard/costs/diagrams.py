@@ -30,17 +30,13 @@ def _(model: ours.RecurrentCell) -> Diagram:
     return draw_cell(model)
 
 
-@diagram.register(ours.Recurrent)
-@diagram.register(ours.AttentiveRecurrent)
+@diagram.register
 def _(model: ours.Recurrent | ours.AttentiveRecurrent) -> Diagram:
     both = ", both directions" if getattr(model, "bidirectional", False) else ""
     return draw_cell(cast(ours.RecurrentCell, model.cells[0]), f"; {model.layers} layers{both}")
 
 
-@diagram.register(ours.EncoderBlock)
-@diagram.register(ours.DecoderBlock)
-@diagram.register(ours.Encoder)
-@diagram.register(ours.Decoder)
+@diagram.register
 def _(model: ours.EncoderBlock | ours.DecoderBlock | ours.Encoder | ours.Decoder) -> Diagram:
     is_stack = isinstance(model, ours.Encoder | ours.Decoder)
     block = cast(Any, model.blocks[0] if is_stack else model)

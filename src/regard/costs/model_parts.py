@@ -158,14 +158,12 @@ def _(model: FeedForward, counter: CostCounter) -> Iterator[CostPart]:
     yield counter.feed_forward("feed-forward", [model])
 
 
-@iter_cost_parts.register(Recurrent)
-@iter_cost_parts.register(AttentiveRecurrent)
+@iter_cost_parts.register
 def _(model: Recurrent | AttentiveRecurrent, counter: CostCounter) -> Iterator[CostPart]:
     yield counter.recurrent("recurrence", model)
 
 
-@iter_cost_parts.register(Encoder)
-@iter_cost_parts.register(Decoder)
+@iter_cost_parts.register
 def _stack(
     stack: Encoder | Decoder, counter: CostCounter, prefix: str = "", *, cached: bool = True
 ) -> Iterator[CostPart]:
