@@ -253,7 +253,7 @@ class LanguageStepper:
 
         if time:
             b.output_tokens[:, :time] = tokens
-            if skip is None and not any(self.model.config.windows):
+            if skip is None and not any(self.model.config.resolved_window):
                 self.engine.prefill(b, time, read)
             else:  # these masks read lengths, which a graph cannot
                 read()

@@ -51,17 +51,12 @@ class LanguageConfig(TokenConfig):
 
     def layer_options(self, layer: int) -> BlockOptions:
         """The options of one layer."""
-        if self.windows[layer] is None or self.local_rope_theta is None:
+        if self.resolved_window[layer] is None or self.local_rope_theta is None:
             return self
         return replace(self, rope_theta=self.local_rope_theta, rope_scaling=None)
 
     @property
     def resolved_window(self) -> tuple[int | None, ...]:
-        """The window of each layer."""
-        return self.windows
-
-    @property
-    def windows(self) -> tuple[int | None, ...]:
         """The window of each layer."""
         return self.window if isinstance(self.window, tuple) else (self.window,) * self.layers
 
@@ -134,7 +129,7 @@ class LanguageModel(nn.Module):
         Causal()
         """
         mask: Mask = Causal()
-        window = self.config.windows[layer]
+        window = self.config.resolved_window[layer]
         if window is not None:
             mask = mask & Local(window - 1)
         if lengths is not None:
@@ -145,7 +140,7 @@ class LanguageModel(nn.Module):
 
     def _masks(self, lengths: Tensor | None, extra: Mask | Tensor | None) -> Mask | list[Mask]:
         """One mask for all layers, or one per layer where their windows differ."""
-        if len(set(self.config.windows)) == 1:
+        if len(set(self.config.resolved_window)) == 1:
             return self.mask(lengths, extra)
         return [self.mask(lengths, extra, layer=n) for n in range(self.config.layers)]
 

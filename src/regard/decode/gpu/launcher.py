@@ -284,7 +284,7 @@ class StepLauncher:
         return x[:, : self.kv_heads], x[:, self.kv_heads :]
 
     def _attention_args(self, b: StepBuffers, layer: int, scale: float | None) -> tuple[Any, ...]:
-        work, window = b.scratch, self.config.windows[layer]
+        work, window = b.scratch, self.config.resolved_window[layer]
         return (
             b.lengths, b.left_padding, b.cache_rows,
             work.get("cos", work["x"]), work.get("sin", work["x"]),

@@ -128,7 +128,7 @@ class Qwen2(Llama):
         return read_layer_windows(config, lambda n: n >= first)
 
     def write_options(self, config: LanguageConfig) -> HubOptions:
-        windows = config.windows
+        windows = config.resolved_window
         first = next((n for n, window in enumerate(windows) if window is not None), len(windows))
         return super().write_options(config) | {
             "use_sliding_window": first < len(windows),

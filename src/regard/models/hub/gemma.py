@@ -58,13 +58,13 @@ class Gemma2(Gemma):
         }
 
     def write_options(self, config: LanguageConfig) -> HubOptions:
-        window = next((window for window in config.windows if window is not None), 1)
+        window = next((window for window in config.resolved_window if window is not None), 1)
         return super().write_options(config) | {
             "query_pre_attn_scalar": round(config.resolved_scale**-2),
             "attn_logit_softcapping": config.softcap,
             "final_logit_softcapping": config.output_softcap,
             "sliding_window": window,
-            "layer_types": layer_types(config.windows),
+            "layer_types": layer_types(config.resolved_window),
             "pad_token_id": None,  # of the published vocabulary by default
         }
 

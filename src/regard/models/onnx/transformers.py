@@ -192,7 +192,7 @@ def translator_graphs(model: Translator) -> list[Graph]:
 
 def language_graphs(model: LanguageModel) -> list[Graph]:
     """`step`: tokens, past → logits, past; any number of tokens."""
-    windows = set(model.config.windows)
+    windows = set(model.config.resolved_window)
     if len(windows) > 1:
         raise ConfigError(f"window: needs one for all layers to export, got {model.config.window}")
     g = Graph("step")
