@@ -70,12 +70,20 @@ def test_the_public_list_is_sorted_and_is_what_the_folder_exports(layer):
 def test_every_public_name_is_what_its_package_exports():
     import regard
 
-    assert {"Run", "attend", "load", "look", "draw", "models"} <= set(regard.__all__)
-    assert set(regard.__all__) == set(dir(regard))
-    for name in regard.__all__:
-        package = "" if (PACKAGE / name).is_dir() or name == "errors" else regard._HOME[name]
-        home = import_module(package or f"regard.{name}")
-        assert getattr(regard, name) is (getattr(home, name) if package else home)
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    homes = {
+        alias.name: node.module or ""
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (node.module or "").startswith("regard")  # and not what types the stub
+    }
+    assert {"Run", "attend", "load", "look", "draw", "models"} <= set(homes)
+    assert regard.__all__ == sorted(homes) == dir(regard)
+    for name, home in homes.items():
+        is_package = home == "regard"
+        module = import_module(f"regard.{name}" if is_package else home)
+        assert getattr(regard, name) is (module if is_package else getattr(module, name))
     with pytest.raises(AttributeError, match="no attribute 'atend'"):
         regard.atend  # noqa: B018
 

@@ -13,27 +13,21 @@ from pathlib import Path
 from typing import Any
 
 
-def _homes(file: str) -> dict[str, str]:
-    """The module that each name in the stub beside a package's file is imported from."""
-    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
-    return {
-        alias.name: node.module or ""
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-
 def lazy_package(
     package: str, file: str
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """`__all__`, `__getattr__` and `__dir__` of a package whose stub lists its names."""
-    homes = _homes(file)
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if (node.module or "").startswith("regard")]
+    homes = {alias.name: node.module or "" for node in ours for alias in node.names}
     names = sorted(homes)
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if homes[name] == package:  # a package in it
+            return import_module(f"{package}.{name}")
         value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)  # once
         return value
@@ -41,20 +35,8 @@ def lazy_package(
     return names, get, names.copy
 
 
-# "regard" itself is the home of its sub-packages
-_HOME = _homes(__file__)
-__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__, _get, __dir__ = lazy_package(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return version("regard")
-    if name not in _HOME:
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    if _HOME[name] == "regard":
-        return import_module(f"regard.{name}")
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    return version("regard") if name == "__version__" else _get(name)
