@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,13 +24,19 @@ __all__ = ["app", "main"]
 # each is the function, or group of functions, of that name in the module of that name; the verbs
 # of tasks are commands too
 COMMANDS = """
-    apply ask claims cost data demo evaluate export get heads look new quantize recipes report
+    apply ask claims class cost data demo evaluate export get heads look new quantize recipes report
     resume runs serve tokenizer train verify version view work
 """
 # or in the module of another command
 MODULES = dict.fromkeys(["data", "new"], "recipes")
 MODULES |= dict.fromkeys(["cost", "evaluate", "export", "get", "quantize", "report"], "runs")
-MODULES |= {"resume": "train", "version": "output", "heads": "look", "verify": "look"}
+MODULES |= {
+    "class": "classroom",
+    "resume": "train",
+    "version": "output",
+    "heads": "look",
+    "verify": "look",
+}
 
 
 class Commands(TyperGroup):
@@ -106,7 +113,8 @@ def import_files(
 
 commands: dict[str, Any] = {verb.verb: command_from(verb) for verb in library_verbs()}
 for name in COMMANDS.split():
-    commands[name] = getattr(import_module(f"regard.cli.{MODULES.get(name, name)}"), name)
+    function = f"{name}_" if iskeyword(name) else name
+    commands[name] = getattr(import_module(f"regard.cli.{MODULES.get(name, name)}"), function)
 for name, command in sorted(commands.items()):
     if isinstance(command, typer.Typer):  # with commands of its own
         app.add_typer(command, name=name)

@@ -45,7 +45,13 @@ class Exercise(NamedTuple):
     questions: tuple[str, ...]
 
 
-def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) -> Exercise:
+def make_exercise(
+    family: str,
+    seed: int = 0,
+    level: int = 1,
+    variant: int = 1,
+    options: Mapping[str, Any] | None = None,
+) -> Exercise:
     """Generate an exercise with simple numbers.
 
     Args:
@@ -53,6 +59,7 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
         seed: random seed.
         level: difficulty, 1 to 3.
         variant: number of the exercise on a sheet.
+        options: of the family, in place of those that the level draws; "none" leaves one out.
 
     >>> make_exercise("rnn", seed=3).problem == make_exercise("rnn", seed=3).problem
     True
@@ -60,19 +67,25 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
     check_choice("family", family, exercise_families(), WorkError)
     if not 1 <= level <= 3:
         raise WorkError(f"level: needs 1, 2 or 3, got {level}")
+    for option in options or ():
+        check_choice("set", option, FAMILIES[family].options, WorkError)
     name = f"{family}-{level}-{seed}-{variant}"
     template = FAMILIES[family].exercises[level - 1]
     rng = random.Random(name)  # seeded by a string: the same on every machine
+    refused: RegardError | None = None
     for _ in range(MAX_DRAWS):
-        problem = _draw_problem(family, level, rng)
+        problem = _draw_problem(family, level, rng, options or {})
         try:
             solution = solve(problem)
-        except RegardError:
-            continue  # a divisor that does not divide, a variance of 0
+        except RegardError as error:  # a divisor that does not divide, a variance of 0
+            refused = error
+            continue
         if _is_simple(solution, template):
             names = [step.name for step in solution.steps]
             questions = tuple(name for name in names if matches_any(name, template.questions))
             return Exercise(name, problem, solution, questions)
+    if refused is not None and options:
+        raise refused  # an option that this level's matrices do not fit
     raise WorkError(f"seed: needs one that gives simple numbers, got {seed}; try another")
 
 
@@ -99,7 +112,9 @@ def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> li
     )
 
 
-def _draw_problem(family: str, level: int, rng: random.Random) -> dict[str, Any]:
+def _draw_problem(
+    family: str, level: int, rng: random.Random, options_set: Mapping[str, Any]
+) -> dict[str, Any]:
     template, options = FAMILIES[family].exercises[level - 1], FAMILIES[family].options
     given: dict[str, Any] = {}
     for name, (rows, columns) in template.shapes.items():
@@ -110,7 +125,8 @@ def _draw_problem(family: str, level: int, rng: random.Random) -> dict[str, Any]
     names = sorted(template.choices, key=options.__contains__)
     values = {name: rng.choice(template.choices[name]) for name in names}
     given |= {name: value for name, value in values.items() if name not in options}
-    chosen = {name: values[name] for name in names if name in options and values[name] != "none"}
+    drawn = {name: values[name] for name in names if name in options}
+    chosen = {name: x for name, x in {**drawn, **options_set}.items() if x != "none"}
     return {"family": family, **chosen, "given": given}
 
 
@@ -169,7 +185,7 @@ def write_sheet(exercises: Sequence[Exercise], fmt: str, path: str | Path) -> li
     return [
         write_text(*text)
         for file, one in files.items()
-        for text in ((file, _problem_toml(one)), (_beside(file, "answers"), blank_answers(one)))
+        for text in ((file, problem_toml(one)), (_beside(file, "answers"), blank_answers(one)))
     ]
 
 
@@ -207,7 +223,7 @@ def equations(one: Exercise) -> list[FormulaTree]:
     return list(first.values())
 
 
-def _chosen(one: Exercise) -> str:
+def chosen_options(one: Exercise) -> str:
     """Family, convention, and options that the given matrices do not show."""
     shown = ("samples", "family", "given", "scale", "convention")
     options = [f"{name}: {value}" for name, value in one.problem.items() if name not in shown]
@@ -221,7 +237,7 @@ def _text(exercises: Sequence[Exercise], solutions: bool) -> str:
         parts += [f"\n=== {n} ===", as_text(one.solution, only=only)]
         if not solutions:
             lines = (f"  {formula.text}" for formula in equations(one))
-            parts += [_chosen(one), "Marked by:", *lines, _asked(one.questions)]
+            parts += [chosen_options(one), "Marked by:", *lines, _asked(one.questions)]
     return "\n".join(parts)
 
 
@@ -236,7 +252,7 @@ def _mark_up(markup: Markup, exercises: Sequence[Exercise], solutions: bool) -> 
         parts += [
             markup.equation.format(value_equation(*x).tex) for x in one.solution.given.items()
         ]
-        parts.append(markup.paragraph.format(markup.escape(_chosen(one))))
+        parts.append(markup.paragraph.format(markup.escape(chosen_options(one))))
         parts.append(markup.paragraph.format("Marked by:"))
         parts += [markup.equation.format(formula.tex) for formula in equations(one)]
         parts.append(_asked([f"${parse_name(name).tex}$" for name in one.questions]))
@@ -255,7 +271,7 @@ def _html(exercises: Sequence[Exercise], solutions: bool) -> str:
         marked_by = f"<p>Marked by:</p><ul>{items}</ul>"
         parts.append(
             f'<section id="exercise-{n}"><h2>{n}</h2>{given_html(one.solution.given)}'
-            f'<p class="soft">{escape(_chosen(one))}</p>{marked_by}'
+            f'<p class="soft">{escape(chosen_options(one))}</p>{marked_by}'
             f'<p>{asked}</p><div class="answer"></div></section>'
         )
     facts = f"{len(exercises)} of them, {exercises[0].name.rpartition('-')[0]}"
@@ -266,7 +282,7 @@ def _html(exercises: Sequence[Exercise], solutions: bool) -> str:
 def _toml(exercises: Sequence[Exercise], solutions: bool) -> str:
     _check_single(exercises)
     if not solutions:
-        return _problem_toml(exercises[0])
+        return problem_toml(exercises[0])
     solution, questions = exercises[0].solution, exercises[0].questions
     answers = {name: [[*map(str, row)] for row in solution[name].tolist()] for name in questions}
     return "\n".join([*_toml_lines(answers), ""])
@@ -277,7 +293,7 @@ def _check_single(exercises: Sequence[Exercise]) -> None:
         raise WorkError(f"count: needs 1 for TOML, got {len(exercises)}; try --out FOLDER")
 
 
-def _problem_toml(one: Exercise) -> str:
+def problem_toml(one: Exercise) -> str:
     tables = {name: x for name, x in one.problem.items() if isinstance(x, Mapping)}
     options = {name: value for name, value in one.problem.items() if name not in tables}
     lines = [f"# {one.name}: {_asked(one.questions)}", *_toml_lines(options)]

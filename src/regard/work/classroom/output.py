@@ -1,0 +1,96 @@
+"""The files of a class: sheets, solutions, problems, and a table for the answers."""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from regard.errors import WorkError
+from regard.files import make_folder, write_text
+from regard.work.classroom.problems import Class
+from regard.work.classroom.sheets import sheets_html, sheets_latex, solutions_html, write_pdf
+from regard.work.making import blank_answers, problem_toml
+
+ANSWERS = "answers"  # folder of what students hand in
+Writer = Callable[[Class, Path], Iterator[str]]
+
+
+def write_class(one: Class, folder: str | Path, formats: Sequence[str]) -> list[str]:
+    """Write the class in these formats; returns a line about each file or folder."""
+    place = make_folder(folder)
+    for name in formats:
+        if name not in WRITERS:
+            raise WorkError(f"format: needs one of {', '.join(WRITERS)}, got {name!r}")
+    one.save(place)
+    lines = [f"{place}: {len(one.assignments)} students, {one.family}, level {one.level}"]
+    for name in dict.fromkeys(formats):
+        lines += WRITERS[name](one, place)
+    lines += _write_table(one, make_folder(place / ANSWERS) / "answers.csv")
+    return [*lines, f"{place / 'class.json'}: the secret and all problems, to mark with: keep it"]
+
+
+def _write_html(one: Class, place: Path) -> Iterator[str]:
+    write_text(place / "sheets.html", sheets_html(one, one.assignments))
+    for x in one.assignments:
+        write_text(make_folder(place / "sheets") / f"{x.file}.html", sheets_html(one, [x]))
+    yield f"{place / 'sheets.html'}: all sheets to print; sheets/ has one file per student"
+    yield f"{write_text(place / 'solutions.html', solutions_html(one))}: the solutions"
+
+
+def _write_latex(one: Class, place: Path) -> Iterator[str]:
+    yield f"{write_text(place / 'sheets.tex', sheets_latex(one))}: all sheets"
+    solutions = write_text(place / "solutions.tex", sheets_latex(one, solutions=True))
+    yield f"{solutions}: the solutions"
+
+
+def _write_pdf(one: Class, place: Path) -> Iterator[str]:
+    sheets = write_pdf(sheets_html(one, one.assignments), place / "sheets.pdf")
+    yield f"{sheets}: all sheets to print"
+    yield f"{write_pdf(solutions_html(one), place / 'solutions.pdf')}: the solutions"
+
+
+def _write_toml(one: Class, place: Path) -> Iterator[str]:
+    folder = make_folder(place / "toml")
+    for x in one.assignments:
+        exercise = x.exercise._replace(questions=tuple(x.points))
+        write_text(folder / f"{x.file}.toml", problem_toml(exercise))
+        write_text(folder / f"{x.file}-answers.toml", blank_answers(exercise))
+    yield f"{folder}: problems and blank answer files, for {ANSWERS}/"
+
+
+def entry_names(one: Class) -> list[str]:
+    """Headers of a table of answers: S[1,2] is row 1, column 2; a single number has its name.
+
+    Steps of all problems, each as large as the largest.
+    """
+    shapes: dict[str, tuple[int, int]] = {}
+    for x in one.assignments:
+        for step in x.steps:
+            rows, columns = shapes.get(step.name, (0, 0))
+            shapes[step.name] = max(rows, step.value.rows), max(columns, step.value.cols)
+    return [
+        name if shape == (1, 1) else f"{name}[{i + 1},{j + 1}]"
+        for name, shape in shapes.items()
+        for i in range(shape[0])
+        for j in range(shape[1])
+    ]
+
+
+def _write_table(one: Class, file: Path) -> Iterator[str]:
+    if file.exists():
+        yield f"{file}: is kept as it is; new students need a line of their own there"
+        return
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["name", "id", *entry_names(one)])
+    table.writerows([x.student.name, x.student.id] for x in one.assignments)
+    write_text(file, "\ufeff" + text.getvalue())  # Excel needs the mark to read UTF-8
+    yield f"{file}: a table to enter answers in, for `regard class mark {file.parent.parent}`"
+
+
+WRITERS: dict[str, Writer] = {
+    "html": _write_html,
+    "latex": _write_latex,
+    "pdf": _write_pdf,
+    "toml": _write_toml,
+}
