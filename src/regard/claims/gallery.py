@@ -13,7 +13,16 @@ from xml.etree import ElementTree
 from regard.claims.charts import describe_chart, draw_chart
 from regard.claims.claim import FAMILIES, Verdict
 from regard.claims.results import Result, summarise
-from regard.files import atomic_write, fill_page, make_folder, read_text, write_text
+from regard.files import (
+    add_quiz_text,
+    atomic_write,
+    fill_page,
+    make_folder,
+    new_quiz,
+    read_text,
+    write_quiz_file,
+    write_text,
+)
 from regard.inspection.figures.canvas import render
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -165,21 +174,21 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
     >>> write_quiz(results, Path(tempfile.mkdtemp()) / "quiz.xml").name
     'quiz.xml'
     """
-    quiz = ElementTree.Element("quiz")
-    category = ElementTree.SubElement(quiz, "question", type="category")
-    _text(category, "category", "$course$/top/Claims about sequence models")
+    quiz = new_quiz("Claims about sequence models")
     for result in results:
         if result.verdict not in CHOICES or result.evidence is None:
             continue
         question = ElementTree.SubElement(quiz, "question", type="multichoice")
-        _text(question, "name", f"{result.id} {result.claim.statement}"[:100])
-        _text(question, "questiontext", f"<p>{escape(result.claim.statement)}</p>", html=True)
+        add_quiz_text(question, "name", f"{result.id} {result.claim.statement}"[:100])
+        add_quiz_text(
+            question, "questiontext", f"<p>{escape(result.claim.statement)}</p>", html=True
+        )
         file = f"{result.id}.png"
         claim = result.claim
         words = " ".join(x for x in (claim.condition, claim.correction, claim.remark) if x)
         numbers = "".join(f"<li>{escape(str(m))}</li>" for m in result.evidence.measures)
         alt = escape(describe_chart(result.evidence.chart))
-        feedback = _text(
+        feedback = add_quiz_text(
             question,
             "generalfeedback",
             f"<p><b>{CHOICES[result.verdict]}.</b> {escape(words)}</p><ul>{numbers}</ul>"
@@ -196,17 +205,7 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
             fraction = "100" if verdict == result.verdict else "0"
             answer = ElementTree.SubElement(question, "answer", fraction=fraction, format="html")
             ElementTree.SubElement(answer, "text").text = text
-    ElementTree.indent(quiz)
-    xml = ElementTree.tostring(quiz, encoding="unicode", xml_declaration=True)
-    return write_text(path, xml + "\n")
-
-
-def _text(
-    parent: ElementTree.Element, tag: str, text: str, *, html: bool = False
-) -> ElementTree.Element:
-    element = ElementTree.SubElement(parent, tag, {"format": "html"} if html else {})
-    ElementTree.SubElement(element, "text").text = text
-    return element
+    return write_quiz_file(quiz, path)
 
 
 def to_json(results: Sequence[Result]) -> str:

@@ -1,4 +1,4 @@
-"""Atomic file writing, text reading in any Unicode encoding, and HTML pages."""
+"""Atomic file writing, text reading in any Unicode encoding, HTML pages, Moodle XML."""
 
 from regard import lazy_package
 

@@ -1,6 +1,9 @@
 from regard.files.atomic import SCRATCH_SUFFIX as SCRATCH_SUFFIX
 from regard.files.atomic import atomic_path as atomic_path
 from regard.files.atomic import atomic_write as atomic_write
+from regard.files.moodle import add_quiz_text as add_quiz_text
+from regard.files.moodle import new_quiz as new_quiz
+from regard.files.moodle import write_quiz_file as write_quiz_file
 from regard.files.partial import PartialFile as PartialFile
 from regard.files.paths import file_descriptor as file_descriptor
 from regard.files.paths import fsync_path as fsync_path

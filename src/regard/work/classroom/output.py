@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from regard.errors import WorkError
-from regard.files import make_folder, write_text
+from regard.files import make_folder, write_quiz_file, write_text
+from regard.work.classroom.moodle import class_quiz
 from regard.work.classroom.problems import Class
 from regard.work.classroom.sheets import sheets_html, sheets_latex, solutions_html, write_pdf
 from regard.work.making import blank_answers, problem_toml
@@ -47,6 +48,11 @@ def _write_pdf(one: Class, place: Path) -> Iterator[str]:
     sheets = write_pdf(sheets_html(one, one.assignments), place / "sheets.pdf")
     yield f"{sheets}: all sheets to print"
     yield f"{write_pdf(solutions_html(one), place / 'solutions.pdf')}: the solutions"
+
+
+def _write_moodle(one: Class, place: Path) -> Iterator[str]:
+    quiz = write_quiz_file(class_quiz(one), place / "quiz.xml")
+    yield f"{quiz}: a quiz for Moodle, one variant per problem"
 
 
 def _write_toml(one: Class, place: Path) -> Iterator[str]:
@@ -92,5 +98,6 @@ WRITERS: dict[str, Writer] = {
     "html": _write_html,
     "latex": _write_latex,
     "pdf": _write_pdf,
+    "moodle": _write_moodle,
     "toml": _write_toml,
 }

@@ -74,6 +74,24 @@ def diagnose(
     return Diagnosis(" or ".join(one.description for one in found), found[0].value)
 
 
+def mistakes_in_step(solution: Solution, step: Step) -> list[tuple[str, Matrix]]:
+    """What common mistakes in a step give, from right inputs: descriptions and values.
+
+    >>> solution = rg.work.solve({"given": {"X": [[1, 2]]}, "scale": 1})
+    >>> mistakes_in_step(solution, solution.steps[1])[0][0]
+    'the exponential was left out'
+    """
+    values = solution.values()
+    peers = (
+        one
+        for one in _mistaken_peers(solution, step, values)
+        if one.description.partition(" ")[0] in solution.given
+    )
+    found = (*_mistakes_of_rule(solution, step, values), *peers)
+    fit = (one for one in found if one.value.shape == step.value.shape)
+    return [(one.description, one.value) for one in fit if one.value != step.value]
+
+
 def _distinct(found: Iterable[Diagnosis]) -> list[Diagnosis]:
     """The first few of different descriptions."""
     result: dict[str, Diagnosis] = {}
