@@ -7,6 +7,7 @@ from pathlib import Path
 
 from regard.errors import WorkError
 from regard.files import make_folder, write_quiz_file, write_text
+from regard.work.classroom.excel import write_table, write_workbook
 from regard.work.classroom.moodle import class_quiz
 from regard.work.classroom.problems import Class
 from regard.work.classroom.sheets import sheets_html, sheets_latex, solutions_html, write_pdf
@@ -26,7 +27,8 @@ def write_class(one: Class, folder: str | Path, formats: Sequence[str]) -> list[
     lines = [f"{place}: {len(one.assignments)} students, {one.family}, level {one.level}"]
     for name in dict.fromkeys(formats):
         lines += WRITERS[name](one, place)
-    lines += _write_table(one, make_folder(place / ANSWERS) / "answers.csv")
+    suffix = "xlsx" if "xlsx" in formats else "csv"
+    lines += _write_table(one, make_folder(place / ANSWERS) / f"answers.{suffix}")
     return [*lines, f"{place / 'class.json'}: the secret and all problems, to mark with: keep it"]
 
 
@@ -86,12 +88,18 @@ def _write_table(one: Class, file: Path) -> Iterator[str]:
     if file.exists():
         yield f"{file}: is kept as it is; new students need a line of their own there"
         return
-    text = io.StringIO(newline="")
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["name", "id", *entry_names(one)])
-    table.writerows([x.student.name, x.student.id] for x in one.assignments)
-    write_text(file, "\ufeff" + text.getvalue())  # Excel needs the mark to read UTF-8
+    rows = [["name", "id", *entry_names(one)], *(list(x.student[:2]) for x in one.assignments)]
+    if file.suffix == ".xlsx":
+        write_table(rows, file)
+    else:
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        write_text(file, "\ufeff" + text.getvalue())  # Excel needs the mark to read UTF-8
     yield f"{file}: a table to enter answers in, for `regard class mark {file.parent.parent}`"
+
+
+def _write_xlsx(one: Class, place: Path) -> Iterator[str]:
+    yield f"{write_workbook(one, place / 'solutions.xlsx')}: the solutions as live formulas"
 
 
 WRITERS: dict[str, Writer] = {
@@ -100,4 +108,5 @@ WRITERS: dict[str, Writer] = {
     "pdf": _write_pdf,
     "moodle": _write_moodle,
     "toml": _write_toml,
+    "xlsx": _write_xlsx,
 }
