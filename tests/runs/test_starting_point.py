@@ -62,6 +62,19 @@ def test_a_run_from_an_encoder_has_its_sizes_tokens_and_weights(make, encoder, t
     assert "the others are new, the head for its other classes" in shown
 
 
+def test_pairs_start_from_a_translator_of_another_width(tmp_path, capsys):
+    (tmp_path / "en-de.tsv").write_text("".join(f"{n} days\t{n} Tage\n" for n in range(99)))
+    recipe = propose("pairs", [tmp_path / "en-de.tsv"]).recipe
+    given = [*SETTINGS, "vocab_size=300", "lr=1e-30"]
+    runs.fit(recipe, tmp_path / "a", settings=[*given, "heads=2", "dim=16"], skip=["report"])
+    runs.fit(recipe, tmp_path / "b", settings=given, init_from=tmp_path / "a", show=True)
+    before, after = (rg.load(tmp_path / x, device="cpu") for x in "ab")
+    assert after.model.config == before.model.config
+    assert_close(after.model.state_dict(), before.model.state_dict())
+    assert "tried as given: bleu" in capsys.readouterr().out
+    assert after.translate(["3 days"]) == before.translate(["3 days"])
+
+
 def test_the_adaptation_is_chosen_by_trial_unless_it_is_given(encoder, tmp_path, capsys):
     recipe = labels(tmp_path)
     runs.fit(recipe, tmp_path / "a", init_from=encoder, settings=SETTINGS, show=True)

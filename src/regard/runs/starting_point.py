@@ -25,6 +25,7 @@ from regard.tasks import Recipe
 from regard.tasks.annotated_text import AnnotatedTextTask, fit_head
 from regard.tasks.labels import LabelsTask
 from regard.tasks.language.text import TextTask
+from regard.tasks.translation.data import TranslationTask
 from regard.train.weights import load_matching_weights
 
 OUTPUT_FIELDS = ("classes", "pooling", "pooler")  # of a config: they are the task's
@@ -122,8 +123,10 @@ def adapt_recipe(recipe: Recipe, source: Source, tokenizer: Tokenizer | None) ->
         )
         batch = 2 * data.length
         steps = EPOCHS * data.size[0] // (batch * CHARS_PER_TOKEN)
+    elif isinstance(data, TranslationTask):
+        return recipe
     else:
-        raise ConfigError(f"from: needs a task on labels, tags or text, got {data.name}")
+        raise ConfigError(f"from: needs a task on labels, tags, pairs or text, got {data.name}")
     train = replace(
         recipe.train, batch_tokens=batch, weight_decay=0.01, label_smoothing=0.0, keep_last=1
     )
