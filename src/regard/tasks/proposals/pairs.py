@@ -36,7 +36,7 @@ BATCH_TOKENS = 2048
 CHARS_PER_TOKEN = 3.5  # of byte pairs, in European languages
 EPOCHS = 30
 MAX_EVAL_PAIRS = 2000  # of valid and of test: more would take longer than the training
-MAX_STEPS = 2000
+MIN_STEPS, MAX_STEPS = 1000, 2000
 TMX_HEAD_LINES = 2000  # searched for languages
 # (train pairs below which it applies, vocabulary, layers per side, dim, dropout)
 SIZES = [
@@ -89,7 +89,8 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
     return make_proposal(
         name, replace(task, vocab_size=vocab, eval_pairs=eval_pairs), model, report, comments,
         epoch_steps=characters / CHARS_PER_TOKEN / BATCH_TOKENS, epochs=EPOCHS,
-        max_steps=MAX_STEPS, monitor="bleu", batch_tokens=BATCH_TOKENS, label_smoothing=0.1,
+        min_steps=MIN_STEPS, max_steps=MAX_STEPS, monitor="bleu", batch_tokens=BATCH_TOKENS,
+        label_smoothing=0.1,
     )  # fmt: skip
 
 
