@@ -65,6 +65,18 @@ def test_exercises_of_a_sheet_differ_and_so_do_seeds():
     assert [one.name for one in sheet][:2] == ["rnn-1-2-1", "rnn-1-2-2"]
 
 
+@pytest.mark.parametrize("family", work.FAMILIES)
+def test_a_new_problem_solves_as_it_is_and_names_every_option(family, tmp_path):
+    file = tmp_path / "mine.toml"
+    done = run.invoke(app, ["work", "--new", family, "-o", str(file)])
+    assert done.exit_code == 0, done.output
+    assert run.invoke(app, ["work", str(file), "--shapes"]).exit_code == 0
+    assert all(f"{name} = " in file.read_text() for name in work.FAMILIES[family].options)
+    done = run.invoke(app, ["work", "--new", family, "-o", str(file)])
+    assert done.exit_code == 2, "an edited problem is not overwritten"
+    assert "which exists" in done.output
+
+
 # ---- sheets
 
 

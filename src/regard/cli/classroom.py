@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 class_ = typer.Typer(help="Problems and sheets for a class, and its marks.", no_args_is_help=True)
-SheetFormat = StrEnum("SheetFormat", ["html", "latex", "pdf", "moodle", "toml", "xlsx"])
+SheetFormat = StrEnum("SheetFormat", ["html", "latex", "pdf", "moodle", "otter", "toml", "xlsx"])
 
 
 @class_.command()

@@ -56,6 +56,9 @@ def work(
     make: Annotated[
         str | None, typer.Option(metavar="FAMILY", help="Generate exercises of this family.")
     ] = None,
+    new: Annotated[
+        str | None, typer.Option(metavar="FAMILY", help="Write a problem file to start from.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the exercises.")] = 0,
     level: Annotated[int, typer.Option(min=1, max=3, help="Difficulty of the exercises.")] = 1,
     count: Annotated[int, typer.Option(min=1, max=100, help="Number of exercises.")] = 1,
@@ -66,13 +69,20 @@ def work(
     """Solve a problem step by step: formula, numbers and exact result of each step."""
     from regard import work
     from regard.errors import WorkError
-    from regard.work.problem import parse_option, read_problems
+    from regard.files import is_stream
+    from regard.work.problem import new_problem, parse_option, read_problems
     from regard.work.show.formats import format_report, infer_format, iter_shapes
     from regard.work.show.marks import format_marks, mark_files
 
     view = {"only": only, "shapes": shapes, "autograd": autograd}
     given = {"check": check, **view, "set": options, "each": each}
     form = str(fmt) if fmt else infer_format(out)
+    if new is not None:
+        _refuse("new", given | {"problem": problems, "make": make, "format": fmt})
+        if out is not None and out.exists() and not is_stream(out):
+            raise WorkError(f"out: needs a new file for a problem, got {out}, which exists")
+        _write(new_problem(new).rstrip("\n") if out is None else new_problem(new), out)
+        return
     if make is not None:
         _refuse("make", given | {"problem": problems})
         _print_sheet(work.make_sheet(make, seed, level, count), form, out, solutions)

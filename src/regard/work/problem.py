@@ -6,6 +6,8 @@ print(solution)
 check_answers(solution, read_toml("answers.toml"))
 """
 
+import inspect
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FileError, WorkError, suggestion
+from regard.errors import FileError, WorkError, check_choice, suggestion
 from regard.files import parse_toml, read_text
 from regard.work.exact import CONSTANTS, FUNCTIONS, SYMBOL, parse_matrix, parse_number, shorten_repr
 from regard.work.families import FAMILIES
@@ -144,6 +146,34 @@ def read_problem(source: str | Path) -> dict[str, Any]:
             names = ", ".join(problem_names())
             raise WorkError(f"problem: needs a TOML file or one of {names}, got {source}{hint}")
     return read_toml(source)
+
+
+def new_problem(family: str) -> str:
+    """A problem file of a family to start from, with its options in comments; it solves as it is.
+
+    >>> print(new_problem("rnn").splitlines()[1])
+    # Names that may stand under [given]: x W U h b
+    """
+    check_choice("family", family, FAMILIES, WorkError)
+    problems = {x: read_problem(x) for x in problem_names()}
+    names = [x for x, one in problems.items() if one.get("family", "attention") == family]
+    name = min(names, key=lambda x: (family not in x, -len(problems[x]["given"]), len(x)))
+    title, *lines = read_text(PROBLEMS / f"{name}.toml").splitlines()
+    facts, record = problems[name], FAMILIES[family]
+    parameters = inspect.signature(record.solve).parameters
+    options = [
+        f"# {x} = {_toml_value(parameters[x].default)}" for x in record.options if x not in facts
+    ]
+    notes = [f"# Names that may stand under [given]: {record.given}"] if record.given else []
+    notes += ['# Numbers are 1, 0.5, "1/2" or "sqrt(2)". Solve it with `regard work FILE`.']
+    notes += ["# Options, with what they are if left out:", *options] if options else []
+    return "\n".join([title, *notes, *lines, ""])
+
+
+def _toml_value(value: Any) -> str:
+    if value is None:
+        return "…  # follows from the numbers, or none"
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 def parse_option(text: str) -> tuple[str, Any]:

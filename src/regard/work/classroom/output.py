@@ -9,6 +9,7 @@ from regard.errors import WorkError
 from regard.files import make_folder, write_quiz_file, write_text
 from regard.work.classroom.excel import write_table, write_workbook
 from regard.work.classroom.moodle import class_quiz
+from regard.work.classroom.notebooks import write_notebooks
 from regard.work.classroom.problems import Class
 from regard.work.classroom.sheets import sheets_html, sheets_latex, solutions_html, write_pdf
 from regard.work.making import blank_answers, problem_toml
@@ -98,6 +99,11 @@ def _write_table(one: Class, file: Path) -> Iterator[str]:
     yield f"{file}: a table to enter answers in, for `regard class mark {file.parent.parent}`"
 
 
+def _write_otter(one: Class, place: Path) -> Iterator[str]:
+    write_notebooks(one, place / "otter")
+    yield f"{place / 'otter'}: a notebook per student, and tests for otter-grader"
+
+
 def _write_xlsx(one: Class, place: Path) -> Iterator[str]:
     yield f"{write_workbook(one, place / 'solutions.xlsx')}: the solutions as live formulas"
 
@@ -107,6 +113,7 @@ WRITERS: dict[str, Writer] = {
     "latex": _write_latex,
     "pdf": _write_pdf,
     "moodle": _write_moodle,
+    "otter": _write_otter,
     "toml": _write_toml,
     "xlsx": _write_xlsx,
 }

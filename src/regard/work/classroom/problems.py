@@ -215,6 +215,15 @@ def parse_points(text: str) -> dict[str, float]:
     return points
 
 
+def format_points(points: float) -> str:
+    """Points in words.
+
+    >>> format_points(1), format_points(2.5)
+    ('1 point', '2.5 points')
+    """
+    return f"{points:g} point{'' if points == 1 else 's'}"
+
+
 def _numbers(one: Exercise) -> str:
     """What two problems differ in."""
     return json.dumps(one.problem, sort_keys=True)

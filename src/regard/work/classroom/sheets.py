@@ -11,7 +11,7 @@ from pathlib import Path
 from regard.errors import FileError, WorkError
 from regard.files import atomic_write, fill_page
 from regard.formulas import FormulaTree, parse_formula, parse_name
-from regard.work.classroom.problems import Assignment, Class
+from regard.work.classroom.problems import Assignment, Class, format_points
 from regard.work.making import chosen_options, equations
 from regard.work.show.formats import (
     LATEX,
@@ -134,15 +134,6 @@ def _step_html(x: Assignment, step: Step) -> str:
         f'<div class="field">{name} = <table class="blank">{cells}</table>'
         f'</div><div class="room" style="height: {1.6 if rows > 1 else 2}cm"></div></section>'
     )
-
-
-def format_points(points: float) -> str:
-    """Points in words.
-
-    >>> format_points(1), format_points(2.5)
-    ('1 point', '2.5 points')
-    """
-    return f"{points:g} point{'' if points == 1 else 's'}"
 
 
 def sheets_latex(one: Class, solutions: bool = False) -> str:
