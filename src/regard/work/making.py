@@ -118,9 +118,13 @@ def _draw_problem(
     template, options = FAMILIES[family].exercises[level - 1], FAMILIES[family].options
     given: dict[str, Any] = {}
     for name, (rows, columns) in template.shapes.items():
-        entries = (SPARSE_ENTRY_CHOICES if columns > 2 else ENTRY_CHOICES)[level - 1]
+        of_level = (SPARSE_ENTRY_CHOICES if columns > 2 else ENTRY_CHOICES)[level - 1]
+        entries = template.entries or of_level
         cells = [[rng.choice(entries) for _ in range(columns)] for _ in range(rows)]
         given[name] = cells[0][0] if rows == columns == 1 else cells
+    for name, (size, _) in template.permutations.items():
+        order, signs = rng.sample(range(size), size), rng.choices((1, 1, -1), k=size)
+        given[name] = [[signs[i] * (j == order[i]) for j in range(size)] for i in range(size)]
     # given numbers before options: a seed draws the same problem whatever the order of `choices`
     names = sorted(template.choices, key=options.__contains__)
     values = {name: rng.choice(template.choices[name]) for name in names}

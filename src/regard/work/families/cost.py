@@ -73,10 +73,7 @@ def solve_counts(given: Mapping[str, Any]) -> Solution:
     >>> solve_counts({"side": 224, "P": 16, "C": 3})["tokens"]
     Matrix([[197]])
     """
-    builder = SolutionBuilder("counts", dict(given))
-    for name, value in builder.given.items():
-        if value.shape != (1, 1) or not value[0, 0].is_Integer or value[0, 0] < 1:
-            raise WorkError(f"{name}: needs one whole number from 1 on, got {value.tolist()}")
+    builder = _sizes_builder("counts", given)
     sizes = set(builder.given)
     if {"d", "h"} <= sizes:
         _add_exact_quotient(builder, "d_k", "d", "h", "the width of one head")
@@ -89,6 +86,35 @@ def solve_counts(given: Mapping[str, Any]) -> Solution:
         names = ", ".join(sizes) or "nothing"
         raise WorkError(f"given: needs d and h, d and d_ff, or side and P, got {names}")
     return builder.build()
+
+
+@family("filters")
+def solve_filters(given: Mapping[str, Any]) -> Solution:
+    """Count the weights of h heads beside those of F filters of size k × k over C channels.
+
+    heads:    4 d² whatever h is, each head of width d / h;   filters:  F k² C, each its own
+
+    >>> solve_filters({"d": 64, "h": 4, "k": 3, "F": 16, "C": 3})["w_F"]
+    Matrix([[432]])
+    """
+    builder = _sizes_builder("filters", given)
+    _add_exact_quotient(builder, "d_k", "d", "h", "the width of one head")
+    builder.add_steps(*declared_steps("counts", "heads"), *declared_steps("filters", "filters"))
+    builder.add_remark(
+        "Heads and filters both look for several patterns side by side, and their outputs are "
+        "concatenated. A filter has fixed weights for fixed places; the weights of a head follow "
+        "from the tokens. More filters are more weights; more heads are narrower ones."
+    )
+    return builder.build()
+
+
+def _sizes_builder(name: str, given: Mapping[str, Any]) -> SolutionBuilder:
+    """A builder of sizes, each one whole number from 1 on."""
+    builder = SolutionBuilder(name, dict(given))
+    for size, value in builder.given.items():
+        if value.shape != (1, 1) or not value[0, 0].is_Integer or value[0, 0] < 1:
+            raise WorkError(f"{size}: needs one whole number from 1 on, got {value.tolist()}")
+    return builder
 
 
 def _add_exact_quotient(

@@ -29,6 +29,8 @@ class ExerciseTemplate(NamedTuple):
     shapes: Mapping[str, MatrixShape]  # matrices to fill with random entries
     choices: Mapping[str, Sequence[Any]]  # given name or option: candidate values
     questions: Sequence[str]  # glob patterns of step names
+    permutations: Mapping[str, MatrixShape] = {}  # weights that reorder columns and flip signs
+    entries: Sequence[Any] = ()  # in place of those of the level
 
 
 def expand_names(names: str) -> str:
@@ -71,9 +73,11 @@ def parse_shapes(text: str) -> dict[str, MatrixShape]:
 
 
 def _template(level: Mapping[str, Any], questions: str) -> ExerciseTemplate:
-    choices = {name: x for name, x in level.items() if name not in ("shapes", "questions")}
+    shapes, permutations = (parse_shapes(level.get(key, "")) for key in ("shapes", "permutations"))
+    others = ("shapes", "permutations", "entries", "questions")
+    choices = {name: x for name, x in level.items() if name not in others}
     patterns = level.get("questions", questions).split()
-    return ExerciseTemplate(parse_shapes(level.get("shapes", "")), choices, patterns)
+    return ExerciseTemplate(shapes, choices, patterns, permutations, level.get("entries", ()))
 
 
 @dataclass(frozen=True)
