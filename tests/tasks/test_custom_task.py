@@ -176,6 +176,7 @@ def test_the_page_shows_what_it_returns(folder):
     explorer = Explorer(Catalog([folder]))
     (model,) = explorer.answer("models", {})["models"]
     assert [x["name"] for x in model["options"]] == ["times", "end"]
+    assert model["examples"] == ["abc"]  # that of the task
     request = {"model": "run", "text": "ab"}
     assert explorer.answer("text", request)["applied"] == "AB!"
     request["options"] = "times=2&end=?"

@@ -36,6 +36,7 @@ class CatalogEntry(NamedTuple):
     input: str = "text"  # of a model
     options: tuple[Any, ...] = ()  # of its task, for a form, where a view shows what it returns
     reason: str = ""  # why no view shows it, of a Hugging Face folder
+    example: str = ""  # an input that its task declares
 
     @property
     def reads(self) -> str:
@@ -224,7 +225,9 @@ def describe(path: Path) -> CatalogEntry:
         languages = tuple(getattr(recipe.data, "languages", ()) or ())
         task = recipe.data
         facts = task.verb, task.name, languages, task.reads.page, _form(task)
-        return CatalogEntry(name, path, "run", *facts)
+        declared = task.reads.example != type(task.reads)().example
+        example = task.reads.example if declared else ""
+        return CatalogEntry(name, path, "run", *facts, example=example)
     if (path / "config.json").is_file():  # first, as `load`: it has a model.safetensors too
         values = read_config(path)
         kinds = values.get("architectures")

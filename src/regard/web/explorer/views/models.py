@@ -74,4 +74,5 @@ def _examples(entry: CatalogEntry) -> dict[str, str]:
     has_tokenizer = any((entry.path / name).is_file() for name in TOKENIZER_FILES)
     if entry.kind != "run" and not has_tokenizer:
         return IDS
-    return EXAMPLES.get(entry.name) or EXAMPLES.get(entry.task or "") or FALLBACK
+    declared = {entry.example: "Example"} if entry.example else FALLBACK
+    return EXAMPLES.get(entry.name) or EXAMPLES.get(entry.task or "") or declared
