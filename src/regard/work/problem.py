@@ -157,7 +157,9 @@ def new_problem(family: str) -> str:
     check_choice("family", family, FAMILIES, WorkError)
     problems = {x: read_problem(x) for x in problem_names()}
     names = [x for x, one in problems.items() if one.get("family", "attention") == family]
-    name = min(names, key=lambda x: (len(problems[x]), -len(problems[x]["given"])))
+    name = min(
+        names, key=lambda x: (len(problems[x]), "score" in problems[x], -len(problems[x]["given"]))
+    )
     title, *lines = read_text(PROBLEMS / f"{name}.toml").splitlines()
     facts, record = problems[name], FAMILIES[family]
     parameters = inspect.signature(record.solve).parameters

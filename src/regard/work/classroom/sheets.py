@@ -169,7 +169,7 @@ def _sheet_latex(x: Assignment) -> list[str]:
             f"\\textbf{{{points}}}\\quad ${step.equation.tex}$, {escape_latex(step.title)}\n"
         )
         lines.append(LATEX.equation.format(f"{parse_name(step.name).tex} = {blank}"))
-        lines.append(f"\\vspace{{{1 + rows}cm}}\n")
+        lines.append("\\vspace{2cm}\n")
     return lines
 
 
