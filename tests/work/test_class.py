@@ -101,13 +101,16 @@ def test_a_student_who_comes_later_changes_no_problem(tmp_path):
     make_command(tmp_path)
     before = load_class(tmp_path / "class")
     (tmp_path / "roster.csv").write_text("name,id\nNew One,99\n" + "Ada Lovelace,10\n")
-    make_command(tmp_path)
+    assert "not in roster.csv, kept: Zoë Åström" in make_command(tmp_path)
     after = load_class(tmp_path / "class")
     assert after.assignments[:5] == before.assignments
     assert [x.student.name for x in after.assignments[5:]] == ["New One"]
     done = run.invoke(app, ["class", "make", str(tmp_path / "roster.csv"), "--family", "rnn", "-o",
                             str(tmp_path / "class")])  # fmt: skip
     assert done.exit_code == 2, "another family in the same folder"
+    command = ["class", "make", str(tmp_path / "roster.csv"), "--family", "attention"]
+    command += ["--level", "2", "-o", str(tmp_path / "class"), "--secret", "another"]
+    assert "secret: needs to be that of" in run.invoke(app, command).output
 
 
 def test_points_by_step_and_pattern(tmp_path):
@@ -200,3 +203,10 @@ def test_without_a_browser_the_way_out_is_named(tmp_path, monkeypatch):
     done = run.invoke(app, [*command, "-o", str(tmp_path / "class")])
     assert done.exit_code == 2
     assert "try --format html" in done.output
+
+
+def test_the_command_offers_every_format():
+    from regard.cli.classroom import SheetFormat
+    from regard.work.classroom.output import WRITERS
+
+    assert list(SheetFormat) == sorted(WRITERS)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 class_ = typer.Typer(help="Problems and sheets for a class, and its marks.", no_args_is_help=True)
-SheetFormat = StrEnum("SheetFormat", ["html", "latex", "pdf", "moodle", "otter", "toml", "xlsx"])
+SheetFormat = StrEnum("SheetFormat", ["html", "latex", "moodle", "otter", "pdf", "toml", "xlsx"])
 
 
 @class_.command()
@@ -40,14 +40,18 @@ def make(
 ) -> None:
     """Make a problem for each student of a roster, a sheet to print, and the solutions."""
     from regard.work.classroom import Class, make_class, parse_points, read_roster, write_class
+    from regard.work.classroom.roster import find_student
     from regard.work.problem import parse_option
 
     chosen = dict(map(parse_option, options or []))
     wanted = Class(family, level, parse_points(points), chosen, title)
-    wanted.secret = secret or wanted.secret
-    made = make_class(out, wanted, read_roster(roster))
+    students = read_roster(roster)
+    made = make_class(out, wanted, students, secret)
     for line in write_class(made, out, [*map(str, formats or ["html"])]):
         print(line)
+    gone = [x.student for x in made.assignments if find_student(x.student, students) is None]
+    if gone:
+        print(f"{out}: not in {roster.name}, kept: {', '.join(x.name for x in gone)}")
 
 
 @class_.command()

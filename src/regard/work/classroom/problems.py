@@ -146,14 +146,18 @@ def load_class(folder: str | Path) -> Class:
     return one
 
 
-def make_class(folder: str | Path, wanted: Class, students: Sequence[Student]) -> Class:
+def make_class(
+    folder: str | Path, wanted: Class, students: Sequence[Student], secret: str | None = None
+) -> Class:
     """The class of a folder with these students; those it has keep their problems.
 
     Args:
         folder: where the class is, or will be.
         wanted: a class without students; a folder that exists has to agree with it.
         students: of the roster.
+        secret: to draw the problems from, in place of a new one.
     """
+    wanted.secret = secret or wanted.secret
     if not (Path(folder) / CLASS_FILE).is_file():
         wanted.add(students)
         return wanted
@@ -164,6 +168,8 @@ def make_class(folder: str | Path, wanted: Class, students: Sequence[Student]) -
             raise WorkError(
                 f"{name}: needs to be {was} as in {folder}, got {now}; try another folder"
             )
+    if secret is not None and secret != old.secret:
+        raise WorkError(f"secret: needs to be that of {folder}, got another; try another folder")
     if any(old.options.get(name) != x for name, x in wanted.options.items()):
         raise WorkError(f"set: needs the options of {folder}, {dict(old.options)}, got others")
     old.points, old.title = wanted.points or old.points, wanted.title or old.title

@@ -104,7 +104,7 @@ def definitions(x: Assignment) -> list[tuple[FormulaTree, str]]:
 def _head_html(title: str, x: Assignment) -> str:
     name, ident = map(escape, x.student[:2])
     return (
-        f'<header><h2>{escape(title)}</h2><p class="who">Name: <b>{name}</b> {ident}'
+        f'<header><h2>{escape(title)}</h2><p class="who">Name: <b>{name}</b> <small>{ident}</small>'
         f"<span>Points: ______ of {x.total:g}</span></p></header>"
     )
 
@@ -132,7 +132,7 @@ def _step_html(x: Assignment, step: Step) -> str:
         f'<section class="step"><h3><span class="points">{points}</span>'
         f"{step.equation.mathml()} <small>{escape(step.title)}</small></h3>"
         f'<div class="field">{name} = <table class="blank">{cells}</table>'
-        f'</div><div class="room" style="height: {1.6 if rows > 1 else 2}cm"></div></section>'
+        f'</div><div class="room" style="height: {1.3 if rows > 1 else 2}cm"></div></section>'
     )
 
 
