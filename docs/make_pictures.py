@@ -1,6 +1,6 @@
 """Take the pictures of the explorer's views that the docs show; needs Chromium and playwright.
 
-python docs/make_pictures.py [VIEW…]
+python docs/make_pictures.py [PICTURE…]
 """
 
 import io
@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 import uvicorn
@@ -19,40 +20,67 @@ from regard.web.explorer.catalog import Catalog, default_names
 from regard.web.explorer.explorer import Explorer
 
 FOLDER = Path(__file__).parent / "look" / "explorer"
-WIDTH = 1240
-PHRASE = {"model": "phrases", "text": "Monday, March 5, 2024", "to": "de"}
-CELL = {"site": "decoder.1.cross", "head": "2", "query": "3", "key": "4"}
-VIEWS: dict[str, tuple[int, dict[str, str]]] = {  # height, and parameters of the link
-    "text": (1560, PHRASE | CELL),
-    "what-if": (1150, {}),
-    "atlas": (900, {"model": "demo:100000", "head": "3"}),
-    "time": (1060, {}),
-    "image": (1060, {}),
-    "sound": (1140, {}),
-    "work": (1060, {}),
-    "claims": (860, {"claim": "A11"}),
-    "cost": (1060, {}),
-    "runs": (900, {}),
+LAPTOP, PHONE, LARGE = (1366, 768), (390, 844), (1920, 1080)
+STORY = {"model": "stories"}
+AGREEMENT = STORY | {"text": "The keys beside the lamp"}
+COPYING = STORY | {"text": "Say sun yellow white red wind. Again sun yellow white red"}
+CELL = {"site": "decoder.0.self", "head": "3", "query": "13", "key": "3"}
+
+
+class Picture(NamedTuple):
+    """A view in a window, by the parameters of its link."""
+
+    view: str
+    size: tuple[int, int]
+    params: dict[str, str] = {}
+    theme: str = "light"
+    present: bool = False
+
+
+PICTURES = {
+    "text": Picture("text", LAPTOP, STORY),
+    "text-dark": Picture("text", LAPTOP, STORY, "dark"),
+    "text-phone": Picture("text", PHONE, STORY),
+    "text-phone-dark": Picture("text", PHONE, AGREEMENT, "dark"),
+    "text-large": Picture("text", LARGE, COPYING),
+    "present": Picture("text", LARGE, STORY, "light", True),
+    "present-dark": Picture("text", LARGE, COPYING, "dark", True),
+    "arithmetic": Picture("text", LAPTOP, STORY | CELL, "dark"),
+    "translation": Picture("text", LAPTOP, {"model": "phrases", "to": "de"}),
+    "what-if": Picture("what-if", (1240, 1150), {"model": "phrases", "to": "de"}),
+    "atlas": Picture("atlas", (1240, 900), {"model": "demo:100000", "head": "3"}),
+    "time": Picture("time", (1240, 1060)),
+    "image": Picture("image", (1240, 1060)),
+    "sound": Picture("sound", (1240, 1140)),
+    "work": Picture("work", (1240, 1060)),
+    "claims": Picture("claims", (1240, 860), {"claim": "A11"}),
+    "cost": Picture("cost", (1240, 1060)),
+    "runs": Picture("runs", (1240, 900)),
 }
 
 
-def take(page: Page, url: str, view: str) -> bytes:
+def take(page: Page, url: str, picture: Picture) -> bytes:
     """A picture of one view, as a PNG with a palette, which takes a third of the bytes."""
-    height, params = VIEWS[view]
-    page.set_viewport_size({"width": WIDTH, "height": height})
-    page.goto(f"{url}/#/{view}?{urlencode(params)}")
+    width, height = picture.size
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(url)
+    settings = [("localStorage", "theme", picture.theme), ("localStorage", "guide", "closed")]
+    settings += [("sessionStorage", "present", "yes" if picture.present else "no")]
+    for store, name, value in settings:
+        page.evaluate(f"{store}.setItem('{name}', '{value}')")
+    page.goto(f"{url}/#/{picture.view}?{urlencode(picture.params)}")
     page.reload()
     page.wait_for_selector("main h1", state="attached")
     page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(6000 if view == "atlas" else 1500)
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    page.wait_for_timeout(6000 if picture.view == "atlas" else 1500)
+    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     file = io.BytesIO()
-    picture.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(file, "png", optimize=True)
+    image.quantize(256, method=Image.Quantize.MEDIANCUT).save(file, "png", optimize=True)
     return file.getvalue()
 
 
 def main(names: list[str]) -> None:
-    """Serve the pretrained models and this folder's runs, and picture each view."""
+    """Serve the pretrained models and this folder's runs, and take each picture."""
     runs = Path("runs")
     explorer = Explorer(Catalog(default_names(), [runs] if runs.is_dir() else []))
     server = uvicorn.Server(
@@ -68,11 +96,10 @@ def main(names: list[str]) -> None:
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page()
-        page.add_init_script("localStorage.setItem('guide', 'closed')")
-        for view in names or VIEWS:
-            content = take(page, f"http://127.0.0.1:{port}", view)
-            (FOLDER / f"{view}.png").write_bytes(content)
-            print(f"{view}.png: {len(content) / 1000:.0f} kB")
+        for name in names or PICTURES:
+            content = take(page, f"http://127.0.0.1:{port}", PICTURES[name])
+            (FOLDER / f"{name}.png").write_bytes(content)
+            print(f"{name}.png: {len(content) / 1000:.0f} kB")
         browser.close()
     server.should_exit = True
 

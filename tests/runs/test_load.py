@@ -16,6 +16,7 @@ TASK_VERBS = {
     "phrases": "translate",
     "phrases-gru": "translate",
     "stdlib": "generate",
+    "stories": "generate",
 }
 CALLS = {
     "translate": lambda run: run.translate(["a"], to=["de"]),

@@ -9,7 +9,7 @@ const TERMS = {
   separator: "More than half of the weight is on punctuation and special tokens.",
   induction: "Looks at what followed an earlier copy of the token.",
   duplicate: "Looks at an earlier copy of the token.",
-  hard: "One key has at least nine tenths of the weight of each query.",
+  hard: "The heaviest key of a query has nine tenths of its weight or more, on average.",
   permutation: "A hard head whose queries look at keys of their own.",
   alignment: "Cross-attention that moves through what is read as the output is written.",
   local: "Nearly all weight is within a few tokens, with the same pattern everywhere.",
@@ -28,6 +28,6 @@ const TERMS = {
 export function Term({ name, title = "" }) {
   if (!name) return null;
   const text = [TERMS[name], title].filter(Boolean).join(" · ");
-  return html`<button class="term" aria-label=${`${name}: ${text}`}>${name}
+  return html`<button class=${`term ${name}`} aria-label=${`${name}: ${text}`}>${name}
     <span role="tooltip">${text}</span></button>`;
 }

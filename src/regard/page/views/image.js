@@ -6,6 +6,7 @@ import { colourScale, css, theme } from "../lib/colours.js";
 import { cellHandlers, paint } from "../lib/draw.js";
 import { FileInput, sendFile } from "../lib/files.js";
 import { offline, setParams } from "../lib/state.js";
+import { Term } from "../lib/terms.js";
 import { Message, models, ModelSelect, pickModel, Replaced, Slider, Switch } from "../lib/widgets.js";
 
 export const hint = "Draw a letter, choose an image or a sample: see what the model predicts and where it looks.";
@@ -171,7 +172,7 @@ function Attention({ response, params }) {
     <section class="panel"><div class="row"><h2>Attention of the ${name}</h2>
       ${token > 0 && prefix > 0 && html`<button onClick=${() => pick(0)}>Back to the class token</button>`}</div>
     <p class="faint">Click a patch, or move with the arrow keys and press Enter, to see what that patch attends to.
-      ${prefix > 0 && response.classes.length > 0 && "The prediction is read from the class token."}</p>
+      ${prefix > 0 && response.classes.length > 0 && " The prediction is read from the class token."}</p>
     <div class="image-maps">
       <${PatchMap} ...${common} title="As the model sees it"
         note=${`${rows} × ${columns} patches of ${response.patch} × ${response.patch} pixels`} />
@@ -180,7 +181,7 @@ function Attention({ response, params }) {
           : prefix ? `${format(sum(chosen.subarray(0, prefix)))} stays on the class token and ${prefix - 1} registers`
             : "there is no class token"}.`} />
       <${PatchMap} ...${common} title="Rollout through all layers" values=${maps.rollout}
-        note="Mean of heads times residual, multiplied over layers." />
+        note=${html`<${Term} name="rollout" /> Mean of heads times residual, multiplied over layers.`} />
       ${maps.similarity && html`<${PatchMap} ...${common} title="Position similarity" values=${maps.similarity} isPlain
         note="Cosine of the position embeddings: what is near is alike." />`}
     </div></section>

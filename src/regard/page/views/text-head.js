@@ -5,6 +5,7 @@ import { colourScale, css, inkOn, theme } from "../lib/colours.js";
 import { HeatMap } from "../lib/draw.js";
 import { present } from "../lib/present.js";
 import { setParams } from "../lib/state.js";
+import { Term } from "../lib/terms.js";
 import { Message, Tokens } from "../lib/widgets.js";
 import { nextOf } from "./text-sentence.js";
 
@@ -45,8 +46,8 @@ function WeightMap({ headMap, pooled, site, query, key_, next, used }) {
   return html`<${HeatMap} values=${headMap.values} rows=${rows} columns=${columns} ...${labels}
     label=${`Attention weights of ${site.name}`} max=${pooled ? undefined : 1} log=${pooled} maxCell=${48}
     maxHeight=${clamp(innerHeight / zoom - used, 220, 620)}
-    hint=${html`Each row is a <b class="query">query</b> and sums to 1; columns are <b class="key">keys</b>. Click a
-      cell for its arithmetic.`}
+    hint=${html`Each row is a <${Term} name="query" /> and sums to 1, each column a${" "}
+      <${Term} name="key" />. Click a cell for its arithmetic.`}
     selected=${!pooled && query >= 0 && key_ >= 0 ? { row: query, column: key_ } : null}
       onSelect=${pooled ? () => {} : pin} />`;
 }

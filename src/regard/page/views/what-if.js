@@ -33,11 +33,10 @@ export function csv(params) {
 }
 
 export function View({ params }) {
-  const model = pickModel(useSignal(models), params.model, "text", runs);
-  const isNew = !Object.values(params).some((x) => x !== undefined);
-  useEffect(() => { if (model && isNew && model.task === "phrases") setParams({ model: model.name, ...FIRST },
-    { isChoice: false }); },
-    [model?.name, isNew]);
+  const list = useSignal(models), isNew = !Object.values(params).some((x) => x !== undefined);
+  const begins = isNew && (list ?? []).find((m) => m.task === "phrases" && runs(m));
+  const model = begins || pickModel(list, params.model, "text", runs);
+  useEffect(() => { if (begins) setParams({ model: begins.name, ...FIRST }, { isChoice: false }); }, [begins?.name]);
   if (!model) return html`<${Message} loading=${true} />`;
   return html`<${Loaded} model=${model} params=${params} />`;
 }

@@ -1,0 +1,77 @@
+"""What the first minute costs: weight, layout shifts, first picture; and its smallest label."""
+
+import time
+
+import pytest
+
+from browser.conftest import settle
+from browser.test_shell import VIEWS
+from regard.page import FOLDER
+
+pytestmark = pytest.mark.browser
+MAX_WEIGHT = 400_000  # bytes of all files of the page
+MAX_SHIFT = 0.1  # the limit that web.dev calls good …
+SHIFTING = {"time": 0.2, "work": 0.15}  # … and that these two do not keep yet
+FIRST_PICTURE = 15  # seconds on two busy cores; docs/look/explorer.md has those of a quiet machine
+SHIFTS = """new PerformanceObserver((list) => {
+  const moved = list.getEntries().filter((x) => !x.hadRecentInput);
+  for (const x of moved) window.shift = (window.shift ?? 0) + x.value;
+}).observe({ type: 'layout-shift', buffered: true })"""
+SMALL = """() => [...document.querySelectorAll('body *')].filter((x) => x.getClientRects().length
+    && [...x.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+  .filter((x) => parseFloat(getComputedStyle(x).fontSize) < 12 && !x.closest('math'))
+  .map((x) => `${getComputedStyle(x).fontSize} ${x.outerHTML.slice(0, 90)}`)"""
+
+
+def test_all_files_of_the_page_together_are_light():
+    files = [x for x in FOLDER.rglob("*") if x.suffix in (".js", ".css", ".html", ".svg")]
+    assert 100_000 < sum(x.stat().st_size for x in files) < MAX_WEIGHT
+
+
+def test_the_first_picture_comes_soon_and_what_is_loaded_is_light(new_page):
+    page, loaded = new_page(viewport={"width": 1366, "height": 768}), []
+    page.on("response", lambda x: "/page/" in x.url and loaded.append(len(x.body())))
+    begin = time.monotonic()
+    page.goto("/")
+    page.locator(".text-detail .heatmap svg rect").first.wait_for()
+    assert time.monotonic() - begin < FIRST_PICTURE
+    settle(page)
+    assert len(loaded) > 5
+    assert sum(loaded) < MAX_WEIGHT / 2  # the text view needs half of the page
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_hardly_shifts_while_it_loads_and_writes_nothing_smaller_than_12_px(new_page, view):
+    page = new_page(viewport={"width": 1366, "height": 768})
+    page.add_init_script(SHIFTS)
+    page.goto(f"/#/{view}")
+    settle(page)
+    assert page.evaluate("window.shift ?? 0") < SHIFTING.get(view, MAX_SHIFT)
+    assert page.evaluate(SMALL) == []
+
+
+def test_present_enlarges_the_page_and_its_keys_choose_heads_and_examples(new_page):
+    page = new_page(viewport={"width": 1920, "height": 1080})
+    page.goto("/#/text?model=stories")
+    settle(page)
+    page.get_by_role("button", name="Present").click()
+    settle(page)
+    scaled = "document.querySelector('main').currentCSSZoom"
+    assert page.evaluate(scaled) == 1.5
+    size = "parseFloat(getComputedStyle(document.querySelector('.heatmap text')).fontSize)"
+    assert page.evaluate(size) * 1.5 >= 16
+    assert page.locator(".keys kbd").count() >= 6
+    first = page.locator(".head-thumb[aria-pressed=true]").get_attribute("aria-label")
+    page.locator("h2").first.click()
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    assert page.locator(".head-thumb[aria-pressed=true]").get_attribute("aria-label") != first
+    page.keyboard.press("3")
+    settle(page)
+    assert "→ wind" in page.get_by_label("About to write").inner_text()
+    # the pointer finds the cell that it is over, enlarged or not
+    box = page.locator(".text-detail .heatmap svg rect").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert page.locator(".readout").inner_text().startswith("query Say (0), key Say (0)")
+    page.keyboard.press("Escape")
+    assert page.evaluate(scaled) == 1
