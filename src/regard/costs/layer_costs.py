@@ -137,14 +137,10 @@ class CostCounter:
         # measured: the chunked form keeps matrices of 64 tokens per head, some in float64
         saved = 19 * e + 845 * h if delta else 10 * e + 125 * h
         return self.part(
-            name,
-            layers,
-            f"BL({terms})",
-            {"L": count, "d": d, "e": e, "f": f, "h": h},
-            moved=count * n * (2 * d + 7 * e + 2 * h * delta),
-            activations=count * n * saved,
+            name, layers, f"BL({terms})", {"L": count, "d": d, "e": e, "f": f, "h": h},
+            moved=count * n * (2 * d + 7 * e + 2 * h * delta), activations=count * n * saved,
             cache=count * n * 2 * (e + 2 * h) if cached else 0,
-        )
+        )  # fmt: skip
 
     def feed_forward(self, name: str, layers: Sequence[ours.FeedForward]) -> CostPart:
         """Feed-forward layers of one size; three products if gated."""
@@ -155,13 +151,10 @@ class CostCounter:
         # relu saves its output, which the next product saves anyway; others save their input too
         inner = (3 if gated else 1) + (first.activation != "relu")
         return self.part(
-            name,
-            layers,
-            f"BL({terms})",
-            {"L": len(layers), "d": d, "h": h},
+            name, layers, f"BL({terms})", {"L": len(layers), "d": d, "h": h},
             moved=len(layers) * n * ((2 + gated) * (d + h) + h),
             activations=len(layers) * n * (d + inner * h),
-        )
+        )  # fmt: skip
 
     def norms(self, name: str, layers: list[ours.Norm]) -> CostPart:
         """Norms: no products, but parameters and saved inputs."""
@@ -177,12 +170,9 @@ class CostCounter:
         (n, _), table = self.tokens, layer.token_embeddings
         d, self.token_embeddings = table.shape[1], table
         return self.part(
-            name,
-            [layer],
-            moved=2 * n * d,
-            activations=n * (d + 2) if layer.norm else 0,
+            name, [layer], moved=2 * n * d, activations=n * (d + 2) if layer.norm else 0,
             weight_reads=min(0, n * d * self.batch - table.numel()),
-        )
+        )  # fmt: skip
 
     def readout(self, layer: ours.Readout | nn.Linear) -> CostPart:
         """Projection to the vocabulary; a tied weight is read here, counted at the embedding."""

@@ -61,12 +61,9 @@ class Translator(nn.Module):
         self.encoder = make_encoder(config)
         self.decoder = make_decoder(config, config.decoder_layers)
         self.readout = Readout(
-            config.dim,
-            config.target_vocab,
-            tied=config.tied,
-            bias=config.output_bias,
+            config.dim, config.target_vocab, tied=config.tied, bias=config.output_bias,
             scale=config.output_scale,
-        )
+        )  # fmt: skip
 
     def forward(
         self,

@@ -31,12 +31,9 @@ class TimeFrequencyConv(nn.Module):
         super().__init__()
         self.channels, self.bands, self.out_bands = channels, bands, (bands + 1) // 2
         self.filters = nn.Conv2d(
-            channels,
-            out_filters,
-            (BAND_KERNEL, TIME_KERNEL),
-            (2, stride),
+            channels, out_filters, (BAND_KERNEL, TIME_KERNEL), (2, stride),
             padding=(BAND_KERNEL // 2, 0),
-        )
+        )  # fmt: skip
         # the attributes of an nn.Conv1d along time
         self.in_channels, self.out_channels = channels * bands, out_filters * self.out_bands
         self.kernel_size, self.stride = (TIME_KERNEL,), (stride,)

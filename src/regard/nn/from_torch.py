@@ -67,12 +67,9 @@ def _attention(layer: nn.MultiheadAttention) -> MultiHeadAttention:
             f"got kdim={layer.kdim}, vdim={layer.vdim}, add_zero_attn={layer.add_zero_attn}"
         )
     ours = MultiHeadAttention(
-        layer.embed_dim,
-        layer.num_heads,
-        source_dim=layer.kdim,
-        qkv_bias=layer.in_proj_bias is not None,
-        dropout=layer.dropout,
-    )
+        layer.embed_dim, layer.num_heads, source_dim=layer.kdim,
+        qkv_bias=layer.in_proj_bias is not None, dropout=layer.dropout,
+    )  # fmt: skip
     ours.load_state_dict(attention_state_dict(layer.state_dict()))
     return ours
 

@@ -74,12 +74,9 @@ def label_smoothed_cross_entropy(
     if mask is not None:
         targets = targets.masked_fill(~mask, -100)
     return F.cross_entropy(
-        logits.flatten(0, -2).float(),
-        targets.flatten(),
-        reduction="sum",
-        label_smoothing=label_smoothing,
-        ignore_index=-100,
-    )
+        logits.flatten(0, -2).float(), targets.flatten(), reduction="sum",
+        label_smoothing=label_smoothing, ignore_index=-100,
+    )  # fmt: skip
 
 
 def symmetric_kl(

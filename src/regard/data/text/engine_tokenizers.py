@@ -311,11 +311,8 @@ def measure_tokenizer(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerSt
     for text in texts:
         ids = tokenizer.encode_input(text)
         stats = TokenizerStats(
-            stats.texts + 1,
-            stats.words + len(text.split()),
-            stats.bytes + len(text.encode(errors="replace")),
-            stats.tokens + len(ids),
-            stats.unknown + ids.count(tokenizer.unk_id),
-            max(stats.longest, len(ids)),
-        )
+            stats.texts + 1, stats.words + len(text.split()),
+            stats.bytes + len(text.encode(errors="replace")), stats.tokens + len(ids),
+            stats.unknown + ids.count(tokenizer.unk_id), max(stats.longest, len(ids)),
+        )  # fmt: skip
     return stats

@@ -116,12 +116,9 @@ def prefix_beam(
     ((1,), True)
     """
     search = PrefixBeam(
-        width=width,
-        language_model=language_model,
-        lm_weight=lm_weight,
-        length_bonus=length_bonus,
-        min_log_prob=min_log_prob,
-    )
+        width=width, language_model=language_model, lm_weight=lm_weight,
+        length_bonus=length_bonus, min_log_prob=min_log_prob,
+    )  # fmt: skip
     if not 1 <= n_best <= width:
         raise ConfigError(f"n_best: needs 1 to width={width}, got {n_best}; try a wider beam")
     search(log_probs)

@@ -147,12 +147,9 @@ def write_report(
     for panel in panels:
         plain += plain_table(panel["name"], panel["columns"], panel["rows"])
     page = offline_page(
-        "/sight",
-        [saved("sight", response)],
-        title=title,
-        header_html=header_html,
+        "/sight", [saved("sight", response)], title=title, header_html=header_html,
         plain_html=f"<h1>{escape(title)}</h1>{plain}",
-    )
+    )  # fmt: skip
     return write_text(path, page)
 
 

@@ -340,9 +340,6 @@ def add_tiles(
             best[1].copy_(torch.where(is_new, key, best[1]))
             torch.maximum(e, best[0], out=best[0])
     return Influence(
-        strongest=strongest,
-        strongest_key=strongest_key,
-        effect_on_query=on_query,
-        effect_of_key=of_key,
-        rounding=record.rounding(),
-    )
+        strongest=strongest, strongest_key=strongest_key, effect_on_query=on_query,
+        effect_of_key=of_key, rounding=record.rounding(),
+    )  # fmt: skip
