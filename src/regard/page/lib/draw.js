@@ -164,7 +164,7 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
         ? usable(s).map((i) =>
           html`<circle cx=${px(s.x[i])} cy=${py(s.y[i])} r="2.6" fill=${LINES[n % LINES.length]} opacity="0.75" />`)
         : html`<path fill="none" stroke=${LINES[n % LINES.length]} stroke-width="1.8"
-          stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]}
+          stroke-dasharray=${DASHES[n % DASHES.length]}
         d=${usable(s).map((i, j) => `${j ? "L" : "M"}${px(s.x[i]).toFixed(1)} ${py(s.y[i]).toFixed(1)}`).join("")} />`)}
       ${point && html`<circle cx=${px(point.x[near.i])} cy=${py(point.y[near.i])} r="4"
         fill=${LINES[near.n % LINES.length]} />`}
@@ -173,7 +173,7 @@ export function LineChart({ series, label, xTitle = "", yTitle = "", logX = fals
       ${series.map((s, n) =>
         html`<span><svg width="22" height="8" aria-hidden="true">
           <line x1="0" x2="22" y1="4" y2="4" stroke=${LINES[n % LINES.length]}
-      stroke-width="2.2" stroke-dasharray=${DASHES[Math.floor(n / 4) % DASHES.length]} /></svg> ${s.name}</span>`)}
+      stroke-width="2.2" stroke-dasharray=${DASHES[n % DASHES.length]} /></svg> ${s.name}</span>`)}
       ${point && html`<strong class="readout">
         ${point.name}: ${xTitle} ${format(point.x[near.i])}, ${format(point.y[near.i], 4)}</strong>`}</p>
   </div>`;
