@@ -80,3 +80,14 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(new_page):
     settle(page)
     page.wait_for_selector("text=Formula beside measurement")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_language_model_opens_at_what_it_writes_next(page, open_view, explorer):
+    body = {"model": "stdlib", "text": "import os\nimport sys\n\nclass "}
+    start = explorer.answer("text", body)["start"]
+    open_view("what-if", **body)
+    assert page.get_by_role("combobox", name="Site").input_value() == start["site"]
+    assert page.get_by_role("combobox", name="Head", exact=True).input_value() == str(start["head"])
+    rows = page.locator("[aria-label='Predictions per position'] tbody tr")
+    assert rows.last.get_attribute("class") == "on"
+    assert not set("ĠĊ") & set(page.locator("main").inner_text())

@@ -1,5 +1,6 @@
 """Queries on sockets: they end when nobody waits, the newest of a view wins, all get an answer."""
 
+import gc
 import json
 import os
 import signal
@@ -105,6 +106,20 @@ def test_a_client_that_leaves_stops_its_query_within_a_step(server, loops, accep
         wait_until(lambda: loops.steps.get("loop", 0) > 1)
     wait_until(lambda: "loop" in loops.ended, 2)
     assert loops.ended["loop"] == "cancelled"
+
+
+def test_a_replaced_request_of_a_client_that_left_leaves_nothing_in_the_log(
+    server, loops, monkeypatch, caplog
+):
+    monkeypatch.setattr(routes, "PROGRESS_SECONDS", 0.3)
+    for n in range(3):
+        with Client(server).ask("test.loop", {}, x_regard_view="v", **STREAM) as old:
+            old.read_until(b"event: progress")
+            new = Client(server).ask("test.loop", {"name": f"n{n}", "steps": 1}, x_regard_view="v")
+        assert new.answer()[0] == 200
+    threading.Event().wait(0.5)  # until the last report of progress is due
+    gc.collect()
+    assert [x.getMessage() for x in caplog.records if x.name == "asyncio"] == []
 
 
 def test_a_client_that_leaves_stops_a_long_input_within_a_block(server, loops):
@@ -328,3 +343,17 @@ def test_no_request_is_lost_while_the_queue_is_taken_apart():
 
 def test_what_a_test_registers_is_gone_again():
     assert not [name for name in query_names() if name.startswith("test.")]
+
+
+def test_progress_names_each_stage_and_reaches_the_end_step_by_step():
+    class Watched(Job):
+        def report(self, fraction, text=""):
+            super().report(fraction, text)
+            reports.append((self.progress[0], text.split()[0]))
+
+    reports = []
+    explorer = Explorer(Catalog(["stdlib"], device="cpu"))
+    explorer.answer("text", {"model": "stdlib", "text": "import os\n"}, Watched())
+    assert list(dict.fromkeys(text for _, text in reports)) == ["opening", "running", "measuring"]
+    steps = [share for share, text in reports if text == "measuring"]
+    assert steps == sorted(set(steps)) and steps[0] >= 0.8  # noqa: PT018

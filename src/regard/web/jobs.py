@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.errors import RegardError
 
+READING = 0.8  # share of a job that is spent in the blocks of a model
 CANCELLED = "request: needs a client that waits, got a newer request or none"
 
 
@@ -72,11 +73,16 @@ class Job:
 
     @contextmanager
     def checking(self, model: nn.Module, text: str = "running the model") -> Iterator[None]:
-        """Check and report before each block of a model that runs inside the `with` block."""
+        """Check and report before each block of a model that runs inside the `with` block.
+
+        The blocks are `READING` of the job: what was recorded is measured after them.
+        """
         stacks = [x for x in model.modules() if isinstance(x, nn.ModuleList)]
         blocks = [block for stack in stacks for block in stack]
         hooks = [
-            block.register_forward_pre_hook(lambda *_, n=n: self.report(n / len(blocks), text))
+            block.register_forward_pre_hook(
+                lambda *_, n=n: self.report(READING * n / len(blocks), text)
+            )
             for n, block in enumerate(blocks)
         ]
         try:

@@ -60,9 +60,15 @@ export function format(x, digits = 3) {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   if (x === 0) return "0";
   const size = Math.abs(x);
-  if (size >= 1e6 || size < 1e-4) return x.toExponential(digits - 1);
+  if (size >= 1e6 || size < 1e-4) return scientific(x, digits);
   return Number(x.toPrecision(digits)).toString();
 }
+const scientific = (x, digits) => x.toExponential(digits - 1)
+  .replace(/e\+?(-?\d+)/, (_, power) => ` × 10${superscript(power)}`);
+export const superscript = (power) => [...String(power)].map((d) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(d)]).join("");
+
+// With a fixed number of digits; what rounds to zero has no sign.
+export const fixed = (x, digits) => x.toFixed(digits).replace(/^-(0(\.0*)?)$/, "$1");
 
 export const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 

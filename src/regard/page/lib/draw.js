@@ -1,6 +1,6 @@
 // Drawings as SVG: heat maps, arcs and curves. What is on the screen is what "save as SVG" writes.
-import { arrowOf, clamp, format, html, largest, pointIn, range, shorten, showToken, useRef, useSignal, useState,
-  useWidth } from "./dom.js";
+import { arrowOf, clamp, format, html, largest, pointIn, range, shorten, showToken, superscript, useRef, useSignal,
+  useState, useWidth } from "./dom.js";
 import { colourScale, css, DASHES, inkOn, LINES, theme } from "./colours.js";
 
 const MAX_RECTANGLES = 4096; // cells drawn one by one; larger maps are an image
@@ -184,7 +184,7 @@ function tickText(v) {
   if (v === 0) return "0"; // log10 of it is no power
   const power = Math.round(Math.log10(Math.abs(v)));
   if (Math.abs(power) < 5 || Math.abs(v / 10 ** power - 1) > 1e-9) return format(v);
-  return `10${[...String(power)].map((d) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(d)]).join("")}`;
+  return `10${superscript(power)}`;
 }
 
 function extent(values) {

@@ -174,13 +174,14 @@ function memoryNote(curves) {
   return `At ${curves.lengths[last].toLocaleString("en")} ${curves.unit} all attention maps would take ${bytes(maps)}.`;
 }
 
+const UNITS = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
 function count(x) {
-  const [power, name] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([p]) => x >= p) ?? [1, ""];
+  const [power, name] = UNITS.find(([p]) => x >= p) ?? [1, ""];
   return `${format(x / power)}${name && ` ${name}`}`;
 }
 
 function bytes(x) {
-  const [power, name] = [[1e15, "PB"], [1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([p]) => x >= p)
-    ?? [1, "B"];
-  return `${format(x / power)} ${name}`;
+  const [power, name] = UNITS.find(([p]) => x >= p) ?? [1, ""];
+  return `${format(x / power)} ${name}B`;
 }

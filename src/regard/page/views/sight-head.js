@@ -1,5 +1,5 @@
 // One head of a sight: its map, exact blocks of a long one, numbers per position, and the top keys of each token.
-import { format, html, largest, showToken, useSignal, useState } from "../lib/dom.js";
+import { fixed, format, html, largest, showToken, useSignal, useState } from "../lib/dom.js";
 import { colourScale, css, inkOn, theme } from "../lib/colours.js";
 import { cellHandlers, HeatMap } from "../lib/draw.js";
 import { setParams } from "../lib/state.js";
@@ -62,7 +62,7 @@ function Strip({ site, head, name }) {
   const nameOf = name === "received" ? site.keyLabel : site.queryLabel;
   const place = at && Math.floor(at.column * count / cells);
   const bars = Array.from(values, (x, i) => `M${i} 40V${(40 - (high > 0 ? 38 * x / high : 0)).toFixed(2)}h1V40z`);
-  const about = `${STRIPS[name]}: ${low.toFixed(3)} to ${high.toFixed(3)}`
+  const about = `${STRIPS[name]}: ${fixed(low, 3)} to ${fixed(high, 3)}`
     + (cells < count ? `, means over ${count} in ${cells} cells` : "");
   return html`<figure class="strip"><figcaption>${about}</figcaption>
     <svg class="drawing" viewBox=${`0 0 ${cells} 40`} preserveAspectRatio="none" tabindex="0" role="application"

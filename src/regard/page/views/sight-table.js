@@ -1,5 +1,5 @@
 // The numbers of every head as a table that can be sorted and limited to a type.
-import { html, useState } from "../lib/dom.js";
+import { fixed, html, useState } from "../lib/dom.js";
 import { setParams } from "../lib/state.js";
 import { Select } from "../lib/widgets.js";
 
@@ -25,5 +25,5 @@ export function HeadTable({ heads, columns, site, head, stat, onSelect }) {
         <td><button onClick=${() => onSelect(row.site, row.head)}
           aria-label=${`${row.site}, head ${row.head}`}>${row.head}</button></td>
         <td title=${row.reason}>${row.type}</td>
-        ${columns.map((name) => html`<td class="number">${row[name].toFixed(3)}</td>`)}</tr>`)}</tbody></table></div>`;
+        ${columns.map((name) => html`<td class="number">${fixed(row[name], 3)}</td>`)}</tr>`)}</tbody></table></div>`;
 }

@@ -1,10 +1,11 @@
 // Every head of a model as a small map, with its type and one number: one drawing, chosen by mouse or arrow keys.
-import { arrowOf, clamp, groupBy, html, largest, useMemo, useRef, useSignal, useWidth } from "../lib/dom.js";
+import { arrowOf, clamp, fixed, groupBy, html, largest, useMemo, useRef, useSignal, useWidth } from "../lib/dom.js";
 import { unpack } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
 import { paint } from "../lib/draw.js";
 
-const shortNumber = (x) => (x === null || x === undefined ? "–" : x >= 100 ? x.toFixed(0) : x.toFixed(x >= 10 ? 1 : 2));
+const shortNumber = (x) => (x === null || x === undefined ? "–"
+  : fixed(x, x >= 100 ? 0 : x >= 10 ? 1 : 2));
 const layerOf = (name) => name.match(/\.(\d+)\./)?.[1];
 const stackOf = (name) => name.match(/encoder|decoder/)?.[0] ?? name.split(".")[0];
 

@@ -304,10 +304,12 @@ class Recordings:
         edits: Sequence[Edit | ActivationEdit],
         job: Job,
     ) -> Reading:
+        job.report(0.0, f"opening {model}")
         text_model = self.catalog.run(model).text_model
         if to is None and text_model.is_encoder_decoder:
             to = text_model.default_language
         check_length(text_model, text, target)
+        job.report(0.0, "running the model")
         target = text_model.complete_target(text, target, to)  # decoded by the unedited model
         with job.checking(text_model.model):
             return text_model.read(text, target, to=to, edits=edits)

@@ -35,7 +35,9 @@ async def respond_with_job(
 ) -> Response:
     """The response, or a stream of progress where it takes long and the client can read one."""
     done = asyncio.wrap_future(future)
+    done.add_done_callback(lambda x: x.cancelled() or x.exception())  # also where nobody waits
     left = asyncio.ensure_future(_disconnect(request))
+    left.add_done_callback(lambda x: x.cancelled() or job.cancel())
     streams = "text/event-stream" in request.headers.get("accept", "")
     await asyncio.wait(
         (done, left), timeout=PATIENCE if streams else None, return_when=asyncio.FIRST_COMPLETED
@@ -62,7 +64,8 @@ async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> Async
         while not done.done():
             fraction, text = job.progress
             yield _event("progress", json.dumps({"fraction": fraction, "text": text}).encode())
-            await asyncio.wait((done, left), timeout=PROGRESS_SECONDS)
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait((done, left), timeout=PROGRESS_SECONDS, return_when=first)
             if left.done():
                 return
         try:

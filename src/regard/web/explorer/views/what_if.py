@@ -17,7 +17,7 @@ from regard.inspection import (
 )
 from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.registry import EditCall, parse_edits
-from regard.inspection.sites.labels import key_labels, query_labels
+from regard.inspection.sites.labels import WHITESPACE_MARKS, key_labels, query_labels
 from regard.runs.text_model import Reading
 from regard.tasks.translation.alignment import alignment_head
 from regard.web.explorer.catalog import find_head
@@ -28,7 +28,16 @@ from regard.web.explorer.edits import (
     list_edit_types,
     site_groups,
 )
-from regard.web.explorer.explorer import Explorer, ModelRequest, Rows, finite, pack, query, unpack
+from regard.web.explorer.explorer import (
+    Explorer,
+    ModelRequest,
+    Rows,
+    TextRequest,
+    finite,
+    pack,
+    query,
+    unpack,
+)
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -110,7 +119,7 @@ def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict
     calls = parse_edits(request.edits)
     edits = [call.make() for call in calls]
     after = before if not edits else _read(explorer, request, before.target, edits, job)
-    site, head = _chosen(request, before.sight)
+    site, head = _chosen(explorer, request, before.sight, job)
     changes = compare_sights(before.sight, after.sight)
     pool = -(-site.queries // MAX_CELLS), -(-site.keys // MAX_CELLS)
     positions = _positions(explorer, request, before, after)
@@ -128,7 +137,7 @@ def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict
         "output": written,
         "kind": None if before.predictions is None else before.predictions.kind,
         "positions": positions,
-        "position": _shown_position(request, positions),
+        "position": _shown_position(request, positions, before),
         "formula": _formula(explorer, request, before, calls, site, head, job),
         "edits": [repr(x) for x in edits],
         "calls": [call.to_dict() for call in calls],
@@ -160,12 +169,17 @@ def _baseline(explorer: Explorer, request: EditRequest, job: Job) -> Reading:
     return reading
 
 
-def _chosen(request: WhatIfRequest, sight: Sight) -> tuple[Site, int]:
-    """The site and head to show: of a translator the sharpest cross-attention, else the last."""
+def _chosen(explorer: Explorer, request: WhatIfRequest, sight: Sight, job: Job) -> tuple[Site, int]:
+    """The site and head to show: of a translator the sharpest cross-attention, else as in Text."""
     name, head = request.site or sight.names[-1], request.head or 0
-    if request.site is None and any(site.kind == "cross" for site in sight):
-        row = alignment_head(sight)
-        name, head = row.site, row.head if request.head is None else request.head
+    if request.site is None:
+        if any(site.kind == "cross" for site in sight):
+            row = alignment_head(sight)
+            start = {"site": row.site, "head": row.head}
+        else:
+            text = request.model_dump(include={*TextRequest.model_fields}, exclude_unset=True)
+            start = explorer.answer("text.start", text, job)
+        name, head = start["site"], start["head"] if request.head is None else request.head
     return find_head(sight, name, head)
 
 
@@ -201,7 +215,11 @@ def _positions(
     site = before.sight.join(before.sight.names[-1])
     inputs = query_labels(site) if len(old) == site.queries else [""] * len(old)
     names = text_model.labels or None
-    name = (lambda i: names[i]) if names else lambda i: text_model.token_names([i])[0]
+    name = (
+        (lambda i: names[i])
+        if names
+        else lambda i: text_model.token_names([i])[0].translate(WHITESPACE_MARKS)
+    )
     kl, positions = comparison.kl.tolist(), []
     for i in range(len(old)):
         shown = dict.fromkeys([*old_ids[i].tolist(), *new_ids[i].tolist()])
@@ -225,11 +243,14 @@ def _positions(
     return positions
 
 
-def _shown_position(request: WhatIfRequest, positions: list[dict[str, Any]]) -> int | None:
-    """The position of the request, else the one whose prediction changes most."""
+def _shown_position(
+    request: WhatIfRequest, positions: list[dict[str, Any]], before: Reading
+) -> int | None:
+    """The position of the request, else the one whose prediction changes most; the last of none."""
     if request.position is not None or not positions:
         return request.position
-    return max(range(len(positions)), key=lambda i: positions[i]["kl"] or 0)
+    at = 0 if before.predictions is None else before.predictions.at % len(positions)
+    return max(range(len(positions)), key=lambda i: (positions[i]["kl"] or 0, i == at))
 
 
 def _written(

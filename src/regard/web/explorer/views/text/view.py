@@ -30,7 +30,7 @@ from regard.web.explorer.explorer import (
 )
 from regard.web.explorer.views.text.head import map_answer, read
 from regard.web.explorer.views.text.prediction import head_effects, start_position
-from regard.web.jobs import Job
+from regard.web.jobs import READING, Job
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,7 +167,7 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
     sizes = _thumbnail_sizes(sites)
     surveys, maps = [], []
     for n, site in enumerate(sites):
-        job.report(n / len(sites), f"measuring {site.name}")
+        job.report(READING + (1 - READING) * n / len(sites), f"measuring {site.name}")
         survey, thumbnails = _measure(site, sizes[n])
         surveys.append(survey)
         maps.append(thumbnails)
@@ -194,6 +194,12 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
         site, head = find_head(reading.sight, request.site, request.head)
         response["map"] = map_answer(site, head)
     return response
+
+
+@query("text.start", TextRequest)
+def answer_text_start(explorer: Explorer, request: TextRequest, job: Job) -> Any:
+    """The head that the view begins with, for views that show one head."""
+    return explorer.answer("text", request.model_dump(exclude_unset=True), job)["start"]
 
 
 def _thumbnail_sizes(sites: list[Site]) -> list[tuple[int, int]]:
