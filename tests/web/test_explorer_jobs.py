@@ -116,7 +116,9 @@ def test_a_replaced_request_of_a_client_that_left_leaves_nothing_in_the_log(
         with Client(server).ask("test.loop", {}, x_regard_view="v", **STREAM) as old:
             old.read_until(b"event: progress")
             new = Client(server).ask("test.loop", {"name": f"n{n}", "steps": 1}, x_regard_view="v")
-        assert new.answer()[0] == 200
+            wait_until(lambda: loops.ended.pop("loop", "") == "cancelled")
+        with new:
+            assert new.answer()[0] == 200
     threading.Event().wait(0.5)  # until the last report of progress is due
     gc.collect()
     assert [x.getMessage() for x in caplog.records if x.name == "asyncio"] == []

@@ -61,8 +61,8 @@ function legendOf(part, at) {
     return [line, label(text, x - 12 - 7 * text.length, at)];
   });
 }
-const label = (text, x, y, more = {}) => element("text", { x, y, "font-size": 12, "font-family": "system-ui, sans-serif",
-  fill: getComputedStyle(document.body).color, ...more }, text);
+const label = (text, x, y, more = {}) => element("text", { x, y, "font-size": 12,
+  "font-family": "system-ui, sans-serif", fill: getComputedStyle(document.body).color, ...more }, text);
 
 // What is shown: the view, and the model and the text of the link.
 function titleOf(root) {
