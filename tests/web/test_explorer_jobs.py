@@ -356,6 +356,7 @@ def test_progress_names_each_stage_and_reaches_the_end_step_by_step():
     reports = []
     explorer = Explorer(Catalog(["stdlib"], device="cpu"))
     explorer.answer("text", {"model": "stdlib", "text": "import os\n"}, Watched())
-    assert list(dict.fromkeys(text for _, text in reports)) == ["opening", "running", "measuring"]
+    stages = list(dict.fromkeys(text for _, text in reports))
+    assert stages[:3] == ["opening", "running", "measuring"]
     steps = [share for share, text in reports if text == "measuring"]
     assert steps == sorted(set(steps)) and steps[0] >= 0.8  # noqa: PT018

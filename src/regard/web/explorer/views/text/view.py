@@ -101,6 +101,8 @@ class TextViewRequest(TextRequest):
     query: int | None = Field(None, ge=0, le=10_000_000)
     key: int | None = Field(None, ge=0, le=10_000_000)
     stat: str | None = Field(None, max_length=40)  # under each head
+    sort: str | None = Field(None, max_length=40)  # of the heads
+    kind: str | None = Field(None, max_length=40)  # of the heads that are listed
     tab: Literal["head", "compare", "lens", "parts"] = "head"
     show: Literal["map", "arcs", "token"] = "map"  # of the head
     position: int | None = Field(None, ge=0, le=10_000_000)  # whose prediction is shown
