@@ -52,6 +52,7 @@ PICTURES = {
     "time": Picture("time", (1240, 1060)),
     "image": Picture("image", (1240, 1060)),
     "sound": Picture("sound", (1240, 1140)),
+    "lesson": Picture("lesson", LAPTOP, {"model": "phrases", "step": "6", "value": "0.25"}),
     "work": Picture("work", (1240, 1060)),
     "claims": Picture("claims", (1240, 860), {"claim": "A11"}),
     "cost": Picture("cost", (1240, 1060)),

@@ -19,6 +19,10 @@ def serve(
         bool, typer.Option("--api", help="Serve the HTTP API only, without the page.")
     ] = False,
     runs: Annotated[Path, typer.Option(help="Folder whose runs the page lists.")] = Path("runs"),
+    lesson: Annotated[
+        Path | None,
+        typer.Option(help="A lesson, or a folder of lessons (.md), shown before those included."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
     token: Annotated[
@@ -64,6 +68,8 @@ def serve(
     is_loopback = host in LOOPBACK
     if not is_loopback and not token:
         raise ConfigError(f"token: needs one to listen beyond loopback, on {host}, got none")
+    if api and lesson:
+        raise ConfigError("lesson: needs the page, got --api; try one of the two")
     if api and not names:
         raise ConfigError("MODEL: needs one or more for --api, got none; try phrases")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -82,7 +88,7 @@ def serve(
         served = {x.name: catalog.run(x.name) for x in catalog.named if names and x.kind == "run"}
     name = socket.gethostname()
     hosts = LOOPBACK if is_loopback else (*LOOPBACK, host, name, f"{name}.local")
-    explorer = None if api else Explorer(catalog, threads=threads)
+    explorer = None if api else Explorer(catalog, threads=threads, lessons=lesson)
     app = create_app(served, hosts=hosts, token=token, explorer=explorer)
     shown = name if host in EVERY_ADDRESS else f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}"

@@ -11,7 +11,7 @@ def view(
         str,
         typer.Argument(
             metavar="VIEW",
-            help="text, what-if, atlas, time, image, sound, work, claims, cost or runs.",
+            help="text, what-if, atlas, time, image, sound, lesson, work, claims, cost or runs.",
         ),
     ],
     params: Annotated[
@@ -28,8 +28,8 @@ def view(
 ) -> None:
     """Write a view of the explorer to a file: the page itself, its table or its picture.
 
-    A model may also be a path, and file=PATH gives the image or sound of these views. Example:
-    regard view text model=phrases text="3 days" to=de
+    A model or a lesson may also be a path, and file=PATH gives the image or sound of these views.
+    Example: regard view text model=phrases text="3 days" to=de
     """
     from regard.cli.look import silence_transformers
     from regard.cli.output import progress_bar, report_written
@@ -47,7 +47,11 @@ def view(
     for field in ("model", "other_model"):
         if field in given and given[field] not in known and not is_demo(given[field]):
             given[field] = catalog.add(given[field])
-    explorer = Explorer(catalog)
+    lesson = Path(given.get("lesson", ""))
+    is_file = lesson.suffix == ".md"
+    explorer = Explorer(catalog, lessons=lesson if is_file else None)
+    if is_file:
+        given["lesson"] = lesson.stem
     if "file" in given:
         if not Path(given["file"]).is_file():
             raise FileError(f"file: needs a file that exists, got {given['file']}")

@@ -17,6 +17,7 @@ const VIEWS = {
   image: ["Image", () => import("./views/image.js"), "Senses"],
   sound: ["Sound", () => import("./views/sound.js"), "Senses"],
   time: ["Time", () => import("./views/time.js"), "Senses"],
+  lesson: ["Lesson", () => import("./views/lesson.js"), "Learn"],
   work: ["Work", () => import("./views/work.js"), "Learn"],
   claims: ["Claims", () => import("./views/claims.js"), "Learn"],
   cost: ["Cost", () => import("./views/cost.js"), "Measure"],

@@ -56,13 +56,13 @@ export function HeatMap({
   useSignal(theme);
   const box = useRef(null), width = useWidth(box);
   const [cursor, setCursor] = useState(null);
-  const showsLabels = rowLabels && rows <= 96 && columns <= 96;
+  const showsLabels = rowLabels && rows <= 96 && (columns <= 96 || !columnLabels);
   const size = (labels) => Math.min(118, 12 + 7.2 * Math.max(1, ...(labels ?? [""]).map((x) => showToken(x).length)));
   const nextSize = showsLabels && rowNext ? size(rowNext) : 0;
   const left = showsLabels ? size(rowLabels) + nextSize : 34;
   const fit = (width - left - 8) / columns, wide = showsLabels ? size(columnLabels) - 8 : 0;
   const upright = wide <= Math.min(fit, 3 * maxCell);
-  const top = showsLabels && !upright ? size(columnLabels) : 22;
+  const top = showsLabels && columnLabels && !upright ? size(columnLabels) : 22;
   const cell = clamp(fit, 1.2, maxHeight ? 2.4 * maxCell : maxCell); // wide cells have room for their labels
   const low = square ? cell : clamp(cell, 6, maxCell);
   const tall = maxHeight ? clamp((maxHeight - top) / rows, Math.min(6, cell), maxCell) : low;
@@ -99,11 +99,12 @@ export function HeatMap({
           y=${top + (i + 0.5) * tall + 4} text-anchor="end" font-size="12">${showToken(x).slice(0, 16)}</text>
         ${rowNext && html`<text class=${at?.row === i ? "on" : ""} x=${left - nextSize} y=${top + (i + 0.5) * tall + 4}
           font-size="12">→ ${shorten(showToken(rowNext[i] ?? ""), 13)}</text>`}`)}
-      ${showsLabels && columnLabels.map((x, i) => (upright || i % every(cell) === 0) && html`
+      ${showsLabels && columnLabels?.map((x, i) => (upright || i % every(cell) === 0) && html`
         <text class=${`${side(columnTitle)} ${at?.column === i ? "on" : ""}`} font-size="12"
           ...${above(left + (i + 0.5) * cell, top - 6, upright)}>${showToken(x).slice(0, 16)}</text>`)}
-      ${!showsLabels && html`<text class=${side(columnTitle)} x=${left} y="14" font-size="12">
-          ${columnTitle} 0 … ${columns - 1} →</text>
+      ${!(showsLabels && columnLabels) && html`<text class=${side(columnTitle)} x=${left} y="14" font-size="12">
+          ${columnTitle} 0 … ${columns - 1} →</text>`}
+      ${!showsLabels && html`
         <text class=${side(rowTitle)} transform=${`translate(14,${top}) rotate(90)`} font-size="12">
           ${rowTitle} 0 … ${rows - 1} →</text>`}
       ${boxes.map((b) => html`<rect class="outline box" fill="none" x=${left + b.column * cell} y=${top + b.row * tall}

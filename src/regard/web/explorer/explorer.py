@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,8 @@ from regard.web.jobs import Job
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from regard.web.explorer.lesson_file import Lesson
 
 MAX_CHARS = 400_000  # of a text
 Rows = Sequence[Sequence[Any]]  # of a table, the first one with the names of its columns
@@ -183,12 +186,24 @@ class Explorer:
     Args:
         catalog: the models.
         threads: of torch; None takes one for small models and one per core for others.
+        lessons: file or folder of more lessons than those that are included.
     """
 
-    def __init__(self, catalog: Catalog, *, threads: int | None = None):
-        self.catalog, self.threads = catalog, threads
+    def __init__(
+        self, catalog: Catalog, *, threads: int | None = None, lessons: Path | None = None
+    ):
+        self.catalog, self.threads, self.lesson_path = catalog, threads, lessons
+        assert self.lessons  # raises for a lesson that cannot be read
         self.recordings, self.maps = Recordings(catalog), OpenMaps()
         self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
+
+    @property
+    def lessons(self) -> "dict[str, Lesson]":
+        """The lessons by name; those of a teacher come first and are read anew each time."""
+        from regard.web.explorer.lesson_file import included_lessons, read_lessons
+
+        own = {} if self.lesson_path is None else read_lessons(self.lesson_path)
+        return own | {n: x for n, x in included_lessons().items() if n not in own}
 
     def warm_up(self) -> None:
         """Open the first model, so that the first response does not wait for it."""

@@ -5,6 +5,7 @@ from regard.web.explorer.views import (
     claims,
     cost,
     image,
+    lesson,
     models,
     runs,
     sound,
@@ -15,6 +16,6 @@ from regard.web.explorer.views import (
 )
 
 __all__ = [
-    "atlas", "claims", "cost", "image", "models", "runs", "sound", "text", "time", "what_if",
+    "atlas", "claims", "cost", "image", "lesson", "models", "runs", "sound", "text", "time", "what_if",
     "work",
 ]  # fmt: skip

@@ -68,6 +68,18 @@ def answer_what_if_output(explorer: Explorer, request: EditRequest, job: Job) ->
     return {"text": _write(explorer, request, reading, edits, job)}
 
 
+@query("what-if.predictions", EditRequest)
+def answer_what_if_predictions(
+    explorer: Explorer, request: EditRequest, job: Job
+) -> dict[str, Any]:
+    """Predictions per position before and after the edits, without writing a text under them."""
+    before = _baseline(explorer, request, job)
+    edits = build_edits(request)
+    after = _read(explorer, request, before.target, edits, job) if edits else before
+    positions = _positions(explorer, request, before, after)
+    return {"positions": positions, "sentence": _sentence(edits, positions, None, before)}
+
+
 def _table(response: dict[str, Any]) -> Rows:
     rows: list[list[Any]] = [
         ["position", "token", "kl", "before", "p_before", "after", "p_after", "changed_most",

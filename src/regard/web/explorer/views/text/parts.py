@@ -50,11 +50,16 @@ def answer_text_lens(explorer: Explorer, request: LensRequest, job: Job) -> dict
     best = p.max(-1)
     final = best.indices[-1].expand_as(best.indices)[..., None]
     names = [output_names(text_model, ids) for ids in best.indices.tolist()]
+    at = positions.index(count - 1 if request.position is None else request.position)
     depths = ["embedding", *(f"block {n}" for n in range(len(p) - 1))]
     return {
         "depths": depths,
         "positions": positions,
         "tokens": names,
+        "course": [  # at the chosen position
+            {"after": depth, "likeliest": tokens[at], "final": float(x)}
+            for depth, tokens, x in zip(depths, names, p[:, at, best.indices[-1, at]], strict=True)
+        ],
         "probability": pack(best.values),
         "final_probability": pack(p.gather(-1, final)[..., 0]),
         "kl": pack(lens.kl()[:, 0]),
