@@ -26,6 +26,15 @@ def test_the_last_stack_is_that_of_the_text(gemma4):
     assert torch.allclose(lens.logits[-1], expected)
 
 
+def test_the_last_stack_of_a_translator_with_one_table_is_its_decoder():
+    model = rg.load("phrases").model
+    inputs = torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6]])
+    with torch.no_grad():
+        expected = model(*inputs)
+    lens = rg.inspection.logit_lens(model, inputs)
+    assert torch.allclose(lens.logits[-1], expected, atol=1e-5)
+
+
 def test_a_check_leaves_the_attention_of_each_part(gemma4):
     parts = [m for m in gemma4.modules() if hasattr(m, "set_attn_implementation")]
     before = [m.config._attn_implementation for m in parts]

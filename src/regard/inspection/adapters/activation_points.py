@@ -54,6 +54,8 @@ POST_MLP = re.compile(
     r"post_(feed_?forward|mlp|ffn?)_(layer_?)?norm|feed_forward_residual\.output_norm"
 )
 
+OUR_EMBEDDINGS = {"encoder.blocks": "source_embedding", "decoder.blocks": "target_embedding"}
+
 
 def find_activations(
     model: nn.Module, modules: Mapping[str, nn.Module] | None = None
@@ -263,7 +265,10 @@ def find_named_stacks(modules: Mapping[str, nn.Module]) -> list[tuple[str, Block
     stacks = [stack for stack in find_stacks(modules) if _mixes_positions(stack)]
     if len(stacks) > 1:
         embeddings = _token_embeddings(modules[""], modules)
-        stacks.sort(key=lambda stack: _embedding_of(stack.path, embeddings, 2) is not None)
+        # a table that both stacks share is listed once, as that of the encoder
+        stacks.sort(
+            key=lambda x: x.path in OUR_EMBEDDINGS or bool(_embedding_of(x.path, embeddings, 2))
+        )
     names = [_stack_name(modules[""], stack) for stack in stacks]
     paths = [stack.path.rpartition(".")[0] or stack.path for stack in stacks]
     unique = (p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True))
@@ -333,8 +338,7 @@ def _embedding_of(stack: str, embeddings: list[str], stacks: int) -> str | None:
     """The embedding below the nearest parent of a stack."""
     if stacks == 1:
         return embeddings[0] if embeddings else None
-    kind = {"encoder.blocks": "source_embedding", "decoder.blocks": "target_embedding"}.get(stack)
-    if kind in embeddings:
-        return kind
+    if (ours := OUR_EMBEDDINGS.get(stack)) in embeddings:
+        return ours
     parent = stack.rpartition(".")[0]
     return next((path for path in embeddings if parent and path.startswith(f"{parent}.")), None)
