@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def tiny_folder(path):
     vocab = {x: i for i, x in enumerate([*special.values(), *WORDS.split()])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": len(vocab), "hidden_size": 32, "num_hidden_layers": 2,
         "intermediate_size": 48, "num_attention_heads": 4, "max_position_embeddings": 64,
     }  # fmt: skip

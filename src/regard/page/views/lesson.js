@@ -80,13 +80,14 @@ function Steps({ titles, step }) {
     return () => removeEventListener("keydown", press);
   });
   return html`<nav class="lesson-steps" aria-label="Steps">
-    <button onClick=${() => move(step - 1)} disabled=${step === 0} aria-label="Previous step">←</button>
+    <button onClick=${() => move(step - 1)} disabled=${step === 0} aria-label="Previous step"
+      data-key="ArrowLeft" data-does="previous">←</button>
     <ol>${titles.map((title, n) => html`<li><a href=${linkTo("lesson", { ...state.peek().params, step: n || null })}
       aria-current=${n === step ? "step" : null} title=${title}
       onClick=${(e) => { if (e.metaKey || e.ctrlKey) return; e.preventDefault(); move(n); }}>
         <span>${n + 1}</span> ${title}</a></li>`)}</ol>
     <button class="primary" onClick=${() => move(step + 1)} disabled=${step === last}
-      aria-label="Next step">→</button></nav>`;
+      aria-label="Next step" data-key="ArrowRight" data-does="next step">→</button></nav>`;
 }
 
 function Step({ n, count, body, isHandout }) {
