@@ -16,6 +16,6 @@ from regard.web.explorer.views import (
 )
 
 __all__ = [
-    "atlas", "claims", "cost", "image", "lesson", "models", "runs", "sound", "text", "time", "what_if",
-    "work",
+    "atlas", "claims", "cost", "image", "lesson", "models", "runs", "sound", "text", "time",
+    "what_if", "work",
 ]  # fmt: skip
