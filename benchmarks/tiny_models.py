@@ -63,14 +63,40 @@ OTHERS: dict[str, dict[str, Any]] = {
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8}},
     "cohere_compass_text": {"rope_parameters": dict.fromkeys(ATTENTIONS, ROPE)},
     **dict.fromkeys(("dots3_note_text", "esmc"), {"num_key_value_heads": 4}),
-    "gemma4_assistant": {"hidden_size_per_layer_input": 0},
     "minimax_m3_vl_text": {
         "layer_types": ["full_attention", "minimax_m3_sparse"],
         "index_block_size": 2,
         "index_topk_blocks": 2,
     },
     "longcat_flash": {"head_dim": 4, "num_key_value_heads": 4},
-    "reformer": {"is_decoder": True},
+    "reformer": {"is_decoder": True, "axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
+    "blt": {"num_hidden_layers": 2},
+    "mistral4": {"num_key_value_heads": 4},
+    "blt_local_decoder": {"hidden_size_global": 32},
+    "blt_local_encoder": {"hidden_size_global": 32},
+    **dict.fromkeys(
+        ("dots3_note_audio_encoder", "dots3_note_vision_encoder"),
+        {"adapter_in_dim": 32, "adapter_input_size": 32, "adapter_out_dim": 32},
+    ),
+    "convnext": {"hidden_sizes": [16, 32], "num_stages": 2, "depths": [1, 1]},
+    "convnextv2": {"hidden_sizes": [16, 32], "num_stages": 2, "depths": [1, 1]},
+    "perceiver": {
+        "d_latents": 32,
+        "num_latents": 8,
+        "d_model": 32,
+        "num_blocks": 1,
+        "num_self_attends_per_block": 2,
+        "num_self_attention_heads": 4,
+        "num_cross_attention_heads": 4,
+    },
+    "glm5_next_text": {"num_key_value_heads": 4, "index_kpool": 2, "qk_rope_head_dim": 0},
+    "shieldgemma2": {"yes_token_index": 5, "no_token_index": 6},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 43},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 43},
+    "molmo2_adapter": {"vision_feature_layer": [1, 0]},
+    "granite_docling_vision": {"out_hidden_size": 32},
+    "inkling2_vision": {"text_hidden_size": 32},
+    "muse_spark_audio": {"out_hidden_size": 32},
     "xlstm": {"num_heads": 4, "hidden_size": 32, "use_cache": False},
     "zaya": {"num_experts_per_tok": 1},
     "neomme": {"head_dim": 16},
@@ -106,6 +132,9 @@ MAPPINGS: dict[str, Any] = {
 }
 IDS = torch.randint(3, 40, (2, 12), generator=torch.Generator().manual_seed(1))
 MASK = (torch.arange(12) < torch.tensor([[12], [8]])).long()
+
+
+PICTURED = ("idefics", "kosmos-2", "vision-encoder-decoder", "pp_formulanet")  # never text alone
 
 
 class Unbuildable(Exception):
@@ -207,6 +236,12 @@ def text_inputs(model: Any, batch: int = 2) -> dict[str, Any]:
     names = inspect.signature(model.forward).parameters
     if "input_ids" in names:
         given["input_ids"] = IDS[:batch]
+    if books := getattr(model.config, "num_codebooks", 0):  # of music: one row per codebook
+        return {"input_ids": given["input_ids"].repeat_interleave(books, 0)}
+    if "qformer_input_ids" in names:
+        given["qformer_input_ids"] = given["input_ids"]
+    if "bbox" in names and model.config.model_type == "udop":
+        given["bbox"] = torch.zeros(batch, given["input_ids"].shape[1], 4)
     if "attention_mask" in names and batch == len(MASK):
         given["attention_mask"] = MASK
     if getattr(model.config, "is_encoder_decoder", False):
@@ -239,10 +274,15 @@ def run(model: Any, kind: str) -> Any:
     """The output for a short text, or an image; and the vision tower of a model of both."""
     images = image_inputs(model)
     if mappings_of(kind) == ["image"]:
-        out = _first(model, [images[0], {"input_ids": IDS}])
+        calls = [images[0], {"input_ids": IDS}]
+        out = _first(model, calls if model.main_input_name == "pixel_values" else calls[::-1])
     else:
         text = text_inputs(model)
-        out = _first(model, [text, *(text | image for image in images)])
+        calls = [text, *(text | image for image in images)]
+        named = inspect.signature(model.forward).parameters
+        needs = kind in PICTURED or (p := named.get("pixel_values")) and p.default is p.empty
+        # what a model is first called with is what `look` tries its modules with
+        out = _first(model, calls[1:] if needs else calls)
     run_vision(model)
     return out[0] if isinstance(out, tuple) else next(iter(out.values()))
 
