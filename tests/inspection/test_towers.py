@@ -65,3 +65,34 @@ def test_patching_of_a_model_of_mixers_alone():
         model(IDS)
     with pytest.raises(rg.errors.LookError, match="sight: needs an attention, got none"):
         rg.inspection.attention_rollout(sight)
+
+
+def pictured(kind):
+    """A model and a text with the placeholders of one picture of 4 × 4 patches."""
+    model, grid = make(kind, "image-text"), torch.tensor([[1, 4, 4]])
+    count = 4 if kind == "qwen2_vl" else 16
+    ids = torch.cat([torch.full((1, count), 40), IDS[:1]], 1)
+    generator = torch.Generator().manual_seed(2)
+    if kind == "qwen2_vl":
+        pixels = torch.randn(16, 3 * 8 * 8, generator=generator)
+        return model, {"input_ids": ids, "pixel_values": pixels, "image_grid_thw": grid}
+    return model, {"input_ids": ids, "pixel_values": torch.randn(1, 3, 32, 32, generator=generator)}
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])
+def test_every_layer_is_accounted_for_on_a_picture_with_a_text(kind):
+    model, given = pictured(kind)
+    with torch.no_grad(), rg.look(model) as sight:
+        model(**given)
+    assert sight.skipped == {}  # patches in their place in the text are no mixing
+    assert len(sight) == 4
+    assert all(site.patches for site in sight)
+
+
+def test_what_else_mixes_beside_a_picture_is_named():
+    model, given = pictured("llava")
+    norm = model.model.language_model.norm
+    norm.forward = lambda x: x.cumsum(1)
+    with torch.no_grad(), rg.look(model) as sight:
+        model(**given)
+    assert list(sight.skipped) == ["model.language_model.norm"]

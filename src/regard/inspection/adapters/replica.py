@@ -22,6 +22,7 @@ def replicate(model: nn.Module) -> nn.Module:
     for module in model.modules():
         values = {name: _copy(x, copies) for name, x in vars(module).items()}
         values |= {name: OrderedDict() for name in values if name.endswith(HOOKS)}
+        values.pop("_output_capturing_hooks_installed", None)  # transformers installs them anew
         values["_parameters"] = dict(module._parameters)
         values["_buffers"] = {name: _copy(x, copies) for name, x in module._buffers.items()}
         values["training"] = False

@@ -1,5 +1,6 @@
 """The arguments of a model's first call, and the same made short: for a cheap run of its own."""
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -15,6 +16,8 @@ from regard.inspection.adapters.module_tracker import ModelHook
 LENGTHS = (13, 11, 17, 19, 23)  # of short sequences; those that are the size of no parameter
 MAX_POSITIONS = 4096  # of a call that cannot be made short
 DROPPED = ("labels", "past_key_values", "past_key_value", "cache_params", "encoder_outputs")
+
+SHAPES = re.compile(r"grid|sizes")  # arguments with sizes of pictures, which are no token ids
 
 Call = tuple[tuple, dict[str, Any]]
 
@@ -56,7 +59,8 @@ def make_calls(model: nn.Module, call: Call) -> Iterator[tuple[list[int], Call]]
     """The call made short, where it has token ids, and the call as it was."""
     args, kwargs = call
     kwargs = {name: x for name, x in kwargs.items() if name not in DROPPED}
-    tensors = [x for x in _tensors((args, kwargs)) if x.ndim]
+    texts = {name: x for name, x in kwargs.items() if not SHAPES.search(name)}
+    tensors = [x for x in _tensors((args, texts)) if x.ndim]
     ids = [x for x in tensors if x.ndim == 2 and not x.is_floating_point() and x.shape[1]]
     if ids:
         sizes = {size for p in model.parameters() for size in p.shape}

@@ -22,7 +22,7 @@ from regard.errors import LookError
 from regard.inspection.adapters.block_stacks import first_tensor
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.adapters.replica import replicate
-from regard.inspection.adapters.short_call import Call, make_calls, token_stacks
+from regard.inspection.adapters.short_call import SHAPES, Call, make_calls, token_stacks
 from regard.inspection.adapters.transformers_attention import unrecorded
 from regard.inspection.adapters.transformers_mixers import Unrecorded
 from regard.inspection.sites.patches import image_token
@@ -120,6 +120,7 @@ class _Probe:
         self.attentions: set[str] = set()
         self.tried = self.is_flat = False
         self.is_second = False
+        self.pictured: Tensor | None = None  # positions of patches in the text
         self._base: dict[Any, list[Tensor]] = {}
         self._counts: Counter[Any] = Counter()
         self._open: list[str] = []  # paths of the running modules
@@ -149,12 +150,13 @@ class _Probe:
                 return x
             seen.add(x.shape[1])
             if placeholder is not None and bool((x == placeholder).any()):
+                self.pictured = (x == placeholder).any(0)
                 return x  # one more or less would not fit the pictures
             self.tried = True
             return _change_token(x)
 
         named = sorted(kwargs, key=lambda name: "ids" not in name)  # before masks
-        changed = {name: change(kwargs[name]) for name in named}
+        changed = {n: kwargs[n] if SHAPES.search(n) else change(kwargs[n]) for n in named}
         return tuple(map(change, args)), {name: changed[name] for name in kwargs}
 
     @contextmanager
@@ -310,6 +312,9 @@ class _Comparison:
         given = self.probe.given
         if given and len(differs) not in given and int(differs.sum()) == 1:
             differs[:] = False  # the tokens moved, as behind a prompt
+        pictured = self.probe.pictured
+        if pictured is not None and len(pictured) == len(differs) and int(differs.sum()) == 1:
+            differs &= ~pictured.to(differs.device)  # a patch of a tower, in its place in the text
         leaks = bool(differs.any())
         self.leaks |= leaks
         if not leaks and not changes:
