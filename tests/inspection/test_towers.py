@@ -75,7 +75,12 @@ def pictured(kind):
     generator = torch.Generator().manual_seed(2)
     if kind == "qwen2_vl":
         pixels = torch.randn(16, 3 * 8 * 8, generator=generator)
-        return model, {"input_ids": ids, "pixel_values": pixels, "image_grid_thw": grid}
+        return model, {
+            "input_ids": ids,
+            "pixel_values": pixels,
+            "image_grid_thw": grid,
+            "mm_token_type_ids": (ids == 40).int(),
+        }
     return model, {"input_ids": ids, "pixel_values": torch.randn(1, 3, 32, 32, generator=generator)}
 
 

@@ -96,6 +96,13 @@ def hub_input(folder: Path, values: dict[str, Any]) -> tuple[str, str]:
     return "text", ""
 
 
+def reads_pictures(folder: Path, values: dict[str, Any]) -> bool:
+    """Whether a folder is that of a model of texts with pictures, with its processor."""
+    has_processor = any((folder / x).is_file() for x in (PROCESSOR_FILE, "processor_config.json"))
+    is_both = "vision_config" in values and {"image_token_id", "image_token_index"} & {*values}
+    return has_processor and bool(is_both)
+
+
 def load_image_model(folder: Path) -> ImageModel:
     """A vision model of a Hugging Face folder; of CLIP and SigLIP the vision encoder."""
     model = load_hub_model(folder)

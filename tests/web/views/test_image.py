@@ -270,3 +270,63 @@ def test_a_folder_that_no_view_shows_is_listed_with_the_reason(tmp_path):
         ConfigError, match="needs one that a view shows, got 'convnext': a ConvNext"
     ):
         hub.answer("image", {"model": "convnext"})
+
+
+@pytest.fixture
+def llava(tmp_path):
+    """A folder of a model that reads a picture of 4 × 4 patches with a text."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {w: i for i, w in enumerate(["[PAD]", "[UNK]", "<image>", "the", "cat", "sat"])}
+    engine = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=engine,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        additional_special_tokens=["<image>"],
+    )
+    sizes = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2}
+    sizes |= {"num_hidden_layers": 2}
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**sizes, image_size=32, patch_size=8),
+        text_config=transformers.LlamaConfig(**sizes, vocab_size=6, num_key_value_heads=2),
+        image_token_index=2,
+    )
+    torch.manual_seed(0)
+    folder = tmp_path / "llava"
+    transformers.LlavaForConditionalGeneration(config).save_pretrained(folder)
+    side = {"height": 32, "width": 32}
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    pixels = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=side)
+    options = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    processor = transformers.LlavaProcessor(pixels, tokenizer, patch_size=8, **options)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def test_a_word_after_an_image_attends_to_its_patches(llava, photo, tmp_path):
+    hub = Explorer(Catalog([llava], device="cpu"))
+    (entry,) = hub.answer("models", {})["models"]
+    assert (entry["reads"], entry["pictures"], entry["reason"]) == ("text", True, "")
+    request = {"model": "llava", "file": hub.upload(photo), "text": "the cat sat"}
+    answer = hub.answer("image", request | {"token": 17})
+    assert answer["tokens"] == ["<image>"] * 16 + ["the", "cat", "sat"]
+    assert (answer["grid"], answer["first"], answer["coverage"]) == ([4, 4], 0, "")
+    (tmp_path / "k.png").write_bytes(photo)
+    reading = hub.catalog.image_model("llava").read(tmp_path / "k.png", "the cat sat")
+    weights = unpack(answer["weights"]).unflatten(0, (2, 2))
+    for n, site in enumerate(reading.sites):
+        row = site.window(None, 17)[0, :, 0]
+        assert_close(weights[n], row[:, :16])
+        assert_close(unpack(answer["elsewhere"])[2 * n : 2 * n + 2], row[:, 16:].sum(-1))
+    assert hub.answer("image", request)["token"] == 18
+    assert sum(x["probability"] for x in answer["classes"]) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ConfigError, match="token: needs 0 to 18, got 19"):
+        hub.answer("image", request | {"token": 19})
+    (picture,) = reading.pixels[None]
+    assert 0 <= picture.min() <= picture.max() <= 1
+    (llava / "processor_config.json").write_text("{")
+    with pytest.raises(FileError, match="needs a processor that transformers loads"):
+        hub.answer("image", request | {"text": "the"})

@@ -26,11 +26,13 @@ export const Replaced = ({ what, asked, shown, known, isThere = known.includes(a
   asked !== undefined && !isThere && html`<p class=${isSoft ? "faint" : "warning"} role="status">
     There is no ${what} “${asked}” here; ${shown} is shown.</p>`;
 
+export const reading = (m, reads) => m.reads === reads || (reads === "image" && m.pictures);
+
 // The models that read "text", "image", "sound" …
 export function ModelSelect({ value, reads = "text", label = "Model", onChange, only = () => true }) {
   const asked = useSignal(state).params.model, all = useSignal(models) ?? [];
   const known = all
-    .filter((m) => (m.reads === reads || (reads === "text" && m.kind === "sight")) && only(m));
+    .filter((m) => (reading(m, reads) || (reads === "text" && m.kind === "sight")) && only(m));
   return html`<${Select} label=${label} value=${value} onChange=${onChange}
     options=${known.map((m) => [m.name, m.task && m.task !== m.name ? `${m.name} (${m.task})` : m.name])} />
     <${Replaced} what="model" asked=${asked} shown=${value} known=${known.map((m) => m.name)}
@@ -64,7 +66,7 @@ function languageName(code) {
 
 // The model of a name, or the first that reads this; null until the list is there.
 export function pickModel(list, name, reads = "text", only = () => true) {
-  const able = (list ?? []).filter((m) => m.reads === reads && only(m));
+  const able = (list ?? []).filter((m) => reading(m, reads) && only(m));
   return (list ?? []).find((m) => m.name === name && only(m)) ?? able[0] ?? null;
 }
 

@@ -1,5 +1,7 @@
 // Images: what a vision model predicts, and which patches each head attends to.
-import { format, html, largest, range, useEffect, useMemo, useRef, useSignal, useState } from "../lib/dom.js";
+import {
+  format, html, largest, range, showToken, useEffect, useMemo, useRef, useSignal, useState,
+} from "../lib/dom.js";
 import { unpack, useResponse } from "../lib/api.js";
 import { Bars } from "../lib/bars.js";
 import { colourScale, css, theme } from "../lib/colours.js";
@@ -7,7 +9,7 @@ import { cellHandlers, paint } from "../lib/draw.js";
 import { FileInput, sendFile } from "../lib/files.js";
 import { offline, setParams } from "../lib/state.js";
 import { Term } from "../lib/terms.js";
-import { Message, models, ModelSelect, pickModel, Replaced, Slider, Switch } from "../lib/widgets.js";
+import { Message, models, ModelSelect, pickModel, reading, Replaced, Slider, Switch, Tokens } from "../lib/widgets.js";
 
 export const hint = "Draw a letter, choose an image or a sample: see what the model predicts and where it looks.";
 export function csv(params) {
@@ -16,12 +18,13 @@ export function csv(params) {
 }
 
 // A model that other views were showing may read something else.
-const pick = (list, params) => pickModel(list, params.model, "image", (m) => m.reads === "image");
+const pick = (list, params) => pickModel(list, params.model, "image", (m) => reading(m, "image"));
 
 const DEFAULT_SEED = 3; // as the server's
 const bodyOf = (p, model) => ({
-  model, sample: Number(p.sample ?? 0), seed: Number(p.seed ?? DEFAULT_SEED), token: Number(p.token ?? 0),
-    invert: p.invert === "1", ...(p.file ? { file: p.file } : {}),
+  model, sample: Number(p.sample ?? 0), seed: Number(p.seed ?? DEFAULT_SEED), invert: p.invert === "1",
+    ...(p.token == null ? {} : { token: Number(p.token) }), ...(p.text ? { text: p.text } : {}),
+    ...(p.file ? { file: p.file } : {}),
 });
 
 export function View({ params }) {
@@ -43,9 +46,12 @@ export function View({ params }) {
           <${FileInput} label="Choose or drop an image" accept="image/*" onFile=${(file) => show({ file })}
             onError=${setProblem} /></div>
           <${Samples} model=${model?.name} params=${params} onPick=${(n) => show({ sample: n })} />
-          <${Switch} label=${response?.cropped ? "Dark ink that touches the border" : "Swap black and white"}
+          ${model?.pictures ? html`<label class="field"><span>Text after the image</span>
+            <input value=${params.text ?? ""} maxlength="2000" dir="auto"
+              onChange=${(e) => setParams({ text: e.target.value || null, token: null })} /></label>`
+          : html`<${Switch} label=${response?.cropped ? "Dark ink that touches the border" : "Swap black and white"}
             value=${params.invert === "1"}
-            onChange=${(on) => setParams({ invert: on ? "1" : null })} />
+            onChange=${(on) => setParams({ invert: on ? "1" : null })} />`}
           <${OtherModels} list=${list} /></div>
       </div>
       <${Message} error=${problem} />
@@ -135,6 +141,8 @@ function Samples({ model, params, onPick }) {
 }
 
 function Prediction({ response }) {
+  if (response.tokens) return html`<h2>Next token</h2><${Bars} label="Probabilities of the next token" max=${1}
+    rows=${response.classes.map((c) => [showToken(c.class), c.probability])} show=${percent} />`;
   if (!response.classes.length) return html`<p>${response.kind} has no classes: it is an encoder.</p>`;
   const best = response.classes[0], sure = response.confidence;
   return html`<div class="row top">
@@ -159,9 +167,14 @@ function Attention({ response, params }) {
   const head = inside(params.head, response.sites[site].heads);
   const chosen = head === null ? mean(maps.weights[site]) : maps.weights[site][head];
   const base = useMemo(() => imageUrl(response.image), [response.image]);
-  const pick = (t) => setParams({ token: t && t !== token ? t : null });
-  const common = { base, grid: response.grid, prefix, token, onSelect: pick }, at = token - prefix;
-  const name = at >= 0 ? `patch in row ${Math.floor(at / columns)}, column ${at % columns}`
+  const { tokens = null, first = 0 } = response, at = token - first - prefix;
+  const isPatch = at >= 0 && at < rows * columns;
+  const words = range(tokens?.length ?? 0).filter((i) => tokens[i] !== tokens[first]); // without the patches
+  const pick = (t) => setParams({ token: (t || tokens) && t !== token ? t : null });
+  const common = { base, grid: response.grid, prefix, token: isPatch || !tokens ? token - first : -1,
+    onSelect: (t) => pick(t + first) };
+  const name = !isPatch && tokens ? `token “${showToken(tokens[token])}” (${token})`
+    : at >= 0 ? `patch in row ${Math.floor(at / columns)}, column ${at % columns}`
     : token ? `register ${token}` : "class token";
   const place = head === null ? `${response.sites[site].name}, mean of heads`
     : `${response.sites[site].name}, head ${head}`;
@@ -171,6 +184,9 @@ function Attention({ response, params }) {
       isThere=${String(site) === String(params.site)} />
     <section class="panel"><div class="row"><h2>Attention of the ${name}</h2>
       ${token > 0 && prefix > 0 && html`<button onClick=${() => pick(0)}>Back to the class token</button>`}</div>
+    ${tokens && html`<${Tokens} tokens=${words.map((i) => tokens[i])} label="Tokens beside the patches"
+        selected=${words.indexOf(token)} onSelect=${(i) => pick(words[i])} />`}
+    ${response.coverage && html`<p class="faint">${response.coverage}</p>`}
     <p class="faint">Click a patch, or move with the arrow keys and press Enter, to see what that patch attends to.
       ${prefix > 0 && response.classes.length > 0 && " The prediction is read from the class token."}</p>
     <div class="image-maps">
@@ -178,6 +194,8 @@ function Attention({ response, params }) {
         note=${`${rows} × ${columns} patches of ${response.patch} × ${response.patch} pixels`} />
       <${PatchMap} ...${common} title=${place} values=${chosen}
         note=${`Weights of one row of the map; ${prefix === 1 ? `${format(chosen[0])} stays on the class token`
+          : tokens ? `${format(head === null ? mean(maps.elsewhere[site].map((x) => [x]))[0]
+            : maps.elsewhere[site][head])} is on tokens of the text and the frame`
           : prefix ? `${format(sum(chosen.subarray(0, prefix)))} stays on the class token and ${prefix - 1} registers`
             : "there is no class token"}.`} />
       <${PatchMap} ...${common} title="Rollout through all layers" values=${maps.rollout}
@@ -203,7 +221,11 @@ function split(response) {
   const { shape, values } = unpack(response.weights);
   let at = 0;
   const row = () => values.subarray(shape[1] * at, shape[1] * ++at);
-  return { weights: response.sites.map((s) => range(s.heads).map(row)), rollout: unpack(response.rollout).values,
+  const others = response.elsewhere ? unpack(response.elsewhere).values : [];
+  let n = 0;
+  return { weights: response.sites.map((s) => range(s.heads).map(row)),
+    elsewhere: response.sites.map((s) => range(s.heads).map(() => others[n++])),
+    rollout: unpack(response.rollout).values,
     similarity: response.similarity && unpack(response.similarity).values };
 }
 const sum = (values) => values.reduce((a, b) => a + b, 0);

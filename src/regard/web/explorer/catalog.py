@@ -13,7 +13,8 @@ from regard.inspection.record.sight_file import FILE_NAME as SIGHT_FILE
 from regard.models.hub.folder import read_config
 from regard.runs import Run, load, pretrained_names
 from regard.runs.contents import RECIPE_FILE, files_version, read_recipe
-from regard.runs.image_model import ImageModel, hub_input, load_image_model
+from regard.runs.image_model import ImageModel, hub_input, load_image_model, reads_pictures
+from regard.runs.image_text_model import ImageTextModel, load_image_text_model
 from regard.runs.loading import find_run, holds_model
 from regard.runs.text_model import Reading, TextModel
 from regard.tasks import Pipeline, Task
@@ -37,6 +38,7 @@ class CatalogEntry(NamedTuple):
     options: tuple[Any, ...] = ()  # of its task, for a form, where a view shows what it returns
     reason: str = ""  # why no view shows it, of a Hugging Face folder
     example: str = ""  # an input that its task declares
+    pictures: bool = False  # whether a model of texts reads pictures too
 
     @property
     def reads(self) -> str:
@@ -150,9 +152,11 @@ class Catalog:
             raise ConfigError(f"model: needs a text or a run, got {name!r}; try the image view")
         return self._opened(entry)
 
-    def image_model(self, name: str) -> ImageModel | None:
-        """The vision model of a Hugging Face folder; None for any other name."""
+    def image_model(self, name: str) -> ImageModel | ImageTextModel | None:
+        """The model of a Hugging Face folder that reads pictures; None for any other name."""
         entry = self.entry(name)
+        if entry.pictures:
+            return load_image_text_model(entry.path, self.run(name).text_model.model)
         return self._opened(entry) if entry.is_vision_folder else None
 
     def run_of_verb(self, verb: str, name: str, *, needs: str, hint: str) -> Run:
@@ -234,7 +238,9 @@ def describe(path: Path) -> CatalogEntry:
         kind = kinds[0] if kinds and isinstance(kinds, list) else "model"
         reads, reason = hub_input(path, values)
         entry = CatalogEntry(name, path, "hugging face", None, str(kind), input=reads)
-        return entry._replace(reason=reason)
+        return entry._replace(
+            reason=reason, pictures=reads == "text" and reads_pictures(path, values)
+        )
     if holds_model(path):
         return CatalogEntry(name, path, "model")
     raise FileError(f"{path}: needs a run, a model or a Hugging Face folder, got neither")

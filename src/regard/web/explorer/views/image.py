@@ -19,9 +19,11 @@ from regard.data import RenderedGlyphs, open_image
 from regard.errors import ConfigError, RegardError
 from regard.files.atomic import temporary_file
 from regard.inspection import Sight, Site, attention_rollout, look
+from regard.inspection.sites.patches import place_patches
 from regard.models import VisionTransformer
 from regard.runs import Run
 from regard.runs.image_model import ImageModel
+from regard.runs.image_text_model import ImageTextModel
 from regard.tasks.classification.glyphs import GlyphsTask
 from regard.tasks.classification.pipeline import patch_size, read_run_image
 from regard.web.explorer.explorer import Explorer, ModelRequest, Rows, pack, query, unpack
@@ -48,7 +50,9 @@ class ImageRequest(SampleRequest):
     file: str | None = Field(None, max_length=80)  # that was uploaded
     sample: int = Field(0, ge=0, lt=MAX_SAMPLE)  # built-in image, where there is no file
     invert: bool = False
-    token: int = Field(0, ge=0, lt=100_000)  # 0 is the class token, then patches row by row
+    # 0 is the class token, then patches row by row; of a text any token, the last one by default
+    token: int | None = Field(None, ge=0, lt=100_000)
+    text: str = Field("", max_length=2000)  # after the picture, of a model that reads both
     site: int | None = Field(None, ge=0, lt=100_000)  # of the page: the map that is shown large
     head: int | None = Field(None, ge=0, lt=100_000)
 
@@ -117,8 +121,12 @@ def _related(request: ImageRequest, response: Any) -> list[tuple[str, dict[str, 
 @query("image", ImageRequest, table=_table, figure=_figure, related=_related)
 def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[str, Any]:
     """The classes of an image as `regard classify` gives them, and the attention of one token."""
-    if (hub := explorer.catalog.image_model(request.model)) is not None:
+    hub = explorer.catalog.image_model(request.model)
+    if isinstance(hub, ImageTextModel):
+        return _answer_text(explorer, hub, request, job)
+    if hub is not None:
         return _answer_hub(explorer, hub, request, job)
+    token = request.token or 0
     run = _vision_run(explorer, request.model)
     with _image_file(explorer, run, request) as path:
         pixels = read_run_image(run, path, size=run.data.input_size, invert=request.invert)
@@ -144,8 +152,8 @@ def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[st
     job.report(0.6, "following attention")
     if not is_vit:
         return response
-    response |= _attention(sight.sites, request.token)
-    return response | {"similarity": pack(position_similarity(run.model, request.token))}
+    response |= _attention(sight.sites, token)
+    return response | {"similarity": pack(position_similarity(run.model, token))}
 
 
 def _answer_hub(
@@ -175,7 +183,48 @@ def _answer_hub(
         "kind": type(hub.model).__name__,
         "patch": hub.config.patch_size,
         "sites": [{"name": site.name, "heads": site.heads} for site in sites],
-    } | _attention(sites, request.token)
+    } | _attention(sites, request.token or 0)
+
+
+def _answer_text(
+    explorer: Explorer, hub: ImageTextModel, request: ImageRequest, job: Job
+) -> dict[str, Any]:
+    """The next token after a picture with a text, and which patches one of its tokens looks at."""
+    with _image_file(explorer, None, request) as path:
+        original = _preview(path)
+        job.report(0.2, "looking")
+        reading = hub.read(path, request.text)
+    sites, last = reading.sites, len(reading.tokens) - 1
+    token = last if request.token is None else request.token
+    if token > last:
+        raise ConfigError(f"token: needs 0 to {last}, got {token}")
+    grid = sites[0].patches[0]
+    with torch.no_grad():
+        weights = torch.cat([site.window(None, token)[0, :, 0] for site in sites])
+        rollout = attention_rollout(sites, token).own[0, 0]
+    return {
+        "classes": [{"class": x, "probability": p} for x, p in reading.next_tokens],
+        "confidence": None,
+        "threshold": None,
+        "unsure": False,
+        "warning": "",
+        "original": original,
+        "image": pack(reading.pixels),
+        "cropped": False,
+        "similarity": None,
+        "kind": type(hub.model).__name__,
+        "patch": round(reading.pixels.shape[-1] / grid.columns),
+        "sites": [{"name": site.name, "heads": site.heads} for site in sites],
+        "grid": [grid.rows, grid.columns],
+        "prefix": 0,
+        "first": grid.first,  # of the patches among the tokens
+        "tokens": reading.tokens,
+        "token": token,
+        "coverage": reading.sight.coverage,
+        "weights": pack(place_patches(grid, weights).flatten(-2)),
+        "elsewhere": pack(1 - place_patches(grid, weights).sum((-2, -1))),
+        "rollout": pack(place_patches(grid, rollout).flatten()),
+    }
 
 
 @query("image.samples", SamplesRequest)

@@ -59,6 +59,7 @@ def _as_dict(entry: CatalogEntry) -> dict[str, Any]:
         "task": entry.task,
         "verb": entry.verb,
         "reads": entry.reads,
+        "pictures": entry.pictures,
         "languages": list(entry.languages),
         "examples": list(examples := _examples(entry)),
         "shows": list(examples.values()),
