@@ -238,10 +238,8 @@ def _read_table(one: Class, file: Path, notes: list[str]) -> list[Paper]:
 
 
 def _is_written(value: Any) -> bool:
-    cells = [value]
-    while any(isinstance(x, list) for x in cells):
-        cells = [y for x in cells for y in (x if isinstance(x, list) else [x])]
-    return any(str(x).strip() not in ("", "?") for x in cells)
+    """Whether a cell, or rows of them, has more than blanks."""
+    return re.search(r"[^\s\[\]'\",?]", str(value)) is not None
 
 
 def _read_answer_file(one: Class, file: Path) -> Paper:
