@@ -47,7 +47,7 @@ PICTURES = {
     "present-dark": Picture("text", LARGE, COPYING, "dark", True),
     "arithmetic": Picture("text", LAPTOP, STORY | CELL, "dark"),
     "translation": Picture("text", LAPTOP, {"model": "phrases", "to": "de"}),
-    "what-if": Picture("what-if", (1240, 1150), {"model": "phrases", "to": "de"}),
+    "what-if": Picture("what-if", (1240, 1150)),
     "atlas": Picture("atlas", (1240, 900), {"model": "demo:100000", "head": "3"}),
     "time": Picture("time", (1240, 1060)),
     "image": Picture("image", (1240, 1060)),
@@ -76,7 +76,7 @@ def take(page: Page, url: str, picture: Picture) -> bytes:
     page.wait_for_timeout(6000 if picture.view == "atlas" else 1500)
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     file = io.BytesIO()
-    image.quantize(256, method=Image.Quantize.MEDIANCUT).save(file, "png", optimize=True)
+    image.quantize(256, method=Image.Quantize.FASTOCTREE).save(file, "png", optimize=True)
     return file.getvalue()
 
 

@@ -81,6 +81,18 @@ def test_an_empty_output_says_nothing_and_what_the_model_knows(page, open_view):
     open_view("text", model="phrases", text="Hello world", to="de")
     assert page.get_by_label("Output", exact=True).inner_text() == "nothing"
     assert page.get_by_text("This model knows dates, times").is_visible()
+    open_view("text", model="stories", text="Hello world")
+    assert page.get_by_text("The model is unsure: it knows sentences about names").is_visible()
+    page.get_by_label("Text", exact=True).fill("")
+    assert page.get_by_text("This model knows sentences about names").is_visible()
+
+
+def test_a_long_text_leaves_room_for_the_map(new_page):
+    page = new_page(viewport={"width": 1366, "height": 768})
+    page.goto("/#/text?model=stories&text=" + "say red blue cat. " * 50)
+    settle(page)
+    assert page.locator(".flow-curves path").count() == 0
+    assert page.locator(".text-detail .heatmap svg").bounding_box()["y"] < 400
 
 
 def test_typing_updates_the_translation_the_link_and_nothing_else(page, open_view):

@@ -65,7 +65,8 @@ export function HeatMap({
   const top = showsLabels && columnLabels && !upright ? size(columnLabels) : 22;
   const cell = clamp(fit, 1.2, maxHeight ? 2.4 * maxCell : maxCell); // wide cells have room for their labels
   const low = square ? cell : clamp(cell, 6, maxCell);
-  const tall = maxHeight ? clamp((maxHeight - top) / rows, Math.min(6, cell), maxCell) : low;
+  const least = showsLabels ? Math.min(6, cell) : 1.2;
+  const tall = maxHeight ? clamp((maxHeight - top) / rows, least, maxCell) : low;
   const every = (length) => Math.max(1, Math.ceil(13 / length)); // labels keep their size: some are left out
   const colour = colourScale({ kind, max: max ?? largest(values), log });
   const at = cursor ?? selected;

@@ -7,7 +7,7 @@ import { handle, Plane } from "../lib/plane.js";
 import { offline } from "../lib/state.js";
 import { decodeTile, paintTile, subtract, tileColours, tileKey, TileStore } from "../lib/tiles.js";
 
-const RULER = 56, MARGIN = 26, TOKEN_SCALE = 8, CHUNK = 256, POLL = 700;
+const RULER = 56, MARGIN = 26, TOKEN_SCALE = 12, CHUNK = 256, POLL = 700;
 export const count = (n) => n.toLocaleString("en");
 
 export class AtlasMap {
@@ -265,7 +265,7 @@ export class AtlasMap {
       : this.plane.columnRange, { scale } = this.plane;
     const writes = scale >= TOKEN_SCALE && this.map.has_tokens && (isRow || !band);
     context.fillStyle = this.style.getPropertyValue("--soft");
-    context.font = "10px ui-monospace, Menlo, Consolas, monospace";
+    context.font = "12px ui-monospace, Menlo, Consolas, monospace";
     context.textBaseline = "middle";
     const step = writes ? 1 : niceStep(80 / scale), first = Math.ceil(start / step) * step;
     for (let at = first; at < stop; at += step) {
@@ -276,14 +276,14 @@ export class AtlasMap {
       this.write(context, isRow, writes, pixel, text ?? "");
       context.fillStyle = this.style.getPropertyValue("--soft");
     }
-    context.font = "11px system-ui, sans-serif";
+    context.font = "12px system-ui, sans-serif";
     context.textAlign = "left";
     if (isRow) context.fillText("query ↓", 2, this.offset - 8);
     else context.fillText(band ? "distance back →" : "key →", 2, this.offset - 24);
   }
 
   write(context, isRow, isToken, pixel, text) {
-    const short = isToken ? showToken(text).slice(0, 8) : text, end = this.offset - MARGIN - 4;
+    const short = isToken ? showToken(text).slice(0, 7) : text, end = this.offset - MARGIN - 4;
     context.save();
     if (isRow) context.translate(end, this.offset + pixel);
     else context.translate(this.offset + pixel, end);

@@ -7,7 +7,8 @@ import { Term } from "../lib/terms.js";
 import { Message } from "../lib/widgets.js";
 
 const MAX_TOKENS = 512, MAX_FLOW = 96, MAX_CURVES = 16; // listed · of a sentence with curves · drawn
-export const percent = (p) => `${(100 * p).toFixed(p > 0.0995 || p === 0 ? 0 : 1)}%`;
+const UNSURE = 0.1; // a likeliest output below says that the text is foreign to the model
+const percent = (p) => `${(100 * p).toFixed(p > 0.0995 || p === 0 ? 0 : 1)}%`;
 
 // What is about to be written after each query of an attention; null where outputs are not one per query.
 export function nextOf(response, site) {
@@ -40,7 +41,8 @@ export function Sentence({ response, site, head, weights, query, key_, position 
   const goal = onRead ? ["read", from] : isWriting && best ? ["next", 0] : ["written", from];
   const step = (by) => () => select(clamp((isWriting ? at : from) + by, 0, last.queries - 1));
   return html`<${Flow} weights=${weights} from=${from} keyLine=${keyLine} goal=${goal}
-      name=${`${site.name} ${head} ${from}`} lines=${reads ? 2 : 1}>
+      name=${`${site.name} ${head} ${from}`} lines=${reads ? 2 : 1}
+      isLong=${Math.max(last.queries, last.keys) > MAX_FLOW}>
     ${reads && line(reads, "read", (i) => setParams(onRead ? { query: String(i), key: null }
       : { key: String(i), query: null, ...(keyLine === "read" ? {} : { site: last.name, head: "0" }) }),
     onRead ? from : -1)}
@@ -55,21 +57,21 @@ export function Sentence({ response, site, head, weights, query, key_, position 
 const NAMES = { read: "Tokens read", written: "Tokens written", tokens: "Tokens" };
 
 // Curves from the keys to the output, as wide as the weights; they run when a token is selected.
-function Flow({ weights, from, keyLine, goal, name, lines, children }) {
+function Flow({ weights, from, keyLine, goal, name, lines, isLong, children }) {
   const box = useRef(null), width = useWidth(box), [paths, setPaths] = useState([]);
   useLayoutEffect(() => {
     const [rows, columns] = weights.shape ?? [0, 0];
     const find = ([line, i]) => box.current.querySelector(
       line === "next" ? "[data-line=next]" : `[data-line=${line}][data-at="${i}"]`);
     const end = find(goal);
-    if (!end || !weights.values || weights.pool[0] > 1 || from >= rows || columns > MAX_FLOW) return setPaths([]);
+    if (isLong || !end || !weights.values || weights.pool[0] > 1 || from >= rows) return setPaths([]);
     const row = weights.values.subarray(from * columns, (from + 1) * columns), most = largest(row, 1e-9);
     const heaviest = range(columns).filter((i) => row[i] >= 0.02).sort((a, b) => row[b] - row[a]).slice(0, MAX_CURVES);
     const wraps = ([x]) => lines === 1 && Math.abs(x.offsetTop - end.offsetTop) > 4;
     setPaths(heaviest.map((i) => [find([keyLine, i]), row[i]]).filter(([x]) => x).map(([start, w]) =>
       ({ d: curve(start, end), wide: wraps([start]) ? 1.5 : 1 + 7 * w, share: w / most })));
   }, [weights, from, keyLine, goal.join(), width]);
-  return html`<div class=${`flow lines-${lines}`} ref=${box}>
+  return html`<div class=${isLong ? "flow long" : `flow lines-${lines}`} ref=${box}>
     <svg class="flow-curves" key=${name} aria-hidden="true">${paths.map(({ d, wide, share }) =>
       html`<path d=${d} pathLength="1" stroke-width=${wide} opacity=${0.25 + 0.75 * share} />`)}</svg>
     ${children}</div>`;
@@ -99,6 +101,7 @@ export function Prediction({ response, model, position, effects, known }) {
   return html`<${Written} response=${response} model=${model} />
     <section aria-label="Predictions"><h2>${titles[predictions.kind] ?? predictions.kind}</h2>
       <${Bars} label="Most probable outputs" rows=${row} max=${1} show=${(p) => `${(100 * p).toFixed(1)}%`} />
+      ${row[0][1] < UNSURE && model.knows && html`<p class="faint">The model is unsure: it knows ${model.knows}.</p>`}
     </section>
     ${predictions.kind !== "class" && html`<section aria-label="Without this head">
       <h2>Without this head${" "}<${Term} name="effect" /></h2>
