@@ -76,7 +76,7 @@ def take(page: Page, url: str, picture: Picture) -> bytes:
     page.wait_for_timeout(6000 if picture.view == "atlas" else 1500)
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     file = io.BytesIO()
-    image.quantize(256, method=Image.Quantize.FASTOCTREE).save(file, "png", optimize=True)
+    image.quantize(256, method=Image.Quantize.MEDIANCUT, kmeans=2).save(file, "png", optimize=True)
     return file.getvalue()
 
 

@@ -12,7 +12,7 @@ EXAMPLES: dict[str, dict[str, str]] = {  # inputs by name or task, each with wha
     "smollm2": {
         NAMES: "Names",
         "The keys to the old wooden cabinet near the door": "Agreement",
-        "The tower of Brindlewick is old. Tourists love the tower of Br": "Copying",
+        "Paris is in France, Rome is in": "Facts",
     },
     "stories": {
         "After Mark and Helen walked to the river, Mark brought a map to": "Names",

@@ -20,7 +20,7 @@ from regard.web.explorer.explorer import Explorer, TextRequest, query
 from regard.web.explorer.views.text.head import open_text_model, output_names, read
 from regard.web.jobs import Job
 
-MAX_WORK = 4e10  # parameters × tokens × heads that are tested: about a second on two cores
+MAX_WORK = 2e10  # parameters × tokens × heads that are tested: below a second on two free cores
 Head = tuple[str, int]  # site and number
 
 
