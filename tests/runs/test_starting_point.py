@@ -1,6 +1,7 @@
 """Trainings that start from a model of another task: its sizes, a fitted head, trials, low rank."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +61,17 @@ def test_a_run_from_an_encoder_has_its_sizes_tokens_and_weights(make, encoder, t
     shown = capsys.readouterr().out
     assert "tried as given: " in shown
     assert "the others are new, the head for its other classes" in shown
+
+
+@pytest.mark.parametrize("make", [labels, tags])
+def test_the_ngrams_of_a_recipe_are_mixed_in_with_the_encoder(make, encoder, tmp_path):
+    recipe = runs.override_settings(make(tmp_path), ["ngrams=256"])
+    settings = [*SETTINGS, "lr=1e-3", "steps=2", "evaluate_every=1"]
+    runs.fit(recipe, tmp_path / "run", init_from=encoder, settings=settings)
+    model: Any = rg.load(tmp_path / "run", device="cpu").model
+    assert (model.config.dim, model.config.ngrams) == (24, 256)
+    assert model.ngrams.weight.abs().sum() > 0
+    assert model.mix[1] > 0  # fitted on the valid split
 
 
 def test_pairs_start_from_a_translator_of_another_width(tmp_path, capsys):
