@@ -6,12 +6,14 @@
     charts.py        the pictures
     results.py       runs them side by side and stores the results
     gallery.py       pages, and a quiz for Moodle
+    asked.py         claims as answers to questions
 
 >>> rg.claims.CLAIMS["A1"].run().verdict
 'true'
 """
 
 from regard.claims import families
+from regard.claims.asked import claim_answers
 from regard.claims.charts import Bars, Chart, Lines, Maps, Points, draw_chart
 from regard.claims.claim import CLAIMS, Claim, Evidence, Measure, Trial, Verdict, claim, literature
 from regard.claims.gallery import write_gallery, write_quiz
@@ -19,6 +21,6 @@ from regard.claims.results import Result, junit_xml, run_claims, select_claims
 
 __all__ = [
     "Bars", "CLAIMS", "Chart", "Claim", "Evidence", "Lines", "Maps", "Measure", "Points",
-    "Result", "Trial", "Verdict", "claim", "draw_chart", "families", "junit_xml", "literature",
-    "run_claims", "select_claims", "write_gallery", "write_quiz",
+    "Result", "Trial", "Verdict", "claim", "claim_answers", "draw_chart", "families", "junit_xml",
+    "literature", "run_claims", "select_claims", "write_gallery", "write_quiz",
 ]  # fmt: skip

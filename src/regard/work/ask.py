@@ -18,7 +18,7 @@ from regard.errors import WorkError
 from regard.files import read_text
 
 FOLDER = Path(__file__).parent / "answers"
-MIN_SCORE = 0.3  # from 0 to 1; below it no answer is given as the one
+MIN_SCORE = 0.25  # from 0 to 1; below it no answer is given as the one
 MAX_CHARS = 1_000  # of a query
 WORD = re.compile(r"[a-z]+|[σβ]|√")
 ALIASES = {
@@ -28,7 +28,19 @@ ALIASES = {
     "recurrent": "rnn", "convolutional": "convolution", "picture": "map", "heatmap": "map",
     "role": "purpose", "point": "purpose", "vs": "versus", "against": "versus",
     "compare": "versus", "compared": "versus", "epsilon": "noise", "shared": "common",
+    "layernorm": "norm", "normalisation": "norm", "normalization": "norm", "skip": "residual",
+    "formula": "equation", "derivation": "derive", "prove": "proof", "error": "gradient",
+    "gpt": "decoder", "bert": "encoder", "dk": "d", "benefit": "purpose", "advantage": "purpose",
+    "perturb": "noise", "perturbation": "noise", "perturbed": "noise", "perturbing": "noise",
+    "jitter": "noise",
+    "temperature": "beta", "complexity": "cost", "operations": "cost", "flops": "cost",
+    "figure": "map", "zero": "near", "zeros": "near", "seq": "sequence",
+    "transformers": "transformer",
 }  # fmt: skip
+ENDINGS = (
+    *("ations", "ation", "ised", "ized", "ise", "ize", "ism"),
+    *("ings", "ing", "ies", "es", "ed", "s", "e"),
+)
 COMMON = (
     "a an and are as at be by can do does for from give has have how i if in is it its me my not "
     "of on one or please show so tell that the there this to use used was we what when which why "
@@ -70,22 +82,30 @@ def ask(question: str) -> Answer:
     return found[0][1]
 
 
-def find_answers(question: str, count: int = 5) -> list[tuple[float, Answer]]:
+def find_answers(
+    question: str, count: int = 5, among: tuple[Answer, ...] = ()
+) -> list[tuple[float, Answer]]:
     """The answers that share most with a question, each with its score from 0 to 1.
 
     Words count by how rare they are among the answers, in the title or another wording more than
     in the text; an unknown word stands for the most similar known one.
+
+    Args:
+        question: in any words.
+        count: the most that are returned.
+        among: what to search, such as `regard.claims.claim_answers()`; default: all answers.
 
     >>> [answer.topic for _, answer in find_answers("class token of a vit", count=1)]
     ['Vision']
     """
     if not question.strip() or len(question) > MAX_CHARS:
         raise WorkError(f"question: needs 1 to {MAX_CHARS} characters, got {len(question)}")
-    index, words = _index(), _words(question)
+    known = among or answers()
+    index, words = _index(known), _words(question)
     query = {word if word in index.rarity else _nearest(word, index) for word in words}
     scores = [
         (_score(query, wordings, text, index.rarity), answer)
-        for answer, (wordings, text) in zip(answers(), index.words, strict=True)
+        for answer, (wordings, text) in zip(known, index.words, strict=True)
     ]
     return [one for one in sorted(scores, key=lambda one: -one[0]) if one[0] > 0][:count]
 
@@ -140,10 +160,10 @@ class _Index(NamedTuple):
 
 
 @cache
-def _index() -> _Index:
+def _index(known: tuple[Answer, ...]) -> _Index:
     words = [
         ([set(_words(x)) for x in (answer.title, *answer.asked)], set(_words(answer.text)))
-        for answer in answers()
+        for answer in known
     ]
     counts = Counter(x for wordings, text in words for x in text.union(*wordings))
     return _Index({x: math.log(1 + len(words) / n) for x, n in counts.items()}, words)
@@ -156,7 +176,7 @@ def _words(text: str) -> list[str]:
 
 
 def _stem(word: str) -> str:
-    for ending in ("ations", "ation", "ings", "ing", "ies", "es", "ed", "s", "e"):
+    for ending in ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]
     return word

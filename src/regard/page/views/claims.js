@@ -19,10 +19,20 @@ export function View({ params }) {
   const open = params.claim ?? response.claims[0]?.id;
   return html`<${Filters} response=${response} params=${params} />
     ${error && html`<${Message} error=${error} />`}
+    ${response.answer && html`<${Answer} answer=${response.answer} />`}
     <div class="claims">
       <${List} response=${response} open=${open} />
       ${open && html`<${Detail} id=${open} key=${open} />`}
     </div>`;
+}
+
+// A written answer; its equations are indented by four spaces.
+function Answer({ answer }) {
+  return html`<section class="panel" aria-label="Answer"><h2>${answer.title}</h2>
+    ${answer.text.split("\n\n").map((x) => (x.startsWith("    ") ? html`<pre>${x}</pre>` : html`<p>${x}</p>`))}
+    <p class="faint">See it: <code>${answer.command}</code></p>
+    <p>${answer.claims.map((id) => html`<button onClick=${() => setParams({ claim: id, search: null })}>${id}
+      </button> `)}</p></section>`;
 }
 
 function Filters({ response, params }) {
@@ -32,8 +42,9 @@ function Filters({ response, params }) {
         </button>`;
   const families = response.families.map((x) => [x.letter, `${x.letter} · ${x.title} (${x.count})`]);
   return html`<div class="panel"><div class="row">
-      <label class="field grow"><span>Search</span>
-        <input type="search" value=${params.search ?? ""} placeholder="softmax, LSTM, position …" maxlength="200"
+      <label class="field grow"><span>Search or ask</span>
+        <input type="search" value=${params.search ?? ""} placeholder="softmax, or: why divide by sqrt(d)"
+        maxlength="200"
         onInput=${(e) => setParams({ search: e.target.value, claim: null })} /></label>
       <${Select} label="Family" value=${params.family ?? ""}
         options=${[["", `All families (${response.total})`], ...families]}

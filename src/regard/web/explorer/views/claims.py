@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import Field
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from regard.claims import CLAIMS, Claim, Result, Trial, Verdict, run_claims, select_claims
+from regard.claims import (
+    CLAIMS,
+    Claim,
+    Result,
+    Trial,
+    Verdict,
+    claim_answers,
+    run_claims,
+    select_claims,
+)
 from regard.claims.charts import describe_chart, draw_chart
 from regard.claims.claim import FAMILIES
 from regard.claims.gallery import LABELS
@@ -18,6 +27,7 @@ from regard.claims.results import load_cached, result_from_dict
 from regard.errors import ConfigError, check_choice, suggestion
 from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, finite, query, table_of
 from regard.web.jobs import Job
+from regard.work.ask import MIN_SCORE, find_answers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,6 +108,9 @@ def answer_claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[
         if (value := getattr(request, name)) is not None:
             check_choice(name, value, choices)
     matching = [claim for claim in known if _matches(claim, request)]
+    near = find_answers(request.search, 8, claim_answers()) if request.search else []
+    if not matching and request.family is request.verdict is None:  # a question, not a filter
+        matching = [CLAIMS[one.claims[0]] for score, one in near if score >= MIN_SCORE]
     families, verdicts = Counter(c.id[0] for c in known), Counter(c.verdict for c in known)
     return {
         "claims": [_summary(claim) for claim in matching],
@@ -106,6 +119,7 @@ def answer_claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[
         "verdicts": [
             {"name": x, "label": LABELS[x], "count": verdicts[x]} for x in get_args(Verdict)
         ],
+        "answer": _answer(request.search or ""),
         "open": None if request.claim is None else _details(_known(request.claim, job)),
     }
 
@@ -131,6 +145,12 @@ def _matches(claim: Claim, request: ClaimsRequest) -> bool:
     texts = (claim.id, claim.statement, claim.condition, claim.correction, claim.remark)
     text = " ".join(texts).lower()
     return all(word in text for word in (request.search or "").lower().split())
+
+
+def _answer(question: str) -> dict[str, Any] | None:
+    """The written answer to a question; None where no answer shares enough of its words."""
+    found = find_answers(question, 1) if len(question.split()) > 1 else []
+    return found[0][1]._asdict() if found and found[0][0] >= MIN_SCORE else None
 
 
 def _find(name: str) -> Claim:
