@@ -32,11 +32,21 @@ def test_a_search_narrows_the_list_by_keyboard(page, open_view):
     open_view("claims")
     page.get_by_label("Search").focus()
     page.keyboard.type("sum to 1")
-    page.get_by_text("of 161 claims").wait_for()
+    page.get_by_text("of 162 claims").wait_for()
     assert page.locator(".claims-list button").count() < 30
     page.get_by_label("Search").fill("nothing has this")
     page.get_by_text("Show all claims").click()
-    page.get_by_text("161 claims", exact=True).wait_for()
+    page.get_by_text("162 claims", exact=True).wait_for()
+
+
+def test_a_question_is_answered_above_the_claims(page, open_view):
+    open_view("claims", search="why divide by sqrt(d)")
+    answer = page.get_by_role("region", name="Answer")
+    assert "Var(q · k) = d" in answer.locator("pre").inner_text()
+    assert page.locator(".claims-list button").count() > 0
+    page.screenshot(path="/tmp/ask.png")
+    answer.get_by_role("button", name="D7").click()
+    page.locator("article[aria-label='Claim D7']").wait_for()
 
 
 def test_a_run_shows_the_verdict_that_it_found(page, open_view):

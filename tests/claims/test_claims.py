@@ -234,3 +234,11 @@ def test_every_sentence_of_a_claim_ends_as_one():
         for text in (known.statement, known.condition, known.correction, known.remark):
             assert not text or text[-1] in ".?", f"{known.id}: {text}"
         assert known.statement[0].isupper() or not known.statement[0].isalpha(), known.id
+
+
+def test_a_quiz_of_all_claims_is_asked_for_before_it_runs(tmp_path):
+    quiz = tmp_path / "quiz.xml"
+    done = CliRunner().invoke(app, ["claims", f"--quiz={quiz}"])
+    assert (done.exit_code, quiz.exists()) == (2, False)
+    assert CliRunner().invoke(app, ["claims", "A1", f"--quiz={quiz}"]).exit_code == 0
+    assert quiz.exists()

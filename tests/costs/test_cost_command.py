@@ -30,3 +30,10 @@ def test_a_saved_model_has_a_cost_and_a_wrong_name_gets_a_hint(tmp_path):
     done = asked("translator_bass")
     assert done.exit_code == 2
     assert "try translator_base" in done.stderr
+
+
+def test_a_preset_is_drawn_from_the_command_line(tmp_path):
+    out = tmp_path / "blocks.svg"
+    done = CliRunner().invoke(app, ["cost", "translator_tiny", "--diagram", str(out)])
+    assert (done.exit_code, out.read_text()[:4]) == (0, "<svg")
+    assert CliRunner().invoke(app, ["cost", "translator_tiny", "--diagram", "b.png"]).exit_code == 2

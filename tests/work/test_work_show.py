@@ -17,9 +17,11 @@ from regard.formulas import LATEX_SIGNS, parse_formula, parse_value
 from regard.work.exact import format_decimal
 from regard.work.rules import RULES
 from regard.work.show.formats import FORMATS, as_html, as_latex
+from regard.work.show.pictures import draw_maps
 from regard.work.show.text import as_rich, as_text
 from regard.work.solution import SolutionBuilder
 
+run = CliRunner()
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 ONE = {"mfrac": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "munderover": 3, "mover": 2}
 ONE |= {"mroot": 2}
@@ -292,3 +294,24 @@ def test_several_problems_share_what_can_be_shared_and_refuse_the_rest():
     refused = run.invoke(app, ["work", "self-attention", "column-convention", "--check", "a.toml"])
     assert refused.exit_code == 2
     assert "needs one problem, got several" in refused.output
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_map_is_drawn_with_its_numbers(ending, tmp_path):
+    out = tmp_path / f"map.{ending}"
+    done = run.invoke(app, ["work", "three-tokens", "-o", str(out)])
+    assert (done.exit_code, out.stat().st_size > 5_000) == (0, True)
+    (axes,) = draw_maps(work.solve(work.read_problem("three-tokens"))).axes
+    assert [text.get_text() for text in axes.texts][:3] == ["0.002", "0.000", "0.998"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("key", "query")
+    columns = draw_maps(work.solve(work.read_problem("column-convention"))).axes[0]
+    assert (columns.get_xlabel(), columns.get_ylabel()) == ("query", "key")
+
+
+@pytest.mark.parametrize(
+    "more", [["rnn"], ["three-tokens", "rnn"], ["three-tokens", "--only", "Zz"]]
+)
+def test_a_picture_that_cannot_be_drawn_is_refused(more, tmp_path):
+    out = tmp_path / "map.png"
+    assert run.invoke(app, ["work", *more, "-o", str(out)]).exit_code == 2
+    assert not out.exists()

@@ -1,6 +1,7 @@
 """`regard claims`: statements about sequence models, run as experiments."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,7 @@ def claims(
     from regard.claims import junit_xml, run_claims, select_claims
     from regard.claims.results import summarise
     from regard.cli.output import print_message, progress_bar
+    from regard.errors import ConfigError
     from regard.files import write_text
 
     chosen = select_claims(names or [])
@@ -50,6 +52,11 @@ def claims(
     if not names and not run_all and not writes:
         print(_listing(chosen))
         return
+    if quiz and not names and not run_all:
+        rule = f"claims or families for a quiz, or --all for all {len(chosen)}"
+        if not sys.stdin.isatty():
+            raise ConfigError(f"names: needs {rule}, got none; try regard claims A --quiz {quiz}")
+        typer.confirm(f"Run all {len(chosen)} claims, some of which train models?", abort=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with progress_bar("running claims", len(chosen)) as advance:
         results = run_claims(

@@ -159,13 +159,20 @@ def cost(
     batch_size: Annotated[int, typer.Option(help="Batch size.")] = 1,
     vocab: Annotated[int, typer.Option(help="Vocabulary size of a preset.")] = 32000,
     classes: Annotated[int, typer.Option(help="Number of classes of a preset.")] = 10,
+    diagram: Annotated[
+        Path | None, typer.Option(help="Draw the model's blocks as SVG, in place of the table.")
+    ] = None,
 ) -> None:
     """Show parameters, multiply-adds, bytes moved and memory of a model, with the formulas."""
     from rich.console import Console
 
     from regard import costs, runs
+    from regard.cli.output import report_written
 
     model = runs.build_or_load_model(name, vocab=vocab, classes=classes)
+    if diagram is not None:
+        report_written(diagram, str(costs.diagram(model).save(diagram)))
+        return
     table = costs.cost(model, source, target, batch_size)
     Console(width=None if Console().is_terminal else 140, highlight=False).print(table)
 

@@ -31,7 +31,8 @@ def work(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Output file; a folder for toml.")
+        Path | None,
+        typer.Option("--out", "-o", help="Output file; a folder for toml; .png, .svg: maps."),
     ] = None,
     only: Annotated[str | None, typer.Option(help="Steps to show, by name: A,H or h_*.")] = None,
     shapes: Annotated[
@@ -68,15 +69,18 @@ def work(
 ) -> None:
     """Solve a problem step by step: formula, numbers and exact result of each step."""
     from regard import work
+    from regard.cli.output import report_written
     from regard.errors import WorkError
     from regard.files import is_stream
     from regard.work.problem import new_problem, parse_option, read_problems
     from regard.work.show.formats import format_report, infer_format, iter_shapes
     from regard.work.show.marks import format_marks, mark_files
+    from regard.work.show.pictures import as_picture, write_picture
 
     view = {"only": only, "shapes": shapes, "autograd": autograd}
     given = {"check": check, **view, "set": options, "each": each}
-    form = str(fmt) if fmt else infer_format(out)
+    picture = None if any((fmt, new, make, check, shapes, autograd)) else as_picture(out)
+    form = str(fmt) if fmt else infer_format(None if picture else out)
     if new is not None:
         _refuse("new", given | {"problem": problems, "make": make, "format": fmt})
         if out is not None and out.exists() and not is_stream(out):
@@ -115,6 +119,11 @@ def work(
         _write(format_marks(marks, form, title), out, marks.summary[0])
         raise typer.Exit(3 if marks.is_wrong else 0 if marks.is_complete else 1)
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
+    if picture:
+        if len(solved) > 1:
+            raise WorkError("out: needs one problem for a picture, got several; try one at a time")
+        report_written(picture, str(write_picture(first, picture, names)))
+        return
     is_plain = out is None and form == "text" and len(solved) == 1 and not autograd
     if is_plain and sys.stdout.isatty():
         from rich.console import Console

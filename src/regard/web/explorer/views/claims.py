@@ -32,6 +32,7 @@ from regard.work.ask import MIN_SCORE, find_answers
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MIN_CLAIM_SCORE = 0.4  # of a claim that is listed beside a question
 TYPICAL_SECONDS = {False: 1.0, True: 20.0}  # by whether models are trained; for the progress bar
 
 
@@ -110,7 +111,7 @@ def answer_claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[
     matching = [claim for claim in known if _matches(claim, request)]
     near = find_answers(request.search, 8, claim_answers()) if request.search else []
     if not matching and request.family is request.verdict is None:  # a question, not a filter
-        matching = [CLAIMS[one.claims[0]] for score, one in near if score >= MIN_SCORE]
+        matching = [CLAIMS[one.claims[0]] for score, one in near if score >= MIN_CLAIM_SCORE]
     families, verdicts = Counter(c.id[0] for c in known), Counter(c.verdict for c in known)
     return {
         "claims": [_summary(claim) for claim in matching],
