@@ -10,14 +10,14 @@ from typing import Any
 
 
 @contextmanager
-def running(app: Any) -> Iterator[str]:
+def running(app: Any, port: int = 0) -> Iterator[str]:
     """The address of an application of `create_app` while a uvicorn serves it."""
     import uvicorn
 
     from regard.web.server import server_config
 
     server = uvicorn.Server(
-        server_config(app, port=0, log_level="error", timeout_graceful_shutdown=1)
+        server_config(app, port=port, log_level="error", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

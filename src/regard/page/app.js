@@ -1,6 +1,6 @@
 // The shell of the page: navigation, the view of the URL, what is being computed, the first steps.
 import { groupBy, html, render, useEffect, useRef, useSignal, useState } from "./lib/dom.js";
-import { activity, cancelAll } from "./lib/api.js";
+import { activity, cancelAll, isLost, retries, retry } from "./lib/api.js";
 import { theme, toggleTheme } from "./lib/colours.js";
 import { SaveMenu } from "./lib/save.js";
 import { linkTo, offline, openView, state } from "./lib/state.js";
@@ -35,18 +35,22 @@ function Shell() {
   const { view, params } = useSignal(state);
   const [module, setModule] = useState(null), [failed, setFailed] = useState("");
   const root = useRef(null);
+  const tries = useSignal(retries);
+  useEffect(() => { // after a restart there may be others
+    setFailed("");
+    loadModels().catch((e) => setFailed(e.message));
+  }, [tries]);
   useSignal(theme);
   useSignal(models); // the table of a view may be one of its first model
   document.documentElement.dataset.theme = theme.peek();
   const [name, load] = VIEWS[view] ?? (offline ? [view, OFFLINE[view]] : []), title = load && (offline?.title || name);
   useEffect(() => {
     let live = true;
-    setFailed("");
     document.title = offline?.title || (title ? `${title} · Regard` : "Regard");
     if (load) load().then((m) => live && setModule({ view, ...m }))
       .catch((e) => live && setFailed(`This view could not be loaded: ${e.message}`));
     return () => { live = false; };
-  }, [view]);
+  }, [view, tries]);
   const ready = module?.view === view;
   return html`
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); root.current?.focus(); }}>Skip to the view</a>
@@ -88,8 +92,10 @@ function Shell() {
 const inputOf = ({ model, text, to }) => ({ model, text, to });
 
 function Activity() {
-  const now = useSignal(activity);
+  const now = useSignal(activity), lost = useSignal(isLost);
   return html`<div class="activity" role="status" aria-live="polite">
+    ${lost && html`<div><span>The server does not answer; trying again …</span>
+      <button onClick=${retry}>Now</button></div>`}
     ${now && html`<div><span>${now.text || "computing"}</span>
     <progress max="1" value=${now.fraction} aria-label="Progress"></progress>
       <button onClick=${cancelAll}>Cancel</button></div>`}</div>`;
@@ -99,4 +105,3 @@ document.documentElement.dataset.theme = theme.peek();
 const root = document.getElementById("app");
 root.replaceChildren();
 render(html`<${Shell} />`, root);
-loadModels().catch(() => {});

@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Request, WebSocketException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import HTTPConnection
 
 from regard.errors import RegardError, suggestion
@@ -69,6 +70,8 @@ def create_app(
         dependencies=[Depends(_known_parameters)],
     )
     app.state.server = server
+    # numbers of maps as text; quickly, since most clients are on this machine
+    app.add_middleware(GZipMiddleware, minimum_size=4096, compresslevel=1)
     _add_errors(app)
     _add_counters(app, server)
     recordings = LiveRecordings(server.worker)

@@ -1,11 +1,28 @@
 // Requests to the server. The newest request of a view wins; an offline page has the responses saved in it.
-import { signal, useEffect, useState } from "./dom.js";
+import { signal, useEffect, useSignal, useState } from "./dom.js";
 import { formatState, offline, state } from "./state.js";
 
 const windowId = Math.random().toString(36).slice(2);
 const pending = new Map(); // by view: the AbortController of the request in progress
 const responses = new Map(); // by name and body, for offline pages
 export const activity = signal(null); // {text, fraction} of what takes longer than a moment
+export const isLost = signal(false); // the server does not answer
+export const retries = signal(0); // how often failed requests are to be sent again
+
+const NO_ANSWER = "The server does not answer; is regard serve still running?", PING = 2000; // milliseconds
+export function retry() {
+  isLost.value = false;
+  retries.value += 1;
+}
+
+// Until the server answers again, as after a restart; then every view sends what failed.
+function lose() {
+  if (isLost.peek()) return;
+  isLost.value = true;
+  const ping = () => isLost.peek() && fetch("/page/icon.svg", { cache: "no-store", headers: headers() })
+    .then(retry, () => setTimeout(ping, PING));
+  setTimeout(ping, PING);
+}
 
 const keyOf = (name, body) => JSON.stringify([name, sortKeys(body)]);
 const sortKeys = (x) => (x && typeof x === "object" && !Array.isArray(x)
@@ -55,8 +72,10 @@ export async function request(name, body = {}, { view = null, quiet = false, sav
     }
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    if (error instanceof RequestError) throw error;
-    throw new RequestError("The server does not answer; is regard serve still running?", 0);
+    if (error instanceof RequestError && error.status !== 0) throw error;
+    lose();
+    throw error instanceof RequestError ? error
+      : new RequestError(NO_ANSWER, 0);
   } finally {
     if (view !== null && pending.get(view) === control) pending.delete(view);
     if (!quiet && !pending.size) activity.value = null;
@@ -97,7 +116,7 @@ export function cancelAll() {
 // `of` is the body that it belongs to. eager: the first request is sent without the delay.
 export function useResponse(name, body, { view = name, skip = false, delay = 0, eager = false } = {}) {
   const [result, setResult] = useState({ response: null, of: null, error: null, loading: true });
-  const key = skip ? null : keyOf(name, body);
+  const key = skip ? null : keyOf(name, body), tries = useSignal(retries);
   useEffect(() => {
     if (skip) return;
     let live = true;
@@ -109,13 +128,17 @@ export function useResponse(name, body, { view = name, skip = false, delay = 0, 
           && setResult((old) => ({ ...old, error: error.message, loading: false })));
     }, offline || (eager && !result.response) ? 0 : delay);
     return () => { live = false; clearTimeout(timer); };
-  }, [key]);
+  }, [key, result.error ? tries : 0]);
   return result;
 }
 
 // What is not a query; an error has the sentence of the server.
 async function send(url, options, more = {}) {
-  const reply = await fetch(url, { ...options, headers: headers(more) });
+  const reply = await fetch(url, { ...options, headers: headers(more) }).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    lose();
+    throw new RequestError(NO_ANSWER, 0);
+  });
   if (reply.ok) return reply;
   throw new RequestError((await reply.json().catch(() => ({}))).error ?? `status ${reply.status}`, reply.status);
 }

@@ -1,7 +1,7 @@
 // Controls that several views share.
 import { html, showToken, signal, useSignal } from "./dom.js";
-import { request } from "./api.js";
-import { state } from "./state.js";
+import { request, retries, retry } from "./api.js";
+import { offline, state } from "./state.js";
 
 export const models = signal(null); // of the catalog; null until they are loaded
 export const damaged = signal([]); // runs that cannot be opened: {name, reason}
@@ -103,7 +103,8 @@ export function Tokens({ tokens, label, selected = -1, isPressed = (i) => i === 
 export const NoText = () => html`<p class="faint">Type something, or choose an example.</p>`;
 
 export function Message({ error, loading }) {
-  if (error) return html`<p class="error" role="alert">${error}</p>`;
+  if (error) return html`<p class="error" role="alert">${error}
+    ${offline === null && html` <button onClick=${retry}>Retry</button>`}</p>`;
   return loading ? html`<p class="faint" aria-busy="true">Computing …</p>` : null;
 }
 

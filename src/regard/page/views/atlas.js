@@ -1,7 +1,7 @@
 // The atlas: a deep zoom over one head's attention map, from all of it to a single weight.
 import { format, html, useEffect, useLayoutEffect, useMemo, useRef, useSignal, useState,
   useWidth } from "../lib/dom.js";
-import { request, useResponse } from "../lib/api.js";
+import { request, retries, useResponse } from "../lib/api.js";
 import { theme } from "../lib/colours.js";
 import { FileInput } from "../lib/files.js";
 import { linkTo, offline, setParam, setParams } from "../lib/state.js";
@@ -45,6 +45,8 @@ export function View({ params }) {
   const second = useResponse("atlas", otherBody ?? {}, { view: "atlas.other", skip: !otherBody || offline !== null });
   const plot = useRef(null), [readout, setReadout] = useState(["", null]), [scale, setScale] = useState(null),
     [progress, setProgress] = useState(1), [problem, setProblem] = useState("");
+  const tries = useSignal(retries);
+  useEffect(() => setProblem(""), [tries, response?.id]);
   const compared = other && second.response && response && fits(second.response, response) ? second.response : null;
   return html`<${Inputs} params=${params} model=${body?.model ?? DEMO} list=${list} response=${response}
     setProblem=${setProblem} />

@@ -1,6 +1,7 @@
 """HTTP of the explorer: the page, one path per query, uploads and saved pages."""
 
 import asyncio
+import gzip
 import hashlib
 import json
 import math
@@ -9,6 +10,7 @@ import struct
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 import fastapi
@@ -112,15 +114,21 @@ HEADERS = {
 }
 
 
+_compressed = cache(partial(gzip.compress, mtime=0))  # of the files of the page, once
+
+
 def add_page(app: FastAPI) -> None:
     """Serve the files of the page."""
 
     def serve(request: Request) -> Response:
         file = page_files()[request.scope["path"]]
-        headers = HEADERS | {"ETag": file.etag}
+        headers = HEADERS | {"ETag": file.etag, "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.content_type, headers=headers)
+        content = file.content
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            content, headers["Content-Encoding"] = _compressed(content), "gzip"
+        return Response(content, media_type=file.content_type, headers=headers)
 
     for url in page_files():
         app.add_api_route(url, serve, methods=["GET", "HEAD"], include_in_schema=False)
