@@ -45,9 +45,25 @@ def page_files() -> dict[str, PageFile]:
         if path.suffix in TYPES:
             content, name = path.read_bytes(), path.relative_to(FOLDER).as_posix()
             url = "/" if name == "index.html" else f"/page/{name}"
-            etag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-            files[url] = PageFile(content, TYPES[path.suffix], etag)
+            files[url] = PageFile(content, TYPES[path.suffix], _etag(content))
     return files
+
+
+@cache
+def start_file() -> PageFile:
+    """The file of "/", which names the modules of its first view: they load at once, not in turn.
+
+    >>> b'modulepreload" href="/page/lib/dom.js"' in start_file().content
+    True
+    """
+    names = sorted(_modules({"views/text.js"}))
+    links = "".join(f'<link rel="modulepreload" href="/page/{name}">\n' for name in names)
+    content = page_files()["/"].content.replace(b"</head>", links.encode() + b"</head>", 1)
+    return PageFile(content, TYPES[".html"], _etag(content))
+
+
+def _etag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:20]}"'
 
 
 # of a module: `from "./x.js"`, `import "./x.js"` and `import("./x.js")`, which loads a view

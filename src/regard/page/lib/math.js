@@ -1,4 +1,4 @@
-import { html, useEffect, useRef } from "./dom.js";
+import { html, useLayoutEffect, useRef } from "./dom.js";
 
 // MathML of the server, rebuilt from known elements and attributes: nothing else of it reaches the page.
 const ELEMENTS =
@@ -24,7 +24,7 @@ function build(
 
 export function MathML({ xml }) {
   const box = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => { // before it is painted: what follows must not move
     const parsed = new DOMParser().parseFromString(xml, "application/xml");
     box.current.replaceChildren(build(parsed.documentElement));
   }, [xml]);

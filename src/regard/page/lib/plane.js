@@ -76,10 +76,11 @@ export function handle(element, plane, { origin, onMove, onHover, onClick, onEnt
       if (!before) return onHover(...now);
       travelled += Math.hypot(now[0] - before[0], now[1] - before[1]);
       if (pointers.size === 2) {
-        const [old] = spread();
+        const [old, x, y] = spread();
         pointers.set(event.pointerId, now);
         const [size, px, py] = spread();
         plane.zoom(size / Math.max(old, 1), px, py);
+        plane.move(px - x, py - y);
       } else plane.move(now[0] - before[0], now[1] - before[1]);
       pointers.set(event.pointerId, now);
       onMove();
