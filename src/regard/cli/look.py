@@ -73,6 +73,9 @@ def look(
             help="Queries of a long text around which the page has the exact weights.",
         ),
     ] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="Image before the text, for a model of images and text.")
+    ] = None,
 ) -> None:
     """Write an HTML page about what each attention head attends to, or compare two texts or models.
 
@@ -81,17 +84,29 @@ def look(
     regard look FOLDER "the cat sat" "the old cat sat" compares two texts, head by head.
 
     regard look FOLDER OTHER_FOLDER "the cat sat" compares two models or checkpoints.
+
+    regard look FOLDER picture.png writes a page about a vision model.
     """
     from regard import runs
     from regard.cli.apply import read_input
-    from regard.cli.output import progress_bar, report_written
+    from regard.cli.output import progress_bar
     from regard.runs.apply.look import parse_cell, parse_queries
+    from regard.runs.apply.pictures import is_vision_folder, picture_report
 
     text, *others = inputs
+    only = {"cell": cell, "describe": describe, "query": query, "probe": probe}
+    only |= {"around": around, "edit": edit or None}
+    wrong = next((name for name, value in only.items() if value not in (None, False)), "")
+    if image is not None or is_vision_folder(model):
+        if wrong or others or as_json or target or to or at != "*":
+            raise LookError("image: needs one image, at most one text, and no option but --out")
+        with silence_transformers(), progress_bar("looking"):
+            after = None if image is None else read_input(text)
+            report = picture_report(Path(model), image or Path(text), after, out)
+        print_report(out, report)
+        return
     if others:
-        only = {"cell": cell, "describe": describe, "query": query, "probe": probe}
-        only |= {"around": around, "edit": edit or None}
-        if wrong := next((name for name, value in only.items() if value not in (None, False)), ""):
+        if wrong:
             raise LookError(f"{wrong}: needs one text, got two to compare; try without --{wrong}")
         compare(model, inputs, out, as_json, target=target, to=to, at=at)
         return
@@ -105,6 +120,13 @@ def look(
             at=at, out=out, cell=position, describe=describe, query=query, probe=probe, name=model,
             around=queries, edits="; ".join(edit or ()),
         )  # fmt: skip
+    print_report(out, report)
+
+
+def print_report(out: Path, report: Any) -> None:
+    """Print what a report has, and what was not recorded."""
+    from regard.cli.output import report_written
+
     report_written(out, report.text)
     for name, reason in report.skipped.items():
         report_written(out, f"not recorded: {name}, {reason}")

@@ -91,7 +91,7 @@ def look_report(
     kind = type(model.model).__name__
     facts = {"Model": kind if name is None else f"{name} ({kind})", "Input": text}
     facts |= {} if target is None else {"Output": target}
-    facts["Layers"] = sight.coverage or _all_recorded(sight)
+    facts["Layers"] = layers_recorded(sight)
     facts |= {"Edits": "; ".join(map(repr, calls))} if calls else {}
     write_report(
         sight,
@@ -109,12 +109,14 @@ def look_report(
     return LookReport(text, dict(sight.skipped))
 
 
-def _all_recorded(sight: Sight) -> str:
-    """What a sight without gaps has; with at= nothing is known of the other layers.
+def layers_recorded(sight: Sight) -> str:
+    """How many layers were recorded, and why others were not; with at= nothing is known of those.
 
-    >>> _all_recorded(Sight([rg.make_site(*torch.zeros(2, 3, 4), name="layers.0.attn")]))
+    >>> layers_recorded(Sight([rg.make_site(*torch.zeros(2, 3, 4), name="layers.0.attn")]))
     '1 of 1 layers recorded'
     """
+    if sight.coverage:
+        return sight.coverage
     count = len({layer_of(name) for name in (*sight.names, *sight.mixer_names)})
     mixers = f", {len(sight.mixer_names)} linear mixers" if sight.mixers else ""
     return (
