@@ -121,13 +121,42 @@ def test_a_hugging_face_folder_is_read_by_its_own_tokenizer(bert, tmp_path):
     assert float(head_rows(out)[0]["separator_share"]) > 0  # the full stop counts
 
 
+def test_a_picture_is_looked_at_with_a_vision_model(tmp_path):
+    from PIL import Image
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "image_size": 32, "patch_size": 8}
+    config = ViTConfig(**sizes, num_labels=3)
+    ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    (tmp_path / "vit/preprocessor_config.json").write_text('{"size": {"height": 32, "width": 32}}')
+    Image.new("RGB", (50, 40), "red").save(tmp_path / "red.png")
+    out = tmp_path / "page.html"
+    done = run(tmp_path / "vit", tmp_path / "red.png", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert [site["keys"] for site in data(out)] == [17, 17]
+    page = response(out)
+    assert ["Layers", "2 of 2 layers recorded"] in page["facts"]
+    assert page["outputs"]["kind"] == "class"
+    for wrong in (["text"], [tmp_path / "red.png", "--query", "1"]):
+        refused = run(tmp_path / "vit", *wrong)
+        assert refused.exit_code == 2
+        assert "image" in refused.output
+    refused = run("stdlib", "x = 1", "--image", tmp_path / "red.png")
+    assert refused.exit_code == 2
+    assert "Traceback" not in refused.output
+
+
 def test_the_page_names_the_folder_the_prompt_and_the_next_token(language, tmp_path):
     out, prompt = tmp_path / "page.html", tmp_path / "prompt.txt"
     prompt.write_text("3 1 4\n")
     done = run(language, prompt, "--out", out, "--around", "1")
     assert done.exit_code == 0, done.output
     page = response(out)
-    assert page["facts"] == [["Model", f"{language} (LanguageModel)"], ["Input", "3 1 4"]]
+    facts = {"Model": f"{language} (LanguageModel)", "Input": "3 1 4"}
+    facts["Layers"] = "2 of 2 layers recorded"
+    assert dict(page["facts"]) == facts
+    assert facts["Layers"] in done.output
     with torch.no_grad():
         p = models.load(language).eval()(torch.tensor([[3, 1, 4]]))[0, -1].softmax(-1)
     best = page["outputs"]["rows"]
@@ -228,7 +257,7 @@ def test_a_model_that_reads_no_tokens_is_reported(tmp_path):
     ViTModel(ViTConfig(intermediate_size=8, image_size=16, patch_size=8, **sizes)).save_pretrained(
         tmp_path / "vit"
     )
-    assert "which reads pixel_values" in run(tmp_path / "vit", "3").stderr
+    assert "3: needs to be an image, got no such file" in run(tmp_path / "vit", "3").stderr
 
 
 # comparisons

@@ -56,6 +56,19 @@ def test_a_long_text_is_shown_around_a_query(queries, start):
     assert panel["maps"][1]["title"].endswith(f"queries {start}–{start + 63} of 200")
 
 
+def test_a_mixer_that_is_called_twice_has_a_map_per_call(tmp_path):
+    sight = look("zamba")
+    (panel,) = map_panels(sight, 0, [])
+    names = [row[0] for row in panel["rows"]]
+    first, second = sight.calls("model.layers.0.mamba")
+    assert names.count(first.name) == names.count(f"{first.name} (call 1)") == first.heads
+    check(panel["maps"][names.index(f"{first.name} (call 1)")], second.window(0)[0])
+    rg.inspection.write_report(sight, tmp_path / "page.html")
+    model = make("zamba")
+    results = {x.name: x for x in rg.inspection.verify(model, {"input_ids": IDS[:1]}).results}
+    assert results["mixers"].status == "ok"
+
+
 def test_maps_of_experts_are_their_weights():
     sight = look("mixtral", activations="*.router.*")
     (panel,) = map_panels(sight, batch=0, queries=[])

@@ -67,12 +67,17 @@ def measure_mixers(sites: Sequence[MixerSite]) -> MixerTable:
         if site.kind.startswith("convolution"):
             numbers = {name: numbers[name] for name in CONVOLUTION_STATISTICS}
         for head in shown:
-            row: dict[str, Any] = {"site": site.name, "head": head, "kind": site.kind}
+            row: dict[str, Any] = {"site": name_of_call(site), "head": head, "kind": site.kind}
             for name, x in numbers.items():
                 x = x[:, head].double().flatten()
                 row[name] = float(x.median() if name == "half_life" else x.mean())
             rows.append(row)
     return MixerTable(rows, sum(max(0, site.heads - MAX_HEADS) for site in sites))
+
+
+def name_of_call(site: MixerSite) -> str:
+    """The name of a site, with its call beyond the first (Zamba calls one mixer twice)."""
+    return site.name + (f" (call {site.call})" if site.call else "")
 
 
 def _format(x: object) -> str:

@@ -152,13 +152,15 @@ class Sight:
         >>> rg.Sight(steps).join_all()
         [attention: cross, 1 heads, 4 queries, 4 keys]
         """
-        sites = []
-        for name in self.names:
-            calls = self.calls(name)
+        return self._join_each(self.names)
+
+    def _join_each(self, names: list[str]) -> list[Any]:
+        sites: list[Any] = []
+        for name in names:
             try:
-                sites.append(join_calls(calls))
+                sites.append(self.join(name))
             except LookError:
-                sites += calls
+                sites += self.calls(name)
         return sites
 
     def with_tokens(self, tokens: list | dict) -> "Sight":
@@ -212,7 +214,15 @@ class Sight:
         >>> rg.Sight().mixer_heads().rows
         []
         """
-        return measure_mixers([self.join(name) for name in self.mixer_names])
+        return measure_mixers(self.join_mixers())
+
+    def join_mixers(self) -> list[MixerSite]:
+        """One site per linear mixer; calls that do not continue each other stay as they are.
+
+        >>> rg.Sight().join_mixers()
+        []
+        """
+        return self._join_each(self.mixer_names)
 
     def __getitem__(self, name: str | tuple[str, int]) -> Any:  # a Site or a MixerSite
         if isinstance(name, int):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.inspection.heads.mixer_table import MAX_HEADS
+from regard.inspection.heads.mixer_table import MAX_HEADS, name_of_call
 from regard.inspection.record.sight import Sight
 from regard.inspection.report.report_data import encode_base64, range_around
 from regard.inspection.sites.mixer_site import MixerSite, first_heads, mixer_labels
@@ -26,7 +26,7 @@ def map_panels(sight: Sight, batch: int, queries: Sequence[int]) -> list[Panel]:
     if sight.mixers:
         table = sight.mixer_heads()
         side = min(max(isqrt(CELLS // max(1, len(table))), SIDES[0]), SIDES[1])
-        sites = [sight.join(name) for name in sight.mixer_names]
+        sites = sight.join_mixers()
         more = f"; {table.hidden} more heads have no row" if table.hidden else ""
         panels.append(
             {
@@ -62,7 +62,7 @@ def _mixer_maps(
     part = first_heads(site, MAX_HEADS)
     w = part.window(None, slice(row.start, row.stop), slice(key.start, key.stop))[batch]
     for head, x in enumerate(w[:MAX_HEADS]):
-        title = f"{site.name}, head {head}{_cut_of(row, site.queries, 'queries')}"
+        title = f"{name_of_call(site)}, head {head}{_cut_of(row, site.queries, 'queries')}"
         labels = rows[row.start : row.stop], columns[key.start : key.stop]
         yield _map(title, x, ("query", "key"), *labels)
 
