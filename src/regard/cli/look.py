@@ -99,7 +99,8 @@ def look(
     wrong = next((name for name, value in only.items() if value not in (None, False)), "")
     if image is not None or is_vision_folder(model):
         if wrong or others or as_json or target or to or at != "*":
-            raise LookError("image: needs one image, at most one text, and no option but --out")
+            got = f"{len(others) + 1} inputs or --{wrong or 'json, --target, --to, --at'}"
+            raise LookError(f"image: needs one image, at most one text and --out alone, got {got}")
         with silence_transformers(), progress_bar("looking"):
             after = None if image is None else read_input(text)
             report = picture_report(Path(model), image or Path(text), after, out)
