@@ -9,6 +9,7 @@ import torch
 
 import regard as rg
 from regard.errors import ConfigError, FileError, RegardError
+from regard.web.explorer import recall_models
 from regard.web.explorer.catalog import Catalog
 from regard.web.explorer.explorer import Explorer, find_query, query_names, unpack
 from regard.web.explorer.lesson_file import (
@@ -148,6 +149,17 @@ def test_the_attention_lesson_walks_through_any_model(explorer, model):
         assert question["error"] is None
         assert not question["choices"] or question["answer"] in question["choices"]
         json.dumps(step, allow_nan=False)
+
+
+@pytest.mark.parametrize("name", sorted(included_lessons()))
+def test_every_included_lesson_has_all_its_numbers(name, monkeypatch):
+    monkeypatch.setattr(recall_models, "STEPS", 2)
+    monkeypatch.setattr(recall_models, "TEST_SEQUENCES", 640)
+    models = [x for x in rg.runs.pretrained_names() if x != "smollm2"]
+    for step in walk(Explorer(Catalog(models, device="cpu")), lesson=name):
+        assert not [x["error"] for x in places(step) if "error" in x], step["title"]
+        assert step["question"]["answer"] is not None, step["title"]
+        assert step["shown"], step["title"]
 
 
 def test_bert_is_asked_at_its_mask_and_a_language_model_at_its_end(explorer):

@@ -125,16 +125,18 @@ function Lines({ value, rows, label }) {
   return html`<${LineChart} series=${series} label=${label} height=${190} xTitle="" />`;
 }
 
-// An image: PNG in base64, or channels × rows × columns of 0 to 1.
-function Picture({ value, label }) {
+// An image: PNG in base64, channels × rows × columns of 0 to 1, or one value per patch of a grid.
+function Picture({ value, rows, label }) {
   const canvas = useRef(null), now = useSignal(theme);
   useEffect(() => {
     if (!canvas.current) return;
-    const { shape, values } = unpack(value), [rows, columns] = shape.slice(-2), size = rows * columns;
-    const grey = (x) => [x, x, x].map((v) => Math.round(255 * v)), isColour = shape.length === 3 && shape[0] === 3;
-    const colour = (i) => (isColour ? [0, 1, 2].map((c) => Math.round(255 * values[c * size + i])) : grey(values[i]));
-    paint(range(size), rows, columns, shape.length === 2 ? (i) => colourScale({ max: Math.max(...values) })(values[i])
-      : colour, canvas.current);
+    const { shape, values } = unpack(value), [high, wide] = rows ? rows.map(Number) : shape.slice(-2);
+    const size = high * wide;
+    const shown = rows ? values.subarray(values.length - size) : values;
+    const scale = colourScale({ max: rows ? Math.max(...shown) : 1 });
+    const channel = (i, c) => Math.round(255 * values[(shape[0] === 3 ? c : 0) * size + i]);
+    const colour = rows ? (i) => scale(shown[i]) : (i) => [0, 1, 2].map((c) => channel(i, c));
+    paint(range(size), high, wide, colour, canvas.current);
   }, [value, now]);
   if (value.png) return html`<img class="pixels lesson-picture" alt=${label}
     src=${`data:image/png;base64,${value.png}`} />`;

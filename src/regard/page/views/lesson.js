@@ -52,6 +52,9 @@ function Header({ response, params, isHandout }) {
       ${model && html`<${LanguageSelect} model=${model} value=${now.to} onChange=${(x) => open({ to: x })} />`}
       <label class="field grow"><span>Text</span><textarea rows="1" class="code" spellcheck="false"
         value=${params.text ?? now.text} onInput=${(e) => open({ text: e.target.value })}></textarea></label>`}
+    ${reads === "sound" && html`<label class="field grow"><span>Keyed as Morse code</span><input type="text"
+      maxlength="60" value=${params.message ?? now.message} onInput=${(e) => open({ message: e.target.value })} />
+      </label>`}
     <button onClick=${() => setParams({ handout: isHandout ? null : "true" })}>
       ${isHandout ? "Step by step" : "Handout"}</button>
     ${isHandout && html`<button class="primary" onClick=${() => print()}>Print</button>`}</section>`;

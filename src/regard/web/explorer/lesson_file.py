@@ -43,7 +43,7 @@ STATE = (
     "message", "cell", "unit", "sequence", "file",
 )  # fmt: skip
 READS = ("text", "image", "sound", "nothing")
-_PATH = re.compile(r"[a-z]\w*(?:\.[a-z]\w*|\[(?:-?\d{1,6}|:|[a-z]+)\])*")
+_PATH = re.compile(r"[a-z]\w*(?:\.[a-z]\w*|\[(?:-?\d{1,6}|:|[A-Za-z][\w. ]*)\])*")
 _INLINE = re.compile(r"\{\{(.{1,300}?)\}\}|\*\*(.+?)\*\*|\*(.+?)\*|`(.+?)`")
 _SLOT = re.compile(r"\{(\w*)\}")
 

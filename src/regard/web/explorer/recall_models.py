@@ -1,4 +1,4 @@
-"""Four small models, trained on demand, that recall one letter of a sequence."""
+"""Small models, trained on demand, that recall one letter of a sequence."""
 
 import threading
 from typing import Literal, NamedTuple
@@ -14,7 +14,7 @@ from regard.models import LanguageModel, language_tiny
 from regard.nn import Recurrent
 from regard.web.jobs import Job
 
-Kind = Literal["rnn", "gru", "lstm", "transformer"]
+Kind = Literal["rnn", "gru", "lstm", "transformer", "linear"]
 KINDS: tuple[Kind, ...] = ("rnn", "gru", "lstm", "transformer")
 KEYS, NOISE = "ABCD", "abcdefgh"  # letters to recall, and letters in between
 WIDTH, LENGTH, STEPS, LR = 32, 32, 250, 3e-3
@@ -24,7 +24,8 @@ TEST_LENGTH, TEST_SEQUENCES = 64, 6400  # twice as long as in training
 class RecallModel(nn.Module):
     """Guesses, after each letter, which capital letter the sequence had.
 
-    logits_t = W h_t,   h of one recurrent layer, or of two causal Transformer blocks
+    logits_t = W h_t,   h of one recurrent layer, or of two causal blocks of attention or, with
+    "linear", of retention
 
     >>> RecallModel("gru")(torch.tensor([[0, 4, 5]])).shape
     torch.Size([1, 3, 4])
@@ -33,8 +34,9 @@ class RecallModel(nn.Module):
     def __init__(self, kind: Kind):
         super().__init__()
         self.kind, vocab = kind, len(KEYS + NOISE)
-        if kind == "transformer":
-            config = language_tiny(vocab=vocab, dim=WIDTH, heads=2, dropout=0.0)
+        if kind in ("transformer", "linear"):
+            mixer = "attention" if kind == "transformer" else "retention"
+            config = language_tiny(vocab=vocab, dim=WIDTH, heads=2, dropout=0.0, mixer=mixer)
             self.layer = LanguageModel(config)
         else:
             self.embedding = nn.Embedding(vocab, WIDTH)
@@ -118,8 +120,7 @@ def _train(kind: Kind, seed: int, job: Job) -> Trained:
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         nonlocal done
         done += 1
-        share = (KINDS.index(kind) + done / STEPS) / len(KINDS)
-        job.report(share, f"training {kind}, update {done} of {STEPS}")
+        job.report(done / STEPS, f"training {kind}, update {done} of {STEPS}")
         return F.cross_entropy(model(batch["tokens"])[:, -1], batch["labels"])
 
     model = train_model(

@@ -48,16 +48,20 @@ GATE_NAMES = {
     "o": "output gate o", "candidate": "candidate", "c": "cell c", "h": "state h",
 }  # fmt: skip
 SIGNED = ("candidate", "c", "h")
-MODEL_NAMES = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM", "transformer": "Transformer"}
+MODEL_NAMES = {
+    "rnn": "RNN", "gru": "GRU", "lstm": "LSTM", "transformer": "Transformer",
+    "linear": "linear attention",
+}  # fmt: skip
 
 _recall_models = RecallModels()  # a model depends on its kind and seed only
 
 
 class RecallRequest(QueryRequest):
-    """Letters that four small models read."""
+    """Letters that small models read, by default four."""
 
     sequence: str = Field(SEQUENCE, max_length=2 * MAX_LETTERS)
     seed: int = Field(0, ge=0, le=1000)
+    kinds: str = Field(" ".join(KINDS), max_length=60)
 
 
 class TimeRequest(TextRequest):
@@ -232,7 +236,9 @@ def answer_time_compare(explorer: Explorer, request: RecallRequest, job: Job) ->
     tokens = parse_sequence(request.sequence)
     if tokens.shape[1] > MAX_LETTERS:
         raise ShapeError(f"sequence: needs at most {MAX_LETTERS} letters, got {tokens.shape[1]}")
-    trained = {kind: _recall_models.get(kind, request.seed, job) for kind in KINDS}
+    for kind in (kinds := request.kinds.split()):
+        check_choice("kinds", kind, MODEL_NAMES)
+    trained = {kind: _recall_models.get(kind, request.seed, job) for kind in kinds}
     letters = [(KEYS + NOISE)[i] for i in tokens[0].tolist()]
     key = int((tokens[0] < len(KEYS)).nonzero()[0])
     return {
@@ -285,6 +291,12 @@ def input_gradients(model: RecallModel, tokens: Tensor, label: int) -> Tensor:
 @torch.no_grad()
 def _inside(model: RecallModel, tokens: Tensor) -> list[dict[str, Any]]:
     """Gates and states of a recurrent model, or the attention of the Transformer's last letter."""
+    if model.kind == "linear":
+        with look(model) as sight:
+            model(tokens)
+        site = sight.mixers[-1]
+        strips = {"map": site.window(0)[0], "decay": site.decay[0, ..., 0].mT}
+        return [_strip(name, x, signed=name == "map") for name, x in strips.items()]
     if model.kind != "transformer":
         with record_gates(model) as gates:
             model(tokens)

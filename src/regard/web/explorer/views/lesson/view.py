@@ -288,7 +288,7 @@ def follow(value: Any, path: str, state: State) -> Any:
         if index == ":" or (name and isinstance(value, list)):
             return [follow(x, rest if index else path, state) for x in value]
         at = int(index) if index and index.lstrip("-").isdigit() else state.get(index, index)
-        if index and isinstance(at, str):  # an entry of a list by its name
+        if isinstance(at, str) and isinstance(value, list):  # an entry by its name
             return follow(next(x for x in value if x["name"] == at), rest, state)
         return follow(value[name or at], rest, state)
     except (KeyError, IndexError, TypeError, StopIteration):
