@@ -1,6 +1,6 @@
 """The time view: gates, states and gradients of recurrent layers, step by step."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from pydantic import Field
@@ -31,6 +31,7 @@ from regard.web.explorer.recall_models import (
     NOISE,
     STEPS,
     WIDTH,
+    Kind,
     RecallModel,
     RecallModels,
     Trained,
@@ -236,8 +237,9 @@ def answer_time_compare(explorer: Explorer, request: RecallRequest, job: Job) ->
     tokens = parse_sequence(request.sequence)
     if tokens.shape[1] > MAX_LETTERS:
         raise ShapeError(f"sequence: needs at most {MAX_LETTERS} letters, got {tokens.shape[1]}")
-    for kind in (kinds := request.kinds.split()):
+    for kind in (asked := request.kinds.split()):
         check_choice("kinds", kind, MODEL_NAMES)
+    kinds = [kind for kind in get_args(Kind) if kind in asked]
     trained = {kind: _recall_models.get(kind, request.seed, job) for kind in kinds}
     letters = [(KEYS + NOISE)[i] for i in tokens[0].tolist()]
     key = int((tokens[0] < len(KEYS)).nonzero()[0])
