@@ -176,7 +176,7 @@ def test_every_problem_can_be_shown_in_every_way(worked):
     [
         ({"family": "atention", "given": {"X": 1}}, WorkError, "got 'atention'; try attention"),
         ({"family": "attention"}, WorkError, "given: needs a table of numbers"),
-        ({"given": {"X": [[1]]}, "scal": 1}, WorkError, "got it; try scale"),
+        ({"given": {"X": [[1]]}, "scal": 1}, WorkError, "got 'scal'; try scale"),
         ({"given": {"X": [[1]]}, "mask": "casual"}, WorkError, "mask: needs none, causal"),
         ({"given": {"X": [["x"]]}}, WorkError, "number: needs one such as 3"),
         ({"given": {"X": [["9**9**9"]]}}, WorkError, "number: needs one such as 3"),

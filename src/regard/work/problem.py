@@ -47,8 +47,8 @@ def solve(problem: Mapping[str, Any]) -> Solution:
     for key in problem:
         if key not in (*COMMON_KEYS, *options):
             hint = suggestion(key, (*options, *COMMON_KEYS))
-            rule = f"one of {', '.join(options)}" if options else "left out, there is no option,"
-            raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
+            known = f"an option of {name}, {', '.join(options)}" if options else "to be left out"
+            raise WorkError(f"{key}: needs {known}, got {key!r}{hint}")
     given = problem.get("given")
     if not isinstance(given, Mapping) or not given:
         raise WorkError("given: needs a table of numbers, got none; try [given] and X = [[1, 0]]")
