@@ -16,10 +16,13 @@ SHIFTS = """new PerformanceObserver((list) => {
   const moved = list.getEntries().filter((x) => !x.hadRecentInput);
   for (const x of moved) window.shift = (window.shift ?? 0) + x.value;
 }).observe({ type: 'layout-shift', buffered: true })"""
-SMALL = """() => [...document.querySelectorAll('body *')].filter((x) => x.getClientRects().length
-    && [...x.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
-  .filter((x) => parseFloat(getComputedStyle(x).fontSize) < 12 && !x.closest('math'))
-  .map((x) => `${getComputedStyle(x).fontSize} ${x.outerHTML.slice(0, 90)}`)"""
+SMALL = """() => {
+  const between = (size) => size > 0 && size < 12;
+  const seen = [...document.querySelectorAll('body *')].filter((x) => x.getClientRects().length
+    && [...x.childNodes].some((n) => n.nodeType === 3 && n.data.trim()));
+  return seen
+  .filter((x) => between(parseFloat(getComputedStyle(x).fontSize)) && !x.closest('math'))
+  .map((x) => `${getComputedStyle(x).fontSize} ${x.outerHTML.slice(0, 90)}`); }"""
 
 
 def test_all_files_of_the_page_together_are_light():

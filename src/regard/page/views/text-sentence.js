@@ -90,7 +90,7 @@ function curve(start, end) {
 }
 
 // The likeliest outputs, and what becomes of the first without the head.
-export function Prediction({ response, model, position, effects, known }) {
+export function Prediction({ response, model, position, effects, known, problem }) {
   const predictions = response.predictions;
   const row = predictions?.rows[predictions.positions.indexOf(position)];
   if (!row) return html`<${Written} response=${response} model=${model} />`;
@@ -109,7 +109,7 @@ export function Prediction({ response, model, position, effects, known }) {
           ${percent(effects.probability)} → <strong>${percent(known.probability)}</strong>${known.writes !== best
           && html`; it would write <b>${showToken(known.writes)}</b>`}</p>`
         : effects === null ? html`<p class="faint">Single heads of this model are not left out here.</p>`
-          : html`<${Message} loading=${true} />`}
+          : problem ? html`<p class="faint">${problem}</p>` : html`<${Message} loading=${true} />`}
       ${effects && effects.heads.length < effects.of && html`<p class="faint">${effects.heads.length} of${" "}
         ${effects.of} heads are tested: those that add most to its logit directly.</p>`}
       ${known && Math.max(...effects.heads.map((x) => x.effect)) < 0.01
@@ -134,5 +134,5 @@ export function useEffects(body, response, position, site, head) {
   const asked = useResponse("text.heads", { ...body, position, site: site.name, head }, { skip: !canAsk });
   const effects = !first ? null : canAsk ? (holds(asked.response) ? asked.response : first.position === position
     ? first : undefined) : first;
-  return { effects, known: effects ? holds(effects) : undefined };
+  return { effects, known: effects ? holds(effects) : undefined, problem: canAsk && asked.error };
 }

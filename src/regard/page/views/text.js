@@ -108,8 +108,8 @@ function Stage({ response, body, params, model }) {
   const query = inside("query", site.queries), key = inside("key", site.keys);
   const row = response.heads.find((x) => x.site === site.name && x.head === head);
   const weights = useWeights(body, site, head);
-  const position = positionOf(response, params), { effects, known } = useEffects(body, response, position, site, head);
-  const shared = { body, response, site, head, row, params, model, weights, position, effects, known };
+  const position = positionOf(response, params), found = useEffects(body, response, position, site, head);
+  const shared = { body, response, site, head, row, params, model, weights, position, ...found };
   const skipped = Object.entries(response.skipped), pinned = tab === "head" && key >= 0;
   return html`<${Replaced} what="attention" asked=${params.site} shown=${site.name}
       known=${response.sites.map((s) => s.name)} />
