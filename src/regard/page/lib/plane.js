@@ -38,6 +38,7 @@ export class Plane {
     this.x = column + (this.width / 2 - px) / this.scale;
     this.y = row + (this.height / 2 - py) / this.scale;
     this.bound();
+    return this;
   }
 
   // The view never leaves the map; a map smaller than the view stays at its upper left.
@@ -79,8 +80,7 @@ export function handle(element, plane, { origin, onMove, onHover, onClick, onEnt
         const [old, x, y] = spread();
         pointers.set(event.pointerId, now);
         const [size, px, py] = spread();
-        plane.zoom(size / Math.max(old, 1), px, py);
-        plane.move(px - x, py - y);
+        plane.zoom(size / Math.max(old, 1), px, py).move(px - x, py - y);
       } else plane.move(now[0] - before[0], now[1] - before[1]);
       pointers.set(event.pointerId, now);
       onMove();
