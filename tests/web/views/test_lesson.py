@@ -133,6 +133,18 @@ def test_an_edit_changes_the_numbers_and_no_edit_gives_those_of_the_view(explore
     assert weights["1"] == pytest.approx(unpack(shown["map"])[state["query"]].tolist(), abs=1e-6)
 
 
+def test_answers_are_the_largest_and_smallest_of_what_is_shown(explorer, tmp_path):
+    path = "lesson.attention row.dot rows=key_tokens"
+    block = f"{FENCE}\nquestion: Which?\nanswer: WORD {path}\n```"
+    row = explorer.answer("lesson.attention", PHRASES)["row"]
+    for word, pick in (("largest", max), ("smallest", min)):
+        text = f"# A\n\n## B\n\n{block.replace('WORD', word)}"
+        (tmp_path / f"{word}.md").write_text(text, "utf-8")
+        own = Explorer(explorer.catalog, lessons=tmp_path)
+        step = own.answer("lesson.step", PHRASES | {"lesson": word})
+        assert step["question"]["answer"] == pick(row, key=lambda x: x["dot"])["token"]
+
+
 # ---- every lesson, every step, every model
 
 
