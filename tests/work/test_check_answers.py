@@ -218,7 +218,7 @@ def test_fractions_groups_and_powers_are_read(right, written):
 
 @pytest.mark.parametrize("written", [
     "0e9", "1e9±", "0.0e0", "[0,1]", "nan", "0.5±0.5", "3*4", "1*0+0*1+1", "?", "", "1e9", "0.",
-    "0.4..0.6", "tanh(0.3*1+0.5*2)",
+    "0.4..0.6", "tanh(0.3*1+0.5*2)", "tanh(0.4525)", "exp(-0.858)", "log(1.528)", "e^-0.858",
 ])  # fmt: skip
 def test_an_entry_without_information_is_not_right(written):
     alone = SolutionBuilder("none", {"a": "0.424", "b": 1})
@@ -272,6 +272,47 @@ def test_a_tolerance_stands_in_place_of_the_written_digits():
     assert verdicts({"N": near}, SOFTMAX) == {"N": "wrong"}
     (found,) = work.check_answers(SOFTMAX, {"N": near}, tolerance=1)
     assert found.verdict == "right"
+
+
+@pytest.mark.parametrize(
+    ("right", "written"),
+    [("sin(1)", "sin(1)"), ("log(2)", "ln(2)"), ("exp(2)", "exp(2)"), ("exp(2)", "e^2"),
+     ("1/(1+exp(-2))", "1/(1+e^-2)"), ("pi/2", "π/2"), ("tanh(a)", "tanh(a)")],
+)  # fmt: skip
+def test_exact_constants_and_formulas_of_symbols_are_right(right, written):
+    alone = SolutionBuilder("none", {"a": parse_matrix([[right]], symbols=["a"]), "b": 1})
+    alone.add_step("c", "product", "a", "b", title="one number")
+    assert verdicts({"c": written}, alone.build()) == {"c": "right"}
+
+
+@pytest.mark.parametrize(
+    ("right", "written"),
+    [("tanh(1/2)", "tanh(0.5)"), ("exp(1/2)", "e^0.5"), ("exp(1/2)", "exp(1/2)"),
+     ("1/(1+exp(-1/2))", "1/(1+exp(-0.5))"), ("0", "tanh(0)"), ("1", "exp(0)"),
+     ("exp(1/2)*sin(1)", "1.648721*sin(1)")],
+)  # fmt: skip
+def test_a_function_left_to_work_out_is_not_right(right, written):
+    alone = SolutionBuilder("none", {"a": right, "b": 1})
+    alone.add_step("c", "product", "a", "b", title="one number")
+    (found,) = work.check_answers(alone.build(), {"c": written})
+    assert (found.verdict, found.points) == ("open", 0)
+    assert "needs the value, worked out" in found.unread[0]
+
+
+def test_places_compare_every_number_at_so_many_decimals(tmp_path):
+    run, answers = CliRunner(), tmp_path / "a.toml"
+    check = ["work", "three-tokens", "--check", str(answers)]
+    right = decimals(FX1["H"], 6)
+    near = [[f"{float(x) + 0.004:.3f}" for x in row] for row in right]
+    for values, exit_codes in ((right, (0, 0, 0)), (near, (3, 0, 3))):
+        answers.write_text(f"H = {values}")
+        done = [
+            run.invoke(app, check + more) for more in ([], ["--places", "2"], ["--places", "3"])
+        ]
+        assert tuple(x.exit_code for x in done) == exit_codes, values
+    both = run.invoke(app, [*check, "--places", "2", "--tolerance", "0.01"])
+    assert (both.exit_code, both.output.count("\n")) == (2, 1)
+    assert run.invoke(app, ["work", "three-tokens", "--places", "2"]).exit_code == 2
 
 
 def test_a_forgotten_exponential_is_named():

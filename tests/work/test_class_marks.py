@@ -149,6 +149,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
         ["class", "mark", str(tmp_path / "other.csv")],
         ["class", "mark", str(tmp_path / "class"), "--due", "soon"],
         ["class", "mark", str(tmp_path / "class"), "--tolerance", "x"],
+        ["class", "mark", str(tmp_path / "class"), "--tolerance", "1", "--places", "2"],
     ):
         done = run.invoke(app, command)
         assert done.exit_code == 2, (command, done.output)

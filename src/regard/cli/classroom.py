@@ -71,6 +71,10 @@ def mark(
     tolerance: Annotated[
         str | None, typer.Option(help="Largest error of an answer, in place of the digits written.")
     ] = None,
+    places: Annotated[
+        int | None,
+        typer.Option(min=0, max=50, help="Compare at so many decimals instead of those written."),
+    ] = None,
     due: Annotated[
         str | None, typer.Option(help="Papers after this time are noted as late: 2026-11-19 18:00.")
     ] = None,
@@ -79,6 +83,7 @@ def mark(
     from regard.errors import WorkError
     from regard.work.classroom import load_class, mark_class, parse_time, write_marks
     from regard.work.classroom.problems import CLASS_FILE
+    from regard.work.marking.findings import chosen_tolerance
 
     time = parse_time(due or "")
     if due and time is None:
@@ -90,6 +95,6 @@ def mark(
             f"class: needs the folder of the class for {answers}, got none; try --class"
         )
     one = load_class(home)
-    marks = mark_class(one, answers, tolerance, time)
+    marks = mark_class(one, answers, chosen_tolerance(tolerance, places), time)
     print("\n".join([*marks.lines(), "", *write_marks(one, marks, out or home / "marks")]))
     raise typer.Exit(marks.exit_code)

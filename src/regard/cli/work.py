@@ -23,6 +23,10 @@ def work(
         str | None,
         typer.Option(help="Largest error of an answer, in place of the digits written: 0.01."),
     ] = None,
+    places: Annotated[
+        int | None,
+        typer.Option(min=0, max=50, help="Compare at so many decimals instead of those written."),
+    ] = None,
     fmt: Annotated[
         Format | None,
         typer.Option(
@@ -72,12 +76,14 @@ def work(
     from regard.cli.output import report_written
     from regard.errors import WorkError
     from regard.files import is_stream
+    from regard.work.marking.findings import chosen_tolerance
     from regard.work.problem import new_problem, parse_option, read_problems
     from regard.work.show.formats import format_report, infer_format, iter_shapes
     from regard.work.show.marks import format_marks, mark_files
     from regard.work.show.pictures import as_picture, write_picture
 
     view = {"only": only, "shapes": shapes, "autograd": autograd}
+    allowed = chosen_tolerance(tolerance, places)
     given = {"check": check, **view, "set": options, "each": each}
     picture = None if any((fmt, new, make, check, shapes, autograd)) else as_picture(out)
     form = str(fmt) if fmt else infer_format(None if picture else out)
@@ -97,8 +103,9 @@ def work(
         return
     if check:
         _refuse("check", view)
-    elif tolerance is not None:
-        raise WorkError("tolerance: needs answers to mark, got none; try --check answers.toml")
+    elif allowed is not None:
+        name = "places" if tolerance is None else "tolerance"
+        raise WorkError(f"{name}: needs answers to mark, got none; try --check answers.toml")
     tables = read_problems(problems, dict(map(parse_option, options or [])), each)
     if check and len(tables) > 1:
         raise WorkError("check: needs one problem, got several; try one at a time")
@@ -114,7 +121,7 @@ def work(
     solved = {heading: work.solve(table) for heading, table in tables.items()}
     first = next(iter(solved.values()))
     if check:
-        marks = mark_files(first, check, tolerance)
+        marks = mark_files(first, check, allowed)
         title = f"Marks: {check[0].stem}" if len(check) == 1 else "Marks"
         _write(format_marks(marks, form, title), out, marks.summary[0])
         raise typer.Exit(3 if marks.is_wrong else 0 if marks.is_complete else 1)

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+import sympy
+
 from regard.errors import WorkError, suggestion
 from regard.work.exact import parse_number
 from regard.work.marking.answers import (
@@ -70,6 +72,17 @@ def check_answers(
     for step in solution.steps:
         marker.mark(step)
     return _merge_axis_mistakes(marker.findings)
+
+
+def chosen_tolerance(tolerance: str | None, places: int | None) -> Any:
+    """The tolerance that was chosen, or half a unit of so many decimal places; None: neither.
+
+    >>> chosen_tolerance("0.1", None), chosen_tolerance(None, 2)
+    ('0.1', 1/200)
+    """
+    if tolerance is not None and places is not None:
+        raise WorkError("places: needs to be without tolerance, got both")
+    return tolerance if places is None else sympy.Rational(1, 2 * 10**places)
 
 
 def _check_step_names(solution: Solution, answers: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import WorkError
-from regard.work.exact import parse_number, shorten_repr
+from regard.work.exact import is_short_form, parse_number, shorten_repr
 from regard.work.solution import Step
 
 ROUNDED_INTEGER_DIGITS = 3  # integers with as many digits may be rounded: 149 for 148.6
@@ -27,6 +27,7 @@ _GROUPED = re.compile(r"[+-]?\d{1,3}(?:([ ,.'’_\u00a0\u2009\u202f])\d{3})(?:\1
 _MIXED = re.compile(r"([+-]?)(\d+)\s+(\d+\s*/\s*\d+)")
 _DECIMAL = re.compile(r"[+-]?(\d+|\d*\.(\d*))(?:[eE]([+-]?\d{1,6}))?")
 _LITERAL = re.compile(r"\d+\.?\d*|\.\d+|\bE\b|\be\b|\bpi\b")
+_CALL = re.compile(r"\b(exp|tanh|sin|cos|log)\s*\(")
 _UNREADABLE = re.compile(r"±|\+-|\+/-|\.\.\d|[\[\]{};|]|\bnan\b", re.IGNORECASE)
 
 
@@ -167,7 +168,7 @@ def read_entry(x: Any, symbols: Sequence[str] = (), right: Any = None) -> Answer
     number, percent = re.subn(r"\s*%$", "", plain)
     value = parse_number(number, symbols) if isinstance(x, str) else parse_number(x, symbols)
     if isinstance(x, str):
-        _check_worked_out(number, value, text)
+        _check_worked_out(number, value, text, right)
     exponent = _last_digit_exponent(number)
     if exponent is not None and "e" in number.lower():  # 1e9 does not stand for 1.4e9, nor 0e9
         digits = sympy.floor(sympy.log(abs(value), 10)) if value else None
@@ -218,9 +219,11 @@ def _without_groups(text: str, right: Any) -> str:
     return text
 
 
-def _check_worked_out(number: str, value: Any, text: str) -> None:
+def _check_worked_out(number: str, value: Any, text: str, right: Any) -> None:
     """Refuse a formula that was written in place of its value."""
-    if value.is_Rational:
+    if not value.free_symbols and _is_call(number, value, right):
+        pass
+    elif value.is_Rational:
         is_value = re.fullmatch(r"[^*+/^]\S*|[+-]?[\d.]+\s*/\s*[\d.]+", number.lstrip("+-"))
         if is_value and not re.search(r"[\d)]\s*[-+*^]", number.replace("e-", "e")):
             return
@@ -229,6 +232,18 @@ def _check_worked_out(number: str, value: Any, text: str) -> None:
     elif len(_LITERAL.findall(number)) <= len(_LITERAL.findall(str(value))) + 1:
         return
     raise WorkError(f"number: needs the value, worked out, got {shorten_repr(text)}")
+
+
+def _is_call(number: str, value: Any, right: Any) -> bool:
+    """Whether a function is left to work out: tanh(0.5), exp(0.5), but not sqrt(2) or e^2.
+
+    sin, cos and log are exact where the solution shows them so.
+    """
+    calls = set(_CALL.findall(number))
+    if calls & {"sin", "cos", "log"} and right is not None and not is_short_form(right):
+        return True
+    is_exact = all(x.args[0].is_Integer for x in value.atoms(sympy.exp))
+    return "tanh" in calls or not is_exact or "exp" in calls and value.is_Rational
 
 
 def _last_digit_exponent(text: str) -> int | None:
