@@ -105,7 +105,8 @@ QUESTIONS = (
     Question(
         "Derive ∂J/∂W_c of an LSTM, check it with autograd, show the product of the forget gates.",
         "regard work forward-mode-lstm --autograd --only f_*,dc_*,dW_c,X_*,Dc_*,Dh_*,fW_c,remarks",
-        "BPTT, ∂J/∂W_c also in forward mode, and both compared with autograd.",
+        "BPTT, each gradient first as a formula in one line, ∂J/∂W_c also in forward mode, and "
+        "both compared with autograd.",
     ),
     Question(
         "Why do gradients vanish or explode; at which ρ? What does clipping do?",

@@ -1,5 +1,8 @@
 """Backpropagation through time by hand: autograd's gradients, every path, clipping."""
 
+import random
+import re
+
 import pytest
 import torch
 from by_hand import floats
@@ -74,6 +77,44 @@ def test_every_gradient_matches_autograd(cell, data):
     for name, gradient in want.items():
         found = worked[f"d{name}_0" if name in "hc" else f"d{name}"]
         torch.testing.assert_close(floats(found), gradient, rtol=1e-9, atol=1e-9)
+
+
+class Drawn(random.Random):  # in place of hypothesis, whose first numbers are all 0
+    def draw(self, strategy):
+        return f"{self.randint(-30, 30) / 20}"
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_the_formula_of_each_gradient_in_one_line_gives_it(cell):
+    worked = solve_bptt(drawn(cell, Drawn(0)) | {"dh": [["1/2", 0, 1], [-1, 0, "3/4"]]}, cell=cell)
+    values = {name: floats(value) for name, value in worked.values().items()}
+    names = {name for name in values if re.fullmatch(r"d[WUb](_[a-z])?", name)}
+    assert set(worked.formulas) == names
+    for name, line in worked.formulas.items():
+        said, term = line.split(" = Σ_t ")
+        assert said == f"∂J/∂{name[1:]}"
+        for old, new in (("∂J/∂", "d"), ("_(t-1)", "_p"), ("²", "**2"), ("∘", "*"), ("ᵀ", ".T"),
+                         ("U h", "U @ h"), (") x", ") @ x"), (") h", ") @ h")):  # fmt: skip
+            term = term.replace(old, new)
+        total = torch.zeros_like(values[name])
+        for t in range(1, STEPS + 1):
+            at = {n.partition("_")[0] + "_t": x for n, x in values.items() if n.endswith(f"_{t}")}
+            at |= {f"{n}_p": values[f"{n}_{t - 1}"] for n in "hc" if f"{n}_{t - 1}" in values}
+            total += eval(term, {"tanh": torch.tanh, "U": values.get("U")}, at)
+        torch.testing.assert_close(total, values[name], rtol=1e-9, atol=1e-9)
+
+
+def test_one_line_formulas_stand_before_the_steps_in_every_format():
+    worked = work.solve(work.read_problem("bptt-lstm"))
+    line = "∂J/∂W_c = Σ_t (∂J/∂c_t ∘ i_t ∘ (1 - g_t²)) x_tᵀ"
+    text = work.format_solution(worked)
+    assert text.index(line) < text.index("1. The input gate")
+    assert line not in work.format_solution(worked, only=["h_*"])
+    assert line in work.format_solution(worked, only=["dW_c"])
+    for fmt in ("markdown", "latex"):
+        assert "\\partial J/\\partial W_{c} = \\sum_{t}" in work.format_solution(worked, fmt)
+    assert "<munder><mo>∑</mo><mi>t</mi></munder>" in work.format_solution(worked, "html")
+    assert worked.to_json()["formulas"]["dW_c"] == line
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])

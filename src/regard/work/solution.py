@@ -139,6 +139,7 @@ class Solution:
     steps: tuple[Step, ...]
     remarks: tuple[str, ...] = ()  # sentences that interpret the numbers
     mistakes: tuple[KnownMistake, ...] = ()
+    formulas: Mapping[str, str] = field(default_factory=dict)  # of results, each in one line
 
     def __getitem__(self, name: str) -> Matrix:
         values = self.values()
@@ -192,6 +193,7 @@ class Solution:
             ],
             "remarks": list(self.remarks),
         }
+        data |= {"formulas": dict(self.formulas)} if self.formulas else {}
         return data | ({"symbols": self.symbols} if self.symbols else {})
 
 
@@ -208,6 +210,7 @@ class SolutionBuilder:
     steps: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     mistakes: list[KnownMistake] = field(default_factory=list)
+    formulas: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.given = {name: parse_matrix(value, name) for name, value in self.given.items()}
@@ -261,7 +264,7 @@ class SolutionBuilder:
     def build(self) -> Solution:
         """The finished solution."""
         steps, remarks, mistakes = tuple(self.steps), tuple(self.remarks), tuple(self.mistakes)
-        return Solution(self.family, dict(self.given), steps, remarks, mistakes)
+        return Solution(self.family, dict(self.given), steps, remarks, mistakes, self.formulas)
 
 
 def _cells(value: sympy.MatrixBase) -> list[list[str]]:

@@ -14,6 +14,7 @@ from regard.work.families.recurrent.bptt import autograd_as_text, compare_with_a
 from regard.work.problem import solve
 from regard.work.rules import Matrix
 from regard.work.show.text import (
+    IN_ONE_LINE,
     DisplayStep,
     as_text,
     check_names,
@@ -64,6 +65,10 @@ def html_body(
     if shown.given:
         matrices = given_html(shown.given, digits)
         parts.append(f"<section><{tag}>Given</{tag}>{matrices}</section>")
+    if shown.formulas:
+        trees = [parse_formula(x).mathml(display=True) for x in shown.formulas]
+        lines = "".join(f'<div class="wide">{tree}</div>' for tree in trees)
+        parts.append(f"<section><{tag}>{IN_ONE_LINE}</{tag}>{lines}</section>")
     parts += [_section(solution, one, digits, id_prefix, tag) for one in shown.steps]
     if shown.remarks:
         items = "".join(f"<li>{escape(remark)}</li>" for remark in shown.remarks)
@@ -185,6 +190,9 @@ def mark_up(
         parts += [
             markup.equation.format(value_equation(*x, digits).tex) for x in shown.given.items()
         ]
+    if shown.formulas:
+        parts.append(heading(IN_ONE_LINE))
+        parts += [markup.equation.format(parse_formula(x).tex) for x in shown.formulas]
     for one in shown.steps:
         parts.append(heading(f"{one.number}. {markup.escape(one.heading)}"))
         parts.append(markup.equation.format(one.step.equation.tex))

@@ -16,6 +16,7 @@ from regard.work.solution import Solution, Step
 if TYPE_CHECKING:
     from rich.text import Text
 
+IN_ONE_LINE = "Gradients in one line"
 MAX_ENTRY_CHARS = 160  # longer worked entries are not shown
 
 
@@ -44,6 +45,7 @@ class Selection(NamedTuple):
     given: dict[str, Matrix]
     steps: list[DisplayStep]
     remarks: tuple[str, ...]
+    formulas: tuple[str, ...]  # of results, each in one line
 
 
 def select(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> Selection:
@@ -62,6 +64,7 @@ def select(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> Sel
             if matches_any(step.name, only)
         ],
         solution.remarks if matches_any("remarks", only) else (),
+        tuple(line for name, line in solution.formulas.items() if matches_any(name, only)),
     )
 
 
@@ -174,6 +177,8 @@ def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[StyledL
             for name, value in shown.given.items()
         ]
         blocks.append([("Given", "heading"), *given])
+    if shown.formulas:
+        blocks.append([(IN_ONE_LINE, "heading"), *((x, "formula") for x in shown.formulas)])
     blocks += [_step_lines(solution, one, digits) for one in shown.steps]
     if shown.remarks:
         remarks = [(f" - {remark}", "entry") for remark in shown.remarks]

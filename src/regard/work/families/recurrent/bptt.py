@@ -18,6 +18,7 @@ from regard.work.families.recurrent.jacobians import (
     add_rnn_jacobians,
 )
 from regard.work.families.registry import (
+    DECLARATIONS,
     check_choice,
     check_given,
     declared_steps,
@@ -165,8 +166,15 @@ def _lstm(builder: SolutionBuilder, t: int) -> None:
 
 def _add_weight_gradients(builder: SolutionBuilder, cell: str, steps: int) -> list[str]:
     """Add the gradient of each weight, summed over time."""
-    gradients = []
+    gradients, declared = [], DECLARATIONS[cell]["gradients"]
     for gate, suffix in GATE_SUFFIXES[cell].items():
+        inner, through = declared[gate], declared["U" if cell == "gru" and gate == "g" else gate]
+        lines = {"W": f"({inner}) x_tᵀ", "U": f"({through}) h_(t-1)ᵀ", "b": inner}
+        builder.formulas |= {
+            f"d{weight}{suffix}": f"∂J/∂{weight}{suffix} = Σ_t {line}"
+            for weight, line in lines.items()
+            if f"{weight}{suffix}" in builder.values
+        }
         gradients.append(_add_summed(builder, f"dW{suffix}", f"d{gate}s", "x", steps, 0))
         recurrent = "dgh" if cell == "gru" and gate == "g" else f"d{gate}s"
         gradients.append(_add_summed(builder, f"dU{suffix}", recurrent, "h", steps, 1))
