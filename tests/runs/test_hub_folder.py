@@ -166,7 +166,7 @@ def test_the_text_of_look_comes_from_standard_input_alone(folder, tmp_path):
     assert "sat" in out.read_text()
 
 
-def test_one_file_asks_transformers_for_configs_and_tokenizers_and_without_trust():
+def test_what_asks_transformers_for_configs_tokenizers_and_processors_trusts_no_code():
     calls = {}
     for file in SOURCE.rglob("*.py"):
         if "Auto" not in (text := file.read_text()) and "chat_template" not in text:
@@ -177,8 +177,9 @@ def test_one_file_asks_transformers_for_configs_and_tokenizers_and_without_trust
         assert not any(name.endswith("apply_chat_template") for name in names.values())
         auto = [x for x in nodes if re.search(r"\bAuto\w+\.from_", names[id(x)])]
         calls |= {file.name: [ast.unparse(x) for x in auto]} if auto else {}
-    assert calls.keys() == {"hub_model.py"}
-    assert all("trust_remote_code=False" in call for call in calls["hub_model.py"])
+    assert calls.keys() == {"hub_model.py", "image_text_model.py"}
+    every = [call for listed in calls.values() for call in listed]
+    assert all("trust_remote_code=False" in x and "(copy," in x for x in every), every
 
 
 @pytest.mark.parametrize(

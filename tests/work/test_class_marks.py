@@ -35,9 +35,10 @@ def write_table(folder: Path, text: str) -> Path:
     return folder / "answers.csv"
 
 
-def test_forty_papers_are_marked_with_their_mistakes(tmp_path):
+@pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.slow)])
+def test_papers_of_a_class_are_marked_with_their_mistakes(count, tmp_path):
     roster = tmp_path / "roster.csv"
-    roster.write_text("name\n" + "".join(f"Student {n:02}\n" for n in range(40)))
+    roster.write_text("name\n" + "".join(f"Student {n:02}\n" for n in range(count)))
     folder = tmp_path / "class"
     command = ["class", "make", str(roster), "--family", "attention", "--level", "2"]
     done = run.invoke(
@@ -49,16 +50,16 @@ def test_forty_papers_are_marked_with_their_mistakes(tmp_path):
     assert done.exit_code == 3, done.output
     text = (folder / "marks/marks.csv").read_text(encoding="utf-8-sig")
     rows = {row["name"]: row for row in csv.DictReader(text.splitlines())}
-    assert len(rows) == 40
-    assert len(set(drawn.values())) == len(MISTAKES)
+    assert len(rows) == count
+    assert len(set(drawn.values())) == len(MISTAKES) or count < 40
     named, worth = 0, {"A": 3, "H": 2}
     for name, mistake in drawn.items():
         step, cause = MISTAKES[mistake]
         assert rows[name]["first wrong"] == step, (name, mistake, rows[name])
         assert float(rows[name]["points"]) == 9 - (worth.get(step, 1) if step else 0), "one slip"
         named += cause in rows[name]["likely cause"]
-    assert named >= 38, "a sign may be the better name of a coincidence"
-    assert len(list((folder / "marks/feedback").iterdir())) == 40
+    assert named >= count - 2, "a sign may be the better name of a coincidence"
+    assert len(list((folder / "marks/feedback").iterdir())) == count
     page = (folder / "marks/class.html").read_text()
     assert "Student 0" not in page, "the page of the class has no names"
     assert "<svg" in page

@@ -172,12 +172,15 @@ def test_what_cannot_be_made_is_reported(tmp_path):
         work.check_submissions(work.solve(work.read_problem("self-attention")), [tmp_path])
 
 
-@pytest.mark.parametrize("family", ["positions", "moments", "layer-norm", "counts"])
+@pytest.mark.parametrize(
+    "family", [pytest.param("positions", marks=pytest.mark.slow), "moments", "layer-norm", "counts"]
+)
 def test_forty_exercises_are_forty(family):
     problems = [one.problem for one in work.make_sheet(family, count=40)]
     assert all(one != other for n, one in enumerate(problems) for other in problems[:n])
 
 
+@pytest.mark.slow
 def test_more_exercises_than_there_are_are_refused_with_their_number():
     with pytest.raises(WorkError, match="needs at most 40, as many as positions has at level 1"):
         work.make_sheet("positions", count=60)

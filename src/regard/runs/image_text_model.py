@@ -61,7 +61,10 @@ class ImageTextModel(NamedTuple):
     def _prompt(self, text: str) -> str:
         """The text with the place of the picture before it, where it has none."""
         names = ("boi_token", "image_token")  # Gemma 3's processor writes its own frame
-        token = next(x for name in names if (x := getattr(self.processor, name, None)))
+        token = next((x for name in names if (x := getattr(self.processor, name, None))), None)
+        if token is None:
+            kind = type(self.processor).__name__
+            raise LookError(f"model: needs a processor with a token for a picture, got {kind}")
         start, end = (getattr(self.processor, f"vision_{x}_token", "") for x in ("start", "end"))
         return text if token in text else f"{start}{token}{end}\n{text}"
 
