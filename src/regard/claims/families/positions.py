@@ -231,8 +231,9 @@ def index_is_pair(trial: Trial) -> Evidence:
 
 
 def _permutation(trial: Trial, n: int) -> Tensor:
-    """A permutation of n that moves every element."""
-    return (trial.uniform(n).argsort().argsort() + 1) % n
+    """A permutation of n that moves every element: one cycle."""
+    order = trial.uniform(n).argsort()
+    return order.roll(1)[order.argsort()]
 
 
 def _toeplitz_error(matrix: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import regard as rg
 from regard.claims.charts import Bars, Lines, Maps, Points
-from regard.claims.claim import Evidence, Trial, claim
+from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.models import LanguageModel, Translator, language_tiny, translator_tiny
 
 VOCAB = 20
@@ -20,14 +20,18 @@ def weights_explain(trial: Trial) -> Evidence:
     Condition: An intervention confirms it: other weights can give the same output.
     Refutation: no second weighting with the same output, or removals that follow the weights
     """
-    values = trial.normal(6, 3)
-    weights = trial.normal(6).softmax(0)
-    # 6 weights, 4 equations: a direction that keeps the sum of the weights and the output
-    system = torch.cat([values.mT, torch.ones(1, 6, dtype=torch.float64)])
-    direction = torch.linalg.svd(system).Vh[-1]
-    limits = torch.where(direction < 0, -weights / direction, torch.inf)
-    change = 0.99 * limits.min() * direction
-    distance, same = change.abs().sum() / 2, (change @ values).abs().max()
+
+    def draw() -> dict[str, Tensor]:
+        values, weights = trial.normal(6, 3), trial.normal(6).softmax(0)
+        # 6 weights, 4 equations: a direction that keeps the sum of the weights and the output
+        system = torch.cat([values.mT, torch.ones(1, 6, dtype=torch.float64)])
+        direction = torch.linalg.svd(system).Vh[-1]
+        limits = torch.where(direction < 0, -weights / direction, torch.inf)
+        change = 0.99 * limits.min() * direction
+        return {"distance": change.abs().sum() / 2, "same": (change @ values).abs().max()}
+
+    distances, same = trial.repeat(50, draw).values()
+    distance = Measure.mean("distance", distances)
     q, k, v = trial.normal(8, 4), trial.normal(12, 4), trial.normal(12, 4)
     effect = rg.ops.influence_window(q, k, v, *rg.attend(q, k, v)).flatten()
     weight = rg.ops.attention_weights(q, k).flatten()
@@ -35,11 +39,11 @@ def weights_explain(trial: Trial) -> Evidence:
     correlation = torch.corrcoef(torch.stack([weight[top], effect[top]]))[0, 1]
     axes = "attention weight", "change of the output without the key"
     return Evidence(
-        holds=distance < 0.01 or correlation > 0.99,
-        holds_if=distance > 0.05 and same < 1e-12 and correlation > 0.3,
+        holds=(distance.high or 1) < 0.01 or correlation > 0.99,
+        holds_if=(distance.low or 0) > 0.05 and same.max() < 1e-12 and correlation > 0.3,
         measures={
             "total variation between two weightings of the same output": distance,
-            "largest difference of their outputs": same,
+            "largest difference of their outputs": same.max(),
             "correlation of weight and effect of removing the key": correlation,
         },
         chart=Points({"key of a query": (weight, effect)}, *axes),
