@@ -217,7 +217,7 @@ def test_fractions_groups_and_powers_are_read(right, written):
 
 
 @pytest.mark.parametrize("written", [
-    "0e9", "1e9±", "0.0e0", "[0,1]", "nan", "0.5±0.5", "3*4", "1*0+0*1+1", "?", "", "1e9", "0.",
+    "0e9", "1e9±", "0.0e0", "[0,1]", "nan", "0.5±0.5", "3*4", "1*0+0*1+1", "?", "", "1e9", "4e-1", "0.",
     "0.4..0.6", "tanh(0.3*1+0.5*2)", "tanh(0.4525)", "exp(-0.858)", "log(1.528)", "e^-0.858",
 ])  # fmt: skip
 def test_an_entry_without_information_is_not_right(written):
@@ -239,6 +239,17 @@ def test_a_rounded_chain_is_right_but_rounded_early():
     found = work.check_answers(SOFTMAX, {"A": weights, "H": decimals(rounded, 3)})
     assert [one.verdict for one in found] == ["right", "right, but rounded early"]
     assert [one.points for one in found] == [1, 1]
+
+
+def test_numbers_that_were_rounded_on_the_way_move_what_follows_within_their_rounding():
+    """Computed with two decimals of the weights, of which one is written."""
+    used = parse_matrix(decimals(SOFTMAX["A"], 2)) * SOFTMAX["X"]
+    answers = {"A": decimals(SOFTMAX["A"], 1), "H": decimals(used, 4)}
+    (_, found) = work.check_answers(SOFTMAX, answers)
+    assert (found.verdict, found.points) == ("right, but rounded early", 1)
+    moved = parse_matrix(decimals(used, 4)) + used.applyfunc(lambda x: 0.2)
+    (_, found) = work.check_answers(SOFTMAX, answers | {"H": decimals(moved, 4)})
+    assert found.verdict == "wrong"
 
 
 def test_the_other_convention_is_marked_and_named():
