@@ -102,9 +102,9 @@ export function Tokens({ tokens, label, selected = -1, isPressed = (i) => i === 
 
 export const NoText = () => html`<p class="faint">Type something, or choose an example.</p>`;
 
-export function Message({ error, loading }) {
+export function Message({ error, loading, again = true }) { // again: a request that can be sent again
   if (error) return html`<p class="error" role="alert">${error}
-    ${offline === null && html` <button onClick=${retry}>Retry</button>`}</p>`;
+    ${again && offline === null && html` <button onClick=${retry}>Retry</button>`}</p>`;
   return loading ? html`<p class="faint" aria-busy="true">Computing …</p>` : null;
 }
 

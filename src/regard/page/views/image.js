@@ -54,7 +54,7 @@ export function View({ params }) {
             onChange=${(on) => setParams({ invert: on ? "1" : null })} />`}
           <${OtherModels} list=${list} /></div>
       </div>
-      <${Message} error=${problem} />
+      <${Message} error=${problem} again=${false} />
     </section>
     <section class="panel" aria-label="Prediction" aria-live="polite" aria-busy=${loading}>
       <${Message} error=${error} loading=${loading && !response} />

@@ -45,7 +45,7 @@ export function View({ params }) {
           onFile=${(file) => setParams({ file, at: null })} onError=${setProblem} />
         <${Recorder} model=${model?.name} live=${live} setLive=${setLive} onProblem=${setProblem} /></div>
       <${Keyer} params=${params} />
-      <${Message} error=${problem} /></section>
+      <${Message} error=${problem} again=${false} /></section>
     <section class="panel" aria-label="Text" aria-live="polite" aria-busy=${loading}>
       ${live ? html`<${LiveText} live=${live} />`
     : html`<${Message} error=${error} loading=${loading && !response} />
