@@ -1,5 +1,7 @@
 """Shape mismatches name the matrices, and the convention in which they would fit."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,3 +125,19 @@ def test_a_cell_with_vectors_as_rows_is_the_transpose(cell):
     assert {name: x.T for name, x in rows.recompute().items()} == columns.values()
     assert rows.steps[0].inputs == columns.steps[0].inputs[::-1]  # x W
     assert "tokens are rows" in detect_convention(rows)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"W": [[1, 0]]}, "hx_1 = x_1 W: needs as many rows in W as x_1 has columns, 2, got x_1 "
+         "1×2 and W 1×2; try x with 1 columns, one row per time step"),
+        ({"b": [[1], [2]]}, "hb_1 = hs_1 + b: needs two of one shape, got hs_1 1×2 and b 2×1"),
+        ({"h": [[1], [2]]}, "hh_1 = h_0 U: needs as many rows in U as h_0 has columns, 1, got h_0 "
+         "2×1 and U 2×2"),
+    ],
+)  # fmt: skip
+def test_shape_errors_of_a_cell_with_rows_speak_of_rows(more, says):
+    unit = dict.fromkeys("xWU", [[1, 0], [0, 1]])
+    with pytest.raises(ShapeError, match=re.escape(says)):
+        work.solve({"family": "rnn", "convention": "rows", "given": unit | more})

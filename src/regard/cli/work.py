@@ -31,7 +31,7 @@ def work(
         Format | None,
         typer.Option(
             "--format",
-            help="Output format; default: from the suffix of --out, or text. toml: of --make.",
+            help="Output format; default: from the suffix of --out, or text. toml: for --make.",
         ),
     ] = None,
     out: Annotated[

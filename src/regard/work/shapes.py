@@ -87,6 +87,8 @@ def _missing(left: Factor, right: Factor, values: Mapping[str, Matrix]) -> str:
     """What is more likely than the other convention: no W_K beside W_Q, inputs of another size."""
     if re.fullmatch(r"x_\d+", right.name):
         return f"x with {left.shape[1]} rows, one column per time step"
+    if re.fullmatch(r"x_\d+", left.name):
+        return f"x with {right.shape[0]} columns, one row per time step"
     for projected, weight in ((left, "W_K"), (right, "W_Q")):
         other = right if projected is left else left
         is_projected = projected.name in ("Q", "K") and other.name in ("X", "Y")

@@ -211,6 +211,7 @@ class SolutionBuilder:
     remarks: list[str] = field(default_factory=list)
     mistakes: list[KnownMistake] = field(default_factory=list)
     formulas: dict[str, str] = field(default_factory=dict)
+    is_turned: bool = False  # vectors are rows outside: errors show the transposes
 
     def __post_init__(self) -> None:
         self.given = {name: parse_matrix(value, name) for name, value in self.given.items()}
@@ -229,7 +230,11 @@ class SolutionBuilder:
         try:
             value = apply_rule(rule_name, *(self.values[key] for key in inputs))
         except ShapeError as error:
-            raise shape_error(name, rule_name, inputs, self.values, error) from error
+            if not self.is_turned:
+                raise shape_error(name, rule_name, inputs, self.values, error) from error
+            values = {key: M(self.values[key].T) for key in inputs}
+            inputs = inputs[::-1] if rule_name == "product" else inputs
+            raise shape_error(name, rule_name, inputs, values, error) from error
         self.values[name] = value
         is_random = get_rule(rule_name).is_random  # never was exact
         if value.has(sympy.Float) and not was_rounded and not is_random:

@@ -47,6 +47,7 @@ def solve_recurrent(
     check_choice("convention", convention, ("columns", "rows"))
     is_row = convention == "rows"
     builder, steps = start_recurrent(cell, _transposed(given) if is_row else given)
+    builder.is_turned = is_row
     for t in range(1, steps + 1):
         add_time_step(builder, cell, t)
     return _with_rows(builder.build()) if is_row else builder.build()
