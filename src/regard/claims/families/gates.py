@@ -77,7 +77,8 @@ def reset_and_update_forget(trial: Trial) -> Evidence:
 def update_gate_alone_discards(trial: Trial) -> Evidence:
     """A GRU with z near 1 discards its state, whatever r is.
 
-    Correction: The candidate still reads the state through r: it is discarded only if r is 0 too.
+    Correction: The candidate still reads the state through r, so the state is discarded only if
+        r is 0 too.
     Refutation: no dependence on the old state at z = 1 and r = 1
     """
     last = _dependence_on_state(trial)[-1]  # z = 1
@@ -134,8 +135,8 @@ def gradients_at_forget_zero(trial: Trial) -> Evidence:
 def forget_zero_vanishes(trial: Trial) -> Evidence:
     """A forget gate near 0 makes the gradient through time vanish.
 
-    Condition: The sequence is long, and the recurrent weights U are not large: the path through
-        the cell vanishes at once, those through the gates only step by step.
+    Condition: The sequence is long and the recurrent weights U are not large. The path through
+        the cell vanishes at once; the paths through the gates vanish step by step.
     Refutation: with U of ordinary size, a gradient that stays over 20 steps, or one that vanishes
         over 5 together with the product of forget gates
     """
@@ -238,7 +239,8 @@ def weight_gradient_readings(trial: Trial) -> Evidence:
 def cell_jacobian_is_forget_gate(trial: Trial) -> Evidence:
     """∂c_t/∂c_{t−1} = f_t in an LSTM.
 
-    Condition: h_{t−1} is held fixed; it depends on c_{t−1} too, and adds further terms.
+    Condition: h_{t−1} is held fixed. It depends on c_{t−1} too, so the total derivative has
+        further terms.
     Refutation: a Jacobian with fixed h that is not diag(f), or a total one that is
     """
     weights, x, o = _lstm(trial), trial.normal(DIM), trial.uniform(HIDDEN)

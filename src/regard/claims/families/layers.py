@@ -75,8 +75,7 @@ def norm_needs_epsilon(trial: Trial) -> Evidence:
 def norm_per_token(trial: Trial) -> Evidence:
     """Layer norm normalises each example over all of its neurons.
 
-    Condition: The example is one token. Every token of a sequence has a mean and variance of its
-        own.
+    Condition: An example is one token: every token of a sequence has its own mean and variance.
     Refutation: tokens that change when another token of the sequence is scaled
     """
     norm, x = trial.build(lambda: Norm(16)), trial.normal(20, 5, 16)
@@ -102,8 +101,8 @@ def norm_per_token(trial: Trial) -> Evidence:
 def norm_gradient_scale(trial: Trial) -> Evidence:
     """Layer norm keeps gradients at a consistent scale.
 
-    Condition: The input keeps its scale. LN(cx) = LN(x), so the gradient that passes back falls as
-        1/c; it also loses two of its d dimensions.
+    Condition: The input keeps its scale: since LN(cx) = LN(x), the gradient that passes back
+        falls as 1/c. It also loses two of its d dimensions.
     Refutation: a gradient that does not depend on the scale of the input
     """
     norm = trial.build(lambda: Norm(16, eps=1e-12))

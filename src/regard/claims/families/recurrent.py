@@ -81,7 +81,8 @@ def recall_over_distance(trial: Trial) -> Evidence:
 def clipping_stops_explosion(trial: Trial) -> Evidence:
     """Clipping the gradient stops explosions.
 
-    Remark: Not vanishing. By norm it keeps the direction of the gradient, by value it does not.
+    Remark: It does not stop vanishing. Clipping by norm keeps the direction of the gradient;
+        clipping by value does not.
     Refutation: an update that jumps although the gradient was clipped
     """
     free, clipped = (_exploding_run(trial, max_norm)["jump"] for max_norm in (None, 1.0))
@@ -155,7 +156,8 @@ def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
 def lstm_solves_both(trial: Trial) -> Evidence:
     """An LSTM solves vanishing and exploding gradients.
 
-    Condition: It is about vanishing, compared with a plain RNN; with large U an LSTM explodes too.
+    Condition: Only vanishing is solved, compared with a plain RNN: with large U an LSTM
+        explodes too.
     Refutation: bounded gradients at every size of U, or an LSTM that vanishes as fast as an RNN
     """
     gains = [0.5, 1.0, 2.0, 4.0, 8.0]
@@ -177,7 +179,8 @@ def lstm_solves_both(trial: Trial) -> Evidence:
 def input_weight_matrices(trial: Trial) -> Evidence:
     """In a recurrent network the input meets one weight matrix.
 
-    Condition: It is a plain (Elman) RNN; a GRU has 3 input matrices and an LSTM 4, and as many U.
+    Condition: The network is a plain (Elman) RNN: a GRU has 3 input matrices, an LSTM 4, and
+        each as many matrices U.
     Refutation: another number of blocks in the layers of the library and of torch
     """
     kinds: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -195,7 +198,7 @@ def input_weight_matrices(trial: Trial) -> Evidence:
 def recurrent_without_attention(trial: Trial) -> Evidence:
     """Recurrent networks have no attention.
 
-    Condition: They are the plain ones: recurrent layers and decoders with attention exist.
+    Condition: The network is a plain one: recurrent layers and decoders with attention exist.
     Refutation: attention recorded in a plain layer, or none in one with attention
     """
     x, sites = trial.normal(1, 5, HIDDEN).float(), {}
