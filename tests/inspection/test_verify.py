@@ -124,6 +124,15 @@ def test_a_wrong_map_is_found(model, monkeypatch):
     assert found["output"] == "ok"
 
 
+def test_weights_on_one_key_have_no_wrong_entropy(model):
+    sharp = copy.deepcopy(model)
+    with torch.no_grad():
+        for block in sharp.model.layers:
+            block.self_attn.q_proj.weight *= 1000
+    checked = {r.name: r.status for r in rg.inspection.verify(sharp, {"input_ids": IDS}).results}
+    assert checked["survey"] == "ok"
+
+
 def test_equal_values_have_no_wrong_influence_but_a_wrong_one_is_found(model, monkeypatch):
     equal = copy.deepcopy(model)
     with torch.no_grad():

@@ -126,7 +126,8 @@ def _survey(subject: Subject) -> float:
     for site in subject.sites:
         survey, w = site.survey(), site.window().double()
         errors += [_error(survey.peak, w.amax(-1)), _error(survey.received, w.sum(-2))]
-        errors.append(_error(survey.entropy, torch.special.entr(w).sum(-1)))
+        uniform = torch.tensor(site.keys).log()  # where all is on one key, no entropy is left
+        errors.append(_error(survey.entropy, torch.special.entr(w).sum(-1), uniform))
     return max(errors)
 
 

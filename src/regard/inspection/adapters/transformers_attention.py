@@ -168,6 +168,10 @@ def regard_attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function that transformers calls; returns (batch, query, head, value)."""
     with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
+        if attention_mask is not None and attention_mask.is_floating_point():
+            entry = _redirected.get(id(vars(module).get("config")))
+            if entry and entry.previous == "sdpa" and _asks_for_sdpa(type(module)):
+                attention_mask = attention_mask > HIDDEN_SCORE
         chosen = chosen_keys(module, kwargs, key.shape[2])
         model_mask = hide_others(attention_mask, chosen, query)
         compute, tensors = _model_function(module), (query, key, value)
@@ -232,6 +236,16 @@ def _ignored_terms(module: nn.Module) -> Collection[str]:
     entry = _redirected.get(id(vars(module).get("config")))
     is_ignored = entry is not None and entry.previous == "sdpa" and __version__ < "5"
     return ("softcap", "s_aux") if is_ignored else ()
+
+
+@cache
+def _asks_for_sdpa(kind: type) -> bool:
+    """Whether an attention class itself makes a boolean mask for SDPA, and one to add for others.
+
+    A row that hides all keys is zero with the former, and a mean of the values with the latter.
+    """
+    is_known = kind.__module__.startswith("transformers.")
+    return is_known and '_attn_implementation == "sdpa"' in inspect.getsource(kind)
 
 
 @cache
