@@ -214,12 +214,12 @@ def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
         command = [*launch, str(ranks), "-m", "regard", *words]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
 
-    first = regard(2, "train", "phrases", "--out", str(out), *sets, "--set", "parallel=fsdp")
+    first = regard(2, "train", "phrases", "--out", str(out), *sets, "--set", "train.parallel=fsdp")
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("finished at step 6") == 1  # one rank speaks for all
     assert (out / "result.json").exists()
     shutil.rmtree(list_checkpoints(out / "checkpoints")[-1])
-    again = regard(1, "resume", str(out), "--set", "parallel=none")
+    again = regard(1, "resume", str(out), "--set", "train.parallel=none")
     assert again.returncode == 0, again.stderr
     assert [line["step"] for line in read_metrics(out) if "loss" in line] == [6]  # made again
     twice = regard(2, "train", "phrases", "--out", str(out), *sets)

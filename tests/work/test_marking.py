@@ -149,7 +149,10 @@ def test_a_right_answer_is_right_in_any_rounding(name, style):
             answers[step.name] = [
                 [f"{x}." if x.isdigit() else x for x in row] for row in answers[step.name]
             ]
-    assert {found.verdict for found in work.check_answers(worked, answers)} == {"right"}
+    small = {x.name for x in worked.steps if all(abs(float(y)) < 0.02 for y in x.value)}
+    for found in work.check_answers(worked, answers):
+        says_nothing = style == ".2f" and found.name in small  # 0.00 of small numbers
+        assert found.verdict in ("right", "open" if says_nothing else "right"), found.name
 
 
 @pytest.mark.parametrize("written", [

@@ -87,7 +87,9 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a setting that may change: steps=5000, parallel=none."),
+        typer.Option(
+            "--set", help="Change a setting that may change: steps=5000, train.parallel=none."
+        ),
     ] = None,
     skip: Skip = None,
     nproc: Processes = 1,

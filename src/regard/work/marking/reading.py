@@ -68,7 +68,7 @@ class StudentAnswer(NamedTuple):
     def significant_digits(self) -> int | None:
         """The most that a rounded entry has; None where all are exact."""
         rounded = [x for *_, x in self.entries() if x is not None and x.exponent is not None]
-        return max((_significant(x.text) for x in rounded), default=None)
+        return max((significant_digits(x.text) for x in rounded), default=None)
 
     def entries(self) -> Iterator[tuple[int, int, AnswerEntry | None]]:
         """Every entry with its row and column."""
@@ -119,7 +119,7 @@ def read_answer(step: Step, values: Any, symbols: Sequence[str]) -> StudentAnswe
     known = [x for row in cells for x in row if x is not None]
     decimals = [x for x in known if x.exponent is not None]
     exponent = min((x.exponent or 0 for x in decimals), default=0)
-    digits = min((_significant(x.text) for x in decimals), default=ROUNDED_INTEGER_DIGITS)
+    digits = min((significant_digits(x.text) for x in decimals), default=ROUNDED_INTEGER_DIGITS)
     for i, row in enumerate(cells):
         for j, x in enumerate(row):
             fewest = digits if step.value[i, j].is_Integer else min(digits, ROUNDED_DIGITS)
@@ -239,6 +239,9 @@ def _is_call(number: str, value: Any, right: Any) -> bool:
 
     sin, cos and log are exact where the solution shows them so.
     """
+    is_exact = right is not None and not right.is_Rational and "." not in number
+    if is_exact and (value == right or number.replace(" ", "") == str(right).replace(" ", "")):
+        return False  # as the solution writes it
     calls = set(_CALL.findall(number))
     if calls & {"sin", "cos", "log"} and right is not None and not is_short_form(right):
         return True
@@ -254,7 +257,7 @@ def _last_digit_exponent(text: str) -> int | None:
     return int(match[3] or 0) - len(match[2] or "")
 
 
-def _significant(text: str) -> int:
+def significant_digits(text: str) -> int:
     """Number of significant digits."""
     digits = re.sub(r"[eE].*|[^0-9]", "", text)
     return len(digits.lstrip("0"))
@@ -264,6 +267,6 @@ def _rounded_integer(x: AnswerEntry | None, exponent: int, digits: int) -> Answe
     """Precision of an integer, inferred from the decimals of the same matrix."""
     if x is None or x.exponent is not None or not re.fullmatch(r"[+-]?\d+", x.text):
         return x
-    if _significant(x.text) >= max(1, min(digits, ROUNDED_INTEGER_DIGITS)):
+    if significant_digits(x.text) >= max(1, min(digits, ROUNDED_INTEGER_DIGITS)):
         return x._replace(exponent=0)
     return x._replace(exponent=exponent) if exponent < 0 else x

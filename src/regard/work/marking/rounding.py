@@ -6,11 +6,12 @@ import sympy
 
 from regard.errors import RegardError
 from regard.work.exact import evaluate_digits
-from regard.work.marking.reading import StudentAnswer
+from regard.work.marking.reading import StudentAnswer, significant_digits
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, Step
 
 DIGITS = 20
+LONG = 4  # significant digits that few exact numbers have
 DEVIATIONS = 3  # times the root of the squares: 5.2 standard deviations of even errors
 MAX_SHARE = 0.1  # of the largest number of the step; a wider spread would let mistakes pass
 
@@ -91,9 +92,17 @@ def _run(known: Mapping[str, Matrix], between: list[Step], step: Step) -> dict[s
 
 
 def _rounded(answer: StudentAnswer, written: Matrix, exact: Matrix) -> list[sympy.Expr]:
-    """Half a unit of each entry; 0 where nothing was rounded away."""
-    pairs = zip(answer.tolerances, written, exact, strict=True)
-    return [sympy.S.Zero if x == y else tolerance for tolerance, x, y in pairs]
+    """Half a unit of each entry; 0 where nothing was rounded away.
+
+    What a wrong entry was before it was rounded is not known: with so many digits it was.
+    """
+    entries = [x for *_, x in answer.entries()]
+    return [
+        sympy.S.Zero
+        if entry is None or x == y and significant_digits(entry.text) < LONG
+        else entry.tolerance
+        for entry, x, y in zip(entries, written, exact, strict=True)
+    ]
 
 
 def _half_unit(x: sympy.Expr, digits: int | None) -> sympy.Expr:
