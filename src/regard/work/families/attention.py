@@ -327,7 +327,7 @@ def _add_remarks(builder: SolutionBuilder, setup: AttentionSetup) -> None:
         builder.add_remark(f"Queries with their largest weight on themselves: {queries}.")
 
 
-def _below_one(weight: Any) -> str:
+def _below_one(weight: sympy.Expr) -> str:
     """A weight to three digits, or as many as show that it is not 1."""
     rounded = (format_decimal(weight, digits) for digits in range(3, 8))
     texts = (text for text in rounded if weight == 1 or text.strip("0.") != "1")

@@ -239,8 +239,8 @@ def _is_call(number: str, value: Any, right: Any) -> bool:
 
     sin, cos and log are exact where the solution shows them so.
     """
-    is_exact = right is not None and not right.is_Rational and "." not in number
-    if is_exact and (value == right or number.replace(" ", "") == str(right).replace(" ", "")):
+    may_be_exact = right is not None and not right.is_Rational and "." not in number
+    if may_be_exact and (value == right or number.replace(" ", "") == str(right).replace(" ", "")):
         return False  # as the solution writes it
     calls = set(_CALL.findall(number))
     if calls & {"sin", "cos", "log"} and right is not None and not is_short_form(right):
