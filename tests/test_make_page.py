@@ -23,7 +23,9 @@ def run_make(folder: Path, *, failing: str) -> str:
         command.write_text(f'#!/bin/sh\n{fails}echo "called {name} $*"\n')
         command.chmod(0o755)
     (folder / ".venv/.installed").touch()
-    done = subprocess.run(["make", "page"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "page"], cwd=folder, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -228,6 +228,7 @@ def serve(*runs):
             server.terminate()
 
 
+@pytest.mark.slow
 def test_six_kinds_of_foreign_data_become_served_models(tmp_path):
     steps = ("steps=2", "model.layers=1", "model.dim=32", "model.heads=2")
     for kind, count in (("pairs", 200), ("labels", 150), ("tags", 150), ("text", 60)):

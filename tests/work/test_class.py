@@ -97,6 +97,7 @@ def test_all_problems_of_a_class_have_the_same_steps(family, tmp_path):
     assert len({json.dumps(x, sort_keys=True) for x in kinds}) == 1
 
 
+@pytest.mark.slow
 def test_a_student_who_comes_later_changes_no_problem(tmp_path):
     make_command(tmp_path)
     before = load_class(tmp_path / "class")
@@ -164,6 +165,7 @@ def test_a_sheet_defines_its_symbols_and_has_a_field_for_each_number(tmp_path):
     assert "Solution" not in page
 
 
+@pytest.mark.slow
 def test_latex_and_toml_have_each_student(tmp_path):
     make_command(tmp_path, "--format", "latex", "--format", "toml")
     text = (tmp_path / "class/sheets.tex").read_text()

@@ -35,7 +35,7 @@ def write_table(folder: Path, text: str) -> Path:
     return folder / "answers.csv"
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(40, marks=pytest.mark.slow)])
 def test_papers_of_a_class_are_marked_with_their_mistakes(count, tmp_path):
     roster = tmp_path / "roster.csv"
     roster.write_text("name\n" + "".join(f"Student {n:02}\n" for n in range(count)))
