@@ -193,7 +193,10 @@ class Explorer:
         self, catalog: Catalog, *, threads: int | None = None, lessons: Path | None = None
     ):
         self.catalog, self.threads, self.lesson_path = catalog, threads, lessons
-        assert self.lessons  # raises for a lesson that cannot be read
+        if lessons is not None:
+            from regard.web.explorer.lesson_file import read_lessons
+
+            read_lessons(lessons)  # raises for one that cannot be read; the included ones can
         self.recordings, self.maps = Recordings(catalog), OpenMaps()
         self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
 
