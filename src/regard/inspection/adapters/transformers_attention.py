@@ -110,7 +110,11 @@ def _restore(config: Any) -> None:
 
 def is_redirected(module: nn.Module) -> bool:
     """Whether the config of a module selects our attention."""
-    return id(vars(module).get("config")) in _redirected
+    return _entry_of(module) is not None
+
+
+def _entry_of(module: nn.Module) -> _Redirected | None:
+    return _redirected.get(id(vars(module).get("config")))
 
 
 def _configs(modules: Iterable[nn.Module]) -> list[tuple[Any, bool]]:
@@ -169,7 +173,7 @@ def regard_attention_forward(
     """The attention function that transformers calls; returns (batch, query, head, value)."""
     with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
         if attention_mask is not None and attention_mask.is_floating_point():
-            entry = _redirected.get(id(vars(module).get("config")))
+            entry = _entry_of(module)
             if entry and entry.previous == "sdpa" and _asks_for_sdpa(type(module)):
                 attention_mask = attention_mask > HIDDEN_SCORE
         chosen = chosen_keys(module, kwargs, key.shape[2])
@@ -217,7 +221,7 @@ def _model_function(module: nn.Module) -> Callable[..., Any] | None:
     """What the setting of the model stands for, if the mask has its format: SDPA or eager."""
     from transformers import AttentionInterface
 
-    entry = _redirected.get(id(vars(module).get("config")))
+    entry = _entry_of(module)
     if entry is None:
         return None
     if entry.previous == "eager":
@@ -233,7 +237,7 @@ def _ignored_terms(module: nn.Module) -> Collection[str]:
     """
     from transformers import __version__
 
-    entry = _redirected.get(id(vars(module).get("config")))
+    entry = _entry_of(module)
     is_ignored = entry is not None and entry.previous == "sdpa" and __version__ < "5"
     return ("softcap", "s_aux") if is_ignored else ()
 
