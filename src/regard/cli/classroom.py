@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.work import Places, Tolerance
+
 class_ = typer.Typer(help="Problems and sheets for a class, and its marks.", no_args_is_help=True)
 SheetFormat = StrEnum("SheetFormat", ["html", "latex", "moodle", "otter", "pdf", "toml", "xlsx"])
 
@@ -68,13 +70,8 @@ def mark(
         Path | None,
         typer.Option("--out", "-o", help="Folder of the marks.  [default: marks/ of the class]"),
     ] = None,
-    tolerance: Annotated[
-        str | None, typer.Option(help="Largest error of an answer, in place of the digits written.")
-    ] = None,
-    places: Annotated[
-        int | None,
-        typer.Option(min=0, max=50, help="Compare at so many decimals instead of those written."),
-    ] = None,
+    tolerance: Tolerance = None,
+    places: Places = None,
     due: Annotated[
         str | None, typer.Option(help="Papers after this time are noted as late: 2026-11-19 18:00.")
     ] = None,

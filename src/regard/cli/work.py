@@ -8,6 +8,14 @@ from typing import Annotated, Any
 import typer
 
 Format = StrEnum("Format", ["text", "markdown", "latex", "html", "json", "toml"])
+Tolerance = Annotated[
+    str | None,
+    typer.Option(help="Largest error of an answer, in place of the digits written: 0.01."),
+]
+Places = Annotated[
+    int | None,
+    typer.Option(min=0, max=50, help="Compare at so many decimals instead of those written."),
+]
 
 
 def work(
@@ -19,14 +27,8 @@ def work(
         list[Path] | None,
         typer.Option(help="Answers to mark: a TOML file of step values, or a folder."),
     ] = None,
-    tolerance: Annotated[
-        str | None,
-        typer.Option(help="Largest error of an answer, in place of the digits written: 0.01."),
-    ] = None,
-    places: Annotated[
-        int | None,
-        typer.Option(min=0, max=50, help="Compare at so many decimals instead of those written."),
-    ] = None,
+    tolerance: Tolerance = None,
+    places: Places = None,
     fmt: Annotated[
         Format | None,
         typer.Option(
