@@ -82,6 +82,16 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; try {close[0]}" if close else ""
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and a noun, such as in a summary.
+
+    >>> counted(1, "linear mixer"), counted(2000, "head"), counted(3, "query")
+    ('1 linear mixer', '2,000 heads', '3 queries')
+    """
+    many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
+
+
 def check_choice(
     name: str, value: object, known: Collection[str], kind: type[RegardError] = ConfigError
 ) -> None:

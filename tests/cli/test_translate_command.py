@@ -431,6 +431,6 @@ def test_lines_are_answered_as_they_come_and_a_closed_pipe_is_no_crash(folder):
 
 
 def test_the_library_and_the_command_say_the_same(folder):
-    found = runs.translate_run(runs.load_run(folder), ["3 days"], to=["de", "fr"])
+    found = runs.load_run(folder).translate(["3 days"], to=["de", "fr"])
     done = regard("translate", folder, "--to", "de,fr", "3 days")
     assert done.stdout == f"de\t{found['de'][0]}\nfr\t{found['fr'][0]}\n"

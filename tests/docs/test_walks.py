@@ -51,7 +51,7 @@ class Profile:
             self.imports += 1 if event == "call" else -1
         if self.imports:
             return
-        if code.co_qualname in ("Updater.step", "translate_run"):
+        if code.co_qualname in ("Updater.step", "Translates.translate"):
             self.is_measured = event == "call"
         if event == "call" and not code.co_name.startswith("<"):  # as of a comprehension
             self.functions[code.co_filename.removeprefix(PACKAGE)].add(code.co_qualname)

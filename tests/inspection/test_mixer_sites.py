@@ -259,10 +259,10 @@ def test_a_signed_map_is_drawn_in_diverging_colours(tmp_path):
 
 def test_tables_of_heads_and_propagation_say_that_layers_are_linear(tmp_path):
     sight, _ = record(make_hybrid("qwen3_next"), token_ids())
-    assert sight.heads().note == "1 linear mixers in mixer_heads()"
+    assert sight.heads().note == "1 linear mixer in mixer_heads()"
     page = rg.inspection.write_report(sight, tmp_path / "page.html").read_text()
-    assert "1 attentions, 4 heads" in page
-    assert "; 1 linear mixers." in page
+    assert "1 attention, 4 heads" in page
+    assert "; 1 linear mixer." in page
     assert "Linear mixers" in page
     table = sight.mixer_heads()
     site, survey = sight.mixers[0], sight.mixers[0].survey()

@@ -120,7 +120,7 @@ def test_the_command_takes_both(llama, tmp_path):
         assert result.exit_code == 0, result.output
         shown.append(result.output)
     assert shown[0] == shown[1]
-    assert "1 attention sites, 4 heads" in shown[0]
+    assert "1 attention site, 4 heads" in shown[0]
 
 
 @pytest.mark.parametrize("name", [*EDITS, *ACTIVATION_EDITS])

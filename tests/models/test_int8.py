@@ -175,9 +175,7 @@ def test_pretrained_models_still_translate(name):
     run = rg.load(name, device="cpu")
     made = replace(run, model=rg.models.quantize(run.model))
     texts = ["3 days", "March 5, 2024", "$12.50"]
-    assert rg.runs.translate_run(made, texts, to=["de"]) == rg.runs.translate_run(
-        run, texts, to=["de"]
-    )
+    assert made.translate(texts, to=["de"]) == run.translate(texts, to=["de"])
 
 
 def test_a_look_inside_sees_the_rounded_model():

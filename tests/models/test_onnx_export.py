@@ -65,7 +65,7 @@ def test_greedy_by_onnxruntime_matches_regard(name, tmp_path):
     run, to = rg.load(name, device="cpu"), ["de", "ja"]
     rg.runs.export_run(run, tmp_path)
     texts = ["3 days", "March 5, 2024", "$12.50", "apples, pears and plums"]
-    want = rg.runs.translate_run(run, texts, to=to)
+    want = run.translate(texts, to=to)
     encoder, step = (export.OnnxSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
     ids = [[*run.tokenizer.encode_input(text), run.tokenizer.eos_id] for text in texts]
     lengths = torch.tensor([len(row) for row in ids])

@@ -40,9 +40,9 @@ def sounds(tmp_path):
 def test_classes_are_those_of_the_command(pictures):
     result = CliRunner().invoke(app, ["classify", "glyphs", *map(str, pictures), "--top", "2"])
     rows = [line.split("\t")[1:] for line in result.stdout.splitlines()]
-    found = rg.runs.classify_run(rg.load("glyphs", device="cpu"), pictures, top=2)
+    found = rg.load("glyphs", device="cpu").classify(pictures, top=2)
     assert [[name, f"{chance:.4f}"] for row in found for name, chance in row] == rows
-    assert rg.runs.classify_run(rg.load("glyphs", device="cpu"), pictures[0])[0] == found[0][:1]
+    assert rg.load("glyphs", device="cpu").classify(pictures[0])[0] == found[0][:1]
 
 
 def test_transcripts_do_not_depend_on_earlier_audio(sounds):
@@ -55,9 +55,9 @@ def test_transcripts_do_not_depend_on_earlier_audio(sounds):
 
 def test_what_cannot_be_is_reported(pictures, tmp_path):
     with pytest.raises(ConfigError, match="run: needs a model that can classify, got a Recogniser"):
-        rg.runs.classify_run(rg.load("morse", device="cpu"), pictures)
+        rg.load("morse", device="cpu").classify(pictures)
     with pytest.raises(ConfigError, match="top: needs 1 or more, got 0"):
-        rg.runs.classify_run(rg.load("glyphs", device="cpu"), pictures, top=0)
+        rg.load("glyphs", device="cpu").classify(pictures, top=0)
     with pytest.raises(ConfigError, match="run: needs a model that can transcribe"):
         rg.load("glyphs", device="cpu").transcribe([tmp_path / "no.wav"])
     with pytest.raises(FileError, match=r"no\.wav: needs to be a sound file, got no such file"):

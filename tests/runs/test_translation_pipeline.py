@@ -9,7 +9,7 @@ import regard as rg
 from regard.data import ByteTokenizer, CharTokenizer
 from regard.decode import Sampling
 from regard.errors import ConfigError
-from regard.runs import Run, TranslationPipeline, generate_run, translate_run
+from regard.runs import Run, TranslationPipeline, generate_run
 from regard.tasks import SearchConfig, Translation, recipe, translate_texts
 from regard.train import Calibration
 
@@ -43,7 +43,7 @@ def writer(**changes) -> Run:
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_together_is_each_language_and_text_alone(run, width):
-    found = translate_run(run, TEXTS, to=["fr", "de", "cs"], beam_width=width, max_new_tokens=9)
+    found = run.translate(TEXTS, to=["fr", "de", "cs"], beam_width=width, max_new_tokens=9)
     assert list(found) == ["fr", "de", "cs"]
     for language, answers in found.items():
         for text, answer in zip(TEXTS, answers, strict=True):
@@ -69,10 +69,9 @@ def test_the_best_come_with_scores_in_order(run):
         assert all(a.score >= b.score for x in row for a, b in zip(x, x[1:], strict=False))
 
 
-def test_the_method_is_the_function(run):
-    assert run.translate("two", to="de", max_new_tokens=3) == translate_run(
-        run, ["two"], ["de"], max_new_tokens=3
-    )
+def test_a_text_is_a_list_of_one(run):
+    options = {"to": "de", "max_new_tokens": 3}
+    assert run.translate("two", **options) == run.translate(["two"], **options)
 
 
 def test_a_text_goes_on_as_its_tokens_say_and_letters_come_whole():
@@ -108,15 +107,15 @@ def test_an_answer_is_unsure_below_the_threshold_or_without_text(run):
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_translated_is_reported(run):
     with pytest.raises(ConfigError, match="to: needs one or more of de fr cs, got 'den'; try de"):
-        translate_run(run, ["two"], to=["den"])
+        run.translate(["two"], to=["den"])
     with pytest.raises(ConfigError, match="to: needs one or more of de fr cs, got none"):
-        translate_run(run, ["two"])
+        run.translate(["two"])
     with pytest.raises(ConfigError, match="to: needs each language once, got de de"):
-        translate_run(run, ["two"], to=["de", "de"])
+        run.translate(["two"], to=["de", "de"])
     with pytest.raises(ConfigError, match="text: needs to fit the model, got '  '; it needs words"):
-        translate_run(run, ["two", "  "], to=["de"])
+        run.translate(["two", "  "], to=["de"])
     with pytest.raises(ConfigError, match="got 'a+…'; it needs at most 2048 tokens, got 3001; try"):
-        translate_run(run, ["a" * 3000], to=["de"])
+        run.translate(["a" * 3000], to=["de"])
     with pytest.raises(ConfigError, match="n_best: needs 1 to beam_width=2, got 3"):
         TranslationPipeline(run, ["de"], beam_width=2, n_best=3)
     with pytest.raises(
@@ -132,7 +131,7 @@ def test_what_a_language_model_cannot_do_is_reported():
         ConfigError,
         match="run: needs a model that can translate, got a LanguageModel; try generate, look",
     ):
-        translate_run(run, ["a"], to=["de"])
+        run.translate(["a"], to=["de"])
     with pytest.raises(
         ConfigError, match="max_new_tokens: needs at most 5 after this prompt, .* got 9"
     ):

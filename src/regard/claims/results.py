@@ -19,7 +19,7 @@ import torch
 import regard
 from regard.claims.charts import Bars, Lines, Maps, Points
 from regard.claims.claim import CLAIMS, FAMILIES, Claim, Evidence, Measure, Trial, Verdict
-from regard.errors import ConfigError, suggestion
+from regard.errors import ConfigError, counted, suggestion
 from regard.files import import_file, parse_json, write_text
 
 KINDS = {kind.__name__: kind for kind in (Bars, Lines, Maps, Points)}
@@ -182,7 +182,7 @@ def summarise(results: Sequence[Result]) -> str:
     )
     counts["failed to run"] = sum(bool(r.error) for r in results)
     parts = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-    return f"{len(results)} claim{'s' if len(results) != 1 else ''}: {parts}"
+    return f"{counted(len(results), 'claim')}: {parts}"
 
 
 IN_PROCESS = 4  # so few quick claims run here: starting processes takes longer

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.errors import LookError
+from regard.errors import LookError, counted
 
 Model = Annotated[
     str,
@@ -218,7 +218,7 @@ def heads(
     for name, rows in best.items():
         print(f"{name}:\n{rows}\n")
     if out:
-        print(f"{out}: {len(table)} heads")
+        print(f"{out}: {counted(len(table), 'head')}")
 
 
 def verify(

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.errors import counted
+
 Format = StrEnum("Format", ["text", "markdown", "latex", "html", "json", "toml"])
 Tolerance = Annotated[
     str | None,
@@ -142,7 +144,7 @@ def work(
         Console(highlight=False).print(as_rich(first, digits, names), soft_wrap=True)
         return
     text = format_report(solved, form, digits=digits, only=names, autograd=autograd)
-    size = f"{len(first.steps)} steps" if len(solved) == 1 else f"{len(solved)} solutions"
+    size = counted(len(first.steps), "step") if len(solved) == 1 else f"{len(solved)} solutions"
     _write(text, out, size)
 
 

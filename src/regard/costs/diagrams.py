@@ -8,7 +8,7 @@ from torch import nn
 from regard import models
 from regard import nn as ours
 from regard.costs.svg import BlockColumn, Diagram, Point, SvgCanvas
-from regard.errors import ConfigError
+from regard.errors import ConfigError, counted
 
 
 @singledispatch
@@ -46,7 +46,7 @@ def _(model: ours.EncoderBlock | ours.DecoderBlock | ours.Encoder | ours.Decoder
         size = "" if is_stack else f" (key, {block.cross_attention.to_k.in_features})"
         column.input_from_right(y, f"memory{size}")
     column.end(f"y (time, {width})")
-    size = f"{len(model.blocks)} blocks of {width}" if is_stack else f"dim {width}"
+    size = f"{counted(len(model.blocks), 'block')} of {width}" if is_stack else f"dim {width}"
     return column.canvas.to_diagram(f"{type(model).__name__}, {size}")
 
 
@@ -196,7 +196,7 @@ def draw_cell(cell: ours.RecurrentCell, note: str = "") -> Diagram:
     w, u = f"W {cell.hidden}×{cell.dim}", f"U {cell.hidden}×{cell.hidden}"
     rows = f"each gate: {w}, {u}" + (", biases" if cell.w_bias is not None else "")
     count = sum(p.numel() for p in cell.parameters())
-    canvas.text(30, 16, f"{rows}; {count:,} parameters", small=True, at="start")
+    canvas.text(30, 16, f"{rows}; {counted(count, 'parameter')}", small=True, at="start")
     return canvas.to_diagram(title + note)
 
 

@@ -56,13 +56,9 @@ from regard.tasks import TranscriptChunk as TranscriptChunk
 from regard.tasks import TranslationPipeline as TranslationPipeline
 from regard.tasks import align as align
 from regard.tasks import alignment_head as alignment_head
-from regard.tasks import classify_run as classify_run
 from regard.tasks import generate_run as generate_run
 from regard.tasks import generate_texts as generate_texts
-from regard.tasks import label_run as label_run
 from regard.tasks import record_translation as record_translation
 from regard.tasks import score_prompt as score_prompt
-from regard.tasks import tag_run as tag_run
 from regard.tasks import transcribe_run_detailed as transcribe_run_detailed
-from regard.tasks import translate_run as translate_run
 from regard.tasks import with_output_tokens as with_output_tokens

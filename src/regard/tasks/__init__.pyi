@@ -13,11 +13,9 @@ from regard.tasks.classification.images import ImageTask as ImageTask
 from regard.tasks.classification.own_images import ImagesTask as ImagesTask
 from regard.tasks.classification.pipeline import ClassificationPipeline as ClassificationPipeline
 from regard.tasks.classification.pipeline import ClassPrediction as ClassPrediction
-from regard.tasks.classification.pipeline import classify_run as classify_run
 from regard.tasks.data_report import DataReport as DataReport
 from regard.tasks.data_report import inspect_data as inspect_data
 from regard.tasks.labels import LabelsTask as LabelsTask
-from regard.tasks.labels import label_run as label_run
 from regard.tasks.language.generate import GenerationPipeline as GenerationPipeline
 from regard.tasks.language.generate import TextGenerator as TextGenerator
 from regard.tasks.language.generate import generate_run as generate_run
@@ -56,7 +54,6 @@ from regard.tasks.reporter import Reporter as Reporter
 from regard.tasks.tagging import Span as Span
 from regard.tasks.tagging import TaggedText as TaggedText
 from regard.tasks.tagging import TaggingTask as TaggingTask
-from regard.tasks.tagging import tag_run as tag_run
 from regard.tasks.translation.alignment import Alignment as Alignment
 from regard.tasks.translation.alignment import Link as Link
 from regard.tasks.translation.alignment import align as align
@@ -69,7 +66,6 @@ from regard.tasks.translation.parallel_text import PairsTask as PairsTask
 from regard.tasks.translation.phrases import PhrasesTask as PhrasesTask
 from regard.tasks.translation.pipeline import TranslationPipeline as TranslationPipeline
 from regard.tasks.translation.pipeline import Translations as Translations
-from regard.tasks.translation.pipeline import translate_run as translate_run
 from regard.tasks.translation.search import SearchConfig as SearchConfig
 from regard.tasks.translation.search import Translation as Translation
 from regard.tasks.translation.search import TranslationSearch as TranslationSearch

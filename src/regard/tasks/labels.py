@@ -153,35 +153,31 @@ class LabelsEvaluator(AnnotatedTextEvaluator):
         return class_tally(answers, self.references)
 
 
-def label_run(
-    run: TrainedRun,
-    texts: str | Sequence[str],
-    *,
-    top: int | None = None,
-    device: Device | None = None,
-) -> list[Classes]:
-    """The most probable classes of each text, as (name, probability); all if `top` is None.
-
-    Args:
-        run: a run of a text classifier.
-        texts: one text or several.
-        top: classes per text.
-        device: where to compute, on a copy of the model; None is where the model is.
-
-    >>> words, data = rg.data.ByteTokenizer(), LabelsTask(train="", names=("no", "yes"))
-    >>> config = rg.models.classifier_tiny(vocab=words.vocab, classes=2)
-    >>> train = rg.train.TrainConfig(steps=1)
-    >>> recipe = rg.tasks.Recipe(name="a", data=data, model=config, train=train)
-    >>> run = rg.Run(None, recipe, rg.models.Classifier(config).eval(), words)
-    >>> len(label_run(run, "good", top=1)[0])
-    1
-    """
-    require_verb(run, "label")
-    pipeline = Pipeline(run, LabelOptions(top=top), device=device)
-    return outputs_of(pipeline, [texts] if isinstance(texts, str) else texts)
-
-
 class Labels:
     """`run.label`."""
 
-    label = label_run
+    def label(
+        self: TrainedRun,
+        texts: str | Sequence[str],
+        *,
+        top: int | None = None,
+        device: Device | None = None,
+    ) -> list[Classes]:
+        """The most probable classes of each text, as (name, probability); all if `top` is None.
+
+        Args:
+            texts: one text or several.
+            top: classes per text.
+            device: where to compute, on a copy of the model; None is where the model is.
+
+        >>> words, data = rg.data.ByteTokenizer(), LabelsTask(train="", names=("no", "yes"))
+        >>> config = rg.models.classifier_tiny(vocab=words.vocab, classes=2)
+        >>> train = rg.train.TrainConfig(steps=1)
+        >>> recipe = rg.tasks.Recipe(name="a", data=data, model=config, train=train)
+        >>> run = rg.Run(None, recipe, rg.models.Classifier(config).eval(), words)
+        >>> len(run.label("good", top=1)[0])
+        1
+        """
+        require_verb(self, "label")
+        pipeline = Pipeline(self, LabelOptions(top=top), device=device)
+        return outputs_of(pipeline, [texts] if isinstance(texts, str) else texts)

@@ -231,39 +231,35 @@ def cut_words(
         yield piece
 
 
-def tag_run(
-    run: TrainedRun,
-    texts: str | Sequence[str | Sequence[str]],
-    *,
-    word_split: WordSplit | None = None,
-    device: Device | None = None,
-) -> list[TaggedText]:
-    """The words of each text with their tags.
-
-    Args:
-        run: a run of a tagger.
-        texts: one text or several; a list of words is taken as it is.
-        word_split: used instead of the run's; "spaces" takes words between spaces as they are.
-        device: where to compute, on a copy of the model; None is where the model is.
-
-    >>> words = rg.data.ByteTokenizer()
-    >>> data = TaggingTask(train="", names=("O", "B"), word_split="spaces")
-    >>> config = rg.models.classifier_tiny(vocab=words.vocab, classes=2, pooling="none")
-    >>> train = rg.train.TrainConfig(steps=1)
-    >>> recipe = rg.tasks.Recipe(name="a", data=data, model=config, train=train)
-    >>> run = rg.Run(None, recipe, rg.models.Classifier(config).eval(), words)
-    >>> [word for word, tag in tag_run(run, "good day")[0]]
-    ['good', 'day']
-    """
-    require_verb(run, "tag")
-    pipeline = Pipeline(run, TagOptions(word_split=word_split), device=device)
-    return outputs_of(pipeline, [texts] if isinstance(texts, str) else texts)
-
-
 class Tags:
     """`run.tag`."""
 
-    tag = tag_run
+    def tag(
+        self: TrainedRun,
+        texts: str | Sequence[str | Sequence[str]],
+        *,
+        word_split: WordSplit | None = None,
+        device: Device | None = None,
+    ) -> list[TaggedText]:
+        """The words of each text with their tags.
+
+        Args:
+            texts: one text or several; a list of words is taken as it is.
+            word_split: used instead of the run's; "spaces" takes words between spaces as they are.
+            device: where to compute, on a copy of the model; None is where the model is.
+
+        >>> words = rg.data.ByteTokenizer()
+        >>> data = TaggingTask(train="", names=("O", "B"), word_split="spaces")
+        >>> config = rg.models.classifier_tiny(vocab=words.vocab, classes=2, pooling="none")
+        >>> train = rg.train.TrainConfig(steps=1)
+        >>> recipe = rg.tasks.Recipe(name="a", data=data, model=config, train=train)
+        >>> run = rg.Run(None, recipe, rg.models.Classifier(config).eval(), words)
+        >>> [word for word, tag in run.tag("good day")[0]]
+        ['good', 'day']
+        """
+        require_verb(self, "tag")
+        pipeline = Pipeline(self, TagOptions(word_split=word_split), device=device)
+        return outputs_of(pipeline, [texts] if isinstance(texts, str) else texts)
 
 
 class TaggingEvaluator(AnnotatedTextEvaluator):

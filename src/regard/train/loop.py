@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from regard.errors import ConfigError, FileError, TrainError, check_choice
+from regard.errors import ConfigError, FileError, TrainError, check_choice, counted
 from regard.nn.low_rank import add_low_rank, without_low_rank
 from regard.train.checkpoint import (
     Checkpoint,
@@ -346,7 +346,7 @@ class Trainer:
                 if self.evaluate is not None:
                     model = self.parallel.full_model()
                     self.scores = self.ranks.run_on_first(run_evaluation, model, self.evaluate)
-                line = f"mean of the last {len(paths)} checkpoints"
+                line = f"mean of the last {counted(len(paths), 'checkpoint')}"
             elif self.config.final == "best" and (path := find_best(folder, self.step)) is not None:
                 best = load_checkpoint(path)
         if not line and best is not None and best.step < self.step:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import LookError, ShapeError, check_choice
+from regard.errors import LookError, ShapeError, check_choice, counted
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.heads.head_table import SCORE_COLUMNS, HeadTable, Thresholds, with_type
 from regard.inspection.heads.measures import measure_heads, merge_layers
@@ -201,8 +201,8 @@ class HeadSearch:
                 first = ["", "", ""]
         numbers = ("head", "mean", self.by if self.by in OF_QUERIES else "weight", "text")
         table = text_table(("site", *numbers, context), rows, right=numbers, fold=context)
-        title = f"{len(self.means)} heads on {self.tokens} tokens, largest mean {self.by} first"
-        return f"{title}\n{table}"
+        size = f"{counted(len(self.means), 'head')} on {counted(self.tokens, 'token')}"
+        return f"{size}, largest mean {self.by} first\n{table}"
 
 
 @torch.no_grad()

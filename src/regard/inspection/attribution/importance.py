@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import ShapeError
+from regard.errors import ShapeError, counted
 from regard.inspection.adapters.activation_point import ActivationPoint, hook_activations
 from regard.inspection.adapters.activation_points import find_activations
 from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
@@ -64,7 +64,7 @@ class HeadImportance:
         more = f", the first {MAX_SHOWN_HEADS}" if len(ranking) > MAX_SHOWN_HEADS else ""
         numbers = ("head", "Σ|∂loss/∂gate|", "first-order Δloss", "exact Δloss")
         table = text_table(("site", *numbers), rows, right=numbers)
-        return f"{len(ranking)} heads, loss {self.loss:.5f}{more}\n{table}"
+        return f"{counted(len(ranking), 'head')}, loss {self.loss:.5f}{more}\n{table}"
 
 
 def head_importance(

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import Any, NamedTuple
 
-from regard.errors import ShapeError, suggestion
+from regard.errors import ShapeError, counted, suggestion
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.survey.statistics import QUERY_STATISTICS, STATISTICS
 from regard.tables import html_table
@@ -226,11 +226,12 @@ class HeadTable:
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
     def _repr_html_(self) -> str:
+        size = counted(len(self), "head")
         counts = ", ".join(f"{count} {name}" for name, count in self.types.items())
         columns = ("site", "head", "type", *self.columns, "reason")
         rows = ([row.number(name) for name in columns] for row in self.rows)
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
-        return f"<p>{len(self)} heads: {escape(counts)}</p>{note}" + html_table(columns, rows)
+        return f"<p>{size}: {escape(counts)}</p>{note}" + html_table(columns, rows)
 
 
 def _format_number(x: float | None) -> str:

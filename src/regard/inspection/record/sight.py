@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from regard.errors import LookError
+from regard.errors import LookError, counted
 from regard.inspection.heads.head_table import HeadTable, Thresholds
 from regard.inspection.heads.measures import classify_heads
 from regard.inspection.heads.mixer_table import MixerTable, measure_mixers
@@ -117,7 +117,8 @@ class Sight:
     @property
     def notes(self) -> str:
         """What tables of heads leave out, in one line: `missing`, `coverage`, linear mixers."""
-        mixers = f"{len(self.mixer_names)} linear mixers in mixer_heads()" if self.mixers else ""
+        count = counted(len(self.mixer_names), "linear mixer")
+        mixers = f"{count} in mixer_heads()" if self.mixers else ""
         return "; ".join(filter(None, (self.missing, self.coverage, mixers)))
 
     def calls(self, name: str) -> list[Any]:
@@ -150,7 +151,7 @@ class Sight:
 
         >>> steps = [rg.make_site(torch.ones(n, 4), torch.eye(4)) for n in (1, 3)]
         >>> rg.Sight(steps).join_all()
-        [attention: cross, 1 heads, 4 queries, 4 keys]
+        [attention: cross, 1 head, 4 queries, 4 keys]
         """
         return self._join_each(self.names)
 
@@ -244,14 +245,14 @@ class Sight:
         lines[0] += f"; {self.coverage}" if self.coverage else ""
         if len(sites) > 40:
             lines.append(f"  … and {len(sites) - 40} more")
-        lines += [f"  {len(self.activations)} activations"] if self.activations else []
+        lines += [f"  {counted(len(self.activations), 'activation')}"] if self.activations else []
         lines += [f"  skipped: {line}" for line in format_skipped(self.skipped)]
         return "\n".join(lines)
 
     @property
     def _count(self) -> str:
-        mixers = f" and {len(self.mixers)} linear mixers" if self.mixers else ""
-        return f"{len(self)} attentions{mixers}"
+        mixers = f" and {counted(len(self.mixers), 'linear mixer')}" if self.mixers else ""
+        return f"{counted(len(self), 'attention')}{mixers}"
 
     def _repr_html_(self) -> str:
         columns = ("name", "call", "kind", "heads", "queries", "keys", "batch")
@@ -383,7 +384,7 @@ class Activations(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         lines = (f"  {name}: {tuple(x[0].shape)}" for name, x in self._calls.items())
-        return "\n".join((f"{len(self)} activations", *lines))
+        return "\n".join((counted(len(self), "activation"), *lines))
 
     def residual_mid(self, block: str) -> Tensor:
         """The residual stream between attention and feed-forward of a block, "decoder.3".

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import LookError, ShapeError
+from regard.errors import LookError, ShapeError, counted
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.inspection.sites.site import Site
@@ -124,7 +124,7 @@ class SightComparison:
         numbers = ("head", "distance", "Δ entropy", "Δ first", "Δ previous")
         columns = ("site", *numbers, "largest change: query → key")
         table = text_table(columns, rows, right=numbers)
-        lines = [f"{len(self.rows)} heads, the most different first", table]
+        lines = [f"{counted(len(self.rows), 'head')}, the most different first", table]
         lines += [f"in one only: {', '.join(self.unmatched)}"] if self.unmatched else []
         lines += [self.missing] if self.missing else []
         return "\n".join(lines)

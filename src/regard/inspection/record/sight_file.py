@@ -149,8 +149,8 @@ def load_sight(path: str | Path) -> Sight:
     >>> import tempfile
     >>> sight = rg.Sight([rg.make_site(*torch.zeros(2, 3, 2))])
     >>> rg.load_sight(sight.save(tempfile.mkdtemp()))
-    Sight of 1 attentions
-      attention: self, 1 heads, 3 queries, 3 keys
+    Sight of 1 attention
+      attention: self, 1 head, 3 queries, 3 keys
     """
     file = Path(path) if Path(path).is_file() else file_in(path, FILE_NAME)
     text, tensors = read_safetensors(file, "sight.save")

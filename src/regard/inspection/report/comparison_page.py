@@ -3,7 +3,7 @@
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from regard.errors import FileError
+from regard.errors import FileError, counted
 from regard.files import write_text
 from regard.inspection.figures.canvas import SUFFIXES
 from regard.inspection.figures.panels import draw_comparison
@@ -57,7 +57,7 @@ def write_comparison(comparison: SightComparison, path: str | Path, *, count: in
             tokens((token.label, _note(token)) for token in keys),
         ],
         "Maps": [x for row in comparison.top(count) for x in _maps(comparison, row)],
-        f"{len(rows)} heads, the most different first": [
+        f"{counted(len(rows), 'head')}, the most different first": [
             table("Differences of the heads", COLUMNS, rows, numbers=NUMBERS)
         ],
         "Not compared": [bullets(left_out)] if left_out else [],

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import FileError, LookError, ShapeError
+from regard.errors import FileError, LookError, ShapeError, counted
 from regard.files import write_text
 from regard.inspection.heads.head_table import COLUMNS, MORE_COLUMNS, HeadRow, HeadTable, Thresholds
 from regard.inspection.heads.measures import classify_heads
@@ -125,8 +125,9 @@ def write_report(
         data.append(page_data | {"numbers": numbers})
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
     panels = map_panels(sight, batch, queries)
-    parts = [f"{len(data)} attentions, {len(heads)} heads: {counts}"] if data else []
-    parts += [f"{len(sight.mixer_names)} linear mixers"] if sight.mixers else []
+    sizes = f"{counted(len(data), 'attention')}, {counted(len(heads), 'head')}"
+    parts = [f"{sizes}: {counts}"] if data else []
+    parts += [counted(len(sight.mixer_names), "linear mixer")] if sight.mixers else []
     summary = "; ".join(filter(None, (*parts, sight.missing, sight.coverage))) + "."
     outputs = _outputs(predictions)
     response: dict[str, Any] = {

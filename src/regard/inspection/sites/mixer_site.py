@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import LookError, ShapeError
+from regard.errors import LookError, ShapeError, counted
 from regard.inspection.sites.labels import slice_tokens, strip_marks
 from regard.inspection.sites.site import MAX_MAP_WEIGHTS, Tokens
 from regard.ops import mixers
@@ -37,7 +37,7 @@ class MixerSite:
     >>> one = torch.ones(1, 1, 2, 1)
     >>> mixer = rg.ops.mixers.LinearMixer(q=one, k=one, v=one, log_decay=None, delta=True)
     >>> MixerSite(name="layers.0.mixer", path="layers.0.mixer", mixer=mixer, out=one)
-    layers.0.mixer: delta rule, 1 heads, 2 tokens
+    layers.0.mixer: delta rule, 1 head, 2 tokens
     """
 
     name: str
@@ -169,8 +169,8 @@ class MixerSite:
 
     def __repr__(self) -> str:
         call = f" (call {self.call})" if self.call else ""
-        tokens = f"{self.queries} tokens" + (f" after {self.offset}" if self.offset else "")
-        parts = [self.kind, f"{self.heads} heads", tokens]
+        tokens = counted(self.queries, "token") + (f" after {self.offset}" if self.offset else "")
+        parts = [self.kind, counted(self.heads, "head"), tokens]
         if self.taps is not None:
             parts.append(f"inputs from {self.taps.shape[-1]} tokens")
         if self.batch > 1:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import LookError, ShapeError
+from regard.errors import LookError, ShapeError, counted
 from regard.inspection.sites.breakdown import WeightBreakdown, compute_breakdown
 from regard.ops import Influence
 from regard.ops.attend import attend
@@ -261,10 +261,8 @@ class Site:
     def __repr__(self) -> str:
         call = f" (call {self.call})" if self.call else ""
         batch = f", batch of {self.batch}" if self.batch > 1 else ""
-        return (
-            f"{self.name}{call}: {self.kind}, {self.heads} heads, {self.queries} queries, "
-            f"{self.keys} keys{batch}"
-        )
+        sizes = (self.heads, "head"), (self.queries, "query"), (self.keys, "key")
+        return f"{self.name}{call}: {self.kind}, {', '.join(counted(*x) for x in sizes)}{batch}"
 
     def _repr_html_(self) -> str:
         """The repr and, for short inputs, the mean of each query statistic per head."""

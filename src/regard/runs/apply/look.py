@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from regard.errors import FileError, LookError, ShapeError
+from regard.errors import FileError, LookError, ShapeError, counted
 from regard.files import is_stream
 from regard.inspection import (
     Sight,
@@ -103,8 +103,9 @@ def look_report(
         queries=around,
         predictions=reading.predictions,
     )
+    sites = counted(len(sight), "attention site")
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
-    text = f"{out}: {len(sight)} attention sites, {sum(x.heads for x in sight)} heads{size}\n"
+    text = f"{out}: {sites}, {counted(sum(x.heads for x in sight), 'head')}{size}\n"
     text += "; ".join(filter(None, (facts["Layers"], sight.missing)))
     return LookReport(text, dict(sight.skipped))
 
@@ -118,10 +119,10 @@ def layers_recorded(sight: Sight) -> str:
     if sight.coverage:
         return sight.coverage
     count = len({layer_of(name) for name in (*sight.names, *sight.mixer_names)})
-    mixers = f", {len(sight.mixer_names)} linear mixers" if sight.mixers else ""
-    return (
-        f"{count} of {count} layers recorded{mixers}" if not sight.unmatched else f"{count} layers"
-    )
+    mixers = f", {counted(len(sight.mixer_names), 'linear mixer')}" if sight.mixers else ""
+    if sight.unmatched:
+        return counted(count, "layer")
+    return f"{count} of {count} layers recorded{mixers}"
 
 
 def compare_texts(

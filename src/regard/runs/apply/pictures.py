@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from regard.errors import LookError
+from regard.errors import LookError, counted
 from regard.inspection.report.report import Predictions, top_predictions, write_report
 from regard.models.hub.folder import read_config
 from regard.runs.apply.look import LookReport, layers_recorded
@@ -54,5 +54,6 @@ def picture_report(folder: Path, image: Path, text: str | None, out: Path) -> Lo
     title = f"Attention of {folder.name}"
     write_report(sight, out, title=title, facts=facts, predictions=predictions)
     hint = f"regard serve {folder} shows which patches each head looks at"
-    count = f"{len(sight)} attention sites, {sum(x.heads for x in sight)} heads"
+    sites, heads = len(sight), sum(x.heads for x in sight)
+    count = f"{counted(sites, 'attention site')}, {counted(heads, 'head')}"
     return LookReport(f"{out}: {count}\n{facts['Layers']}\n{hint}", dict(sight.skipped))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 
+from regard.errors import counted
 from regard.runs.contents import BASELINE
 from regard.runs.report.facts import RunFacts
 from regard.runs.settings import iter_settings
@@ -35,7 +36,7 @@ def model_card(facts: RunFacts) -> str:
     if facts.data is not None:
         data += ["", "```text", facts.data.summary(), "```"]
     scores = _table(("score", "test", "95% interval", "valid"), facts.score_rows())
-    examples = f" of {len(facts.answers):,} examples" if facts.answers else ""
+    examples = f" of {counted(len(facts.answers), 'example')}" if facts.answers else ""
     sections = {
         "Use": ["```sh", command, "```", "", "```python", code, "```"],
         "Scores": [f"On the test split{examples}.", "", *scores],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.costs import Cost, cost
-from regard.errors import RegardError
+from regard.errors import RegardError, counted
 from regard.ops.maybe_none import MaybeNone
 from regard.runs.contents import RunContents
 from regard.runs.evaluate import EvaluatedAnswer, Evaluation, evaluate_model
@@ -113,7 +113,7 @@ class RunFacts:
             lines += [f"Longest training example: {', '.join(sizes)}."] if longest else []
         if getattr(config, "positions", "") == "learned":
             count = getattr(config, "max_positions", 0)
-            lines.append(f"At most {count:,} tokens: it has no positions beyond.")
+            lines.append(f"At most {counted(count, 'token')}: it has no positions beyond.")
         names = getattr(self.run.data, "class_names", ())
         if names:
             shown = ", ".join(names[:MAX_CLASSES]) + (" …" if len(names) > MAX_CLASSES else "")

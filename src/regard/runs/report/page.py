@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from regard.decode import Sampling
+from regard.errors import counted
 from regard.files import read_text, write_text
 from regard.page.document import (
     Block,
@@ -116,7 +117,7 @@ def _scores(facts: RunFacts) -> list[Block]:
     rows = facts.score_rows()
     if not rows:
         return [text(facts.problem or "No evaluation yet.")]
-    count = f"{len(facts.answers):,} test examples" if facts.answers else "the test split"
+    count = counted(len(facts.answers), "test example") if facts.answers else "the test split"
     blocks = [text(f"On {count}.")]
     if facts.problem:
         blocks.append(text(f"Not evaluated again: {facts.problem}"))
@@ -161,7 +162,7 @@ def _mistakes(facts: RunFacts) -> list[Block]:
     if not facts.answers:
         return []
     if not wrong:
-        return [text(f"None on {len(facts.answers):,} examples.")]
+        return [text(f"None on {counted(len(facts.answers), 'example')}.")]
     sure = ", those of the highest confidence first" if wrong[0].confidence is not None else ""
     shown = f"{len(wrong):,} of {len(facts.answers):,}{sure}."
     return [text(shown), _outputs(facts, "Incorrect outputs", wrong[:SHOWN])]
@@ -268,7 +269,7 @@ def _settings(facts: RunFacts) -> list[Block]:
     rows = [(name, str(value)) for name, value in iter_settings(facts.run.recipe)]
     file = (facts.run.folder or Path()) / RECIPE_TOML
     blocks = [code(read_text(file))] if file.is_file() else []
-    caption = f"All {len(rows)} settings"
+    caption = f"All {counted(len(rows), 'setting')}"
     return [*blocks, table(caption, ("setting", "value"), rows, fold=True)]
 
 

@@ -60,36 +60,32 @@ class ClassPrediction(list[tuple[str, float]]):
         return confidence_warning(name, self.confidence, self.threshold, "the class may be wrong")
 
 
-def classify_run(
-    run: TrainedRun,
-    images: str | Path | Sequence[str | Path],
-    *,
-    top: int = 1,
-    invert: bool = False,
-    device: Device | None = None,
-) -> list[ClassPrediction]:
-    """The most probable classes of each image file, preprocessed as in the run's evaluation.
-
-    Args:
-        run: a run of a vision model.
-        images: image files.
-        top: classes per image.
-        invert: see `read_run_image`.
-        device: where to compute, on a copy of the model; None is where the model is.
-
-    >>> classify_run(rg.load("glyphs", device="cpu"), ["none.png"])
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: none.png: needs to be an image, got no such file
-    """
-    pipeline = ClassificationPipeline(run, top=top, invert=invert, device=device)
-    return outputs_of(pipeline, [images] if isinstance(images, str | Path) else images)
-
-
 class Classifies:
     """`run.classify`."""
 
-    classify = classify_run
+    def classify(
+        self: TrainedRun,
+        images: str | Path | Sequence[str | Path],
+        *,
+        top: int = 1,
+        invert: bool = False,
+        device: Device | None = None,
+    ) -> list[ClassPrediction]:
+        """The most probable classes of each image file, preprocessed as in the run's evaluation.
+
+        Args:
+            images: image files.
+            top: classes per image.
+            invert: see `read_run_image`.
+            device: where to compute, on a copy of the model; None is where the model is.
+
+        >>> rg.load("glyphs", device="cpu").classify(["none.png"])
+        Traceback (most recent call last):
+            ...
+        regard.errors.FileError: none.png: needs to be an image, got no such file
+        """
+        pipeline = ClassificationPipeline(self, top=top, invert=invert, device=device)
+        return outputs_of(pipeline, [images] if isinstance(images, str | Path) else images)
 
 
 class ClassificationPipeline(Pipeline):

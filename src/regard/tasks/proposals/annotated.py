@@ -10,7 +10,7 @@ from typing import Any
 from regard.data import Split
 from regard.data.table import detect_table, read_table, table_kind
 from regard.data.text.parallel_corpus import corpus_suffix
-from regard.errors import ConfigError, FileError
+from regard.errors import ConfigError, FileError, counted
 from regard.files import iter_lines
 from regard.models import ClassifierConfig
 from regard.tasks.proposals.proposal import (
@@ -77,7 +77,7 @@ def _propose(
     linear = "linear model on n-grams" if field == "text" else "CRF on words and their shapes"
     comments |= {
         "data.vocab_size": "at most: frequent words are one token each",
-        "model.layers": f"{layers} layers of {dim} {rule}",
+        "model.layers": f"{counted(layers, 'layer')} of {dim} {rule}",
         "model.ngrams": f"hashed features of a {linear}, mixed in as the valid split decides",
     }
     if not (task.valid and task.test):

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard import models
 from regard.data import Split
-from regard.errors import FileError
+from regard.errors import FileError, counted
 from regard.tasks.base import Recipe, Task
 from regard.tasks.data_report import MAX_TOKENIZED, DataReport, inspect_data
 from regard.tasks.recipe_file import recipe_to_toml
@@ -111,7 +111,7 @@ def choose_steps(
     planned = max(1, round(epoch_steps * epochs / 100)) * 100
     steps = min(max(planned, min_steps), max_steps)
     if steps == planned:
-        return steps, f"{epochs} epochs"
+        return steps, counted(epochs, "epoch")
     epochs_done = steps / epoch_steps
     passes = f"{epochs_done:,.1f} epochs" if epochs_done >= 0.1 else f"{epochs_done:.1g} epochs"
     if steps == max_steps:

@@ -16,7 +16,7 @@ from regard.data.audio.speech_manifest import (
 from regard.data.source import LoadReport
 from regard.data.split import SPLITS
 from regard.data.table import table_kind
-from regard.errors import FileError
+from regard.errors import FileError, counted
 from regard.models import RecogniserConfig, WordRecogniserConfig
 from regard.tasks.data_report import DataReport
 from regard.tasks.proposals.proposal import (
@@ -62,7 +62,7 @@ def propose_speech(paths: Sequence[Path], name: str) -> Proposal:
     comments |= {
         "data.n_mels": "40 below 16,000 Hz, else 80",
         "data.max_seconds": f"the longest recording has {seconds.max:g} s",
-        "model.layers": f"{layers} layers of {dim} for {hours:,.2f} hours",
+        "model.layers": f"{counted(layers, 'layer')} of {dim} for {hours:,.2f} hours",
         "model.vocab": "replaced by the number of units in the data",
         "model.chunk": "outputs of 40 ms that are computed together: a latency of 0.64 s",
         "train.batch_size": f"recordings of {seconds.total / train:.1f} s on average",

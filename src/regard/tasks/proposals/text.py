@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regard.errors import FileError
+from regard.errors import FileError, counted
 from regard.models import LanguageConfig
 from regard.tasks.language.text import TextTask
 from regard.tasks.proposals.proposal import (
@@ -55,7 +55,7 @@ def propose_text(paths: Sequence[Path], name: str) -> Proposal:
         "data.tokenizer_type": rule,
         "data.length": "tokens of a window, at most a twentieth of the text",
         "data.valid_windows": "of the valid split, to evaluate quickly",
-        "model.layers": f"{layers} layers of {dim} {rule}",
+        "model.layers": f"{counted(layers, 'layer')} of {dim} {rule}",
     }
     if units == "bpe":
         comments["data.vocab_size"] = rule

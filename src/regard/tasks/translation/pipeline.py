@@ -247,45 +247,41 @@ class TranslationPipeline(Pipeline):
         return format_shared_cost(self) if self.options.cost else ""
 
 
-def translate_run(
-    run: TrainedRun,
-    texts: str | Sequence[str],
-    to: str | Sequence[str] = (),
-    *,
-    beam_width: int | None = None,
-    length_penalty: float | None = None,
-    max_new_tokens: int | None = None,
-    device: Device | None = None,
-) -> dict[str, list[str]]:
-    """Translations by target language; each text is encoded once for all languages.
-
-    Args:
-        run: a run of a translator.
-        texts: one text or several.
-        to: target languages; may be empty if the run has only one.
-        beam_width: 1 is greedy; None takes the recipe's.
-        length_penalty: of the beam search; None takes the recipe's.
-        max_new_tokens: the most tokens per translation; None takes the recipe's.
-        device: where to decode, on a copy of the model; None is where the model is.
-
-    >>> tokenizer = rg.data.ByteTokenizer(languages=("de", "fr"))
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=tokenizer.vocab)).eval()
-    >>> run = rg.Run(None, rg.tasks.recipe("phrases"), model, tokenizer)
-    >>> sorted(translate_run(run, ["2 days", "3 days"], to=["fr", "de"], max_new_tokens=4))
-    ['de', 'fr']
-    """
-    pipeline = TranslationPipeline(
-        run, to, beam_width=beam_width, length_penalty=length_penalty,
-        max_new_tokens=max_new_tokens, device=device,
-    )  # fmt: skip
-    rows = pipeline.translate([texts] if isinstance(texts, str) else texts)
-    return {to: [row[n][0].text for row in rows] for n, to in enumerate(pipeline.languages)}
-
-
 class Translates:
     """`run.translate`."""
 
-    translate = translate_run
+    def translate(
+        self: TrainedRun,
+        texts: str | Sequence[str],
+        to: str | Sequence[str] = (),
+        *,
+        beam_width: int | None = None,
+        length_penalty: float | None = None,
+        max_new_tokens: int | None = None,
+        device: Device | None = None,
+    ) -> dict[str, list[str]]:
+        """Translations by target language; each text is encoded once for all languages.
+
+        Args:
+            texts: one text or several.
+            to: target languages; may be empty if the run has only one.
+            beam_width: 1 is greedy; None takes the recipe's.
+            length_penalty: of the beam search; None takes the recipe's.
+            max_new_tokens: the most tokens per translation; None takes the recipe's.
+            device: where to decode, on a copy of the model; None is where the model is.
+
+        >>> tokenizer = rg.data.ByteTokenizer(languages=("de", "fr"))
+        >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=tokenizer.vocab)).eval()
+        >>> run = rg.Run(None, rg.tasks.recipe("phrases"), model, tokenizer)
+        >>> sorted(run.translate(["2 days", "3 days"], to=["fr", "de"], max_new_tokens=4))
+        ['de', 'fr']
+        """
+        pipeline = TranslationPipeline(
+            self, to, beam_width=beam_width, length_penalty=length_penalty,
+            max_new_tokens=max_new_tokens, device=device,
+        )  # fmt: skip
+        rows = pipeline.translate([texts] if isinstance(texts, str) else texts)
+        return {to: [row[n][0].text for row in rows] for n, to in enumerate(pipeline.languages)}
 
 
 def format_shared_cost(pipeline: TranslationPipeline) -> str:

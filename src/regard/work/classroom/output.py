@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from regard.errors import WorkError
+from regard.errors import WorkError, counted
 from regard.files import make_folder, write_quiz_file, write_text
 from regard.work.classroom.excel import write_table, write_workbook
 from regard.work.classroom.moodle import class_quiz
@@ -25,7 +25,8 @@ def write_class(one: Class, folder: str | Path, formats: Sequence[str]) -> list[
         if name not in WRITERS:
             raise WorkError(f"format: needs one of {', '.join(WRITERS)}, got {name!r}")
     one.save(place)
-    lines = [f"{place}: {len(one.assignments)} students, {one.family}, level {one.level}"]
+    size = counted(len(one.assignments), "student")
+    lines = [f"{place}: {size}, {one.family}, level {one.level}"]
     for name in dict.fromkeys(formats):
         lines += WRITERS[name](one, place)
     suffix = "xlsx" if "xlsx" in formats else "csv"

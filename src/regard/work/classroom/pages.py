@@ -4,6 +4,7 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
+from regard.errors import counted
 from regard.files import fill_page, make_folder, write_text
 from regard.work.classroom.marks import ClassMarks, Mark, count_mistakes, marks_csv, marks_json
 from regard.work.classroom.problems import Class
@@ -67,7 +68,7 @@ def class_html(one: Class, marks: ClassMarks) -> str:
     """The class at a glance: verdicts by step, mistakes by step, and what to discuss."""
     papers, mistakes = marks.marks, count_mistakes(marks)
     mean = sum(x.points / x.assignment.total for x in papers) / max(len(papers), 1)
-    facts = [f"{len(papers)} papers", f"{mean:.0%} of the points on average"]
+    facts = [counted(len(papers), "paper"), f"{mean:.0%} of the points on average"]
     facts += [f"{len(marks.missing)} missing"] if marks.missing else []
     facts += [f"{n} cannot be read"] if (n := sum(bool(x.error) for x in papers)) else []
     facts += [f"{len(marks.unknown)} not paired"] if marks.unknown else []

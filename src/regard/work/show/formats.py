@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.errors import WorkError, check_choice
+from regard.errors import WorkError, check_choice, counted
 from regard.files import fill_page
 from regard.formulas import LATEX_SIGNS, parse_formula, parse_name
 from regard.work.families.recurrent.bptt import autograd_as_text, compare_with_autograd
@@ -48,7 +48,7 @@ def as_html(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> st
     """Format a solution as an HTML page."""
     body = html_body(solution, digits, only)
     names = [step.name for step in solution.steps if matches_any(step.name, only)]
-    facts = f"{len(names)} of {len(solution.steps)} steps" if only else f"{len(names)} steps"
+    facts = f"{len(names)} of {len(solution.steps)} steps" if only else counted(len(names), "step")
     title = getattr(solution, "title", "") or f"By hand: {solution.family}"
     return render_page(title, facts, body, {_anchor_id(name): name for name in names})
 
@@ -287,7 +287,7 @@ def format_solutions(
             body = html_body(one, digits, names[heading], id_prefix=f"{n}-", level=3)
             title = f"<h2>{escape(heading)}</h2>"
             parts.append(f'<div id="part-{n}" class="new">{title}{body}</div>')
-        return render_page("By hand", f"{len(shown)} solutions", "\n".join(parts), links)
+        return render_page("By hand", counted(len(shown), "solution"), "\n".join(parts), links)
     if fmt == "latex":
         lines = []
         for heading, one in shown.items():

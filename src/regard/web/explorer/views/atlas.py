@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from pydantic import Field
 
-from regard.errors import ConfigError, LookError
+from regard.errors import ConfigError, LookError, counted
 from regard.inspection import MapTile, Sight, Site
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.labels import strip_marks
@@ -335,6 +335,6 @@ def _read_site(explorer: Explorer, request: AtlasRequest, text: str, name: str, 
     count = text_model.encode("text", text).shape[-1]
     if count > MAX_TOKENS:
         raise ConfigError(f"text: needs at most {MAX_TOKENS} tokens, got {count}; try a part of it")
-    with job.checking(text_model.model, f"reading {count:,} tokens"):
+    with job.checking(text_model.model, f"reading {counted(count, 'token')}"):
         sight = text_model.look(text, at=glob.escape(name))
     return find_head(sight, name, 0)[0]

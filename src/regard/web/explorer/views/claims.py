@@ -24,7 +24,7 @@ from regard.claims.charts import describe_chart, draw_chart
 from regard.claims.claim import FAMILIES
 from regard.claims.gallery import LABELS
 from regard.claims.results import load_cached, result_from_dict
-from regard.errors import ConfigError, check_choice, suggestion
+from regard.errors import ConfigError, check_choice, counted, suggestion
 from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, finite, query, table_of
 from regard.web.jobs import Job
 from regard.work.ask import MIN_SCORE, find_answers
@@ -199,7 +199,7 @@ def _reporting(job: Job, claim: Claim) -> Iterator[None]:
         now = time.monotonic()
         if now - last > 0.1:
             last, seconds = now, now - start
-            text = f"running {claim.id}: {seconds:.0f} s, {calls:,} calls of layers"
+            text = f"running {claim.id}: {seconds:.0f} s, {counted(calls, 'call')} of layers"
             job.report(seconds / (seconds + typical), text)
 
     job.report(0.0, f"running {claim.id}")
