@@ -20,7 +20,9 @@ import regard as rg
 from regard.cli import app
 from regard.data import Tokenizer
 from regard.errors import FileError, RegardError
+from regard.models.hub.bounds import check_processor
 from regard.runs.hub_model import build_hub_model
+from regard.runs.image_text_model import load_image_text_model
 from regard.runs.loading import build_or_load_model
 from regard.web.explorer.catalog import Catalog, describe
 
@@ -276,6 +278,49 @@ def test_sizes_that_the_weights_do_not_have_are_refused_at_once(folder, values):
         assert "\n" not in str(caught.value)
         assert time.process_time() - start < 5
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
+
+
+@pytest.mark.parametrize("file", ["preprocessor_config.json", "processor_config.json"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"size": {"height": 10**9, "width": 224}},
+        {"size": 10**9},
+        {"crop_size": {"height": 224, "width": 10**9}},
+        {"size": {"shortest_edge": 65536, "longest_edge": 16777216}},
+        {"size": {"shortest_edge": 10**9, "longest_edge": 10**9}, "merge_size": 2},
+        {"min_pixels": 10**9},
+        {"image_grid_pinpoints": [[336, 672], [10**9, 336]]},
+        {"max_image_tiles": 10**9},
+        {"image_seq_length": 10**9},
+        {"size": {"longest_edge": 4096}, "max_image_size": {"longest_edge": 1}},
+        {"max_pixels": 1 << 24, "patch_size": 1},
+        {"image_processor": {"size": {"shortest_edge": 10**9}}},
+    ],
+    ids=str,
+)
+def test_pictures_of_any_size_are_refused_before_they_are_made(folder, file, values):
+    change(folder / file, **values)
+    with pytest.raises(FileError, match=rf"{file}: needs .*at most \d+"):
+        load_image_text_model(folder, torch.nn.Identity())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
+        {"patch_size": 14, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056},
+        {"size": {"shortest_edge": 65536, "longest_edge": 16777216}, "merge_size": 2}
+        | {"patch_size": 16, "temporal_patch_size": 2},
+        {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}},
+        {"image_grid_pinpoints": [[384, 2304], [2304, 2304]], "size": {"height": 384}},
+        {"size": {"height": 560, "width": 560}, "max_image_tiles": 4, "rescale_factor": 1 / 255},
+        {"image_seq_length": 256, "pan_and_scan_max_num_crops": None, "size": {"height": 896}},
+    ],
+    ids=["LLaVA", "Qwen 2.5", "Qwen 3", "SmolVLM", "OneVision", "Llama 3.2", "Gemma 3"],
+)
+def test_sizes_of_processors_that_people_use_are_taken(values):
+    check_processor(values, "preprocessor_config.json")
 
 
 @pytest.mark.parametrize("size", [1 << 31, 1 << 63, -1, 1 << 20, "x", None, 0.5])

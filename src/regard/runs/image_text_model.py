@@ -10,12 +10,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from regard.data import open_image
-from regard.errors import LookError, library_errors
+from regard.errors import LookError, ShapeError, library_errors
+from regard.files import parse_json
 from regard.inspection import Sight, Site, look
 from regard.inspection.sites.patches import TOWER
-from regard.models.hub.bounds import data_copy
+from regard.models.hub.bounds import check_processor, data_copy
 
 MAX_SIDE = 448  # pixels of the picture that is shown, where the model's own has another form
+MAX_TOKENS = 1 << 14  # of a text with its picture
 
 
 class PictureReading(NamedTuple):
@@ -44,6 +46,9 @@ class ImageTextModel(NamedTuple):
         page, tokenizer = open_image(path).convert("RGB"), self.processor.tokenizer
         with library_errors("text", "a processor that takes it with one picture"):
             given = self.processor(text=self._prompt(text), images=page, return_tensors="pt")
+        if (count := given["input_ids"].shape[1]) > MAX_TOKENS:
+            got = f"{count} of this picture and text"
+            raise ShapeError(f"text: needs at most {MAX_TOKENS} tokens, got {got}")
         given = given.to(next(self.model.parameters()).device)
         needs = "what its processor makes of a picture and a text"
         with library_errors("model", needs), look(self.model, tokens=tokenizer) as sight:
@@ -87,6 +92,9 @@ def load_image_text_model(folder: Path, model: nn.Module) -> ImageTextModel:
     from transformers import AutoProcessor
 
     with library_errors(folder, "a processor that transformers loads"), data_copy(folder) as copy:
+        for file in ("preprocessor_config.json", "processor_config.json"):
+            if (folder / file).is_file():
+                check_processor(parse_json((folder / file).read_text("utf-8")), f"{folder / file}")
         processor: Any = AutoProcessor.from_pretrained(
             copy, local_files_only=True, trust_remote_code=False
         )

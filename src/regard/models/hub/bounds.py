@@ -23,11 +23,17 @@ BOUNDS = (
     (re.compile(r"size|dim|position|vocab|channel|width|hidden|max_.*len|_mel"), 1 << 26),
     (re.compile(r"^(n|num|d)_"), 1 << 26),
 )
+# of the config of a processor: pictures beyond these take all memory
+PROCESSOR_BOUNDS = (
+    (re.compile(r"pixels"), 1 << 25),
+    (re.compile(r"size|height|width|edge|pinpoint|patch|tile|crop|split|seq|token"), 1 << 12),
+)
+MAX_PATCHES = 512  # along a side of a picture
 MAX_BUFFER_BYTES = 256 << 20  # of tables that are computed and not saved
 MAX_TENSORS, MAX_NUMBERS = 1 << 15, 1 << 44  # of a model without weights
 
 
-def check_sizes(values: Any, where: str, key: str = "") -> None:
+def check_sizes(values: Any, where: str, key: str = "", bounds: Any = BOUNDS) -> None:
     """Check every integer of a config by its name, also inside of others and of lists.
 
     >>> check_sizes({"text_config": {"num_hidden_layers": 10**6}}, "config.json")
@@ -37,15 +43,51 @@ def check_sizes(values: Any, where: str, key: str = "") -> None:
     """
     if isinstance(values, dict):
         for name, value in values.items():
-            check_sizes(value, where, str(name))
+            check_sizes(value, where, str(name), bounds)
     elif isinstance(values, list):
         for value in values:
-            check_sizes(value, where, key)
+            check_sizes(value, where, key, bounds)
     elif isinstance(values, int | float):
-        most = next((most for name, most in BOUNDS if name.search(key)), None)
+        most = next((most for name, most in bounds if name.search(key)), None)
         if most is not None and abs(values) > most and values == values // 1:
             got = f"{values:.6g}" if abs(values) < 10**300 else "hundreds of digits"
             raise FileError(f"{where}: needs {key} of at most {most}, got {got}")
+
+
+def check_processor(values: Any, where: str) -> None:
+    """Check what a processor's config declares of its pictures: pixels, crops, patches.
+
+    >>> check_processor({"size": {"height": 10**9, "width": 224}}, "preprocessor_config.json")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: preprocessor_config.json: needs height of at most 4096, got 1e+09
+    """
+    if not isinstance(values, dict):
+        return
+    edges = values.get("size")
+    if "merge_size" in values and isinstance(edges, dict):  # as of Qwen: the edges are areas
+        values = values | {"size": {f"{name} in pixels": x for name, x in edges.items()}}
+    check_sizes(values, where, bounds=PROCESSOR_BOUNDS)
+    least = [x for x in _sides(values, r"^patch_size$|^max_image_size$") if x > 0]
+    most = max(_sides(values, r"^size$|^crop_size$|pinpoints|pixels"), default=0)
+    if least and most > MAX_PATCHES * min(least):
+        raise FileError(
+            f"{where}: needs at most {MAX_PATCHES} patches along a side, got sides of {most:g} "
+            f"with patches of {min(least):g}"
+        )
+
+
+def _sides(values: Any, names: str, inside: bool = False) -> list[float]:
+    """The lengths under keys that match, also inside of others; those of an area are its root."""
+    if isinstance(values, dict):
+        return [
+            side**0.5 if "pixels" in str(key) else side
+            for key, x in values.items()
+            for side in _sides(x, names, inside or bool(re.search(names, str(key))))
+        ]
+    if isinstance(values, list):
+        return [side for x in values for side in _sides(x, names, inside)]
+    return [float(values)] if inside and isinstance(values, int | float) else []
 
 
 @contextmanager
