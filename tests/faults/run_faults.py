@@ -9,6 +9,7 @@ nothing in the end. Commands run in forks of this process, as importing torch wo
 """
 
 import argparse
+import faulthandler
 import os
 import random
 import resource
@@ -82,6 +83,7 @@ def _run_forked(call: Callable[[], object], file_limit: int | None, write: int) 
         for number in (1, 2):
             os.dup2(write, number)
         sys.stdout, sys.stderr = (open(n, "w", closefd=False) for n in (1, 2))  # noqa: SIM115
+        faulthandler.register(signal.SIGUSR1, file=2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if file_limit is not None:  # a write beyond it fails as one to a full disk does
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
@@ -144,7 +146,7 @@ def _round(
     rng: random.Random,
     counts: Counter,
     sizes: tuple[float, int],
-    expected: object,
+    expected: dict[str, object],
 ) -> None:
     target.prepare(folder)
     call, history = target.start, []
@@ -167,7 +169,7 @@ def _round(
         raise Loss(f"{history}: exit code {child.code}:\n{child.output}")
     _try(target.check, folder, history)
     if (got := target.result(folder)) != expected:
-        raise Loss(f"{history}: needs {_short(expected)}, got {_short(got)}:\n{child.output}")
+        raise Loss(f"{history}: {_differences(expected, got)}:\n{child.output}")
     if left := [*folder.rglob("*.writing"), *folder.rglob("*.partial*")]:
         raise Loss(f"{history}: left behind {[x.name for x in left]}")
 
@@ -196,9 +198,11 @@ def _stop(
 def _wait(child: Child, what: str) -> None:
     """Wait for the end of a command; one that does not end, or shows a traceback, is a loss."""
     if not child.wait(TIME_LIMIT):
+        os.kill(child.pid, signal.SIGUSR1)  # prints where its threads are
+        child.wait(1)
         os.kill(child.pid, signal.SIGKILL)
         child.wait(TIME_LIMIT)
-        raise Loss(f"{what}: had not ended after {TIME_LIMIT:.0f} seconds")
+        raise Loss(f"{what}: had not ended after {TIME_LIMIT:.0f} seconds:\n{child.output}")
     if "Traceback" in child.output:
         raise Loss(f"{what}: a traceback:\n{child.output}")
 
@@ -227,8 +231,9 @@ def _damage(target: Target, folder: Path, rng: random.Random) -> bool:
     return True
 
 
-def _short(x: object) -> str:
-    return repr(x)[:300]
+def _differences(expected: dict[str, object], got: dict[str, object]) -> str:
+    names = sorted(x for x in expected.keys() | got.keys() if expected.get(x) != got.get(x))
+    return "; ".join(f"{x}: needs {expected.get(x)}, got {got.get(x)}" for x in names)
 
 
 def main() -> None:

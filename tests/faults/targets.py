@@ -33,7 +33,7 @@ class Target:
 
     name: str
     start: Callable[[Path], object]  # in a fork; ends like a command
-    result: Callable[[Path], object]  # of the folder in the end: compared with that of no fault
+    result: Callable[[Path], dict[str, Any]]  # of the folder in the end: compared with that of no fault
     again: Callable[[Path], object] | None = None  # after a fault; None is the start
     prepare: Callable[[Path], object] = lambda folder: None  # before the start
     check: Callable[[Path], object] = lambda folder: None  # after each fault; raises on a loss
@@ -81,12 +81,12 @@ def resume(folder: Path) -> None:
         train(folder)
 
 
-def training_result(folder: Path) -> object:
+def training_result(folder: Path) -> dict[str, Any]:
     metrics = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in metrics]
     timed = ("seconds", "tokens_per_second", "memory", "gpu_memory")
     losses = [{k: x for k, x in row.items() if not k.endswith(timed)} for row in rows]
-    return losses[-1], digest("run/*.safetensors", "run/checkpoints/**/*.safetensors")(folder)
+    return losses[-1] | digest("run/*.safetensors", "run/checkpoints/**/*.safetensors")(folder)
 
 
 # jobs over files: continued, they write the bytes of a job without faults
