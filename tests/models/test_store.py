@@ -171,6 +171,7 @@ HEADERS = {
     "valid config, got layers: needs a whole number of 1 or more, got 'two'": (
         lambda h: h["config"].update(layers="two")
     ),
+    "valid config, got .*NoneType": lambda h: h["config"].update(layers=None),
     "needs 'embedding.token_embeddings' as .*4000000, 8.*, got float32": lambda h: h[
         "config"
     ].update(vocab=4_000_000),
