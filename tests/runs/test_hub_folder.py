@@ -3,12 +3,14 @@
 import ast
 import builtins
 import json
+import logging
 import pickle
 import re
 import resource
 import shutil
 import time
 from contextlib import suppress
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +363,23 @@ def test_the_cost_of_a_folder_is_that_of_its_config_with_weights_or_without(fold
         assert done.exit_code == 0, done.output
         assert f"{expected.parameters:,}" in done.output
         (folder / "model.safetensors").unlink(missing_ok=True)
+
+
+def test_the_cost_of_a_folder_is_printed_without_notes_of_transformers_on_kernels(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    transformers.MambaForCausalLM(transformers.MambaConfig(**sizes)).save_pretrained(tmp_path)
+    once = (transformers.utils.logging.warning_once, transformers.utils.logging.info_once)
+    for function in once:
+        function.cache_clear()
+    handler = BufferingHandler(10)
+    logging.getLogger("transformers").addHandler(handler)
+    try:
+        done = CliRunner().invoke(app, ["cost", str(tmp_path)])
+    finally:
+        logging.getLogger("transformers").removeHandler(handler)
+    assert done.exit_code == 0, done.output
+    assert [record.getMessage() for record in handler.buffer] == []
 
 
 # what a fuzzer found

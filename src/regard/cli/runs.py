@@ -167,13 +167,15 @@ def cost(
     from rich.console import Console
 
     from regard import costs, runs
+    from regard.cli.look import silence_transformers
     from regard.cli.output import report_written
 
-    model = runs.build_or_load_model(name, vocab=vocab, classes=classes)
-    if diagram is not None:
-        report_written(diagram, str(costs.diagram(model).save(diagram)))
-        return
-    table = costs.cost(model, source, target, batch_size)
+    with silence_transformers():
+        model = runs.build_or_load_model(name, vocab=vocab, classes=classes)
+        if diagram is not None:
+            report_written(diagram, str(costs.diagram(model).save(diagram)))
+            return
+        table = costs.cost(model, source, target, batch_size)
     Console(width=None if Console().is_terminal else 140, highlight=False).print(table)
 
 
