@@ -81,12 +81,7 @@ def saved(name: str, response: Any, body: Mapping[str, Any] | None = None) -> di
 
 
 def offline_page(
-    state: str,
-    responses: Sequence[Mapping[str, Any]],
-    *,
-    title: str = "",
-    header_html: str = "",
-    plain_html: str = "",
+    state: str, responses: Sequence[Mapping[str, Any]], *, title: str = "", plain_html: str = ""
 ) -> str:
     """The page as one HTML file that needs no server; it holds the views that have a response.
 
@@ -94,7 +89,6 @@ def offline_page(
         state: of the view, as in the URL behind #.
         responses: each a dict with the name of a query, its body and its response.
         title: of a document; none for a saved view.
-        header_html: HTML above the view; it is not escaped.
         plain_html: what is shown without JavaScript.
 
     >>> "regard/views/text.js" in offline_page("/text", [])
@@ -123,7 +117,6 @@ def offline_page(
     if plain_html:
         plain = f"<noscript><p>Pictures need JavaScript.</p>{plain_html}</noscript>"
         page = re.sub(r"(?s)<noscript>.*</noscript>", lambda _: plain, page)
-    page = page.replace("<body>", f"<body>{header_html}", 1)
     return f'<script type="module">{START}</script></body>'.join(page.rsplit("</body>", 1))
 
 

@@ -71,7 +71,7 @@ def write_report(
     sight: Sight, path: str | Path, *, title: str = "What the heads look at", batch: int = 0,
     queries: Sequence[int] = (), separators: Collection[str] = (), probe: HeadTable | None = None,
     thresholds: Thresholds | None = None, facts: Mapping[str, str] | None = None,
-    predictions: Predictions | None = None, header_html: str = "",
+    predictions: Predictions | None = None,
 ) -> Path:  # fmt: skip
     """Write one HTML file about all attentions of a sight; it needs no network and no server.
 
@@ -90,7 +90,6 @@ def write_report(
         thresholds: Limits of the head types.
         facts: Names and texts to put first, such as the model and its input; long ones are cut.
         predictions: Outputs of the model, per position or for the whole input.
-        header_html: HTML to put first; it is not escaped.
 
     >>> import tempfile
     >>> sight = rg.Sight([rg.make_site(*torch.randn(2, 5, 4), tokens=list("abcde"))])
@@ -148,7 +147,7 @@ def write_report(
     for panel in panels:
         plain += plain_table(panel["name"], panel["columns"], panel["rows"])
     page = offline_page(
-        "/sight", [saved("sight", response)], title=title, header_html=header_html,
+        "/sight", [saved("sight", response)], title=title,
         plain_html=f"<h1>{escape(title)}</h1>{plain}",
     )  # fmt: skip
     return write_text(path, page)
