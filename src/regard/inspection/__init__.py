@@ -57,6 +57,7 @@ from regard.inspection.gradients import (
 from regard.inspection.heads.descriptions import describe_head
 from regard.inspection.heads.head_table import HeadRow, HeadTable, Thresholds
 from regard.inspection.heads.mixer_table import MixerTable
+from regard.inspection.record.activations import Activations
 from regard.inspection.record.gates import Gates, memory_retention, record_gates
 from regard.inspection.record.hidden_states import (
     ContextSimilarity,
@@ -68,7 +69,7 @@ from regard.inspection.record.hidden_states import (
 from regard.inspection.record.look import look
 from regard.inspection.record.monitor import AttentionMonitor
 from regard.inspection.record.routers import RoutedToken, Router, Routers
-from regard.inspection.record.sight import Activations, Sight
+from regard.inspection.record.sight import Sight
 from regard.inspection.record.sight_comparison import (
     HeadDifference,
     SightComparison,

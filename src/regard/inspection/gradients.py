@@ -19,8 +19,8 @@ from regard.inspection.adapters.block_stacks import record_stacks
 from regard.inspection.adapters.model_calls import Scalar, check_scalar
 from regard.inspection.adapters.module_tracker import check_model
 from regard.inspection.adapters.snapshot import snapshot
+from regard.inspection.record.activations import Activations
 from regard.inspection.record.gates import CellScope
-from regard.inspection.record.sight import Activations
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.recurrence import CellStep, RecurrenceResult, State
 from regard.ops.recurrence.op import reverse_sequences

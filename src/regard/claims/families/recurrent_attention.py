@@ -7,8 +7,8 @@ import torch
 import regard as rg
 from regard.claims.charts import Lines, Maps
 from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.families.recurrent import parity_study, recall_study
 from regard.claims.measurements import graph_depth, jacobian
+from regard.claims.recall import parity_study, recall_study
 
 HIDDEN = 16
 

@@ -18,8 +18,9 @@ from regard.inspection.adapters.block_layout import is_norm, linear_matrix
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.adapters.module_tracker import check_model, uncompiled_modules
 from regard.inspection.adapters.snapshot import is_unchanged, mark, snapshot
+from regard.inspection.record.activations import Activations
 from regard.inspection.record.look import look
-from regard.inspection.record.sight import Activations, Sight
+from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_int, resolve_index
 from regard.ops.terms import upcast

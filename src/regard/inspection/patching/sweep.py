@@ -20,8 +20,8 @@ from regard.inspection.adapters.block_stacks import PrefixReplay, is_close
 from regard.inspection.adapters.model_calls import get_output, run_model
 from regard.inspection.adapters.module_tracker import check_eval_mode, uncompiled_modules
 from regard.inspection.gradients import activation_gradients
+from regard.inspection.record.activations import Activations
 from regard.inspection.record.look import look
-from regard.inspection.record.sight import Activations
 from regard.tables import text_table
 
 if TYPE_CHECKING:
