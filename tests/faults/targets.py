@@ -33,7 +33,7 @@ class Target:
 
     name: str
     start: Callable[[Path], object]  # in a fork; ends like a command
-    result: Callable[[Path], dict[str, Any]]  # of the folder in the end: compared with that of no fault
+    result: Callable[[Path], dict[str, Any]]  # in the end, as of no fault
     again: Callable[[Path], object] | None = None  # after a fault; None is the start
     prepare: Callable[[Path], object] = lambda folder: None  # before the start
     check: Callable[[Path], object] = lambda folder: None  # after each fault; raises on a loss
