@@ -212,7 +212,7 @@ def main(
             continue
         with tempfile.TemporaryDirectory() as folder:
             files = write_all(Path(folder), how, texts)
-            transcripts = runs.transcribe_run_detailed(opened, [path for path, _ in files])
+            transcripts = opened.apply([path for path, _ in files])
         references = [text for _, text in files]
         answers = [transcript.text for transcript in transcripts]
         error = tasks.error_rate(answers, references)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import regard as rg
-from regard.runs import transcribe_run_detailed
 from regard.tasks import error_rate
 
 FILE = Path(__file__).parents[2] / "benchmarks/morse_conditions.py"
@@ -45,7 +44,7 @@ def run():
 )
 def test_recordings_of_a_radio_condition_are_transcribed(conditions, run, tmp_path, name):
     sent = conditions.write_all(tmp_path, conditions.CONDITIONS[name], 2)
-    found = transcribe_run_detailed(run, [path for path, _ in sent])
+    found = run.apply([path for path, _ in sent])
     assert error_rate([one.text for one in found], [text for _, text in sent]) < 0.02
     assert all((one.confidence or 0) >= run.calibration.threshold for one in found)
 

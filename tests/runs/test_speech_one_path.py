@@ -76,7 +76,7 @@ def test_evaluation_and_command_agree_on_morse(tmp_path):
     for sound, file in zip(sounds, files, strict=True):
         soundfile.write(file, sound.wave.numpy(), 8000, subtype="FLOAT")
     found = transcribe_batch_detailed(run.model, run.tokenizer, sounds)
-    heard = runs.transcribe_run_detailed(run, files)
+    heard = run.apply(files)
     assert [one.text for one in heard] == [one.text for one in found]
     assert_close([one.score for one in heard], [one.score for one in found], atol=1e-4, rtol=0)
 
@@ -90,7 +90,7 @@ def test_a_recording_of_a_narrow_band_is_named(tmp_path):
     soundfile.write(tmp_path / "b.wav", spoken(8000, 0), 8000)
     reason = "recorded at 4000 Hz, so that it has nothing above 2000 Hz, and the training had 8000"
     files = [str(tmp_path / name) for name in ("a.wav", "b.wav")]
-    low, same = runs.transcribe_run_detailed(narrow, files)
+    low, same = narrow.apply(files)
     assert f"a.wav: {reason} Hz; the text may be wrong" in low.warning
     assert same.warning == ""
     with pytest.warns(UserWarning, match="recorded at 4000 Hz"):
@@ -117,7 +117,7 @@ def test_nothing_recognised_is_named_without_a_calibration(tmp_path):
     with torch.no_grad():
         run.model.head.bias[0] += 1000  # blanks only
     soundfile.write(tmp_path / "a.wav", spoken(8000, 0), 8000)
-    (found,) = runs.transcribe_run_detailed(run, tmp_path / "a.wav")
+    (found,) = run.apply(tmp_path / "a.wav")
     assert (found.text, run.calibration) == ("", None)
     assert found.warning == f"warning: {tmp_path / 'a.wav'}: nothing recognised"
 

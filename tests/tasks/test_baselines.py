@@ -277,7 +277,7 @@ def test_the_baseline_of_text_is_a_run_that_generates_alone_and_together(tmp_pat
     prompts = ["stir the red", "s", "a word that it never saw: Ω"]
     alone = [run.generate(prompt, max_new_tokens=20) for prompt in prompts]
     assert alone[0][:5] in (" for ", " and ")
-    assert rg.runs.generate_texts(run, prompts, max_new_tokens=20) == alone
+    assert run.apply(prompts, max_new_tokens=20) == alone
 
 
 def test_an_n_gram_model_step_by_step_is_the_model_on_the_whole():

@@ -90,8 +90,7 @@ def look(
     from regard import runs
     from regard.cli.apply import read_input
     from regard.cli.output import progress_bar
-    from regard.runs.apply.look import parse_cell, parse_queries
-    from regard.runs.apply.pictures import is_vision_folder, picture_report
+    from regard.runs.apply.look import is_vision_folder, parse_cell, parse_queries, picture_report
 
     text, *others = inputs
     only = {"cell": cell, "describe": describe, "query": query, "probe": probe}

@@ -7,8 +7,8 @@ from regard.runs.apply.file_job import run_identity as run_identity
 from regard.runs.apply.look import LookReport as LookReport
 from regard.runs.apply.look import compare_texts as compare_texts
 from regard.runs.apply.look import look_report as look_report
-from regard.runs.apply.search import search_files as search_files
-from regard.runs.apply.verify import verify_text as verify_text
+from regard.runs.apply.look import search_files as search_files
+from regard.runs.apply.look import verify_text as verify_text
 from regard.runs.contents import new_run_folder as new_run_folder
 from regard.runs.contents import read_recipe as read_recipe
 from regard.runs.downloads import get as get
@@ -57,8 +57,6 @@ from regard.tasks import TranslationPipeline as TranslationPipeline
 from regard.tasks import align as align
 from regard.tasks import alignment_head as alignment_head
 from regard.tasks import generate_run as generate_run
-from regard.tasks import generate_texts as generate_texts
 from regard.tasks import record_translation as record_translation
 from regard.tasks import score_prompt as score_prompt
-from regard.tasks import transcribe_run_detailed as transcribe_run_detailed
 from regard.tasks import with_output_tokens as with_output_tokens

@@ -1,5 +1,6 @@
 """`Run`: a training run on disk, opened, with the verbs of its task as methods."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,18 +21,16 @@ from regard.runs.evaluate import evaluate_run
 from regard.runs.export import export_run, quantize_run, save_run_pretrained
 from regard.runs.report.page import report_run
 from regard.tasks.annotated_text import compute_logits
-from regard.tasks.classification.pipeline import Classifies
-from regard.tasks.labels import Labels
-from regard.tasks.language.generate import Generates
+from regard.tasks.language.generate import generate_run
 from regard.tasks.pipeline import Device, require_verb
-from regard.tasks.recognition.pipeline import Transcribes
-from regard.tasks.tagging import Tags
 from regard.tasks.translation.pipeline import Translates
 from regard.train import load_calibration, load_last_valid, load_weights, read_metrics
 from regard.train.loop import CHECKPOINTS
 
+Files = str | Path | Sequence[str | Path]
 
-class Run(Translates, Generates, Classifies, Transcribes, Labels, Tags, RunContents):
+
+class Run(Translates, RunContents):
     """A trained model with its recipe, tokenizer, metrics and scores.
 
     `verbs` lists the methods that its task supports; any other raises a ConfigError. A verb never
@@ -62,6 +61,36 @@ class Run(Translates, Generates, Classifies, Transcribes, Labels, Tags, RunConte
             if recipe is not None and name == recipe.data.verb:
                 return self.apply
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def generate(self, prompt: str = "", **options: Any) -> str:
+        """The continuation of a prompt; `generate_run` yields it piece by piece."""
+        return "".join(generate_run(self, prompt, **options))
+
+    def label(self, texts: str | Sequence[str], **options: Any) -> list[Any]:
+        """The classes of each text as (name, probability), most probable first; `top` so many."""
+        require_verb(self, "label")
+        return self.apply(texts, **options)
+
+    def tag(self, texts: str | Sequence[str | Sequence[str]], **options: Any) -> list[Any]:
+        """The words of each text with their tags; a list of words is taken as it is."""
+        require_verb(self, "tag")
+        return self.apply(texts, **options)
+
+    def classify(self, images: Files, **options: Any) -> list[Any]:
+        """The `top` classes of each image file as (name, probability), most probable first."""
+        require_verb(self, "classify")
+        return self.apply(images, **options)
+
+    def transcribe(self, paths: Files, **options: Any) -> list[str]:
+        """The text of each audio file; warns of one that may be wrong.
+
+        `apply` returns the warnings, with the confidence.
+        """
+        require_verb(self, "transcribe")
+        transcripts = self.apply(paths, **options)
+        for transcript in filter(lambda x: x.warning, transcripts):
+            warnings.warn(transcript.warning.removeprefix("warning: "), stacklevel=2)
+        return [transcript.text for transcript in transcripts]
 
     def look(
         self,

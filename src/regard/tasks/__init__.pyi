@@ -19,7 +19,6 @@ from regard.tasks.labels import LabelsTask as LabelsTask
 from regard.tasks.language.generate import GenerationPipeline as GenerationPipeline
 from regard.tasks.language.generate import TextGenerator as TextGenerator
 from regard.tasks.language.generate import generate_run as generate_run
-from regard.tasks.language.generate import generate_texts as generate_texts
 from regard.tasks.language.generate import score_prompt as score_prompt
 from regard.tasks.language.text import LanguageTask as LanguageTask
 from regard.tasks.language.text import TextTask as TextTask
@@ -39,7 +38,6 @@ from regard.tasks.recognition.evaluator import error_rate as error_rate
 from regard.tasks.recognition.morse import MorseTask as MorseTask
 from regard.tasks.recognition.pipeline import TranscribeJob as TranscribeJob
 from regard.tasks.recognition.pipeline import TranscriptChunk as TranscriptChunk
-from regard.tasks.recognition.pipeline import transcribe_run_detailed as transcribe_run_detailed
 from regard.tasks.recognition.speech import SpeechTask as SpeechTask
 from regard.tasks.recognition.transcripts import Transcript as Transcript
 from regard.tasks.recognition.transcripts import transcribe_batch as transcribe_batch

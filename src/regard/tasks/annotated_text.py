@@ -49,9 +49,6 @@ class AnnotatedTextTask(TextTokenizer, Task):
         valid, test: files of these splits; "" takes a twentieth of `train`, by a hash of the text.
         names: of the classes; () takes the labels of the data. A run keeps them.
         max_tokens: of a text that the model reads at once.
-
-    >>> AnnotatedTextTask.paths
-    ('train', 'valid', 'test', 'tokenizer_file')
     """
 
     paths: ClassVar[tuple[str, ...]] = (*SPLITS, "tokenizer_file")
@@ -85,7 +82,6 @@ class AnnotatedTextTask(TextTokenizer, Task):
         return _load(replace(self, **self.fitted), stamps)
 
     def contents(self) -> DataContents:
-        """Every example with its split, for `regard data`."""
         splits = self.load()
         rows: list[tuple[Split, Any]] = [
             (split, row) for split in SPLITS for row in splits.examples[split]
@@ -120,7 +116,6 @@ class AnnotatedTextTask(TextTokenizer, Task):
         return self.make_tokenizer(lambda: map(self.text, self.load().examples["train"]))
 
     def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
-        """The model's config with the vocabulary size and the number of classes."""
         if not isinstance(model, ClassifierConfig):
             kind = type(model).__name__.removesuffix("Config").lower()
             raise ConfigError(f"model.type: needs classifier for {self.name}, got {kind}")
@@ -207,12 +202,7 @@ def _load(task: AnnotatedTextTask, stamps: tuple[int, ...]) -> AnnotatedSplits:
 def compute_logits(
     model: nn.Module, rows: Sequence[list[int]], method: str = "forward"
 ) -> list[Tensor]:
-    """The logits of a classifier for each row of token ids, on the CPU; or of another `method`.
-
-    >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=9, classes=3)).eval()
-    >>> [x.shape for x in compute_logits(model, [[4, 5], [6]])]
-    [torch.Size([3]), torch.Size([3])]
-    """
+    """The logits of a classifier for each row of token ids, on the CPU; or of another `method`."""
     device, logits = next(model.parameters()).device, dict[int, Tensor]()
     for indices in batch_by_length([len(row) for row in rows], BATCH_SIZE):
         batch = collate([{"tokens": rows[i]} for i in indices])

@@ -99,11 +99,7 @@ def class_tally(answers: Sequence[str], references: Sequence[str]) -> Tally:
 
 
 def file_stamp(path: str | Path) -> int:
-    """A number that changes with a file, or with a file in a folder: the key of a cache.
-
-    >>> file_stamp("nowhere")
-    0
-    """
+    """A number that changes with a file, or with a file in a folder: the key of a cache."""
     root = Path(path)
     if not path or not root.exists():
         return 0

@@ -22,7 +22,6 @@ from regard.tasks.base import Baseline, EvalSplit
 from regard.tasks.baselines.linear_text import fit_linear_text
 from regard.tasks.class_names import Classes, class_tally, format_classes
 from regard.tasks.classification.evaluator import top_log_odds
-from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
 from regard.tasks.registry import task
 from regard.train.metrics import Tally
 
@@ -50,27 +49,22 @@ class LabelsTask(Label, AnnotatedTextTask):
     header: bool = True
 
     def read(self, path: str, report: LoadReport) -> Iterator[LabeledText]:
-        """The labelled texts of a file."""
         columns = {"text": self.text_column, "label": self.label_column}
         return read_labeled_texts(path, report, header=self.header, **columns)
 
     def text(self, example: LabeledText) -> str:
-        """The text."""
         return example.text
 
     def labels(self, example: LabeledText) -> Sequence[str]:
-        """The label, alone."""
         return [example.label]
 
     def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
-        """The model's config with the sizes of the data."""
         config = super().resolve(model, tokenizer)
         if config.pooling == "none":
             raise ConfigError("model.pooling: needs mean or first for one label per text, got none")
         return config
 
     def encoder(self, tokenizer: Tokenizer) -> Callable[[LabeledText], Encoded]:
-        """The tokens of the text, and the number of its label."""
         numbers = {name: number for number, name in enumerate(self.class_names)}
         return lambda example: {
             "tokens": self.encode_text(tokenizer, example.text), "label": numbers[example.label]
@@ -81,7 +75,6 @@ class LabelsTask(Label, AnnotatedTextTask):
         return encode_text(tokenizer, text, self.max_tokens)
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "LabelsEvaluator":
-        """Loss, accuracy and macro F1."""
         return LabelsEvaluator(self, tokenizer, split)
 
     def fit_baseline(self) -> Baseline:
@@ -94,24 +87,16 @@ class LabelsTask(Label, AnnotatedTextTask):
         model = fit_linear_text(train, valid, len(names))
         return Baseline("linear model on n-grams", model, self.over_bytes(), ByteTokenizer())
 
-    def classify(
-        self, model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str]
-    ) -> list[Classes]:
-        """All classes of each text with their probabilities, most probable first."""
-        logits = compute_logits(model, [self.encode_text(tokenizer, text) for text in texts])
-        rows = [zip(self.class_names, x.softmax(-1).tolist(), strict=True) for x in logits]
-        return [sorted(row, key=lambda pair: -pair[1]) for row in rows]
-
     def apply(self, run: Any, inputs: Sequence[str], options: LabelOptions) -> list[Classes]:
-        """The most probable classes of each text with their probabilities."""
-        return [row[: options.top] for row in self.classify(run.model, run.tokenizer, inputs)]
+        rows = [self.encode_text(run.tokenizer, text) for text in inputs]
+        probabilities = (x.softmax(-1).tolist() for x in compute_logits(run.model, rows))
+        classes = (zip(self.class_names, x, strict=True) for x in probabilities)
+        return [sorted(row, key=lambda pair: -pair[1])[: options.top] for row in classes]
 
     def format_output(self, output: Classes) -> str:
-        """The classes in one line."""
         return format_classes(output)
 
     def confidence(self, output: Classes) -> float:
-        """The probability of the first class."""
         return output[0][1]
 
 
@@ -129,16 +114,13 @@ class LabelsEvaluator(AnnotatedTextEvaluator):
 
     @property
     def sources(self) -> list[str]:
-        """The texts."""
         return [example.text for example in self.examples]
 
     @property
     def references(self) -> list[str]:
-        """The label of each text."""
         return [example.label for example in self.examples]
 
     def predict(self, model: nn.Module) -> list[str]:
-        """The most probable class of each text."""
         return [name for name, _ in self.predict_scored(model)]
 
     def predict_scored(self, model: nn.Module) -> list[tuple[str, float]]:
@@ -149,35 +131,4 @@ class LabelsEvaluator(AnnotatedTextEvaluator):
         return list(zip((names[i] for i in best), top_log_odds(logits).tolist(), strict=True))
 
     def tally(self, answers: Sequence[str]) -> Tally:
-        """Correct, predicted and reference counts of each class, per text."""
         return class_tally(answers, self.references)
-
-
-class Labels:
-    """`run.label`."""
-
-    def label(
-        self: TrainedRun,
-        texts: str | Sequence[str],
-        *,
-        top: int | None = None,
-        device: Device | None = None,
-    ) -> list[Classes]:
-        """The most probable classes of each text, as (name, probability); all if `top` is None.
-
-        Args:
-            texts: one text or several.
-            top: classes per text.
-            device: where to compute, on a copy of the model; None is where the model is.
-
-        >>> words, data = rg.data.ByteTokenizer(), LabelsTask(train="", names=("no", "yes"))
-        >>> config = rg.models.classifier_tiny(vocab=words.vocab, classes=2)
-        >>> train = rg.train.TrainConfig(steps=1)
-        >>> recipe = rg.tasks.Recipe(name="a", data=data, model=config, train=train)
-        >>> run = rg.Run(None, recipe, rg.models.Classifier(config).eval(), words)
-        >>> len(run.label("good", top=1)[0])
-        1
-        """
-        require_verb(self, "label")
-        pipeline = Pipeline(self, LabelOptions(top=top), device=device)
-        return outputs_of(pipeline, [texts] if isinstance(texts, str) else texts)

@@ -1,6 +1,7 @@
 """Recipes as TOML files: read, validated together, and written with comments."""
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -22,13 +23,7 @@ SIMPLE = {int: "an integer", float: "a number", bool: "true or false", str: "a t
 
 
 def read_recipe_file(path: str | Path) -> Recipe:
-    """The recipe in a TOML file; paths in its `[data]` are relative to the file.
-
-    >>> read_recipe_file("nowhere.toml")
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nowhere.toml: cannot be read, No such file or directory
-    """
+    """The recipe in a TOML file; paths in its `[data]` are relative to the file."""
     return parse_recipe(read_text(path), str(path), base=Path(path).resolve().parent)
 
 
@@ -92,23 +87,13 @@ RECIPE_KEYS = {"name": str, "task": str, "data": dict, "model": dict, "train": d
 RESOLVED = ("vocab", "source_vocab", "target_vocab", "classes")  # sizes that the data decides
 # the data before what is made of it
 FIRST = (
-    "folder",
-    "path",
-    "train",
-    "valid",
-    "test",
-    "split_by",
-    "source_language",
-    "target_language",
+    *("folder", "path", "train", "valid", "test", "split_by"),
+    *("source_language", "target_language"),
 )
 
 
 def model_type(kind: type) -> str:
-    """The name of a model's config in recipe files.
-
-    >>> model_type(rg.models.TranslatorConfig)
-    'translator'
-    """
+    """The name of a model's config in recipe files."""
     name = kind.__name__.removesuffix("Config")
     return name.removesuffix("Translator").lower() or name.lower()  # recurrent, translator, …
 
@@ -135,10 +120,6 @@ def recipe_to_toml(
         comment: for the head of the file.
         full: also write defaults, each with its meaning.
         comments: by dotted name, such as "data.vocab_size"; these are written even if default.
-
-    >>> text = recipe_to_toml(rg.tasks.recipe("phrases"))
-    >>> parse_recipe(text, "phrases.toml") == rg.tasks.recipe("phrases")
-    True
     """
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     kind = f"type = {toml_value(model_type(type(recipe.model)))}\n"
@@ -350,18 +331,9 @@ def toml_value(value: Any) -> str:
     >>> [toml_value(x) for x in ("a\\n", 2, 0.5, True, ("x", "y"), None)]
     ['"a\\\\n"', '2', '0.5', 'true', '["x", "y"]', '"none"']
     """
-    if value is None:
-        return '"none"'
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, float):  # also infinite, which JSON is not
         return repr(value)
-    if isinstance(value, str):
-        escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-        return f'"{"".join(escapes.get(c) or _escape(c) for c in value)}"'
-    return f"[{', '.join(map(toml_value, value))}]"
-
-
-def _escape(character: str) -> str:
-    is_control = ord(character) < 32 or ord(character) == 127
-    return f"\\u{ord(character):04x}" if is_control else character
+    text = json.dumps("none" if value is None else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")  # strings of JSON are those of TOML but for this

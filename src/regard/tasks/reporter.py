@@ -43,9 +43,5 @@ def confidence_warning(
 
 
 def low_confidence(confidence: float, threshold: float) -> str:
-    """The reason of a warning.
-
-    >>> low_confidence(0.2, 0.5)
-    'confidence 0.20 is below 0.50'
-    """
+    """The reason of a warning."""
     return f"confidence {confidence:.2f} is below {threshold:.2f}"

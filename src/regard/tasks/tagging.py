@@ -31,7 +31,6 @@ from regard.tasks.annotated_text import (
 from regard.tasks.annotated_verb import Tag, TagOptions
 from regard.tasks.base import Baseline, EvalSplit
 from regard.tasks.baselines.tag_chain import fit_crf_tagger
-from regard.tasks.pipeline import Device, Pipeline, TrainedRun, outputs_of, require_verb
 from regard.tasks.registry import task
 from regard.train import make_objective, register_objective
 from regard.train.losses import Batch, ModelOutputs, label_smoothed_cross_entropy
@@ -105,7 +104,6 @@ class TaggingTask(Tag, AnnotatedTextTask):
     word_split: Literal["", WordSplit] = ""
 
     def read(self, path: str, report: LoadReport) -> Iterator[TaggedTokens]:
-        """The sentences of a file."""
         columns = {"token_column": self.token_column, "tag_column": self.tag_column}
         return read_tagged_tokens(path, report, **columns)
 
@@ -114,7 +112,6 @@ class TaggingTask(Tag, AnnotatedTextTask):
         return "".join(f" {word}" for word in example.tokens)
 
     def labels(self, example: TaggedTokens) -> Sequence[str]:
-        """The tags."""
         return example.tags
 
     def fit(self, seed: int) -> "TaggingTask":
@@ -137,7 +134,6 @@ class TaggingTask(Tag, AnnotatedTextTask):
             ) from error
 
     def resolve(self, model: ClassifierConfig, tokenizer: Tokenizer) -> ClassifierConfig:
-        """The model's config with the sizes of the data, for one output per token."""
         return replace(super().resolve(model, tokenizer), pooling="none")
 
     def encoder(self, tokenizer: Tokenizer) -> Callable[[TaggedTokens], Encoded]:
@@ -155,7 +151,6 @@ class TaggingTask(Tag, AnnotatedTextTask):
         return encode
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "TaggingEvaluator":
-        """Loss, accuracy per word, and F1 of spans."""
         return TaggingEvaluator(self, tokenizer, split)
 
     def fit_baseline(self) -> Baseline:
@@ -203,11 +198,7 @@ class TaggingTask(Tag, AnnotatedTextTask):
 
 
 def word_splitter(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """Splits a word, after a space as within a text, into subword tokens; frequent ones once.
-
-    >>> len(word_splitter(rg.data.ByteTokenizer())("day"))
-    4
-    """
+    """Splits a word, after a space as within a text, into subword tokens; frequent ones once."""
     return lru_cache(1 << 16)(lambda word: tokenizer.encode_input(f" {word}"))
 
 
@@ -231,37 +222,6 @@ def cut_words(
         yield piece
 
 
-class Tags:
-    """`run.tag`."""
-
-    def tag(
-        self: TrainedRun,
-        texts: str | Sequence[str | Sequence[str]],
-        *,
-        word_split: WordSplit | None = None,
-        device: Device | None = None,
-    ) -> list[TaggedText]:
-        """The words of each text with their tags.
-
-        Args:
-            texts: one text or several; a list of words is taken as it is.
-            word_split: used instead of the run's; "spaces" takes words between spaces as they are.
-            device: where to compute, on a copy of the model; None is where the model is.
-
-        >>> words = rg.data.ByteTokenizer()
-        >>> data = TaggingTask(train="", names=("O", "B"), word_split="spaces")
-        >>> config = rg.models.classifier_tiny(vocab=words.vocab, classes=2, pooling="none")
-        >>> train = rg.train.TrainConfig(steps=1)
-        >>> recipe = rg.tasks.Recipe(name="a", data=data, model=config, train=train)
-        >>> run = rg.Run(None, recipe, rg.models.Classifier(config).eval(), words)
-        >>> [word for word, tag in run.tag("good day")[0]]
-        ['good', 'day']
-        """
-        require_verb(self, "tag")
-        pipeline = Pipeline(self, TagOptions(word_split=word_split), device=device)
-        return outputs_of(pipeline, [texts] if isinstance(texts, str) else texts)
-
-
 class TaggingEvaluator(AnnotatedTextEvaluator):
     """Loss, accuracy per word and F1 of spans (micro average) of a tagger on a split.
 
@@ -270,20 +230,16 @@ class TaggingEvaluator(AnnotatedTextEvaluator):
 
     @property
     def sources(self) -> list[str]:
-        """The sentences."""
         return [" ".join(sentence.tokens) for sentence in self.examples]
 
     @property
     def references(self) -> list[TaggedText]:
-        """The sentences with their tags."""
         return [TaggedText(zip(*sentence, strict=True)) for sentence in self.examples]
 
     def predict(self, model: nn.Module) -> list[TaggedText]:
-        """The sentences with the tags of a model."""
         return self.data.tag(model, self.tokenizer, [s.tokens for s in self.examples])
 
     def tally(self, answers: Sequence[TaggedText]) -> Tally:
-        """Counts of words and spans of each sentence."""
         return tag_tally(answers, self.references)
 
 

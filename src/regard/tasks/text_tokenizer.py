@@ -39,9 +39,6 @@ class TextTokenizer:
         vocab_size: of byte pairs, unigram and words.
         bpe_dropout: probability that a merge of byte pairs is skipped, in training only.
         train_share: of the train split that is used: random examples, the beginning of each text.
-
-    >>> TextTokenizer(tokenizer_type="bytes").make_tokenizer(lambda: []).vocab
-    260
     """
 
     tokenizer_type: TokenizerType = "bpe"

@@ -143,7 +143,6 @@ def normalize_recordings(
     generator: torch.Generator,
     *,
     gain: Float[Tensor, " batch"] | None = None,
-    dither: float = DITHER,
 ) -> tuple[Float[Tensor, "batch longer"], Int[Tensor, " batch"]]:
     """`normalize_recording` of a padded batch, with fresh dither, for training.
 
@@ -156,7 +155,6 @@ def normalize_recordings(
     waves = waves / waves.abs().amax(1, keepdim=True).clamp(min=MIN_PEAK)
     if gain is not None:
         waves = waves * gain[:, None]
-    if dither:
-        noise = torch.randn(waves.shape, generator=generator, device=waves.device)
-        waves = waves + dither * noise
+    noise = torch.randn(waves.shape, generator=generator, device=waves.device)
+    waves = waves + DITHER * noise
     return waves, lengths + round(PAD_SECONDS * rate)

@@ -1,7 +1,14 @@
-"""`run.apply`, and what a job writes for each input."""
+"""`run.apply`, and what a job writes for each input, computed here or in forked processes."""
 
-from collections.abc import Sequence
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from regard.errors import ConfigError, RegardError
 from regard.runs.contents import Device, RunContents
@@ -23,7 +30,7 @@ def apply_run(
     >>> apply_run(rg.load("phrases", device="cpu"), ["3 days"], to=["de", "es"])
     [{'de': '3 Tage', 'es': '3 días'}]
     """
-    items: Sequence[Any] = [inputs] if isinstance(inputs, str) else list(inputs)
+    items: Sequence[Any] = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     return outputs_of(run.on(device).pipeline(**options), items)
 
 
@@ -81,3 +88,39 @@ class TaskAnswers:
         if self.takes_files:  # whose name stands in the message
             return Answer(problems=(str(output),))
         return Answer([("",) * self.columns], (f"{given.name}: {output}",))
+
+
+_inherited: TaskAnswers | None = None  # by forked processes: models are not sent to them
+
+
+@contextmanager
+def submitter(
+    answers: TaskAnswers, jobs: int
+) -> Iterator[Callable[[list[JobInput]], Callable[[], list[Answer]]]]:
+    """A function that starts to compute answers, and returns the function that waits for them."""
+    global _inherited
+    if jobs == 1:
+        yield lambda given: lambda: answers(given) if given else []
+        return
+    _inherited = answers
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a forked process cannot use the threads of its parent
+    fork = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(jobs, mp_context=fork, initializer=_start_process)
+    try:
+        yield lambda given: pool.submit(_answer_inherited, given).result
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+        _inherited = None
+
+
+def _start_process() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the job
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+
+
+def _answer_inherited(given: list[JobInput]) -> list[Answer]:
+    assert _inherited is not None
+    return _inherited(given) if given else []

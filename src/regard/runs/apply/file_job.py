@@ -25,8 +25,7 @@ from regard.files import (
 )
 from regard.files.partial import StreamOutput
 from regard.models.serialization import WEIGHTS_FILE
-from regard.runs.apply.answers import TaskAnswers
-from regard.runs.apply.processes import submitter
+from regard.runs.apply.answers import TaskAnswers, submitter
 from regard.runs.contents import RunContents
 from regard.tasks import Answer, JobInput, Reporter
 from regard.tasks.pipeline import shorten
@@ -233,15 +232,11 @@ class FileJob:
         self, batches: Iterator[list[bytes]]
     ) -> Iterator[tuple[list[bytes], list[tuple[_Line, Answer]]]]:
         """Raw inputs, and parsed ones with their answers, a batch at a time."""
-
-        def parse(raw: list[bytes], first: int) -> list[_Line]:
-            return [self._parse(line, first + n) for n, line in enumerate(raw, 1)]
-
         number = self.report.inputs
         with submitter(self.answers, self.jobs) as submit:
             waiting = deque[tuple[list[bytes], list[_Line], Callable[[], list[Answer]]]]()
             for raw in batches:
-                lines = parse(raw, number)
+                lines = [self._parse(line, number + n) for n, line in enumerate(raw, 1)]
                 number += len(raw)
                 given = [line.given for line in lines if self._is_ready(line)]
                 waiting.append((raw, lines, submit(given)))
@@ -272,13 +267,10 @@ class FileJob:
         for message in (*answer.problems, *answer.notes):
             self.reporter.message(message)
         for warning in answer.warnings:
-            self._warn(warning)
+            self.report.warnings += 1
+            if self.report.warnings <= MAX_WARNINGS or self.format == "inputs":
+                self.reporter.message(warning)
         return "".join("\t".join((*line.prefix, *row)) + "\n" for row in answer.rows)
-
-    def _warn(self, warning: str) -> None:
-        self.report.warnings += 1
-        if self.report.warnings <= MAX_WARNINGS or self.format == "inputs":
-            self.reporter.message(warning)
 
     @contextmanager
     def _output(self) -> Iterator[PartialFile | StreamOutput]:
@@ -292,7 +284,9 @@ class FileJob:
                 yield out
                 out.complete(self.final_text)
             return
-        partial = PartialFile(self.out, self._identity())
+        own = {"format": self.format, "batch": self.answers.batch_size}
+        identity = {**own, "columns": self.answers.columns, **self.identity}
+        partial = PartialFile(self.out, identity)
         try:
             yield partial
             partial.complete(self.final_text)
@@ -303,10 +297,6 @@ class FileJob:
                     f"{kept}, and the same command continues it"
                 )
             raise
-
-    def _identity(self) -> dict[str, Any]:
-        own = {"format": self.format, "batch": self.answers.batch_size}
-        return {**own, "columns": self.answers.columns, **self.identity}
 
     def _answer_document(self) -> None:
         """Answer a file as a whole; batches that an interrupted process finished are restored."""

@@ -1,28 +1,39 @@
-"""Reports about the attention of a model on a text: HTML page, one weight, prose, or a table."""
+"""Reports about the attention of a model on a text or a picture, its search and verification."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from regard.errors import FileError, LookError, ShapeError, counted
-from regard.files import is_stream
+from regard.files import is_stream, read_text
 from regard.inspection import (
+    HeadSearch,
     Sight,
     SightComparison,
     Site,
+    Verification,
     compare_sights,
     describe_head,
     output_projection,
     score_heads,
+    search_heads,
+    verify,
     write_report,
 )
 from regard.inspection.edits.registry import parse_edits
 from regard.inspection.record.sight import layer_of
+from regard.inspection.report.report import Predictions, top_predictions
+from regard.models.hub.folder import read_config
+from regard.runs.image_model import hub_input, load_image_model, reads_pictures
+from regard.runs.image_text_model import load_image_text_model
+from regard.runs.loading import load
 from regard.runs.text_model import TextModel
 
 TOP_KEYS = 2  # keys listed per head
+VERIFIED_TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps."
+VERIFIED_IDS = 24  # tokens where there is no tokenizer
 
 
 class LookReport(NamedTuple):
@@ -228,3 +239,111 @@ def _top_keys(site: Site, head: int, query: int) -> str:
 
 def _token(tokens: list[list[str]] | None, at: int) -> str:
     return str(at) if tokens is None else repr(tokens[0][at])
+
+
+def is_vision_folder(model: str) -> bool:
+    """Whether a folder has a vision model of Hugging Face, which reads pictures alone."""
+    path = Path(model)
+    if not (path / "config.json").is_file():
+        return False
+    reads, reason = hub_input(path, read_config(path))
+    if reads == "image" and reason:
+        raise LookError(f"model: needs a transformer over patches, got {path.name}: {reason}")
+    return reads == "image"
+
+
+def picture_report(folder: Path, image: Path, text: str | None, out: Path) -> LookReport:
+    """Record the attention of a model on a picture, and on a text after it, and write a page.
+
+    Args:
+        folder: of Hugging Face: a vision model, or one of images and text with its processor.
+        image: a picture.
+        text: what follows the picture; None for a vision model.
+        out: HTML page to write.
+    """
+    if text is None:
+        vision = load_image_model(folder)
+        model, (sight, logits) = vision.model, vision.look(vision.read(image))
+        labels = vision.labels
+        predictions = None if logits is None else top_predictions(
+            "class", logits[None], lambda ids: [labels[i] for i in ids]
+        )  # fmt: skip
+    elif reads_pictures(folder, read_config(folder)):
+        model = load(folder, device="cpu").text_model.model
+        reading = load_image_text_model(folder, model).read(image, text)
+        sight, predictions = reading.sight, Predictions("next token", [reading.next_tokens[:5]])
+    else:
+        raise LookError(f"image: needs a model of images and text with its processor, got {folder}")
+    facts = {"Model": f"{folder.name} ({type(model).__name__})", "Image": image.name}
+    facts |= {} if text is None else {"Input": text}
+    facts["Layers"] = layers_recorded(sight)
+    title = f"Attention of {folder.name}"
+    write_report(sight, out, title=title, facts=facts, predictions=predictions)
+    hint = f"regard serve {folder} shows which patches each head looks at"
+    sites, heads = len(sight), sum(x.heads for x in sight)
+    count = f"{counted(sites, 'attention site')}, {counted(heads, 'head')}"
+    return LookReport(f"{out}: {count}\n{facts['Layers']}\n{hint}", dict(sight.skipped))
+
+
+def search_files(
+    model: TextModel, paths: Iterable[Path], by: str = "induction", **options: Any
+) -> HeadSearch:
+    """Find where in text files each head shows a pattern most; a folder gives its .txt files.
+
+    `options` are those of `search_heads`. Texts are numbered in the order of the files.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "ids.txt"
+    >>> _ = file.write_text("3 1 4 3 1 5")
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
+    >>> rg.runs.search_files(rg.runs.TextModel(model, vocab=10), [file]).tokens
+    6
+    """
+    if model.is_encoder_decoder:
+        raise LookError(
+            f"model: needs one stack that reads text, got {type(model.model).__name__}; "
+            "try regard look, which records an encoder-decoder on a text"
+        )
+    options["max_length"] = min(options.get("max_length", 256), model.max_length or 1 << 30)
+    tokenizer = model.hf_tokenizer if model.tokenizer is None else model.tokenizer
+    return search_heads(model.model, tokenizer, _texts(model, tokenizer, paths), by, **options)
+
+
+def _texts(model: TextModel, tokenizer: Any, paths: Iterable[Path]) -> Iterator[Any]:
+    for path in paths:
+        files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
+        if not files:
+            raise FileError(f"{path}: needs .txt files, got a folder without any")
+        for file in files:
+            text = read_text(file)
+            yield model.encode(str(file), text)[0].tolist() if tokenizer is None else text
+
+
+def verify_text(
+    model: TextModel, text: str | None = None, *, target: str | None = None
+) -> Verification:
+    """Check every look, edit and attribution of a model on a text against brute force.
+
+    Args:
+        model: with its tokenizer.
+        text: what the model reads; token ids if it has no tokenizer. None is a sentence.
+        target: what an encoder-decoder writes; the text by default.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_small(vocab=30, layers=1)).eval()
+    >>> rg.runs.verify_text(rg.runs.TextModel(model, vocab=30), "3 1 4 1 5").passed
+    True
+    """
+    if text is None and (model.tokenizer is not None or model.hf_tokenizer is not None):
+        text = VERIFIED_TEXT
+    elif text is None:
+        vocab = model.vocab or 100
+        text = " ".join(str((7 * i + 3) % vocab) for i in range(VERIFIED_IDS))
+    inputs: Any = model.encode("text", text)
+    if model.is_encoder_decoder:
+        other = model.encode("target", text if target is None else target, is_decoder=True)
+        inputs = (inputs, other)
+    if model.decoder_start_token_id is not None:
+        inputs = {"input_ids": inputs[0], "decoder_input_ids": inputs[1]}
+    elif hasattr(model.model, "base_model_prefix"):  # of transformers
+        inputs = {"input_ids": inputs}
+    return verify(model.model, inputs)

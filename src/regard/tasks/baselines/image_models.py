@@ -27,11 +27,7 @@ SHIFT = 2  # pixels
 
 @dataclass(frozen=True, kw_only=True)
 class SmallImageConfig:
-    """Config of a baseline of images: linear on their pixels, or convolutional.
-
-    >>> SmallImageConfig(classes=2, channels=1, side=8).convolutional
-    False
-    """
+    """Config of a baseline of images: linear on their pixels, or convolutional."""
 
     classes: int
     channels: int

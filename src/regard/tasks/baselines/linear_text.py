@@ -20,11 +20,7 @@ Texts = Sequence[str]
 
 @dataclass(frozen=True, kw_only=True)
 class LinearTextConfig:
-    """Config of a linear text classifier; `features` is the number of its n-grams.
-
-    >>> LinearTextConfig(features=9, classes=2).classes
-    2
-    """
+    """Config of a linear text classifier; `features` is the number of its n-grams."""
 
     features: int
     classes: int

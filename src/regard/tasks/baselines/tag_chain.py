@@ -25,11 +25,7 @@ Words = Sequence[str]
 
 @dataclass(frozen=True, kw_only=True)
 class CRFTaggerConfig:
-    """Config of a linear CRF; `features` is the number of different features of words.
-
-    >>> CRFTaggerConfig(features=9, classes=2).classes
-    2
-    """
+    """Config of a linear CRF; `features` is the number of different features of words."""
 
     features: int
     classes: int

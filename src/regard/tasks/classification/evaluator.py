@@ -41,12 +41,10 @@ class ClassificationEvaluator:
 
     @property
     def sources(self) -> list[str]:
-        """The numbers of the images."""
         return [f"image {n}" for n in range(len(self.labels))]
 
     @property
     def references(self) -> list[str]:
-        """The class of each image."""
         return [self._name(label) for label in self.labels.tolist()]
 
     def predict_scored(self, model: nn.Module) -> list[tuple[str, float]]:
@@ -56,7 +54,6 @@ class ClassificationEvaluator:
         return list(zip(map(self._name, best), scores, strict=True))
 
     def predict(self, model: nn.Module) -> list[str]:
-        """The most probable class of each image."""
         return [name for name, _ in self.predict_scored(model)]
 
     def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:

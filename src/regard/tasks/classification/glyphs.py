@@ -92,7 +92,6 @@ class GlyphsTask(ImageTask):
     def resolve(
         self, model: VisionConfig | ResNetConfig, tokenizer: None
     ) -> VisionConfig | ResNetConfig:
-        """The model's config with the number of classes and, for a ViT, the image size."""
         if isinstance(model, VisionConfig):
             return replace(model, classes=len(self.classes), image_size=self.image_size)
         return replace(model, classes=len(self.classes))

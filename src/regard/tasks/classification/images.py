@@ -101,7 +101,6 @@ class ImageTask(Classify, Task):
         return 1 - image if invert else image
 
     def format_output(self, output: Classes) -> str:
-        """The classes in one line."""
         return format_classes(output)
 
     def batches(self, tokenizer: None, train: TrainConfig, **shard: Unpack[Shard]) -> ImageBatches:

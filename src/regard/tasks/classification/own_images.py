@@ -103,7 +103,6 @@ class ImagesTask(ImageTask):
         return replace(self, names=fit_names(images.classes, _counts(images), HINT))
 
     def contents(self) -> DataContents:
-        """Every image with its split, for `regard data`."""
         path, report = Path(self.path).expanduser(), LoadReport()
         if has_idx_files(path):
             return DataContents(self._idx_contents(), report, [path])
@@ -111,7 +110,6 @@ class ImagesTask(ImageTask):
         return DataContents(_image_files(entries, report), report, [path])
 
     def data_files(self) -> list[Path]:
-        """The images, or the IDX files."""
         path = Path(self.path).expanduser()
         if has_idx_files(path):
             return sorted(file for file in path.glob("*-ubyte*") if file.is_file())
@@ -133,7 +131,6 @@ class ImagesTask(ImageTask):
     def resolve(
         self, model: VisionConfig | ResNetConfig, tokenizer: None
     ) -> VisionConfig | ResNetConfig:
-        """The model's config with the number of classes and the sizes of the images."""
         classes = len(self.names or self.fit(0).names)
         if isinstance(model, VisionConfig):
             return replace(model, classes=classes, channels=self.channels, image_size=self.size)
@@ -154,7 +151,6 @@ class ImagesTask(ImageTask):
         return images[sample], labels[sample]
 
     def with_share(self, share: float) -> "ImagesTask":
-        """The task with a random share of its train images."""
         count = self.train_images or len(self.load().labels["train"])
         return replace(self, train_images=max(1, round(share * count)))
 
@@ -166,7 +162,6 @@ class ImagesTask(ImageTask):
         return Baseline(name, model, self)
 
     def evaluator(self, tokenizer: None, split: EvalSplit) -> ClassificationEvaluator:
-        """Loss and accuracy."""
         images = self.load()
         return ClassificationEvaluator(images.images[split], images.labels[split], images.classes)
 

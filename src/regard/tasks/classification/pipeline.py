@@ -15,15 +15,7 @@ from regard.models import VisionTransformer
 from regard.ops.maybe_none import MaybeNone
 from regard.tasks.classification.evaluator import top_log_odds
 from regard.tasks.classification.verb import Classify, ClassifyOptions
-from regard.tasks.pipeline import (
-    Answer,
-    Device,
-    JobInput,
-    Pipeline,
-    TrainedRun,
-    outputs_of,
-    require_verb,
-)
+from regard.tasks.pipeline import Answer, JobInput, Pipeline, TrainedRun, require_verb
 from regard.tasks.reporter import confidence_warning
 
 
@@ -58,34 +50,6 @@ class ClassPrediction(list[tuple[str, float]]):
         if self.confidence is None or not self.unsure:
             return ""
         return confidence_warning(name, self.confidence, self.threshold, "the class may be wrong")
-
-
-class Classifies:
-    """`run.classify`."""
-
-    def classify(
-        self: TrainedRun,
-        images: str | Path | Sequence[str | Path],
-        *,
-        top: int = 1,
-        invert: bool = False,
-        device: Device | None = None,
-    ) -> list[ClassPrediction]:
-        """The most probable classes of each image file, preprocessed as in the run's evaluation.
-
-        Args:
-            images: image files.
-            top: classes per image.
-            invert: see `read_run_image`.
-            device: where to compute, on a copy of the model; None is where the model is.
-
-        >>> rg.load("glyphs", device="cpu").classify(["none.png"])
-        Traceback (most recent call last):
-            ...
-        regard.errors.FileError: none.png: needs to be an image, got no such file
-        """
-        pipeline = ClassificationPipeline(self, top=top, invert=invert, device=device)
-        return outputs_of(pipeline, [images] if isinstance(images, str | Path) else images)
 
 
 class ClassificationPipeline(Pipeline):
@@ -157,14 +121,12 @@ class ClassificationPipeline(Pipeline):
         confidence: bool = False,
         is_listed: bool = False,
     ) -> Answer:
-        """One row per class: file, class, probability."""
         sure = self.sure(output, confidence)
         rows = [(given.text, name, f"{p:.4f}", *sure) for name, p in output]
         warning = output.warning(given.name)
         return Answer(rows, warnings=(warning,) if warning else ())
 
     def as_json(self, output: ClassPrediction) -> dict[str, Any]:
-        """Classes with their probabilities, and the confidence."""
         classes = [{"class": label, "probability": p} for label, p in output]
         return {"classes": classes, "confidence": output.confidence}
 

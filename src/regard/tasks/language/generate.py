@@ -137,50 +137,8 @@ class TextGenerator:
                 batch.remove(stream.row)
 
 
-def generate_texts(
-    run: TrainedRun,
-    prompts: Sequence[str],
-    *,
-    max_new_tokens: int = 200,
-    sampling: Sampling | None = None,
-    device: Device | None = None,
-) -> list[str]:
-    """The continuations of several prompts, generated together.
-
-    Args:
-        run: a run of a language model.
-        prompts: texts to continue.
-        max_new_tokens: the most tokens per text.
-        sampling: see `generate_run`; each text is the same as alone.
-        device: where to decode, on a copy of the model; None is where the model is.
-
-    >>> tokenizer = rg.data.ByteTokenizer()
-    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=tokenizer.vocab)).eval()
-    >>> run = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
-    >>> len(generate_texts(run, ["import ", "def "], max_new_tokens=3))
-    2
-    """
-    return _generate(TextGenerator(run, device=device), prompts, max_new_tokens, sampling)
-
-
-def _generate(
-    generator: TextGenerator, prompts: Sequence[str], max_new_tokens: int, sampling: Sampling | None
-) -> list[str]:
-    streams, waiting = list[TextStream](), deque(prompts)
-    while waiting or len(generator):
-        while waiting and len(generator) < MAX_ROWS:
-            options = {"max_new_tokens": max_new_tokens, "sampling": sampling}
-            streams.append(generator.add(waiting.popleft(), **options))
-        generator.step()
-    return [stream.text for stream in streams]
-
-
 def sampling_of(options: GenerateOptions) -> Sampling | None:
-    """The sampling that options ask for; None, greedy, at temperature 0.
-
-    >>> sampling_of(GenerateOptions()) is None
-    True
-    """
+    """The sampling that options ask for; None, greedy, at temperature 0."""
     if options.temperature == 0:
         return None
     seed = time.monotonic_ns() % (1 << 31) if options.seed is None else options.seed
@@ -205,42 +163,26 @@ class GenerationPipeline(Pipeline):
     batch_size = MAX_ROWS
 
     def __call__(self, inputs: Sequence[str]) -> list[str]:
-        return _generate(TextGenerator(self.run), inputs, **self.stream_options())
+        generator, options = self.generator(), self.stream_options()
+        streams, waiting = list[TextStream](), deque(inputs)
+        while waiting or len(generator):
+            while waiting and len(generator) < MAX_ROWS:
+                streams.append(generator.add(waiting.popleft(), **options))
+            generator.step()
+        return [stream.text for stream in streams]
 
     def stream(self, source: str) -> Iterator[str]:
-        """The continuation, a piece at a time."""
         return generate_run(self.run, source, **self.stream_options())
 
     def stream_options(self) -> dict[str, Any]:
-        """The options of a stream of the generator."""
         count = self.options.max_new_tokens
         return {"max_new_tokens": count, "sampling": sampling_of(self.options)}
 
     def generator(self) -> TextGenerator:
-        """What the streams of a server are made of."""
         return TextGenerator(self.run)
 
     def as_json(self, output: str) -> dict[str, str]:
-        """The continuation."""
         return {"text": output}
-
-
-class Generates:
-    """`run.generate`."""
-
-    def generate(
-        self: Any,
-        prompt: str = "",
-        *,
-        max_new_tokens: int = 200,
-        sampling: Sampling | None = None,
-        device: Device | None = None,
-    ) -> str:
-        """The continuation of a prompt; `regard.runs.generate_run` yields it piece by piece."""
-        pieces = generate_run(
-            self, prompt, max_new_tokens=max_new_tokens, sampling=sampling, device=device
-        )
-        return "".join(pieces)
 
 
 def score_prompt(run: TrainedRun, prompt: str, count: int) -> list[ScoredToken]:

@@ -23,7 +23,6 @@ class StoriesTask(TextTask):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Characters and sentences of all splits."""
         return 60 * self.sentences, self.sentences
 
     def _source(self) -> Stories:

@@ -49,7 +49,6 @@ class LanguageTask(Generate, Task):
         """The tokens before and after each document; a prompt starts with them."""
 
     def resolve(self, model: LanguageConfig, tokenizer: Tokenizer) -> LanguageConfig:
-        """The model's config with the vocabulary size."""
         return replace(model, vocab=tokenizer.vocab)
 
     def format_output(self, output: str) -> str:
@@ -147,7 +146,6 @@ class TextTask(TextTokenizer, LanguageTask):
         raise FileError(f"folder: needs text for the {split} split, got none; try split_by=tail")
 
     def contents(self) -> DataContents:
-        """Every document with its split, for `regard data`."""
         source = self._source()
         documents: Iterator[tuple[Split, Document]] = (
             (split, x) for split in SPLITS for x in self._documents(source, split)
@@ -163,7 +161,6 @@ class TextTask(TextTokenizer, LanguageTask):
         return TextFiles([self.folder]) if self.folder else TextFiles()
 
     def tokenizer(self, seed: int) -> Tokenizer:
-        """Trained on a sample of the train split, or that of the file."""
         return self.make_tokenizer(self._sample_texts)
 
     def document_edges(self, tokenizer: Tokenizer) -> list[int]:
@@ -214,7 +211,6 @@ class TextTask(TextTokenizer, LanguageTask):
         )
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> LanguageEvaluator:
-        """Loss and bits per byte."""
         texts = self.texts(split)
         rows = [torch.tensor(self._encode(tokenizer, text), dtype=torch.int32) for text in texts]
         size = sum(len(text.encode()) for text in texts)

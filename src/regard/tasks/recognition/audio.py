@@ -35,7 +35,6 @@ class AudioTask(Transcribe, Task):
         """Samples per second below which a recording lacks frequencies of the training."""
 
     def format_output(self, output: Transcript) -> str:
-        """The text."""
         return output.text
 
     def is_correct(self, answer: str, reference: str) -> bool:

@@ -40,7 +40,6 @@ class RecognitionEvaluator:
         return self.score(model, self.predict(model))
 
     def predict(self, model: Any) -> list[str]:
-        """Transcripts of all recordings."""
         return transcribe_batch(model, self.tokenizer, self.audio)
 
     def predict_scored(self, model: Any) -> list[tuple[str, float]]:
@@ -85,11 +84,9 @@ class RecognitionEvaluator:
 
     @property
     def references(self) -> list[str]:
-        """The reference transcripts."""
         return [example.text for example in self.audio]
 
     def score(self, model: Any, answers: Sequence[str]) -> dict[str, Any]:
-        """Scores of given transcripts."""
         references = self.references
         exact = sum(a == b for a, b in zip(answers, references, strict=True)) / len(references)
         batches = (batch for _, batch in feature_batches(model, self.tokenizer, self.audio))

@@ -85,13 +85,11 @@ class MorseTask(AudioTask):
         return CharTokenizer.train(["".join(MORSE_CODE) + " "])
 
     def resolve(self, model: RecogniserConfig, tokenizer: Tokenizer) -> RecogniserConfig:
-        """The model's config with the vocabulary and features of the data."""
         return replace(model, vocab=tokenizer.vocab, n_mels=self.n_mels, sample_rate=8000)
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]
     ) -> AudioBatches:
-        """Endless training batches."""
         return morse_batches(
             self.source(), tokenizer, mels=self.n_mels, batch_size=self.batch_limit(train),
             device=select_device(train), seed=train.seed, **shard,

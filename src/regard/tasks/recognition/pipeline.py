@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -15,15 +14,7 @@ from regard.data import AudioExample, AudioFile, Resampler
 from regard.decode import PrefixBeam, Transcriber
 from regard.errors import ConfigError, FileError
 from regard.ops.maybe_none import MaybeNone
-from regard.tasks.pipeline import (
-    Answer,
-    Device,
-    JobInput,
-    Pipeline,
-    TrainedRun,
-    outputs_of,
-    require_verb,
-)
+from regard.tasks.pipeline import Answer, JobInput, Pipeline, TrainedRun, require_verb
 from regard.tasks.recognition.transcripts import Transcript, transcribe_batch_detailed
 from regard.tasks.recognition.verb import Transcribe, TranscribeOptions
 from regard.tasks.reporter import Reporter, low_confidence
@@ -31,53 +22,6 @@ from regard.tasks.reporter import Reporter, low_confidence
 MAGIC = {b"RIFF": "a WAV file", b"fLaC": "a FLAC file", b"OggS": "an OGG file"}
 
 BATCH_FILES, BATCH_SECONDS = 16, 30.0  # short files are transcribed together, others as streams
-
-
-def transcribe_run_detailed(
-    run: TrainedRun,
-    paths: str | Path | Sequence[str | Path],
-    *,
-    beam_width: int = 1,
-    device: Device | None = None,
-) -> list[Transcript]:
-    """Text, score and calibrated confidence of each audio file.
-
-    Short files are decoded in batches, long ones chunk by chunk, as a live stream is; other sample
-    rates are resampled and the peak level is normalised.
-
-    Args:
-        run: a run of a recogniser.
-        paths: WAV, FLAC or OGG files.
-        beam_width: of the CTC prefix beam search; 1 takes the best path.
-        device: where to compute, on a copy of the model; None is where the model is.
-
-    >>> transcribe_run_detailed(rg.load("morse", device="cpu"), ["none.wav"])
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: none.wav: needs to be a sound file, got no such file
-    """
-    job = TranscribeJob(run, beam_width=beam_width, device=device)
-    return outputs_of(job, [paths] if isinstance(paths, str | Path) else paths)
-
-
-class Transcribes:
-    """`run.transcribe`."""
-
-    def transcribe(
-        self: Any,
-        paths: str | Path | Sequence[str | Path],
-        *,
-        beam_width: int = 1,
-        device: Device | None = None,
-    ) -> list[str]:
-        """The text of each audio file; warns of one that may be wrong.
-
-        `regard.runs.transcribe_run_detailed` returns the warnings, with the confidence.
-        """
-        transcripts = transcribe_run_detailed(self, paths, beam_width=beam_width, device=device)
-        for transcript in filter(lambda x: x.warning, transcripts):
-            warnings.warn(transcript.warning.removeprefix("warning: "), stacklevel=2)
-        return [transcript.text for transcript in transcripts]
 
 
 class TranscriptChunk(NamedTuple):
@@ -158,14 +102,12 @@ class TranscribeJob(Pipeline):
         confidence: bool = False,
         is_listed: bool = False,
     ) -> Answer:
-        """File and text."""
         row = given.text, output.text, *self.sure(output, confidence)
         notes = tuple(f"{given.text}: {note}" for note in output.notes)
         problems, notes = ((), notes) if output.is_complete else (notes, ())
         return Answer([row], problems, (output.warning,) if output.warning else (), notes)
 
     def as_json(self, output: Transcript) -> dict[str, Any]:
-        """Text, confidence, and why it may be wrong."""
         warning = output.warning.removeprefix("warning: ")
         return {"text": output.text, "confidence": output.confidence, "warning": warning}
 

@@ -127,12 +127,10 @@ class SpeechTask(AudioTask):
         return self.source().alignable(tokenizer, max(self.speeds))
 
     def data_warnings(self) -> list[str]:
-        """Recordings that cannot be used."""
         report = self._alignable(self.tokenizer(0)).report
         return [str(report)] if report.skipped else []
 
     def contents(self) -> DataContents:
-        """Every recording with its split, for `regard data`."""
         source = self.source()
         if source.entries["train"]:
             source = self._alignable(self.tokenizer(0))
@@ -149,7 +147,6 @@ class SpeechTask(AudioTask):
         return DataContents(recordings, source.report, source.manifests)
 
     def data_files(self) -> list[Path]:
-        """The manifests and the recordings."""
         source = self.source()
         recordings = [entry.path for split in SPLITS for entry in source.entries[split]]
         kaldi = [x / name for x in source.manifests if x.is_dir() for name in KALDI_FILES]
@@ -171,7 +168,6 @@ class SpeechTask(AudioTask):
     def resolve(
         self, model: RecogniserConfig | WordRecogniserConfig, tokenizer: Tokenizer
     ) -> RecogniserConfig | WordRecogniserConfig:
-        """The model's config with the vocabulary and features of the data."""
         if isinstance(model, WordRecogniserConfig):
             for text in set(self.train_texts):
                 if (count := len(tokenizer.encode_input(text))) != 1:
@@ -243,7 +239,6 @@ class SpeechTask(AudioTask):
         return "kernel machine on log-mel statistics", fit_speech_kernel(train, held_out)
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> RecognitionEvaluator:
-        """Character error rate on the held-out recordings."""
         return RecognitionEvaluator(list(self._alignable(tokenizer).examples(split, 0)), tokenizer)
 
 

@@ -28,7 +28,6 @@ class TranslationTask(Translate, Task):
         """The languages that a model is trained to translate into."""
 
     def format_output(self, output: dict[str, str]) -> str:
-        """The translations of one text, one column per language."""
         return "\t".join(output.values())
 
     def example(self, run: Any) -> tuple[str, dict[str, Any]]:
@@ -37,5 +36,4 @@ class TranslationTask(Translate, Task):
         return self.reads.example, {"to": languages[-1]} if languages else {}
 
     def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
-        """The model's config with the vocabulary size, shared by both sides."""
         return replace(model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)

@@ -68,11 +68,9 @@ class TranslationEvaluator:
 
     @property
     def references(self) -> list[str]:
-        """The reference translations."""
         return [pair.target for pair in self.pairs]
 
     def predict(self, model: nn.Module) -> list[str]:
-        """The model's translation of each source."""
         return [text for text, _ in self.predict_scored(model)]
 
     def predict_scored(self, model: nn.Module) -> list[tuple[str, float]]:

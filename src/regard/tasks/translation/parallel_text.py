@@ -136,7 +136,6 @@ class PairsTask(TextTokenizer, TranslationTask):
                 yield Pair(pair.target, pair.source, self.source_language)
 
     def contents(self) -> DataContents:
-        """Every pair with its split, for `regard data`."""
         corpus = self.corpus()
         return DataContents(corpus.assigned_pairs(), corpus.report, corpus.files)
 
@@ -239,6 +238,5 @@ class ParallelTextEvaluator(TranslationEvaluator):
     """
 
     def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
-        """The scores of a model that gave these answers."""
         lower = score_texts([a.lower() for a in answers], [r.lower() for r in self.references])
         return super().score(model, answers) | {"bleu_lower": lower["bleu"]}

@@ -134,7 +134,6 @@ class PhrasesEvaluator(TranslationEvaluator):
         return list(islice(self.source.ood_examples(self.split), MAX_GRADED))
 
     def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
-        """The scores of a model that gave these answers."""
         scores = super().score(model, answers)
         if self.source.natural_fraction:
             scores["natural_exact"] = self._exact(model, self.natural_pairs)

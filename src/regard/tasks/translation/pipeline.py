@@ -119,7 +119,6 @@ class TranslationPipeline(Pipeline):
         return [Translations(dict(zip(self.languages, row, strict=True))) for row in rows]
 
     def refusal(self, text: str) -> str:
-        """Why a text cannot be translated; empty if it can."""
         if not normalize_text(text, self.tokenizer.normalizers).strip():
             return "it needs words, got none"
         tokens = len(self.tokenizer.encode_input(text)) + 1
@@ -155,7 +154,6 @@ class TranslationPipeline(Pipeline):
         )
 
     def check(self, file_format: str, inputs: int) -> None:
-        """Raise for a format that the options have no answers for."""
         super().check(file_format, inputs)
         languages, options = self.languages, self.options
         if options.plot is not None and (inputs != 1 or len(languages) != 1):
@@ -169,11 +167,9 @@ class TranslationPipeline(Pipeline):
             )
 
     def document(self, name: Any, content: bytes | None) -> CatalogDocument:
-        """A .po catalog."""
         return CatalogDocument(self, name, content)
 
     def columns(self, confidence: bool) -> int:
-        """Columns of the row of a text that is refused."""
         return len(self.languages) * (1 + confidence)
 
     def answer(
