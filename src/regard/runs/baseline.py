@@ -23,11 +23,7 @@ KEEP = "; regard train … --baseline-only keeps the simpler one"
 
 
 class BaselineScores(NamedTuple):
-    """A baseline with its scores on the test split, and the statistics that they come from.
-
-    >>> BaselineScores("majority class", 0.1, {"accuracy": 0.5}, [[1.0], [0.0]]).scores["accuracy"]
-    0.5
-    """
+    """A baseline with its scores on the test split, and the statistics that they come from."""
 
     name: str
     seconds: float
@@ -102,11 +98,7 @@ def write_baseline(baseline: BaselineScores, folder: Path) -> None:
 
 
 def score_baseline(recipe: Recipe) -> BaselineScores | None:
-    """The scores of the baseline of a recipe, without a run; None for data without one.
-
-    >>> score_baseline(rg.tasks.recipe("glyphs")) is None
-    True
-    """
+    """The scores of the baseline of a recipe, without a run; None for data without one."""
     seed = recipe.train.seed
     task = recipe.data.fit(seed)
     if all(getattr(type(task), x) is getattr(Task, x) for x in ("baseline", "fit_baseline")):
@@ -115,11 +107,7 @@ def score_baseline(recipe: Recipe) -> BaselineScores | None:
 
 
 def read_baseline(folder: Path) -> BaselineScores | None:
-    """The baseline that was scored when a run began; None without one.
-
-    >>> read_baseline(Path("nowhere")) is None
-    True
-    """
+    """The baseline that was scored when a run began; None without one."""
     path = folder / BASELINE_FILE
     if not path.exists():
         return None

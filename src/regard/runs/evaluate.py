@@ -61,13 +61,10 @@ class AnswerEvaluator(Protocol):
     """
 
     @property
-    def sources(self) -> list[str]: ...
-
+    def sources(self) -> list[str]: ...  # what each example is, for people
     @property
     def references(self) -> list[Any]: ...
-
-    def predict(self, model: nn.Module) -> list[Any]: ...
-
+    def predict(self, model: nn.Module) -> list[Any]: ...  # the answer to each example
     def score(self, model: nn.Module, answers: Sequence[Any]) -> dict[str, Any]: ...
 
 
@@ -143,17 +140,9 @@ def evaluate_model(
     answers, raw, scores = run_evaluation(model, predict_and_score)
     if calibration is None and not isinstance(evaluator, Gradable):
         calibration = UNCALIBRATED  # log-odds of a class are probabilities; other scores are none
-    rows = zip(evaluator.sources, evaluator.references, answers, raw, strict=True)
-    results = [
-        EvaluatedAnswer(
-            a,
-            b,
-            c,
-            is_correct(c, b),
-            None if x is None or calibration is None else calibration.confidence(x),
-        )
-        for a, b, c, x in rows
-    ]
+    sure = [None if x is None or not calibration else calibration.confidence(x) for x in raw]
+    rows = zip(evaluator.sources, evaluator.references, answers, sure, strict=True)
+    results = [EvaluatedAnswer(a, b, c, is_correct(c, b), sure) for a, b, c, sure in rows]
     tally = predictor.tally(answers) if isinstance(predictor, Tallying) else None
     intervals = {} if tally is None else bootstrap_intervals(tally)
     return Evaluation(split, scores, results, intervals=intervals, tally=tally)

@@ -106,20 +106,17 @@ def find_run(name: str | Path) -> Path:
             f"{name}: needs to be a run, a saved model, or one that was downloaded, got no such "
             f"file; try regard get {name}"
         )
+    names = pretrained_names()
+    known = f"the pretrained models {', '.join(names)}" if names else "no pretrained model"
     raise FileError(
-        f"{name}: needs to be a run, a saved model or one of {_known()}, got no such file"
-        f"{suggestion(str(name), pretrained_names())}"
+        f"{name}: needs to be a run, a saved model or one of {known}, got no such file"
+        f"{suggestion(str(name), names)}"
     )
 
 
 def holds_model(path: Path) -> bool:
     """Whether a folder holds a run or a model of ours."""
     return any((path / name).exists() for name in (RECIPE_FILE, WEIGHTS_FILE, CHECKPOINTS))
-
-
-def _known() -> str:
-    names = pretrained_names()
-    return f"the pretrained models {', '.join(names)}" if names else "no pretrained model"
 
 
 def is_hub_folder(path: Path) -> bool:

@@ -1,10 +1,11 @@
 """A lock on the folder of a run: one training process at a time."""
 
 import errno
+import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regard.errors import FileError
@@ -17,18 +18,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a run; raise a FileError that names the process which holds it, if any.
 
     The operating system releases it when the process ends, however it ends.
-
-    >>> import tempfile
-    >>> with lock_folder(Path(tempfile.mkdtemp())):
-    ...     pass
     """
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        yield
-        return
     file = folder / LOCK_FILE
-    handle = _open(file, fcntl)
+    handle = _open(file)
     try:
         os.truncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -64,14 +56,15 @@ def is_locked(folder: Path) -> bool:
     return True
 
 
-def _open(file: Path, fcntl) -> int:
+def _open(file: Path) -> int:
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # its last holder may have removed the file between our open and our lock
-            if _is_same(handle, file):
-                return handle
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), file.stat()):
+                    return handle
         except OSError as error:
             if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
                 return handle  # a file system without locks
@@ -84,10 +77,3 @@ def _open(file: Path, fcntl) -> int:
                 ) from None
             raise
         os.close(handle)
-
-
-def _is_same(handle: int, file: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), file.stat())
-    except FileNotFoundError:
-        return False

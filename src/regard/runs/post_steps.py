@@ -118,10 +118,6 @@ def check_skip(skip: Collection[str]) -> None:
             raise ConfigError(f"skip: needs {', '.join(names)}, got {name!r}{hint}")
 
 
-def _save_weights(training: Training) -> None:
-    models.save(training.trainer.model, training.folder)
-
-
 def _calibrate(training: Training) -> None:
     """Fit the confidence on the valid split, which is loaded for the training."""
     trainer = training.trainer
@@ -173,20 +169,12 @@ def _write_result(training: Training) -> None:
     shutil.rmtree(training.folder / TOKEN_CACHE, ignore_errors=True)  # only training reads it
 
 
-def _write_card(training: Training) -> None:
-    write_text(training.folder / CARD_FILE, model_card(training.facts))
-
-
-def _write_report(training: Training) -> None:
-    write_text(training.folder / REPORT_FILE, render_page(training.facts))
-
-
-POST_STEPS: dict[str, Callable[[Training], None]] = {
-    "weights": _save_weights,
+POST_STEPS: dict[str, Callable[[Training], object]] = {
+    "weights": lambda x: models.save(x.trainer.model, x.folder),
     "calibrate": _calibrate,
     "evaluate": _evaluate,
     "result": _write_result,
-    "card": _write_card,
-    "report": _write_report,
+    "card": lambda x: write_text(x.folder / CARD_FILE, model_card(x.facts)),
+    "report": lambda x: write_text(x.folder / REPORT_FILE, render_page(x.facts)),
 }
 REQUIRED = ("weights", "result")  # without them a run is not finished

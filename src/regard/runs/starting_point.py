@@ -79,11 +79,7 @@ class Source(NamedTuple):
 
 
 def suggest_source(recipe: Recipe) -> str:
-    """How to start from a model of English, for labels of English texts; "" for other data.
-
-    >>> suggest_source(rg.tasks.recipe("glyphs"))
-    ''
-    """
+    """How to start from a model of English, for labels of English texts; "" for other data."""
     data = recipe.data
     if not isinstance(data, LabelsTask):
         return ""

@@ -113,7 +113,7 @@ def fit(
     if isinstance(recipe, Recipe):
         recipe = override_settings(recipe, settings)
         name = f"{recipe.name}-baseline" if baseline_only else recipe.name
-        folder = Path(folder or how.ranks.run_on_first(_new_folder, name))
+        folder = Path(folder or how.ranks.run_on_first(lambda: str(new_run_folder("runs", name))))
         prepare = partial(_start, recipe, folder, how, init_from, recipe_text, settings)
         if baseline_only:
             if init_from is not None or how.ranks.world_size > 1:
@@ -287,10 +287,6 @@ def _batches(
     if not how.ranks.is_first:
         make()
     return batches[0]
-
-
-def _new_folder(name: str) -> str:
-    return str(new_run_folder("runs", name))
 
 
 def _change_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:

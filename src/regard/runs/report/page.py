@@ -27,13 +27,14 @@ from regard.page.document import (
     tiles,
 )  # fmt: skip
 from regard.runs.contents import BASELINE, RECIPE_TOML, RunContents
-from regard.runs.evaluate import EvaluatedAnswer, Evaluation
+from regard.runs.evaluate import EvaluatedAnswer
 from regard.runs.report.attention import attention_examples
 from regard.runs.report.card import CARD_FILE, model_card
 from regard.runs.report.facts import RunFacts, collect_facts
 from regard.runs.settings import iter_settings
 from regard.tasks import LanguageTask, generate_run
 from regard.tasks.data_report import MAX_VALUES
+from regard.tasks.pipeline import shorten
 from regard.train.process import format_duration
 
 REPORT_FILE = "report.html"
@@ -44,13 +45,7 @@ LOGARITHMIC = ("loss", "gradient norm", "loss scale (fp16)")  # curves, where th
 MAX_TEXT = 400  # characters of an input or an output
 
 
-def report_run(
-    run: RunContents,
-    path: str | Path | None = None,
-    *,
-    evaluation: Evaluation | None = None,
-    evaluator: Any = None,
-) -> Path:
+def report_run(run: RunContents, path: str | Path | None = None) -> Path:
     """Write the report of a run as one HTML file and, in the run's folder, its model card CARD.md.
 
     The page needs no network: scores with 95% intervals, curves, mistakes, samples, a table of
@@ -60,14 +55,13 @@ def report_run(
     Args:
         run: the run.
         path: of the page, without a card; None is report.html in the run's folder.
-        evaluation, evaluator: of the test split, if they are known already.
 
     >>> import tempfile
     >>> run = rg.load("glyphs", device="cpu")
     >>> report_run(run, Path(tempfile.mkdtemp()) / "glyphs.html").name
     'glyphs.html'
     """
-    facts = collect_facts(run, evaluation, evaluator)
+    facts = collect_facts(run)
     if path is None:
         path = (run.folder or Path()) / REPORT_FILE
         write_text(path.with_name(CARD_FILE), model_card(facts))
@@ -192,10 +186,11 @@ def _outputs(facts: RunFacts, caption: str, answers: Sequence[EvaluatedAnswer]) 
     if answers[0].confidence is not None:
         columns.append("confidence")
     for answer in answers:
-        source: str | Block = _short(answer.source)
+        source: str | Block = shorten(str(answer.source), MAX_TEXT)
         if isinstance(images, Tensor):
             source = picture(_png(images[numbers[id(answer)]]), str(answer.source))
-        row = [source, _short(answer.reference), _short(answer.prediction), mark(answer.is_correct)]
+        texts = (shorten(str(x), MAX_TEXT) for x in (answer.reference, answer.prediction))
+        row = [source, *texts, mark(answer.is_correct)]
         rows.append(row if answer.confidence is None else [*row, f"{answer.confidence:.3f}"])
     return table(caption, columns, rows, numbers=(4,))
 
@@ -271,11 +266,6 @@ def _settings(facts: RunFacts) -> list[Block]:
     blocks = [code(read_text(file))] if file.is_file() else []
     caption = f"All {counted(len(rows), 'setting')}"
     return [*blocks, table(caption, ("setting", "value"), rows, fold=True)]
-
-
-def _short(value: Any) -> str:
-    content = str(value)
-    return content if len(content) <= MAX_TEXT else f"{content[: MAX_TEXT - 1]}…"
 
 
 def _png(image: Tensor) -> bytes:
