@@ -69,7 +69,7 @@ class Batches:
         for name, value in (("batch_tokens", batch_tokens), ("sort_window", sort_window)):
             if value < 1:
                 raise ConfigError(f"{name}: needs 1 or more, got {value}")
-        self.source, self.encode, self.pad_id = source, encode or _identity, pad_id
+        self.source, self.encode, self.pad_id = source, encode or (lambda example: example), pad_id
         self.split: Split = split
         self.batch_tokens, self.sort_window, self.seed = batch_tokens, sort_window, seed
         self.rank, self.world_size = rank, world_size
@@ -176,10 +176,6 @@ def collate(examples: Sequence[Encoded], pad_id: int = 0) -> Batch:
             batch[name] = torch.nn.utils.rnn.pad_sequence(rows, True, fill)
         batch[f"{name}_lengths"] = torch.tensor(lengths)
     return batch
-
-
-def _identity(example: Encoded) -> Encoded:
-    return example
 
 
 def _is_sequence(value: object) -> bool:

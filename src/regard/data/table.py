@@ -3,7 +3,7 @@
 import csv
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -110,11 +110,7 @@ def _sample(lines: Sequence[str], kind: TableKind, delimiter: str) -> Iterator[l
         yield from (line.removesuffix("\n").split(delimiter) for line in lines)
         return
     with suppress(csv.Error):
-        yield from _reader(lines, delimiter)
-
-
-def _reader(lines: Iterable[str], delimiter: str):
-    return csv.reader(lines, delimiter=delimiter)
+        yield from csv.reader(lines, delimiter=delimiter)
 
 
 def _regularity(rows: Sequence[Sequence[str]]) -> tuple[bool, int]:
@@ -218,7 +214,7 @@ def _rows(path: Path, table: TableFormat) -> Iterator[tuple[int, list[str], str,
             (number, line.split(table.delimiter), "", 1) for number, line in enumerate(lines, 1)
         )
         return
-    reader = _reader((f"{line}\n" for line in lines), table.delimiter)
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=table.delimiter)
     while True:
         first = reader.line_num + 1
         try:

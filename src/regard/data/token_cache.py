@@ -102,10 +102,8 @@ class TokenCache(Sequence[dict[str, np.ndarray]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not 0 <= index < self.size:
             raise IndexError(index)
-        return {name: self._example(name, index) for name in self.tokens}
-
-    def _example(self, field: str, index: int) -> np.ndarray:
-        return self.tokens[field].read(*self._offsets[field].read(index, index + 2).tolist())
+        ends = {name: row.read(index, index + 2).tolist() for name, row in self._offsets.items()}
+        return {name: row.read(*ends[name]) for name, row in self.tokens.items()}
 
     def lengths(self, field: str) -> np.ndarray:
         """Number of tokens of each example in a field."""

@@ -166,9 +166,6 @@ def find_best(folder: str | Path, step: int) -> Path | None:
     """The weights of the best evaluation up to an update, or None.
 
     Each was written when it was the best until then, so it is the last one.
-
-    >>> find_best("nowhere", 100) is None
-    True
     """
     paths = [path for path in _list_best(folder) if checkpoint_step(path) <= step]
     return paths[-1] if paths else None
@@ -236,11 +233,6 @@ def verify_checkpoint(path: str | Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileError(f"{path}: needs a whole checkpoint, got a damaged one, {error}") from error
     return header
-
-
-def is_sharded(path: str | Path) -> bool:
-    """Whether a checkpoint was written in shards, one file per rank."""
-    return not (Path(path) / MODEL).exists()
 
 
 def merge_tensors(

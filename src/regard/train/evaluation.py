@@ -1,6 +1,7 @@
 """Evaluation of a model during and after training: mean loss, exact match and BLEU."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -55,28 +56,13 @@ def score_texts(answers: Sequence[str], references: Sequence[str]) -> dict[str, 
         raise ShapeError(
             f"answers: needs one for each of {len(references)} references, got {len(answers)}"
         )
-    bleu = _bleu()
-    tally = _tally(bleu, answers, references)
-    return {**tally.scores(), "signature": str(bleu.get_signature())}
+    scores = text_tally(answers, references).scores()
+    return {**scores, "signature": str(_bleu().get_signature())}
 
 
 def text_tally(answers: Sequence[str], references: Sequence[str]) -> Tally:
-    """Per text: whether it is an exact match, and the statistics of sacrebleu's corpus BLEU.
-
-    >>> tally = text_tally(["one two three four", "five"], ["one two three four", "six"])
-    >>> {name: round(score, 1) for name, score in tally.scores().items()}
-    {'exact': 0.5, 'bleu': 94.6}
-    """
-    return _tally(_bleu(), answers, references)
-
-
-def _bleu() -> Any:
-    from sacrebleu.metrics.bleu import BLEU  # slow to import
-
-    return BLEU(force=True)  # texts may be tokenized, and are scored as they are
-
-
-def _tally(bleu: Any, answers: Sequence[str], references: Sequence[str]) -> Tally:
+    """Per text: whether it is an exact match, and the statistics of sacrebleu's corpus BLEU."""
+    bleu = _bleu()
     # what sacrebleu's own bootstrap adds up
     statistics = bleu._extract_corpus_statistics(list(answers), [list(references)])
     exact = [[float(a == b), 1.0] for a, b in zip(answers, references, strict=True)]
@@ -87,6 +73,13 @@ def _tally(bleu: Any, answers: Sequence[str], references: Sequence[str]) -> Tall
         return {"exact": correct / count, "bleu": bleu._compute_score_from_stats(counts).score}
 
     return Tally(rows, score)
+
+
+@cache
+def _bleu() -> Any:
+    from sacrebleu.metrics.bleu import BLEU  # slow to import
+
+    return BLEU(force=True)  # texts may be tokenized, and are scored as they are
 
 
 def format_scores(scores: dict[str, Any]) -> str:

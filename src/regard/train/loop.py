@@ -20,12 +20,12 @@ from torch import nn
 from regard.errors import ConfigError, FileError, TrainError, check_choice, counted
 from regard.nn.low_rank import add_low_rank, without_low_rank
 from regard.train.checkpoint import (
+    MODEL,
     Checkpoint,
     average_checkpoints,
     checkpoint_step,
     find_best,
     find_last_valid,
-    is_sharded,
     list_checkpoints,
     load_checkpoint,
     merge_tensors,
@@ -225,8 +225,8 @@ class Trainer:
         return None if path is None else path.name, problems
 
     def _load(self, path: Path) -> Checkpoint:
-        """Load model and optimizer from a checkpoint, sharded or not."""
-        if self.parallel.strategy == "fsdp" and is_sharded(path):
+        """Load model and optimizer from a checkpoint, in shards or in one file."""
+        if self.parallel.strategy == "fsdp" and not (path / MODEL).exists():
             header, optimizer = verify_checkpoint(path), empty_optimizer_tensors(self.model)
             read_shards(merge_tensors(state_tensors(self.model), optimizer), path)
             checkpoint = Checkpoint(header["step"], {}, optimizer, header["state"])

@@ -50,43 +50,29 @@ class Tallying(Protocol):
         ...
 
 
-def bootstrap_intervals(
-    tally: Tally,
-    *,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = 0,
-    is_share: bool = True,
-) -> dict[str, tuple[float, float]]:
-    """Percentile intervals of the scores, over examples drawn with replacement (Efron 1979).
+def bootstrap_intervals(tally: Tally, *, is_share: bool = True) -> dict[str, tuple[float, float]]:
+    """95% percentile intervals of the scores, over examples drawn with replacement (Efron 1979).
 
     Where every resample scores 0 or every one 1, such as without any mistake, the interval is that
-    of the rule of three, 3 / count wide.
-
-    Args:
-        tally: statistics of the examples.
-        resamples: splits of the same size that are drawn.
-        level: of the interval.
-        seed: of the draws.
-        is_share: whether scores are shares, from 0 to 1, and not such as differences.
+    of the rule of three, 3 / count wide; not where `is_share` is False, such as for differences.
 
     >>> answers = Tally(torch.ones(50, 1).cumsum(0) % 2, lambda x: {"accuracy": x[0] / 50})
     >>> low, high = bootstrap_intervals(answers)["accuracy"]
     >>> 0.33 < low < 0.42 and 0.58 < high < 0.67  # 0.5 ± 1.96 √(0.25 / 50)
     True
     """
-    count, rng = len(tally.rows), np.random.default_rng(seed)
+    count, rng = len(tally.rows), np.random.default_rng(0)
     if count < 2:
         return {}
     rows = tally.rows.double().numpy()
     chunk, sums = max(1, ROWS_PER_CHUNK // count), []
-    for start in range(0, resamples, chunk):
-        size = min(chunk, resamples - start)
+    for start in range(0, RESAMPLES, chunk):
+        size = min(chunk, RESAMPLES - start)
         # how often each example is drawn
         weights = rng.multinomial(count, np.full(count, 1 / count), size=size)
         sums.append(weights @ rows)
     drawn = [tally.score(row) for row in np.concatenate(sums).tolist()]
-    edges = (50 - 50 * level, 50 + 50 * level)
+    edges = (50 - 50 * LEVEL, 50 + 50 * LEVEL)
     intervals = {name: np.percentile([x[name] for x in drawn], edges) for name in drawn[0]}
     pairs = {name: (float(low), float(high)) for name, (low, high) in intervals.items()}
     return {name: _widen(*x, count) for name, x in pairs.items()} if is_share else pairs

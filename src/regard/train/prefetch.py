@@ -51,14 +51,14 @@ class Prefetcher:
         self.batches_per_update = batches_per_update
         self.is_async = device.type == "cuda"
         self.data_state = source.state()
-        self._updates: Iterator[UpdateBatches] | None = None
+        self._updates = self._generate()
         self._worker: ThreadPoolExecutor | None = None
         self._futures: deque[Future[UpdateBatches | None]] = deque()
         self._stream: torch.cuda.Stream | None = None  # of the copies to the GPU
 
     def next(self) -> UpdateBatches:
         """The batches of the next update."""
-        update = self._next_async() if self.is_async else self._make()
+        update = self._next_async() if self.is_async else next(self._updates, None)
         if update is None:
             raise TrainError(
                 f"batches: needs to be without end, got no more after {self.data_state}; "
@@ -67,30 +67,25 @@ class Prefetcher:
         self.data_state = update.after
         return self._synchronize(update)
 
-    def _make(self) -> UpdateBatches | None:
-        if self._updates is None:
-            self._updates = self._generate()
-        return next(self._updates, None)
-
     def _next_async(self) -> UpdateBatches | None:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1)  # one thread: updates are made in order
         while len(self._futures) <= UPDATES_AHEAD:
-            self._futures.append(self._worker.submit(self._make))
+            self._futures.append(self._worker.submit(next, self._updates, None))
         return self._futures.popleft().result()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from another state of the data."""
         self.close()
         self.source.restore(state)
-        self.data_state, self._updates = state, None
+        self.data_state, self._updates = state, self._generate()
 
     def close(self) -> None:
         """End the prefetching; batches that were not taken come again."""
         if self._worker is not None:
             self._worker.shutdown(cancel_futures=True)
             self._futures.clear()
-            self._worker = self._updates = None
+            self._worker, self._updates = None, self._generate()
             self.source.restore(self.data_state)
 
     def _generate(self) -> Iterator[UpdateBatches]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple, TextIO, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from rich import progress as bars
@@ -16,6 +16,7 @@ from rich.text import Text
 from torch import Tensor
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PLAIN_SECONDS = 5.0  # between lines of progress where there is no terminal
 
 
 class StopRequest:
@@ -122,20 +123,16 @@ class Progress:
     Args:
         steps: updates in all.
         unit: of the speed, such as "images".
-        file: where to print; None is stdout.
-        every: seconds between plain lines.
 
     >>> with Progress(steps=100) as progress:
     ...     progress.print_line("valid: loss 0.3000")
     valid: loss 0.3000
     """
 
-    def __init__(
-        self, steps: int, *, unit: str = "tokens", file: TextIO | None = None, every: float = 5.0
-    ):
-        self.steps, self.unit, self.every = steps, unit, every
+    def __init__(self, steps: int, *, unit: str = "tokens"):
+        self.steps, self.unit = steps, unit
         # a log file has no width: its lines are never wrapped
-        self.console = Console(file=file, highlight=False, soft_wrap=True)
+        self.console = Console(highlight=False, soft_wrap=True)
         is_live = self.console.is_terminal
         self.live = Live(console=self.console, transient=True) if is_live else None
         self.count, self.loss = 0, None
@@ -160,7 +157,7 @@ class Progress:
         now = time.monotonic()
         if self.live is not None:
             self.live.update(Text(self.format_line(step, lr, now - self.started_at)))
-        elif step == self.steps or now - self.printed_at >= self.every:
+        elif step == self.steps or now - self.printed_at >= PLAIN_SECONDS:
             self.printed_at = now
             self.print_line(self.format_line(step, lr, now - self.started_at))
 
@@ -187,7 +184,7 @@ def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterat
     """
     console = Console(highlight=False, soft_wrap=True)
     columns = (bars.TextColumn("{task.description}: {task.completed:,}"), bars.BarColumn())
-    every = 0.2 if console.is_terminal else 5.0
+    every = 0.2 if console.is_terminal else PLAIN_SECONDS
     with bars.Progress(
         *columns, bars.TimeRemainingColumn(), console=console, transient=True,
         disable=not console.is_terminal,
