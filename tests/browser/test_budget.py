@@ -11,7 +11,12 @@ from regard.page import FOLDER
 pytestmark = pytest.mark.browser
 MAX_WEIGHT = 400_000  # bytes of all files of the page
 MAX_SHIFT = 0.1  # the limit that web.dev calls good
-FIRST_PICTURE = 15  # seconds on two busy cores; docs/look/explorer.md has those of a quiet machine
+FIRST_PICTURE = 1  # seconds on the machine itself
+ON_A_SLOW_LINE = 4  # seconds with 400 ms before each response and 50 kB/s
+SLOW_LINE = {"offline": False, "latency": 400} | dict.fromkeys(
+    ("downloadThroughput", "uploadThroughput"), 50_000
+)
+MAX_REQUESTS, MAX_SENT = 8, 90_000  # until the first picture; bytes as sent
 SHIFTS = """new PerformanceObserver((list) => {
   const moved = list.getEntries().filter((x) => !x.hadRecentInput);
   for (const x of moved) window.shift = (window.shift ?? 0) + x.value;
@@ -30,16 +35,34 @@ def test_all_files_of_the_page_together_are_light():
     assert 100_000 < sum(x.stat().st_size for x in files) < MAX_WEIGHT
 
 
-def test_the_first_picture_comes_soon_and_what_is_loaded_is_light(new_page):
-    page, loaded = new_page(viewport={"width": 1366, "height": 768}), []
-    page.on("response", lambda x: "/page/" in x.url and loaded.append(len(x.body())))
+def first_picture(page, line=None):
+    """Seconds until the first map is there, the requests until then, and the bytes of them."""
+    network, requests, sent = page.context.new_cdp_session(page), [], []
+    network.send("Network.enable")
+    network.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    if line:
+        network.send("Network.emulateNetworkConditions", line)
+    network.on("Network.requestWillBeSent", lambda x: requests.append(x["request"]["url"]))
+    network.on("Network.loadingFinished", lambda x: sent.append(x["encodedDataLength"]))
     begin = time.monotonic()
     page.goto("/")
     page.locator(".text-detail .heatmap svg rect").first.wait_for()
-    assert time.monotonic() - begin < FIRST_PICTURE
-    settle(page)
-    assert len(loaded) > 5
-    assert sum(loaded) < MAX_WEIGHT / 2  # the text view needs half of the page
+    return time.monotonic() - begin, requests, sum(sent)
+
+
+def test_the_first_picture_needs_few_requests_and_comes_soon_on_a_slow_line_too(new_page):
+    """The best of some tries: what another process takes from the cores is not the page's."""
+    here, away = [], []
+    for _ in range(5):
+        here.append(first_picture(new_page())[0])
+        seconds, requests, sent = first_picture(new_page(), SLOW_LINE)
+        away.append(seconds)
+        assert 4 < len(requests) <= MAX_REQUESTS, requests
+        assert 30_000 < sent < MAX_SENT
+        if min(here) < FIRST_PICTURE and min(away) < ON_A_SLOW_LINE:
+            return
+    assert min(here) < FIRST_PICTURE
+    assert min(away) < ON_A_SLOW_LINE
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -5,9 +5,10 @@ import re
 from pathlib import PurePosixPath
 
 from regard.page import FOLDER, page_files
+from regard.page.bundle import TYPES, modules, reached
 from regard.web.explorer.explorer import find_query, query_names
 
-MAX_PAGE = 400_000  # bytes of the files that a browser loads; nothing is compressed or bundled
+MAX_PAGE = 400_000  # bytes of the sources, without compression
 MAX_WIDTH, MAX_FUNCTION, MAX_LINES = 120, 60, 400
 VENDOR = {  # as published; a change of theirs has to be a new version in LICENSES.txt
     "preact.js": "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7",
@@ -46,9 +47,38 @@ def test_code_of_others_is_as_published_and_has_its_licence():
 
 
 def test_the_page_stays_small():
-    files = page_files().items()
-    sizes = {path: len(file.content) for path, file in files if not path.endswith(".txt")}
+    files = [x for x in FOLDER.rglob("*") if x.suffix in TYPES and x.suffix != ".txt"]
+    sizes = {path.name: path.stat().st_size for path in files}
     assert sum(sizes.values()) < MAX_PAGE, sorted(sizes.items(), key=lambda x: -x[1])[:8]
+
+
+def test_a_name_that_a_module_imports_is_one_that_the_other_exports():
+    exports = {
+        name: set(re.findall(r"(\w+)(?:: \w+)?(?:,|$)", part.code.splitlines()[-2][9:-3]))
+        for name, part in modules().items()
+    }
+    assert {"html", "useSignal", "fixed"} <= exports["lib/dom.js"]
+    assert {"h", "render"} <= exports["vendor/preact.js"]
+    for name, part in modules().items():
+        for names, source in re.findall(r'const \{([^}]*)\} = \$use\("(.+?)"\)', part.code):
+            wanted = {x.split(":")[0].strip() for x in names.split(",") if x.strip()}
+            assert wanted <= exports[source], (name, source)
+
+
+def test_no_module_imports_itself_in_turn():
+    for name, part in modules().items():
+        assert name not in reached({*part.imports}), name
+
+
+def test_every_module_is_sent_once_by_each_file_that_needs_it_and_nothing_is_left_to_import():
+    sent = {url: x.content.decode() for url, x in page_files().items() if url.endswith(".js")}
+    sent.pop("/page/lib/microphone-worklet.js")
+    for url, code in sent.items():
+        assert not re.search(r"^(?:import|export)\b", code, re.MULTILINE), url
+        assert "</script" not in code, url  # it stands in a script element of offline pages
+        names = re.findall(r'^\$parts\["(.+?)"\] \?\?=', code, re.MULTILINE)
+        assert len(names) == len(set(names)) > 0, url
+    assert all(any(f'$parts["{name}"] ??=' in code for code in sent.values()) for name in modules())
 
 
 def test_lines_functions_and_files_of_the_page_stay_short():

@@ -21,7 +21,6 @@ from starlette.exceptions import HTTPException
 
 from regard.errors import ConfigError, RegardError
 from regard.page import offline_page, page_files
-from regard.page.offline import start_file
 from regard.runs import Run
 from regard.web.explorer.explorer import MAX_UPLOAD, Explorer, Query, find_query, query_names
 from regard.web.explorer.views.sound import sound_run
@@ -122,8 +121,7 @@ def add_page(app: FastAPI) -> None:
     """Serve the files of the page."""
 
     def serve(request: Request) -> Response:
-        path = request.scope["path"]
-        file = start_file() if path == "/" else page_files()[path]
+        file = page_files()[request.scope["path"]]
         headers = HEADERS | {"ETag": file.etag, "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
