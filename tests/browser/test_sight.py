@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 EVIL = "<img src=x onerror=\"document.title='owned'\"></script>"
 
 
-def sight_of(count, heads=2):
+def sight_of(count, heads=2, layers=2):
     tokens = [EVIL, *(f"w{i}" for i in range(1, count))]
     return Sight(
         [
@@ -23,7 +23,7 @@ def sight_of(count, heads=2):
                 name=f"decoder.{layer}.self",
                 mask=Causal(),
             )
-            for layer in range(2)
+            for layer in range(layers)
         ],
         skipped={"other": EVIL},
     )
@@ -93,3 +93,23 @@ def test_the_keyboard_reads_zooms_and_returns(new_page, tmp_path):
     assert weight == pytest.approx(float(want), abs=2e-5)
     drawing.press("Escape")
     page.wait_for_selector("#head .chips button[aria-pressed='true']:has-text('whole map')")
+
+
+def test_the_maps_of_a_model_of_many_layers_stay_on_a_screen_or_two(new_page, tmp_path):
+    path = write_report(sight_of(6, heads=9, layers=30), tmp_path / "page.html")
+    page = opened(new_page, path, viewport={"width": 1366, "height": 768})
+    grid = page.locator(".grid-of-heads")
+    assert grid.locator(".head").count() == 270
+    assert grid.bounding_box()["height"] < 1100
+    assert grid.locator(".head .frame").first.bounding_box()["height"] >= 20
+
+
+def test_the_row_of_a_single_query_over_many_keys_can_be_read(new_page, tmp_path):
+    site = make_site(torch.randn(1, 2, 1, 8), torch.randn(1, 2, 900, 8), name="decoder.0.self")
+    page = opened(new_page, write_report(Sight([site]), tmp_path / "page.html"))
+    map_ = page.locator("#head .heatmap")
+    cells = map_.locator("svg rect, svg image").first.bounding_box()
+    assert cells["height"] >= 24
+    # its last column can be reached: nothing is cut off
+    scroll, shown = map_.evaluate("(x) => [x.scrollWidth, x.querySelector('svg').clientWidth]")
+    assert scroll >= shown > 900

@@ -204,3 +204,26 @@ def test_a_narrow_window_needs_no_sideways_scrolling(new_page, server):
     page.goto(f"{server}/#/text?query=1&key=1")
     settle(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_lens_shows_as_many_columns_as_have_room_and_the_chosen_one_is_among_them(
+    page, open_view, explorer
+):
+    text = "Say sun yellow white red wind. Again sun yellow white red wind. Say keys lamp sun red"
+    answer = explorer.answer("text.lens", {"model": "stories", "text": text})
+    open_view("text", model="stories", text=text, tab="lens")
+    lens = page.locator("svg.lens")
+    lens.wait_for()
+    whole, above = lens.bounding_box(), page.locator("section[aria-label=Detail]").bounding_box()
+    assert whole["x"] + whole["width"] <= above["x"] + above["width"]
+    columns = lens.locator("g").count() // len(answer["depths"])
+    assert 8 < columns < len(answer["positions"])
+    last = [row[-1] for row in answer["tokens"]]
+    assert lens.locator("g").nth(columns - 1).text_content().strip() == last[0].strip()
+    lens.focus()
+    for _ in range(len(answer["positions"]) - 1):
+        page.keyboard.press("ArrowLeft")
+    settle(page)
+    assert "after “Say”" in page.locator("section[aria-label=Detail] .readout").inner_text()
+    first = lens.locator("g text").first.text_content()
+    assert first.strip() == answer["tokens"][0][0].strip()

@@ -3,6 +3,7 @@ import { arrowOf, clamp, format, html, largest, pointIn, range, shorten, showTok
   useState, useWidth } from "./dom.js";
 import { colourScale, css, DASHES, inkOn, LINES, theme } from "./colours.js";
 
+const LEAST_HEIGHT = 96; // pixels of a map of few rows, whose many columns are narrow
 const MAX_RECTANGLES = 4096; // cells drawn one by one; larger maps are an image
 
 // Draw values (row-major) on a canvas, one pixel per cell.
@@ -64,7 +65,7 @@ export function HeatMap({
   const upright = wide <= Math.min(fit, 3 * maxCell);
   const top = showsLabels && columnLabels && !upright ? size(columnLabels) : 22;
   const cell = clamp(fit, 1.2, maxHeight ? 2.4 * maxCell : maxCell); // wide cells have room for their labels
-  const low = square ? cell : clamp(cell, 6, maxCell);
+  const low = square ? Math.max(cell, Math.min(maxCell, LEAST_HEIGHT / rows)) : clamp(cell, 6, maxCell);
   const least = showsLabels ? Math.min(6, cell) : 1.2;
   const tall = maxHeight ? clamp((maxHeight - top) / rows, least, maxCell) : low;
   const every = (length) => Math.max(1, Math.ceil(13 / length)); // labels keep their size: some are left out

@@ -4,6 +4,7 @@ import { unpack } from "../lib/api.js";
 import { colourScale, theme } from "../lib/colours.js";
 import { paint } from "../lib/draw.js";
 
+const MAX_HEIGHT = 1000; // pixels of all layers, where they can be read so
 const shortNumber = (x) => (x === null || x === undefined ? "–"
   : fixed(x, x >= 100 ? 0 : x >= 10 ? 1 : 2));
 const layerOf = (name) => name.match(/\.(\d+)\./)?.[1];
@@ -38,7 +39,8 @@ export function HeadGrid({ response, site, head, statistic, onSelect }) {
   const { name: field, maximum: full } = statistic;
   const most = full ?? Math.max(1e-9, ...response.heads.map((h) => Math.abs(h[field] ?? 0)));
   const columns = Math.max(...response.sites.map((s) => s.heads)), left = 54, gap = 7;
-  const cell = clamp((width - left) / columns - gap, 20, 74), roomy = cell >= 34, tall = cell + (roomy ? 30 : 10);
+  const room = Math.min((width - left) / columns - gap, MAX_HEIGHT / response.sites.length - 30);
+  const cell = clamp(room, 20, 74), roomy = cell >= 34, tall = cell + (roomy ? 30 : 10);
   const groups = groupSites(response.sites), order = groups.flatMap(([, sites]) => sites);
   const press = (event) => {
     const [down, right] = arrowOf(event) ?? [];

@@ -9,7 +9,7 @@ import { Choice, Message, Select } from "../lib/widgets.js";
 
 const MEASURES = [["probability", "Its probability"], ["final_probability", "Probability of the final token"],
   ["kl", "Distance to the final prediction (KL)"]];
-const MAX_BARS = 24;
+const MAX_BARS = 24, LEAST_CELL = 46; // pixels
 
 // The position whose prediction is shown. Where a translator hesitates most says more than its end.
 export function positionOf(response, params) {
@@ -41,10 +41,15 @@ function LensMap({ lens, measure, response, position }) {
   useSignal(theme);
   const box = useRef(null), width = useWidth(box), [at, setAt] = useState(null);
   const { shape: [rows, columns], values } = unpack(lens[measure]);
-  const left = 80, cell = clamp((width - left) / columns, 46, 90), tall = 26, top = 24;
+  const left = 80, tall = 26, top = 24, begin = useRef(columns);
+  const shown = clamp(Math.floor((width - left) / LEAST_CELL), 1, columns), cell = Math.min((width - left) / shown, 90);
   const colour = colourScale({ max: measure === "kl" ? Math.max(1e-9, ...values) : 1 });
   const y = (depth) => top + (rows - 1 - depth) * tall; // the output is at the top
   const chosen = at ?? (position === undefined ? null : { depth: rows - 1, n: lens.positions.indexOf(position) });
+  // as many columns as have room; the chosen one is among them
+  const near = Math.max(0, chosen?.n ?? columns - 1);
+  begin.current = clamp(clamp(begin.current, near + 1 - shown, near), 0, columns - shown);
+  const inside = range(shown).map((i) => begin.current + i), x = (n) => left + (n - begin.current) * cell;
   const press = (event) => {
     const [down, right] = arrowOf(event) ?? [];
     const from = chosen ?? { depth: 0, n: 0 };
@@ -58,28 +63,28 @@ function LensMap({ lens, measure, response, position }) {
   const readout = chosen && chosen.n >= 0
     ? `${lens.depths[chosen.depth]}, after “${showToken(tokenAt(response, lens.positions[chosen.n]))}”: “${showToken(
       lens.tokens[chosen.depth][chosen.n])}”, ${format(values[chosen.depth * columns + chosen.n], 4)}` : "";
-  return html`<div class="scroll-x" ref=${box}>
-    <svg class="drawing lens" width=${left + columns * cell} height=${top + rows * tall + 2} tabindex="0"
+  return html`<div ref=${box}>
+    <svg class="drawing lens" width=${left + shown * cell} height=${top + rows * tall + 2} tabindex="0"
       role="application" aria-roledescription="logit lens"
       aria-label="Most probable token by layer and position. Arrow keys move, Enter selects the position."
         onKeyDown=${press} onMouseLeave=${() => setAt(null)} onBlur=${() => setAt(null)}>
-      ${lens.positions.map((p, n) =>
-        html`<text class=${p === position ? "on" : ""} x=${left + (n + 0.5) * cell} y="15" text-anchor="middle"
-          font-size="12">${short(tokenAt(response, p))}</text>`)}
+      ${inside.map((n) => html`<text class=${lens.positions[n] === position ? "on" : ""} x=${x(n + 0.5)} y="15"
+          text-anchor="middle" font-size="12">${short(tokenAt(response, lens.positions[n]))}</text>`)}
       ${range(rows).map((depth) =>
         html`<text x=${left - 6} y=${y(depth) + 17} text-anchor="end" font-size="12">
           ${depth === rows - 1 ? "output" : lens.depths[depth]}</text>
-        ${range(columns).map((n) => { const fill = colour(values[depth * columns + n]);
+        ${inside.map((n) => { const fill = colour(values[depth * columns + n]);
           return html`<g data-value=${values[depth * columns + n]} onMouseEnter=${() => setAt({ depth, n })}
             onClick=${() => setParams({ position: String(lens.positions[n]) })}>
-          <rect x=${left + n * cell + 0.5} y=${y(depth) + 0.5} width=${cell - 1} height=${tall - 1} rx="3"
+          <rect x=${x(n) + 0.5} y=${y(depth) + 0.5} width=${cell - 1} height=${tall - 1} rx="3"
             fill=${css(fill)} />
-          <text class="number" x=${left + (n + 0.5) * cell} y=${y(depth) + 17} text-anchor="middle" font-size="12"
+          <text class="number" x=${x(n + 0.5)} y=${y(depth) + 17} text-anchor="middle" font-size="12"
             fill=${inkOn(fill)}>${short(lens.tokens[depth][n])}</text></g>`; })}`)}
       ${chosen && chosen.n >= 0
-        && html`<rect class="outline" fill="none" x=${left + chosen.n * cell + 1} y=${y(chosen.depth) + 1}
+        && html`<rect class="outline" fill="none" x=${x(chosen.n) + 1} y=${y(chosen.depth) + 1}
           width=${cell - 2} height=${tall - 2} rx="3" />`}</svg>
-    <p class="readout" aria-live="polite">${readout}</p></div>`;
+    <p class="readout" aria-live="polite">${readout}${shown < columns && html` <span class="faint">${shown} of
+      ${columns} positions; arrow keys and the tokens above lead to the others.</span>`}</p></div>`;
 }
 
 export function Attribution({ body, response, params }) {
