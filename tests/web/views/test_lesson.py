@@ -1,6 +1,7 @@
 """The lesson view: lessons are files, and each number in them is that of the library."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ WORDS = "the cat sat on a mat and saw one dog"
 @pytest.fixture(scope="module")
 def explorer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
-    names = ["phrases", "stdlib", tiny_folder(folder / "bert"), tiny_folder(folder / "llama")]
+    names = ["phrases", "stdlib", *(tiny_folder(folder / x) for x in ("bert", "llama", "headless"))]
     return Explorer(Catalog(names, device="cpu"))
 
 
@@ -49,8 +50,9 @@ def tiny_folder(path):
         "intermediate_size": 48, "num_attention_heads": 4, "max_position_embeddings": 64,
     }  # fmt: skip
     torch.manual_seed(0)
-    if path.name == "bert":
-        model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes))
+    if path.name in ("bert", "headless"):
+        kind = transformers.BertForMaskedLM if path.name == "bert" else transformers.BertModel
+        model = kind(transformers.BertConfig(**sizes))
     else:
         config = transformers.LlamaConfig(**sizes, num_key_value_heads=2)
         model = transformers.LlamaForCausalLM(config)
@@ -120,6 +122,17 @@ def test_the_embedding_of_a_shared_table_is_that_of_the_decoder(explorer):
     assert torch.allclose(table["embedding"], expected)
 
 
+def test_of_bert_the_row_of_the_token_stands_apart_from_what_is_added_to_it(explorer):
+    body = {"model": "bert", "text": "the cat [MASK] on a mat", "query": 1}
+    answer = explorer.answer("lesson.stream", body)
+    table = dict(zip(answer["start_names"], unpack(answer["start"]), strict=True))
+    words = explorer.catalog.run("bert").text_model.model.get_input_embeddings().weight
+    assert any(torch.equal(table["embedding"], row) for row in words)
+    added = table["enters block 0"] - table["embedding"]
+    assert torch.allclose(table["added to it"], added)
+    assert added.norm() > 0.1
+
+
 def test_an_edit_changes_the_numbers_and_no_edit_gives_those_of_the_view(explorer):
     body = PHRASES | {"lesson": "attention", "step": 6}
     weights = {
@@ -161,6 +174,13 @@ def test_the_attention_lesson_walks_through_any_model(explorer, model):
         assert question["error"] is None
         assert not question["choices"] or question["answer"] in question["choices"]
         json.dumps(step, allow_nan=False)
+
+
+def test_a_model_without_a_head_walks_too_and_says_where_a_prediction_would_be(explorer):
+    steps = walk(explorer, lesson="attention", model="headless", text="the cat sat on a mat")
+    assert not [(s["title"], x["error"]) for s in steps for x in places(s) if "error" in x]
+    noted = {s["title"] for s in steps if any("note" in x for x in places(s))}
+    assert noted == {"Tokens", "Output projection", "Next block", "Probabilities"}
 
 
 @pytest.mark.parametrize("name", sorted(included_lessons()))
@@ -225,6 +245,20 @@ def test_a_missing_model_is_named_and_another_one_is_shown(tmp_path):
     assert "gpt9" in answer["remark"]
     with pytest.raises(ConfigError, match="model: needs one of"):
         explorer.answer("lesson", {"lesson": "big", "model": "gpt9"})
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("cost totals", "path: needs a number, a text or a list, got an object; try parameters, "),
+        ("cost parts columns=part,parameters", "columns: needs one of name, formula, .*got 'part'"),
+    ],
+)
+def test_a_place_that_the_page_cannot_draw_says_why(tmp_path, place, message):
+    (tmp_path / "one.md").write_text(f"# A\n\n## B\n\n{FENCE}\nshow: {place}\n```", "utf-8")
+    explorer = Explorer(Catalog(["phrases"], device="cpu"), lessons=tmp_path)
+    (shown,) = explorer.answer("lesson.step", {"lesson": "one"})["shown"]
+    assert re.match(message, shown["error"])
 
 
 def test_a_place_that_cannot_be_read_says_why_and_the_rest_is_shown(tmp_path):

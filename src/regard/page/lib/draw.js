@@ -62,9 +62,8 @@ export function HeatMap({
   const nextSize = showsLabels && rowNext ? size(rowNext) : 0;
   const left = showsLabels ? size(rowLabels) + nextSize : 34;
   const fit = (width - left - 8) / columns, wide = showsLabels ? size(columnLabels) - 8 : 0;
-  const upright = wide <= Math.min(fit, 3 * maxCell);
-  const top = showsLabels && columnLabels && !upright ? size(columnLabels) : 22;
   const cell = clamp(fit, 1.2, maxHeight ? 2.4 * maxCell : maxCell); // wide cells have room for their labels
+  const upright = wide <= cell, top = showsLabels && columnLabels && !upright ? size(columnLabels) : 22;
   const low = square ? Math.max(cell, Math.min(maxCell, LEAST_HEIGHT / rows)) : clamp(cell, 6, maxCell);
   const least = showsLabels ? Math.min(6, cell) : 1.2;
   const tall = maxHeight ? clamp((maxHeight - top) / rows, least, maxCell) : low;

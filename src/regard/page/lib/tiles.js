@@ -59,8 +59,8 @@ export class TileStore {
 
   // The keys that are in view, the most important first; requests of which none is in view any more are cancelled.
   setVisible(keys) {
-    this.visible = keys;
-    const set = new Set(keys);
+    const set = new Set(keys); // the whole map is named twice where it is in view
+    this.visible = [...set];
     for (const request of this.requests) if (!request.keys.some((key) => set.has(key))) request.control.abort();
     this.pump();
   }

@@ -1,5 +1,5 @@
 // What a place of a lesson shows: the form follows from the value, or from `as` in the lesson.
-import { format, html, range, showToken, useEffect, useRef, useSignal } from "../lib/dom.js";
+import { clamp, format, html, range, showToken, useEffect, useRef, useSignal } from "../lib/dom.js";
 import { unpack } from "../lib/api.js";
 import { Bars } from "../lib/bars.js";
 import { colourScale, theme } from "../lib/colours.js";
@@ -13,13 +13,14 @@ const SHOWN = 6, TINY = 1e-4; // numbers of a long vector; size of what is writt
 export function Spans({ list }) {
   return list.map(([style, x]) => {
     if (style !== "value") return style ? html`<${style}>${x}</${style}>` : x;
-    if (x.error) return html`<span class="error">${x.error}</span>`;
+    if (x.error || x.note) return html`<span class=${x.error ? "error" : "faint"}>${x.error ?? x.note}</span>`;
     return html`<strong class="lesson-value" data-value=${x.value}>${plain(x.value)}</strong>`;
   });
 }
 
 function short(x, digits = 4) {
   if (x !== 0 && Math.abs(x) < TINY) return "≈ 0";
+  if (Number.isInteger(x) && Math.abs(x) < 1e6) return String(x);
   return format(x, Math.abs(x) < 0.01 ? 2 : digits);
 }
 
@@ -30,10 +31,10 @@ export function plain(x) {
 }
 
 export function Place({ place }) {
-  const { title, error, value } = place, form = place.as ?? formOf(value);
+  const { title, error, note, value } = place, form = place.as ?? formOf(value);
   return html`<figure class=${`panel lesson-place ${place.size ?? ""}`}>
     ${title && html`<figcaption>${title}</figcaption>`}
-    ${error ? html`<p class="error" role="alert">${error}</p>`
+    ${error || note ? html`<p class=${error ? "error" : "faint"} role=${error ? "alert" : null}>${error ?? note}</p>`
       : html`<${FORMS[form] ?? Text} ...${place} label=${title ?? form} />`}</figure>`;
 }
 
@@ -77,8 +78,8 @@ function Cells({ value, rows, columns, mark, label }) {
   const at = Array.isArray(mark) ? { row: mark[0], column: mark[1] } : null;
   const isSquare = wide <= 3 * high; // else vectors below each other
   return html`<${HeatMap} values=${values} rows=${high} columns=${wide} rowLabels=${rows} columnLabels=${columns}
-    label=${label} kind=${signed ? "diverging" : "sequential"} selected=${at} maxCell=${isSquare ? 26 : 16}
-    maxHeight=${isSquare ? null : 22 + 16 * high} rowTitle="row" columnTitle=${columns ? "column" : "number"} />`;
+    label=${label} kind=${signed ? "diverging" : "sequential"} selected=${at}
+    maxCell=${isSquare ? clamp(330 / high, 26, 44) : 16} maxHeight=${isSquare ? null : 22 + 16 * high} rowTitle="row" columnTitle=${columns ? "column" : "number"} />`;
 }
 
 // A matrix as numbers: the first columns and the length of each row.
@@ -98,7 +99,7 @@ function Records({ value, columns, mark, label }) {
   const cell = (x) => (typeof x === "number" || x === null ? html`<span data-value=${x}>${plain(x)}</span>` : plain(x));
   const isNumber = (name) => value.some((x) => typeof x[name] === "number");
   return html`<${Table} label=${label} rows=${value} selected=${mark} columns=${names.map((name) =>
-    [name, (x) => cell(x[name]), isNumber(name) ? "number" : ""])} />`;
+    [name.replaceAll("_", " "), (x) => cell(x[name]), isNumber(name) ? "number" : ""])} />`;
 }
 
 // A table of texts or numbers with names of its rows: its `first` rows and `last` columns.

@@ -170,6 +170,11 @@ def answer_lesson_stream(explorer: Explorer, request: RowRequest, job: Job) -> d
     hidden = vector(f"{stack}.{block}.mlp.hidden")
     embedding, first = vector(f"{stack}.embedding"), vector(f"{stack}.0.residual_in")
     embedding = vector("encoder.embedding") if embedding is None else embedding
+    if (table := getattr(model, "get_input_embeddings", None)) is not None:
+        # of BERT and GPT-2 the embedding holds the position already
+        name = "decoder_input_ids" if stack == "decoder" else "input_ids"
+        ids = inputs if isinstance(inputs, Tensor) else inputs[name]
+        embedding = table()(ids)[0, at].float().cpu() if ids.shape[1] == site.queries else None
     start = {} if first is None else {"enters block 0": first}
     if embedding is not None and first is not None and embedding.shape == first.shape:
         start = {"embedding": embedding, "added to it": first - embedding} | start

@@ -26,6 +26,8 @@ from regard.web.jobs import Job
 DEFAULT = "attention"
 WITHIN = 0.03  # relative error that counts as right: two digits are enough
 PART = re.compile(r"\.?(?:([a-z_]\w*)|\[([^\]]+)\])")  # of a path
+PREDICTING = ("text", "text.lens", "what-if", "what-if.predictions")
+NO_HEAD = "this model has no output head, so it predicts nothing; its attention is shown"
 LOCATED = {"site", "head", "query", "key", "position"}  # chosen where the link does not say
 
 
@@ -228,7 +230,7 @@ def _asked(question: Question, read: Callable[[Place], Any]) -> dict[str, Any]:
     return {
         "text": _written(question.question, read),
         "answer": shown.get("value"),
-        "error": shown.get("error"),
+        "error": shown.get("error") or shown.get("note"),
         "within": WITHIN,
         "choices": choices,
         "because": because,
@@ -256,10 +258,24 @@ def _shown(explorer: Explorer, place: Place, state: State, job: Job) -> dict[str
             if (path := place.options.get(name)) is not None:
                 labels = path.split(",") if "," in path else follow(response, path, state)
                 shown[name] = [str(x) for x in labels]
-        value = follow(response, place.path, state)
+        value = _drawable(follow(response, place.path, state), shown.get("columns"))
     except RegardError as error:
+        asks = place.query in PREDICTING and "text" in body
+        if asks and _reading(explorer, state, job)["predictions"] is None:
+            return shown | {"note": NO_HEAD}
         return shown | {"error": str(error)}
     return shown | {"value": _reduced(place.reduction, value, shown.get("rows"))}
+
+
+def _drawable(value: Any, columns: list[str] | None) -> Any:
+    """The value, if the page can draw it: no bare object, and of records only fields they have."""
+    if isinstance(value, dict) and not value.keys() & {"float32", "png"}:
+        known = ", ".join(value)
+        raise ConfigError(f"path: needs a number, a text or a list, got an object; try {known}")
+    if columns and isinstance(value, list) and value and isinstance(value[0], dict):
+        for name in columns:
+            check_choice("columns", name, value[0])
+    return value
 
 
 def _filled(text: str, state: State) -> str:
