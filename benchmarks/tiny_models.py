@@ -89,7 +89,13 @@ OTHERS: dict[str, dict[str, Any]] = {
         "num_self_attention_heads": 4,
         "num_cross_attention_heads": 4,
     },
-    "glm5_next_text": {"num_key_value_heads": 4, "index_kpool": 2, "qk_rope_head_dim": 0},
+    "glm5_next_text": {
+        "num_key_value_heads": 4,
+        "index_kpool": 2,
+        "qk_rope_head_dim": 0,
+        "linear_num_heads": 4,
+        "linear_head_dim": 8,
+    },  # fmt: skip
     "shieldgemma2": {"yes_token_index": 5, "no_token_index": 6},
     "qwen2_5_omni_thinker": {"vision_start_token_id": 43},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 43},

@@ -184,6 +184,7 @@ def test_a_folder_needs_its_config_alone(tmp_path):
     assert 2 * found["self-attention"].bytes_moved == want["self-attention"].bytes_moved
 
 
+@pytest.mark.skipif(transformers.__version__ < "5", reason="transformers 4 counts its experts")
 @pytest.mark.parametrize("batch", [1, 3])
 def test_active_parameters_are_those_of_the_experts_that_a_token_uses(batch):
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 50}

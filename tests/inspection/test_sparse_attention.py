@@ -75,12 +75,18 @@ def grid(site):
     return Grid((site.batch, site.heads), *sizes, site.q.device)
 
 
+@pytest.fixture(scope="module")
+def glm5_next():
+    return make("glm5_next", mappings_of("glm5_next")[0])
+
+
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_a_layer_that_makes_its_mask_for_sdpa_keeps_its_rows_of_padding(given, implementation):
-    model = make("glm5_next", mappings_of("glm5_next")[0])
-    model.set_attn_implementation(implementation)
-    assert look(model, **given).sites
+def test_a_layer_that_makes_its_mask_for_sdpa_keeps_its_rows_of_padding(
+    glm5_next, given, implementation
+):
+    glm5_next.set_attn_implementation(implementation)
+    assert look(glm5_next, **given).sites
 
 
 def test_layers_may_differ_in_their_number_of_heads():

@@ -180,14 +180,32 @@ def test_command_on_a_folder(model, tmp_path, capsys):
     assert result.exit_code == 2
 
 
-@pytest.mark.parametrize("kind", ["qwen3_next", "mamba2", "lfm2", "recurrent_gemma"])
+# transformers 4 writes most mixers out in the layer: they are named in `skipped` there
+in_5 = pytest.mark.skipif(transformers.__version__ < "5", reason="mixers of transformers 5")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["recurrent_gemma", *(pytest.param(x, marks=in_5) for x in ("qwen3_next", "mamba2", "lfm2"))],
+)
 def test_linear_mixers_are_verified(kind):
     found = rg.inspection.verify(make_hybrid(kind), {"input_ids": token_ids()})
     assert not [r for r in found.results if "raised" in r.reason]
     assert {r.name: r.status for r in found.results}["mixers"] == "ok"
 
 
+@in_5
 def test_a_planted_error_of_a_mixer_is_found(monkeypatch):
     monkeypatch.setattr(MixerSite, "window", lambda site: 1.001 * site.mixer.v @ site.mixer.v.mT)
     found = rg.inspection.verify(make_hybrid("qwen3_next"), {"input_ids": token_ids()})
     assert {r.name: r.status for r in found.results}["mixers"] == "wrong"
+
+
+def test_a_mixer_that_a_release_writes_out_is_named():
+    model = make_hybrid("qwen3_next")
+    with torch.no_grad(), rg.look(model) as sight:
+        model(input_ids=token_ids())
+    mixers = {name for name, layer in model.named_modules() if name.endswith("linear_attn")}
+    recorded = {site.name for site in sight.mixers} | set(sight.skipped)
+    assert mixers
+    assert mixers <= recorded

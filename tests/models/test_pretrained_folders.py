@@ -29,6 +29,17 @@ from regard.decode import make_stepper
 from regard.errors import ConfigError, FileError
 from regard.models.hub.folder import FAMILIES as CONVERTERS
 
+RELEASE = int(transformers.__version__.split(".")[0])
+
+
+def rope(parameters):
+    """Rotary positions as a config of this release takes them."""
+    if RELEASE >= 5:
+        return {"rope_parameters": parameters}
+    scaling = dict(parameters)
+    given = {n: scaling.pop(n) for n in ("rope_theta", "partial_rotary_factor") if n in scaling}
+    return given | ({} if scaling["rope_type"] == "default" else {"rope_scaling": scaling})
+
 
 def qwen2(**more):
     return decoder("Qwen2", num_hidden_layers=3, **more)
@@ -53,15 +64,22 @@ GEMMA = {"num_hidden_layers": 3, "head_dim": 6, "query_pre_attn_scalar": 7, "sli
 
 
 def gemma2(**more):
-    return decoder("Gemma2", **GEMMA | more)
+    model = decoder("Gemma2", **GEMMA | more)
+    if RELEASE < 5:
+        model.set_attn_implementation("eager")  # SDPA leaves the softcap out there
+    return model
 
 
 def gemma3(**more):
-    rope = {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
-    rope["full_attention"] = LINEAR | more.pop("full", {})
+    full = LINEAR | more.pop("full", {})
+    if RELEASE >= 5:
+        local = {"rope_type": "default", "rope_theta": 100.0}
+        positions = rope({"sliding_attention": local, "full_attention": full})
+    else:
+        positions = rope(full) | {"rope_local_base_freq": 100.0}
     types = ["sliding_attention", "full_attention", "sliding_attention"]
     options = SIZES | ENDS | GEMMA | {"num_key_value_heads": 2} | more
-    config = transformers.Gemma3TextConfig(rope_parameters=rope, layer_types=types, **options)
+    config = transformers.Gemma3TextConfig(**positions, layer_types=types, **options)
     return shaken(transformers.Gemma3ForCausalLM(config))
 
 
@@ -109,9 +127,9 @@ FAMILIES = {
     "gpt2 untied": lambda: untied(gpt2(tie_word_embeddings=False)),
     "llama": lambda: llama(tie_word_embeddings=False, rope_theta=500.0),
     "llama with biases": lambda: llama(attention_bias=True, mlp_bias=True, head_dim=6),
-    "llama 3.1": lambda: llama(rope_parameters=LLAMA3),
-    "llama with linear positions": lambda: llama(rope_parameters=LINEAR),
-    "llama with yarn": lambda: llama(rope_parameters=YARN | {"rope_theta": 100.0}),
+    "llama 3.1": lambda: llama(**rope(LLAMA3)),
+    "llama with linear positions": lambda: llama(**rope(LINEAR)),
+    "llama with yarn": lambda: llama(**rope(YARN | {"rope_theta": 100.0})),
     "marian": marian,
     "mistral": mistral,
     "qwen2": qwen2,
@@ -123,7 +141,7 @@ FAMILIES = {
         "Qwen3", attention_bias=True, use_sliding_window=True, sliding_window=3, max_window_layers=1
     ),
     "olmo2": lambda: decoder("Olmo2"),
-    "phi3": lambda: decoder("Phi3", hidden_size=32, sliding_window=3, rope_parameters=PARTIAL),
+    "phi3": lambda: decoder("Phi3", hidden_size=32, sliding_window=3, **rope(PARTIAL)),
     "t5": t5,
     "t5 1.1": lambda: untied(t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
     "vit": vit,
@@ -161,7 +179,8 @@ def test_a_folder_of_transformers_is_loaded_and_saved_again(make, tmp_path):
     ours = models.from_pretrained(tmp_path / "theirs")
     same(*outputs(ours, theirs))
     models.save_pretrained(ours, tmp_path / "ours", model_type=theirs.config.model_type)
-    again = type(theirs).from_pretrained(tmp_path / "ours").eval()
+    attend = theirs.config._attn_implementation
+    again = type(theirs).from_pretrained(tmp_path / "ours", attn_implementation=attend).eval()
     same(*outputs(ours, again))
     same(outputs(models.from_pretrained(tmp_path / "ours"), theirs)[0], outputs(ours, theirs)[0])
 

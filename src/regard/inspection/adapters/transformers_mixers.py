@@ -98,6 +98,8 @@ def _owner(kind: type[nn.Module], name: str) -> Any:
 
 def _replace(owner: Any, name: str) -> Undo:
     original = getattr(owner, name)
+    if original is None:  # transformers 4 has None where the package of a kernel is missing
+        return lambda: None
     setattr(owner, name, _intercepted(original, READERS[name]))
     return lambda: setattr(owner, name, original)
 

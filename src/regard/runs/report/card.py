@@ -15,7 +15,8 @@ SETTINGS = ("lr", "schedule", "warmup", "weight_decay", "seed", "monitor", "fina
 def model_card(facts: RunFacts) -> str:
     """What a model is, what it was trained and tested on, its limits and its use.
 
-    >>> card = model_card(rg.runs.collect_facts(rg.load("glyphs", device="cpu")))
+    >>> scores = rg.runs.Evaluation("test", {"accuracy": 0.9}, [])
+    >>> card = model_card(rg.runs.collect_facts(rg.load("glyphs", device="cpu"), scores))
     >>> card.splitlines()[0], "## Limits" in card
     ('---', True)
     """

@@ -28,10 +28,6 @@ class RunFacts:
 
     `evaluation` and `data` are None where the data cannot be read any more (`problem` says why);
     `data` also for tasks without files of their own, and for large ones.
-
-    >>> facts = collect_facts(rg.load("glyphs", device="cpu"))
-    >>> facts.title, facts.parameters > 100_000
-    ('glyphs', True)
     """
 
     run: RunContents
