@@ -5,7 +5,9 @@
 A paper is computed here without Regard, in float64, with one mistake of a list or none; a student
 may round at the end or work on with the rounded numbers. Printed are the right papers with a step
 called wrong, the wrong papers that pass, the wrong papers whose first wrong step is named, and the
-causes that are named rightly (alone or among equals) and wrongly.
+causes that are named rightly (alone or among equals) and wrongly. A draw is left out, and counted,
+where its digits cannot show the mistake: the wrong numbers are within two units of the right ones,
+or within what follows from the numbers written before, each moved by half a unit.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -36,9 +39,11 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 class Pupil:
     """Computes step by step: rounds what is written down where told to, and makes one mistake."""
 
-    def __init__(self, mistake: str, digits: int | None):
+    def __init__(self, mistake: str, digits: int | None, moved: int = -1):
         self.mistake, self.digits, self.paper = mistake, digits, {}
         self.first = ""
+        self.moved = moved  # the rounded number, counted from 0, that is half a unit off
+        self.rounded = 0
 
     def has(self, *mistakes: str) -> bool:
         return self.mistake in mistakes
@@ -49,13 +54,22 @@ class Pupil:
         if self.mistake in wrong:
             value, self.first = np.asarray(wrong[self.mistake], float), self.first or name
         if self.digits is not None:
-            value = rounded(value, self.digits)
+            exact, value = value, rounded(value, self.digits)
+            moves = np.cumsum(value != exact) - 1 + self.rounded == self.moved
+            moves = moves.reshape(value.shape) & (value != exact)
+            self.rounded += int((value != exact).sum())
+            value = np.where(moves, value + unit(value, self.digits) / 2, value)
         self.paper[name] = value
         return value
 
 
 def rounded(x: np.ndarray, digits: int) -> np.ndarray:
     return np.vectorize(lambda v: v if np.isinf(v) else float(f"{v:.{digits - 1}e}"))(x)
+
+
+def unit(x: np.ndarray, digits: int) -> np.ndarray:
+    """One unit of the last of so many digits."""
+    return 10.0 ** (np.floor(np.log10(np.maximum(abs(x), 1e-9))) - digits + 1)
 
 
 def attention(g: Given, p: Pupil, suffix: str = "", scale: float | None = None) -> np.ndarray:
@@ -396,41 +410,60 @@ PROBLEMS: dict[str, tuple[Callable[[Given, Pupil], None], dict, dict, dict[str, 
 }
 
 
-def papers(family: str, mistake: str, draws: int) -> Iterator[tuple[Any, Pupil, dict[str, Any]]]:
+def papers(
+    family: str, mistake: str, draws: int, count: Counter[str]
+) -> Iterator[tuple[Any, Pupil, dict[str, Any]]]:
     """The solution, who wrote it, and the answers; draws where the mistake shows."""
     compute, shapes, options, _ = PROBLEMS[family]
     rng = np.random.default_rng(len(family) * 1000 + len(mistake))
-    count = 0
+    found = 0
     for attempt in range(20 * draws):
         given = {name: _draw(rng, shape) for name, shape in shapes.items()}
         digits, on_rounded = DIGITS[attempt % len(DIGITS)], bool(attempt % 2)
-        pupil, right = (Pupil(m, digits if on_rounded else None) for m in (mistake, ""))
+        pupil = Pupil(mistake, digits if on_rounded else None)
         compute(given, pupil)
-        compute(given, right)
-        first = pupil.first
-        if mistake and (not first or _is_same(pupil.paper[first], right.paper[first], digits)):
+        if mistake and not _shows(compute, given, pupil, digits):
+            count["hidden"] += 1
             continue
         problem = {"family": family, **options, "given": {k: v.tolist() for k, v in given.items()}}
         solution = work.solve(problem)
         names = {step.name for step in solution.steps}
         answers = {name: _written(x, digits) for name, x in pupil.paper.items() if name in names}
-        if first and first not in names:
-            raise SystemExit(f"{family}: no step {first}, only {', '.join(names)}")
+        if pupil.first and pupil.first not in names:
+            raise SystemExit(f"{family}: no step {pupil.first}, only {', '.join(names)}")
         yield solution, pupil, answers
-        count += 1
-        if count == draws:
+        found += 1
+        if found == draws:
             return
+
+
+def _shows(
+    compute: Callable[[Given, Pupil], None], given: Given, wrong: Pupil, digits: int
+) -> bool:
+    """Whether the numbers of the first wrong step differ by more than rounding explains."""
+    if not wrong.first:
+        return False
+
+    def right(digits: int | None, moved: int = -1) -> np.ndarray:
+        pupil = Pupil("", digits, moved)
+        compute(given, pupil)
+        return pupil.paper[wrong.first]
+
+    exact, kept = right(None), Pupil("", digits)
+    compute(given, kept)
+    difference = abs(rounded(wrong.paper[wrong.first], digits) - exact)
+    last = unit(exact, digits)
+    if (difference <= 2 * last).all():
+        return False
+    following = kept.paper[wrong.first]
+    room = sum(abs(right(digits, n) - following) for n in range(kept.rounded))
+    difference = abs(rounded(wrong.paper[wrong.first], digits) - following)
+    return bool((difference > room + last / 2).any())
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, ...] | list[float]) -> np.ndarray:
     """Tenths of a shape, or one of a list."""
     return rng.choice(shape) if isinstance(shape, list) else rng.integers(-15, 16, shape) / 10
-
-
-def _is_same(a: np.ndarray, b: np.ndarray, digits: int) -> bool:
-    """Whether a mistake hardly shows: within two units of the last written digit."""
-    unit = 10.0 ** (np.floor(np.log10(np.maximum(abs(b), 1e-9))) - digits + 1)
-    return bool((abs(a - b) <= 2 * unit).all())
 
 
 def _written(x: np.ndarray, digits: int) -> list[list[str]]:
@@ -439,10 +472,8 @@ def _written(x: np.ndarray, digits: int) -> list[list[str]]:
 
 def _number(x: float, digits: int) -> str:
     """To so many significant digits, in powers of ten if it is larger."""
-    if abs(x) >= 10**digits:
-        return f"{x:.{digits - 1}e}"
-    text = np.format_float_positional(x, digits, unique=False, fractional=False, trim="k")
-    return text.rstrip(".")
+    text = f"{x:.{digits - 1}e}"
+    return text if abs(x) >= 10**digits or np.isinf(x) else f"{Decimal(text):f}"
 
 
 def main() -> None:
@@ -456,7 +487,7 @@ def main() -> None:
     started = time.monotonic()
     for family in options.families:
         count: Counter[str] = Counter()
-        for solution, _, answers in papers(family, "", options.right):
+        for solution, _, answers in papers(family, "", options.right, count):
             findings = work.check_answers(solution, answers)
             accused = [x for x in findings if x.verdict == "wrong"]
             count["right"] += 1
@@ -464,7 +495,7 @@ def main() -> None:
             if accused and options.verbose:
                 print(f"  {family}: accused {accused[0].name} {accused[0].differences}")
         for mistake, cause in PROBLEMS[family][3].items():
-            for solution, pupil, answers in papers(family, mistake, options.draws):
+            for solution, pupil, answers in papers(family, mistake, options.draws, count):
                 findings = work.check_answers(solution, answers)
                 first = next((x for x in findings if x.verdict == "wrong"), None)
                 count["wrong"] += 1
@@ -487,7 +518,8 @@ def _print(name: str, count: Counter[str]) -> None:
     print(
         f"{name:<16} accused {count['accused']} of {count['right']} · passed {count['passed']} of "
         f"{count['wrong']} · first wrong step {count['step'] / wrong:.1%} · cause "
-        f"{count['cause'] / wrong:.1%}, another {count['other cause'] / wrong:.1%}",
+        f"{count['cause'] / wrong:.1%}, another {count['other cause'] / wrong:.1%} · "
+        f"{count['hidden']} left out",
         flush=True,
     )
 

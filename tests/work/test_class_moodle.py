@@ -10,32 +10,74 @@ import pytest
 from class_papers import solve  # tests/work
 from typer.testing import CliRunner
 
+from regard import work
 from regard.cli import app
 from regard.work.classroom import Class, Student, make_class, write_class
 from regard.work.classroom.moodle import cloze_field, field_weights, mistakes_in_step
 
 run = CliRunner()
-# the grammar of Moodle's question/type/multianswer: weight, kind, alternatives between ~
-NUMBER = r"-?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?"
-FIELD = re.compile(r"\{(\d*):(NUMERICAL|SHORTANSWER):((?:.*?(?<!\\)))\}", re.DOTALL)
-ALTERNATIVE = re.compile(rf"(=|%(\d+)%)({NUMBER}):({NUMBER})(?:#(.*))?", re.DOTALL)
+GRADES = (
+    "100",
+    "90",
+    "80",
+    "75",
+    "70",
+    "60",
+    "50",
+    "40",
+    "30",
+    "25",
+    "20",
+    "10",
+    "5",
+    "0",
+)  # shares
 
 
 def read_fields(text: str) -> list[tuple[int, list[tuple[float, float, float, str]]]]:
-    """Weight of each field, and of its alternatives: share, value, tolerance, feedback."""
+    """Weight of each Cloze field, and of its alternatives: share, value, tolerance, feedback.
+
+    By the grammar of Moodle's multianswer type, {weight:KIND:alternative~alternative}, scanned
+    character by character: an alternative is = or %share%, an answer that ends at a # unless & or a
+    backslash is before it, and feedback; ~ and } end it unless a backslash is before them.
+    """
     fields = []
-    for weight, kind, body in FIELD.findall(text):
-        found = []
-        for part in body.split("~"):
-            if kind == "SHORTANSWER":
-                found.append((1.0, float("-inf"), 0.0, ""))
-                continue
-            match = ALTERNATIVE.fullmatch(part)
-            assert match, part
-            share = 1.0 if match[1] == "=" else int(match[2]) / 100
-            found.append((share, float(match[3]), float(match[4]), match[5] or ""))
-        fields.append((int(weight), found))
+    for start in (m.end() for m in re.finditer(r"\{\d*:(?:NUMERICAL|SHORTANSWER):", text)):
+        weight, kind = text[text.rindex("{", 0, start) + 1 : start - 1].split(":")
+        parts, at = [""], start
+        while text[at] != "}":
+            if text[at] == "\\":
+                parts[-1] += text[at + 1]
+                at += 1
+            elif text[at] == "~":
+                parts.append("")
+            else:
+                parts[-1] += text[at]
+            at += 1
+        fields.append((int(weight or 1), [read_alternative(part, kind) for part in parts]))
     return fields
+
+
+def read_alternative(part: str, kind: str) -> tuple[float, float, float, str]:
+    answer, mark, feedback = part.partition("#")
+    assert not (mark and answer.endswith("&")), part  # an entity would not end the answer
+    share, answer = (1.0, answer[1:]) if answer[0] == "=" else (None, answer)
+    if share is None:
+        blank, percent, answer = answer.split("%")
+        assert blank == "", part
+        share = int(percent) / 100
+        assert percent in GRADES, part
+    if kind == "SHORTANSWER":
+        assert not set(answer) & set("*:"), part  # a wildcard
+        return (
+            share,
+            float(answer.replace("−", "-").replace("∞", "inf").replace("oo", "inf")),
+            0,
+            "",
+        )
+    value, near = answer.split(":")  # numbers as Moodle reads them: no inf, no nan, no blanks
+    assert all(set(x) <= set("0123456789.-+e") for x in (value, near)), part
+    return share, float(value), float(near), feedback
 
 
 def grade(field, value: float) -> tuple[float, str]:
@@ -100,6 +142,14 @@ def test_alternatives_of_a_field_never_overlap(quiz):
             assert all(a[1] < b[0] for a, b in zip(spans, spans[1:], strict=False))
 
 
+def test_feedback_with_signs_of_the_grammar_stays_feedback():
+    step = work.solve({"given": {"X": [[1, 2]]}, "scale": 1}).steps[0]
+    text = cloze_field(step, 0, 0, 2, [("a } and ~ and <b>", step.value + step.value)])
+    ((weight, (right, wrong)),) = read_fields(text)
+    assert (weight, right[1:3], wrong[:2]) == (2, (5.0, 0.001), (0.5, 10.0))
+    assert wrong[3] == "likely: a ) and ∼ and &lt;b&gt;"
+
+
 def test_the_responses_come_back_through_class_mark(quiz):
     folder, one, _, texts = quiz
     rng = np.random.default_rng(0)
@@ -150,4 +200,5 @@ def test_every_field_is_one_that_moodle_reads(family, level, tmp_path):
                     text = cloze_field(step, i, j, weights[step.name], wrong)
                     ((weight, found),) = read_fields(text)
                     assert weight >= 1
-                    assert FIELD.fullmatch(text)
+                    assert found[0][0] == 1
+                    assert text.count("{") == text.count("}") == 1

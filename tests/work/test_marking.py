@@ -546,6 +546,16 @@ def test_a_slip_that_leaves_nothing_to_work_out_is_not_carried():
     assert "nothing to work out" in found[1].note
 
 
+@pytest.mark.parametrize(("slip", "points"), [(0, 0), (2, 1)])
+def test_what_zeros_give_is_not_carried_in_a_short_vector(slip, points):
+    worked = work.solve({"scale": 1, "given": {"Q": [[1]], "K": [[1], [3]], "V": [[2], [5]]}})
+    weight = "1/2"  # of two scores that are equal, by zeros or by accident
+    answers = {"S": [[slip, slip]], "A": [[weight, weight]], "E": [[f"e^{slip}"] * 2]}
+    found = {one.name: one for one in work.check_answers(worked, answers)}
+    assert (found["S"].verdict, found["E"].verdict) == ("wrong", "carried forward")
+    assert found["E"].points == points
+
+
 @pytest.mark.parametrize("written", ["10^-3", "10⁻³", "1⁄1000", "$0.001$", "1/1000", "0,001"])
 def test_a_thousandth_is_read_as_people_write_it(written):
     assert one("1/1000", written).verdict == "right"

@@ -39,6 +39,15 @@ def evaluate_digits(x: sympy.Expr, digits: int) -> Any:
         return x.evalf(digits)
 
 
+def is_infinity(x: Any) -> bool:
+    """Whether this is inf or -inf; `x.is_infinite` would search a long sum for one.
+
+    >>> is_infinity(-sympy.oo), is_infinity(sympy.exp(5) + 1)
+    (True, False)
+    """
+    return x is sympy.oo or x is sympy.S.NegativeInfinity
+
+
 def check_arguments(x: sympy.Expr) -> None:
     """Raise a WorkError where exp, tanh, sin or cos has an argument above MAX_ARGUMENT.
 
@@ -54,7 +63,7 @@ def check_arguments(x: sympy.Expr) -> None:
 @lru_cache(maxsize=1 << 16)
 def _check_argument(call: Any) -> None:
     argument = call.args[0]
-    if argument.free_symbols or argument.is_infinite:
+    if argument.free_symbols or is_infinity(argument):
         return
     size = abs(evaluate_digits(argument, 15))
     if size > MAX_ARGUMENT:
@@ -339,7 +348,7 @@ def format_decimal(x: sympy.Expr, digits: int = 6, keep_zeros: bool = False) -> 
     >>> format_decimal(sympy.tanh(20), keep_zeros=True)
     '1.00000'
     """
-    if x.free_symbols or x in (sympy.oo, -sympy.oo):
+    if x.free_symbols or is_infinity(x):
         return format_plain(x)
     number = evaluate_digits(x, digits + 5)
     if digits > 15 or number and not 1e-300 < abs(number) < 1e300:  # beyond a float
@@ -353,7 +362,7 @@ def is_exact_in(x: sympy.Expr, digits: int) -> bool:
     >>> is_exact_in(sympy.Float("3", 50), 6), is_exact_in(sympy.sqrt(2), 6)
     (True, False)
     """
-    if x.free_symbols or x.is_infinite:
+    if x.free_symbols or is_infinity(x):
         return True
     number = evaluate_digits(x, 50)
     rounded = sympy.Rational(str(sympy.Float(number, digits)))
@@ -368,7 +377,7 @@ def is_short_form(x: sympy.Expr) -> bool:
     """
     if x.is_Float:
         return False
-    if x.is_Rational or x.is_infinite or x.free_symbols:
+    if x.is_Rational or is_infinity(x) or x.free_symbols:
         return True
     max_ops = 8 if x.has(sympy.sin, sympy.cos) else 4  # a sum of two products of sines is readable
     return not x.has(sympy.exp, sympy.E, sympy.tanh) and x.count_ops() < max_ops

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from regard.errors import RegardError, WorkError, check_choice
 from regard.files import is_stream, make_folder, write_text
 from regard.formulas import FormulaTree, parse_name
-from regard.work.exact import evaluate_digits
+from regard.work.exact import evaluate_digits, is_infinity
 from regard.work.families.registry import FAMILIES, ExerciseTemplate, exercise_families
 from regard.work.problem import solve
 from regard.work.show.formats import (
@@ -139,7 +139,7 @@ def _is_simple(solution: Solution, template: ExerciseTemplate) -> bool:
     values = solution.values()
     for step in solution.steps:
         if step.rule in ("exp", "sigmoid", "tanh"):
-            inside = [x for x in values[step.inputs[0]] if not x.is_infinite]
+            inside = [x for x in values[step.inputs[0]] if not is_infinity(x)]
             if any(abs(float(evaluate_digits(x, 9))) > MAX_ACTIVATION_INPUT for x in inside):
                 return False
         rationals = [x for x in step.value if x.is_Rational]

@@ -53,6 +53,7 @@ GIVEN = {  # what a given matrix is, where the formulas do not show it
     "S_0": "the memory before step 1",
     "y": "the target",
 }
+KNOWN = "Used in the formulas"
 INSTRUCTION = (
     "Write each result in its field, exact or with three digits, your work below it. A step is "
     "marked with your own numbers from before, so a slip costs its own step alone."
@@ -110,17 +111,17 @@ def _head_html(title: str, x: Assignment) -> str:
 
 
 def _sheet_html(one: Class, x: Assignment) -> str:
-    known = "".join(
+    items = "".join(
         f"<li>{formula.mathml()}{f': {escape(words)}' if words else ''}</li>"
         for formula, words in definitions(x)
     )
+    known = f'<section><h3>{KNOWN}</h3><ul class="known">{items}</ul></section>' if items else ""
     steps = "".join(_step_html(x, step) for step in x.steps)
     return (
         f'<article class="sheet" id="{x.number}">{_head_html(heading(one), x)}'
         f"<section><h3>Given</h3>{given_html(x.exercise.solution.given)}"
         f'<p class="soft">{escape(chosen_options(x.exercise))}</p></section>'
-        f'<section><h3>Used in the formulas</h3><ul class="known">{known}</ul></section>'
-        f"<p>{INSTRUCTION}</p>{steps}</article>"
+        f"{known}<p>{INSTRUCTION}</p>{steps}</article>"
     )
 
 
@@ -132,8 +133,13 @@ def _step_html(x: Assignment, step: Step) -> str:
         f'<section class="step"><h3><span class="points">{points}</span>'
         f"{step.equation.mathml()} <small>{escape(step.title)}</small></h3>"
         f'<div class="field">{name} = <table class="blank">{cells}</table>'
-        f'</div><div class="room" style="height: {1.3 if rows > 1 else 2}cm"></div></section>'
+        f'</div><div class="room" style="height: {_room(rows)}"></div></section>'
     )
+
+
+def _room(rows: int) -> str:
+    """Height of the room for the work on a step."""
+    return "1.3cm" if rows > 1 else "2cm"
 
 
 def sheets_latex(one: Class, solutions: bool = False) -> str:
@@ -145,19 +151,21 @@ def sheets_latex(one: Class, solutions: bool = False) -> str:
         lines += ["\\clearpage", LATEX.headings[0].format(escape_latex(title))]
         points = f"Points: \\underline{{\\hspace{{1cm}}}} of {x.total:g}"
         lines.append(f"Name: \\textbf{{{escape_latex(who)}}}\\hfill {points}\n")
+        lines.append(f"\\pagestyle{{myheadings}}\\markright{{{escape_latex(who)}}}")
         lines += mark_up(LATEX, x.exercise.solution, level=3) if solutions else _sheet_latex(x)
     return latex_document(lines)
 
 
 def _sheet_latex(x: Assignment) -> list[str]:
     lines = [LATEX.headings[2].format("Given")]
-    lines += [
-        LATEX.equation.format(value_equation(*y).tex) for y in x.exercise.solution.given.items()
-    ]
+    given = (value_equation(*y).tex for y in x.exercise.solution.given.items())
+    lines += [*(f"\\mbox{{$\\displaystyle {y}$}}\\hskip 2em plus 1fil" for y in given), ""]
     lines.append(LATEX.paragraph.format(escape_latex(chosen_options(x.exercise))))
-    lines.append(LATEX.headings[2].format("Used in the formulas"))
-    known = ((f"${formula.tex}$", words) for formula, words in definitions(x))
-    lines += LATEX.list_items(": ".join(filter(None, (y, escape_latex(z)))) for y, z in known)
+    known = [(f"${formula.tex}$", escape_latex(words)) for formula, words in definitions(x)]
+    if known:
+        lines.append(LATEX.headings[2].format(KNOWN))
+        lines += LATEX.list_items(": ".join(filter(None, pair)) for pair in known)
+    lines.append(LATEX.paragraph.format(INSTRUCTION))
     for step in x.steps:
         rows, columns = step.value.shape
         row = " & ".join(["\\rule{0pt}{7mm}\\hspace*{13mm}"] * columns)
@@ -169,7 +177,7 @@ def _sheet_latex(x: Assignment) -> list[str]:
             f"\\textbf{{{points}}}\\quad ${step.equation.tex}$, {escape_latex(step.title)}\n"
         )
         lines.append(LATEX.equation.format(f"{parse_name(step.name).tex} = {blank}"))
-        lines.append("\\vspace{2cm}\n")
+        lines.append(f"\\vspace{{{_room(rows)}}}\n")
     return lines
 
 

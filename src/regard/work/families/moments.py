@@ -205,7 +205,7 @@ def _start(given: Mapping[str, Any]) -> SolutionBuilder:
         raise WorkError(f"d: needs to be the count of mu, {len(mu)}, or left out, got {dim}")
     builder = SolutionBuilder("moments", {"σ": sigma, "d": dim or len(mu), "μ": mu})
     inputs = "d μ" if rule == "d squares" else "μ"
-    builder.add_steps(("m", rule, inputs, "μᵀμ: the squared length of the mean"))
+    builder.add_steps(("m", rule, inputs, "the squared length of the mean, μᵀμ"))
     return builder
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import sympy
 
 from regard.errors import RegardError
-from regard.work.exact import evaluate_digits, format_decimal, format_plain
+from regard.work.exact import evaluate_digits, format_decimal, format_plain, is_infinity
 from regard.work.marking.reading import AnswerEntry, StudentAnswer, format_index
 from regard.work.rules import M, Matrix
 from regard.work.solution import Step, apply_rule
@@ -27,7 +27,7 @@ def without_uninformative(answer: StudentAnswer, right: Matrix) -> StudentAnswer
     >>> without_uninformative(answer, M([["1/50"]])).unread
     {(0, 0): 'needs more digits, got 0.0'}
     """
-    sizes = [abs(_digits(x)) for x in right if not x.free_symbols and not x.is_infinite]
+    sizes = [abs(_digits(x)) for x in right if not x.free_symbols and not is_infinity(x)]
     largest = NEARLY * max(sizes, default=0)  # 1. may stand for 0.998, but not for 0.6
     return answer.without(
         {
@@ -88,7 +88,12 @@ def _entry_text(x: AnswerEntry) -> str:
 def _expected_text(x: AnswerEntry, expected: sympy.Expr) -> str:
     """The expected value with enough digits to differ visibly from x."""
     text = format_decimal(expected)
-    if x.value.free_symbols or expected.free_symbols or x.value.is_infinite or expected.is_infinite:
+    if (
+        x.value.free_symbols
+        or expected.free_symbols
+        or is_infinity(x.value)
+        or is_infinity(expected)
+    ):
         return text
     for digits in (6, 7, 8, 9, 10, 12, 15, 20, 30, COMPARED_DIGITS):
         text = format_decimal(expected, digits)
@@ -117,7 +122,7 @@ def is_truncated(x: AnswerEntry, expected: sympy.Expr) -> bool:
     >>> is_truncated(AnswerEntry(sympy.Rational(66, 100), "0.66", -2), sympy.Rational(2, 3))
     True
     """
-    if x.exponent is None or expected.free_symbols or expected.is_infinite:
+    if x.exponent is None or expected.free_symbols or is_infinity(expected):
         return False
     unit, a, b = sympy.Rational(10) ** x.exponent, _digits(x.value), _digits(expected)
     return bool(a * b >= 0 and 0 <= abs(b) - abs(a) < unit)
@@ -133,7 +138,7 @@ def is_close(a: sympy.Expr, b: sympy.Expr, tolerance: Any = 0) -> bool:
     >>> is_close(sympy.sqrt(2), sympy.Rational(141, 100), 0.005)
     True
     """
-    if a.is_infinite or b.is_infinite:
+    if is_infinity(a) or is_infinity(b):
         return a == b
     if symbols := sorted(a.free_symbols | b.free_symbols, key=str):
         # equal formulas agree everywhere; two arbitrary points separate different ones

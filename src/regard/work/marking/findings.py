@@ -27,6 +27,7 @@ CARRIED = "carried forward"
 ALREADY_SCALED = "written already scaled, as {}"
 TRANSPOSED = "written with rows and columns in the other convention"
 TRIVIAL = "all entries are equal, so there was nothing to work out"
+MANY = 4  # entries that are not equal by accident
 MIN_TURNED = 2  # matrices that show the other convention
 MAX_MIXED_INPUTS = 3  # inputs that may each be rounded or not
 
@@ -107,18 +108,15 @@ class _Sheet:
         if self.tolerance is not None and not self.tolerance.is_nonnegative:
             raise WorkError(f"tolerance: needs 0 or more, got {tolerance}")
         steps = [step for step in solution.steps if step.name in answers]
-        plain = {step.name: self._read(step, answers[step.name]) for step in steps}
-        turned = {step.name: self._read(step, _turn(answers[step.name])) for step in steps}
+        self.read = {step.name: self._read(step, answers[step.name]) for step in steps}
+        self.notes: dict[str, str] = {}
         oriented = [step for step in steps if _is_oriented(step.value)]
-        straight, other = (
-            sum(_is_right(one[step.name], step) for step in oriented) for one in (plain, turned)
-        )
-        is_turned = other >= MIN_TURNED and not straight
-        self.read = {
-            name: turned[name] if is_turned and isinstance(turned[name], StudentAnswer) else one
-            for name, one in plain.items()
-        }
-        self.notes = dict.fromkeys([x.name for x in oriented], TRANSPOSED) if is_turned else {}
+        if any(_is_right(self.read[step.name], step) for step in oriented):
+            return
+        turned = {step.name: self._read(step, _turn(answers[step.name])) for step in steps}
+        if sum(_is_right(turned[step.name], step) for step in oriented) >= MIN_TURNED:
+            self.read |= {name: x for name, x in turned.items() if isinstance(x, StudentAnswer)}
+            self.notes = dict.fromkeys([step.name for step in oriented], TRANSPOSED)
 
     def _read(self, step: Step, values: Any) -> StudentAnswer | str:
         """The answer of a step, or why it cannot be read."""
@@ -144,11 +142,6 @@ def _is_oriented(value: Matrix) -> bool:
     return 1 not in value.shape and value != value.T
 
 
-def _is_constant(value: Matrix) -> bool:
-    """Whether a matrix of four entries or more holds one number only."""
-    return len(value) >= 4 and len(set(value)) == 1
-
-
 def _is_right(answer: StudentAnswer | str, step: Step) -> bool:
     return isinstance(answer, StudentAnswer) and matches_answer(answer, step.value)
 
@@ -167,9 +160,8 @@ class _Marker:
     def mark(self, step: Step) -> None:
         """Mark one step, and record the values that later steps are recomputed from."""
         name, answer = step.name, self.sheet.read.get(step.name)
-        self.unrounded[name], self.as_written[name] = (
-            recompute_step(step, values, self.correct)
-            for values in (self.unrounded, self.as_written)
+        self.unrounded[name], self.as_written[name] = map(
+            self._recompute, (step, step), (self.unrounded, self.as_written)
         )
         wrong_inputs = self._wrong_ancestors(step)
         if not isinstance(answer, StudentAnswer) or len(answer.blanks) == len(step.value):
@@ -185,6 +177,12 @@ class _Marker:
             self.as_written[name] = self.unrounded[name]
         self.findings.append(_with_cells(finding, answer, self.sheet.notes.get(name, "")))
 
+    def _recompute(self, step: Step, values: Mapping[str, Matrix]) -> Matrix:
+        """What follows from these values; the right ones need no computation."""
+        if all(values[name] is self.correct[name] for name in step.inputs):
+            return self.correct[step.name]
+        return recompute_step(step, values, self.correct)
+
     def _judge(self, step: Step, answer: StudentAnswer, wrong_inputs: tuple[str, ...]) -> Finding:
         """The verdict on an answer; sets the value that it stands for, and where it is wrong."""
         name, right = step.name, self.correct[step.name]
@@ -197,8 +195,7 @@ class _Marker:
             if not is_carried:
                 return Finding(name, ROUNDED_EARLY, (), "")
             self.wrong_sources[name] = wrong_inputs
-            is_trivial = _is_constant(consistent) and not _is_constant(right)
-            note, points = (TRIVIAL, 0.0) if is_trivial else ("", 1.0)
+            note, points = (TRIVIAL, 0.0) if self._is_trivial(step, consistent) else ("", 1.0)
             return Finding(
                 name, CARRIED, (), "", wrong_inputs=wrong_inputs, note=note, points=points
             )
@@ -222,6 +219,15 @@ class _Marker:
         values = self.as_written, self.unrounded
         spread = rounding_spread(self.solution, step, *values, self.answers, answer)
         return written if matches_answer(answer, written, spread) else None
+
+    def _is_trivial(self, step: Step, value: Matrix) -> bool:
+        """Whether a slip left nothing to work out: equal entries, few of them only from zeros."""
+        if len(value) == 1 or len(set(value)) > 1 or len(set(step.value)) == 1:
+            return False
+        computed = [
+            self.as_written[name] for name in step.inputs if name not in self.solution.given
+        ]
+        return len(value) >= MANY or all(x == 0 for one in computed for x in one)
 
     def _is_early_rounding(self, step: Step, answer: StudentAnswer) -> bool:
         """Whether a value is wrong only because of rounded intermediate values."""

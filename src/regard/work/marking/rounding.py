@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 import sympy
 
 from regard.errors import RegardError
-from regard.work.exact import evaluate_digits
+from regard.work.exact import evaluate_digits, is_infinity
 from regard.work.marking.reading import StudentAnswer, significant_digits
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, Step
@@ -119,7 +119,9 @@ def _numeric(value: Matrix) -> Matrix:
     return M(
         value.applyfunc(
             lambda x: (
-                x if x.free_symbols or x.is_infinite or x.is_Integer else evaluate_digits(x, DIGITS)
+                x
+                if x.free_symbols or is_infinity(x) or x.is_Integer
+                else evaluate_digits(x, DIGITS)
             )
         )
     )

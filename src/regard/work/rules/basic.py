@@ -5,6 +5,7 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError, WorkError
+from regard.work.exact import is_infinity
 from regard.work.rules.rule import (
     M,
     Matrix,
@@ -56,7 +57,7 @@ def _scale(a: Matrix, by: Matrix) -> Matrix:
     if by.shape != (1, 1):
         raise ShapeError(f"scale: needs one number, got {by.rows}×{by.cols}")
     # masked scores stay -inf: 0 · -inf is undefined
-    return M(a.applyfunc(lambda x: x if x.is_infinite else x * by[0, 0]))
+    return M(a.applyfunc(lambda x: x if is_infinity(x) else x * by[0, 0]))
 
 
 def _add_to_rows(a: Matrix, row: Matrix, sign: int = 1) -> Matrix:

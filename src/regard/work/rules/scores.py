@@ -5,6 +5,7 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError, WorkError
+from regard.work.exact import is_infinity
 from regard.work.rules.basic import on_transposes
 from regard.work.rules.rule import M, Matrix, Rule, broadcast, format_operand, format_sum, rule
 
@@ -90,7 +91,7 @@ def _entropy_entry(a: Matrix) -> str:
 def _weight(score: Matrix, lse: Matrix) -> Matrix:
     if score.shape != (1, 1) or lse.shape != (1, 1):
         raise ShapeError(f"weight: needs one score and one number, got {score.rows}×{score.cols}")
-    return M([[0 if score[0].is_infinite else sympy.exp(score[0] - lse[0])]])
+    return M([[0 if is_infinity(score[0]) else sympy.exp(score[0] - lse[0])]])
 
 
 _ADDITIVE = "[tanh(({0})_i + ({1})_j) · {2}]_ij"

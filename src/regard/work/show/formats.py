@@ -107,7 +107,7 @@ def _anchor_id(name: str) -> str:
 
 
 LATEX_PREAMBLE = (
-    "\\documentclass{article}",
+    "\\documentclass[a4paper]{article}",
     "\\usepackage{amsmath}",
     "\\usepackage[margin=2cm]{geometry}",
     "\\setcounter{MaxMatrixCols}{40}",
@@ -160,7 +160,11 @@ LATEX = Markup(
     "\\[ {} \\]",
     "${}$",  # inline, so that long ones break
     "{}\n",
-    lambda items: ["\\begin{itemize}", *(f"\\item {x}" for x in items), "\\end{itemize}"],
+    lambda items: [
+        "\\begin{itemize}\\itemsep0pt",
+        *(f"\\item {x}" for x in items),
+        "\\end{itemize}",
+    ],
     escape_latex,
 )
 

@@ -8,7 +8,7 @@ import sympy
 
 from regard.errors import WorkError, suggestion
 from regard.formulas import FormulaTree, equation, matrix, parse_name, parse_value
-from regard.work.exact import format_decimal, format_plain, is_exact_in, is_short_form
+from regard.work.exact import format_decimal, format_plain, is_exact_in, is_infinity, is_short_form
 from regard.work.rules import Matrix, get_rule
 from regard.work.shapes import format_shape, product_convention, product_factors
 from regard.work.solution import Solution, Step
@@ -73,7 +73,7 @@ def _display_step(solution: Solution, number: int, step: Step, digits: int) -> D
     if entry is None or value.shape != (1, 1):  # else the entry is all there is
         if all(map(is_short_form, value)) or value.free_symbols:
             results.append(False)
-        if not all(x.is_Rational or x.is_infinite or x.free_symbols for x in value):
+        if not all(x.is_Rational or is_infinity(x) or x.free_symbols for x in value):
             results.append(True)
     return DisplayStep(number, step, entry, tuple(results))
 
