@@ -87,9 +87,24 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_rows(name):
     model, batch = CASES[name][0]().eval(), CASES[name][1]()
     size, total = objective(name)
     rows = [{key: x[n : n + 1] for key, x in batch.items()} for n in range(3)]
-    apart = sum(total(model, row, 0.1 if name != "ctc" else 0.0) for row in rows)
-    assert_close(total(model, batch, 0.1 if name != "ctc" else 0.0), apart, rtol=1e-4, atol=1e-4)
+    apart = sum(total(model, row, 0.1) for row in rows)
+    assert_close(total(model, batch, 0.1), apart, rtol=1e-4, atol=1e-4)
     assert int(size(batch)) == sum(int(size(row)) for row in rows)
+
+
+def test_smoothing_of_ctc_draws_each_frame_to_the_uniform_distribution():
+    class Fixed(torch.nn.Module):
+        def forward(self, frames, lengths):
+            return torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]]).log(), lengths
+
+    batch = {
+        "frames": torch.zeros(1, 2, 1), "frames_lengths": torch.tensor([2]),
+        "target": torch.tensor([[1]]), "target_lengths": torch.tensor([1]),
+    }  # fmt: skip
+    paths = 0.5 * 0.8 + 0.25 * 0.8 + 0.25 * 0.1  # blank and label, the label twice, label and blank
+    to_uniform = -sum(math.log(p) for p in (0.5, 0.25, 0.25, 0.1, 0.8, 0.1)) / 3
+    want = 0.9 * -math.log(paths) + 0.1 * to_uniform
+    assert_close(objective("ctc").loss_sum(Fixed(), batch, 0.1), torch.tensor(want))
 
 
 @pytest.mark.parametrize("name", ["translation", "next_token"])

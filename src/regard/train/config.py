@@ -69,7 +69,8 @@ class TrainConfig:
         min_lr_fraction: where the cosine schedule ends, as a fraction of `lr`.
         betas, eps, weight_decay: of AdamW; only matrices decay.
         max_grad_norm: gradient clipping, by the norm over all parameters.
-        label_smoothing: probability mass that the target spreads over all classes.
+        label_smoothing: probability mass that the target spreads over all classes; with CTC each
+            frame is drawn to the uniform distribution.
         rdrop: weight of R-Drop (Liang et al. 2021), two forward passes with different dropout:
             loss = ½ (L₁ + L₂) + rdrop · ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); the paper's α is 2 · rdrop.
         seed: of the initial weights, of dropout and of the order of the data.

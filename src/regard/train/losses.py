@@ -156,8 +156,13 @@ def _token_loss(name: str) -> LossSum:
 def _ctc(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
     assert outputs.weights is not None
     lengths, target = outputs.weights.count_nonzero(1), batch["target"]
-    loss = ctc_loss(outputs.logits.float(), lengths, target, batch["target_lengths"])
-    return loss * len(lengths)
+    log_probs = outputs.logits.float()
+    loss = ctc_loss(log_probs, lengths, target, batch["target_lengths"]) * len(lengths)
+    if not label_smoothing:
+        return loss
+    # no frame has a label of its own: each is drawn to the uniform distribution
+    to_uniform = -(log_probs.mean(-1) * outputs.weights).sum()
+    return (1 - label_smoothing) * loss + label_smoothing * to_uniform
 
 
 def _class_loss(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
