@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from regard.errors import ConfigError
 from regard.models import NgramConfig, fit_ngrams
-from regard.models.ngram import max_order
+from regard.models.ngram import NgramMixture, max_order
 
 VOCAB = 6
 
@@ -75,3 +75,33 @@ def test_longer_ngrams_remember_more():
     text = torch.tensor([0, 1, 0, 2, 0, 1, 0, 3] * 20)
     losses = [-fit_ngrams([text], vocab=4, order=n).log_probs(text[None]).mean() for n in (1, 2, 4)]
     assert losses[0] > losses[1] > losses[2] + 0.2
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_known_tokens_are_the_longest_end_of_a_context_that_occurs_in_the_text(context):
+    text = [0, 1, 2, 0, 1, 3, 1, 1]
+    model = fit_ngrams([torch.tensor(text)], vocab=VOCAB, order=4)
+    occurs = {tuple(text[a : a + n]) for n in (1, 2, 3) for a in range(len(text) - n + 1)}
+    want = [
+        max(
+            n
+            for n in range(4)
+            if n == 0 or tuple(context[: end + 1][-n:]) in occurs and n <= end + 1
+        )
+        for end in range(len(context))
+    ]
+    assert model.known(torch.tensor([context]))[0].tolist() == want
+
+
+def test_a_mixture_weighs_by_how_much_of_the_context_is_known():
+    mixture = NgramMixture(fit_ngrams([torch.tensor([0, 1, 0, 1])], vocab=3, order=2).config)
+    mixture.tables.load_state_dict(
+        fit_ngrams([torch.tensor([0, 1, 0, 1])], vocab=3, order=2).state_dict()
+    )
+    mixture.mix.copy_(torch.tensor([1.0, 0.25]))
+    tokens, logits = torch.tensor([[2, 0]]), torch.tensor([[[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]])
+    network, ngrams = logits.softmax(-1), mixture.tables(tokens).exp()
+    got = mixture(logits, tokens).exp()
+    assert_close(got[0, 0], network[0, 0])  # the token 2 is not in the text
+    assert_close(got[0, 1], 0.25 * network[0, 1] + 0.75 * ngrams[0, 1])
+    assert_close(mixture(logits[:, 1:], tokens), mixture(logits, tokens)[:, 1:])

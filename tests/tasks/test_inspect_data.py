@@ -221,7 +221,7 @@ def test_one_text_file_is_split_by_its_tail_and_counted_once(tmp_path):
     file = tmp_path / "book.txt"
     file.write_text("all work and no play\n" * 500)
     found = propose("text", [file])
-    assert found.recipe.data.split_by == "tail"
+    assert found.recipe.data.split_by == "halves"
     assert found.recipe.data.tokenizer_type == "characters"
     assert found.report.length("text").total == 9 * 21 * 50
 

@@ -62,6 +62,8 @@ def _(model: models.LanguageModel, counter: CostCounter) -> Iterator[CostPart]:
     yield counter.embedding("embedding", model.embedding)
     yield from _stack(model.decoder, counter)
     yield counter.readout(model.readout)
+    if model.ngrams is not None:  # looked up, like an embedding
+        yield counter.part("n-grams", [model.ngrams])
 
 
 @iter_cost_parts.register

@@ -61,7 +61,7 @@ def make_stepper(model: nn.Module) -> Stepper:
     if isinstance(model, RecurrentTranslator):
         return RecurrentStepper(model)
     if isinstance(model, LanguageModel):
-        return LanguageStepper(model)
+        return LanguageStepper(model) if model.ngrams is None else MixedStepper(model)
     if isinstance(model, NgramModel):
         return NgramStepper(model)
     raise ConfigError(
@@ -147,6 +147,33 @@ class NgramStepper:
 
     def concatenate(self, states: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
         return torch.cat(list(states))
+
+
+class MixedStepper:
+    """Stepper of a LanguageModel with n-grams: a state is that of the network, and last tokens."""
+
+    def __init__(self, model: LanguageModel):
+        assert model.ngrams is not None
+        network, ngrams = LanguageStepper(model), NgramStepper(model.ngrams.tables)
+        self.model, self.mixture, self.parts = model, model.ngrams, (network, ngrams)
+
+    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Any, Tensor]:
+        network, ngrams = self.parts
+        return network.start(tokens, lengths), ngrams.start(tokens, lengths)
+
+    def step(self, tokens: Tensor, state: tuple[Any, Tensor]) -> tuple[Tensor, tuple[Any, Tensor]]:
+        logits, past = self.parts[0].step(tokens, state[0])
+        last = torch.cat([state[1][:, 1:], tokens[:, None]], 1)
+        return self.mixture(logits[:, None], last)[:, 0], (past, last)
+
+    def select(self, state: tuple[Any, Tensor], rows: Tensor) -> tuple[Any, Tensor]:
+        return self.parts[0].select(state[0], rows), state[1][rows]
+
+    def concatenate(
+        self, states: Sequence[tuple[Any, Tensor]], sizes: Sequence[int]
+    ) -> tuple[Any, Tensor]:
+        pasts, last = zip(*states, strict=True)
+        return self.parts[0].concatenate(pasts, sizes), torch.cat(last)
 
 
 def last_tokens(

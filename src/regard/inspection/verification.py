@@ -28,6 +28,7 @@ from regard.inspection.record.look import look
 from regard.inspection.record.mixer_check import compare_mixer
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
+from regard.models.ngram import NgramMixture
 from regard.tables import text_table
 
 ROWS = 4  # attentions that are checked one by one
@@ -228,6 +229,8 @@ def _patching(subject: Subject) -> float:
 @check("lens", "the logit lens after the last block against the logits")
 def _lens(subject: Subject) -> float:
     lens = logit_lens(subject.model, subject.inputs).logits[-1]
+    if isinstance(mixture := getattr(subject.model, "ngrams", None), NgramMixture):
+        lens = mixture(lens, subject.inputs)
     return _error(lens, subject.logits if subject.logits.ndim == 3 else subject.logits[:, None])
 
 

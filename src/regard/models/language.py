@@ -14,6 +14,7 @@ from regard.models.config import (
     make_encoder,
     register_model,
 )
+from regard.models.ngram import NgramConfig, NgramMixture
 from regard.nn import BlockOptions, Readout
 from regard.nn.attention import TokenInputs
 from regard.ops import Causal, Local, Mask, Padding, masks
@@ -25,7 +26,8 @@ class LanguageConfig(TokenConfig):
 
     `window` is the number of tokens that each position attends to, itself included (None: all up to
     it); a tuple gives one per layer. `local_rope_theta` is the base of rotary positions, unscaled,
-    in layers with a window (None: as in the others); `output_softcap` bounds the logits.
+    in layers with a window (None: as in the others); `output_softcap` bounds the logits. `ngrams`,
+    the `entries` of a model of n-grams, mixes one in: `TextTask.ngrams` fits it.
 
     >>> LanguageConfig(vocab=100, layers=2, dim=64, heads=4, kv_heads=1, window=16).tied
     True
@@ -36,6 +38,7 @@ class LanguageConfig(TokenConfig):
     tied: bool = True
     local_rope_theta: float | None = None
     output_softcap: float | None = None
+    ngrams: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,6 +70,9 @@ class LanguageModel(nn.Module):
 
     p(token_{t+1} | token_1 … token_t) = softmax(logits_t)
 
+    With n-grams these are the log-probabilities of a `NgramMixture`, but the logits of the network
+    in training, and with a cache, where a stepper mixes.
+
     >>> model = LanguageModel(language_tiny(vocab=10))
     >>> model(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 10])
@@ -79,6 +85,10 @@ class LanguageModel(nn.Module):
         self.decoder = make_encoder(config, bidirectional=False)
         softcap = config.output_softcap
         self.readout = Readout(config.dim, config.vocab, tied=config.tied, softcap=softcap)
+        self.ngrams = None
+        if sizes := config.ngrams:
+            tables = NgramConfig(vocab=config.vocab, symbols=sizes[0], entries=sizes)
+            self.ngrams = NgramMixture(tables)
 
     def forward(
         self,
@@ -98,7 +108,10 @@ class LanguageModel(nn.Module):
             cache: Stores the new keys and values of each layer and returns all of them.
         """
         x = self.hidden_states(tokens, lengths, mask=mask, **inputs)
-        return self.readout(x, self.embedding.token_embeddings)
+        logits = self.readout(x, self.embedding.token_embeddings)
+        if self.ngrams is None or self.training or inputs.get("cache") is not None:
+            return logits
+        return self.ngrams(logits, tokens)
 
     def hidden_states(
         self,

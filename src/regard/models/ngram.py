@@ -13,7 +13,7 @@ from regard.errors import ConfigError
 from regard.models.config import check_positive, register_model
 
 MAX_ORDER = 12
-POSITIONS_PER_CALL = 4096  # whose distributions are held at once
+MAX_LOGITS = 1 << 24  # that are computed at once: 64 MB of float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class NgramModel(nn.Module):
         """Next-token logits: log-probabilities."""
         symbols = self.symbols[tokens]
         contexts = torch.stack([self._codes(symbols, n) for n in range(self.config.order)], -1)
-        rows = contexts.flatten(0, 1).split(POSITIONS_PER_CALL)
+        rows = contexts.flatten(0, 1).split(max(1, MAX_LOGITS // self.config.vocab))
         return torch.cat([self._log_probs(row) for row in rows]).unflatten(0, tokens.shape)
 
     @torch.no_grad()
@@ -111,6 +111,15 @@ class NgramModel(nn.Module):
             at = torch.searchsorted(codes, code).clamp(max=len(codes) - 1)
             p = p + torch.where(codes[at] == code, weights[at], 0.0)
         return p.log()
+
+    @torch.no_grad()
+    def known(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
+        """How many of the last tokens, at most those of a context, occur in a row in the text."""
+        symbols, count = self.symbols[tokens], torch.zeros_like(tokens)
+        for n in range(1, self.config.order):
+            codes, code = self.level(n)[0], self._codes(symbols, n)
+            count += codes[torch.searchsorted(codes, code).clamp(max=len(codes) - 1)] == code
+        return count
 
     def _backoff(self, context: Tensor, order: int) -> Tensor:
         """γ of contexts of one order; 1 for those that were never seen."""
@@ -143,6 +152,33 @@ class NgramModel(nn.Module):
                 (rows, self.tokens[codes[entries] % base]), weights[entries], True
             )
         return p.log()
+
+
+class NgramMixture(nn.Module):
+    """Next-token log-probabilities of a network and of n-grams of the same tokens, mixed.
+
+    p = mix_k softmax(logits) + (1 - mix_k) p_n-grams,   k: known tokens of the context
+
+    Nothing here is trained by gradients: `mix` is fitted to the valid split.
+
+    >>> mixture = NgramMixture(NgramConfig(vocab=3, symbols=2, entries=(2, 2)))
+    >>> mixture(torch.zeros(1, 1, 3), torch.tensor([[0, 1]])).exp()
+    tensor([[[0.3333, 0.3333, 0.3333]]])
+    """
+
+    def __init__(self, config: NgramConfig):
+        super().__init__()
+        self.tables, self.mix = NgramModel(config), _table(torch.full((config.order,), 0.5))
+
+    def forward(
+        self, logits: Float[Tensor, "batch last vocab"], tokens: Int[Tensor, "batch time"]
+    ) -> Float[Tensor, "batch last vocab"]:
+        """Log-probabilities after the last tokens, from the logits of the network there."""
+        last = slice(-logits.shape[1], None)
+        mix = self.mix[self.tables.known(tokens)[:, last]][..., None]
+        network = logits.float().log_softmax(-1) + mix.log()
+        ngrams = self.tables.forward(tokens)[:, last]  # no call: a part of this module, to `look`
+        return torch.logaddexp(network, ngrams + (1 - mix).log())
 
 
 def fit_ngrams(rows: Sequence[Int[Tensor, " _"]], *, vocab: int, order: int) -> NgramModel:

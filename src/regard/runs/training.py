@@ -171,8 +171,8 @@ def _start(
             recipe = how.ranks.run_on_first(_adapt, recipe, source, folder, how, settings)
         how.print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
         training = _prepare(recipe, folder, how, source)
-        if getattr(recipe.model, "ngrams", 0):  # they are fitted, and predict
-            assert isinstance(training.trainer, Trainer)
+        assert isinstance(training.trainer, Trainer)
+        if getattr(training.trainer.model, "ngrams", None):  # they are fitted, and predict
             training.trainer.evaluate_start()
     except (RegardError, KeyboardInterrupt):
         if how.ranks.is_first:  # nothing began (data not found, for example): leave no run behind

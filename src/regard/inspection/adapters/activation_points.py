@@ -46,6 +46,7 @@ from regard.inspection.adapters.block_layout import (
 )
 from regard.inspection.adapters.block_stacks import BlockStack, find_stacks
 from regard.inspection.adapters.module_tracker import uncompiled_modules
+from regard.models.ngram import NgramMixture
 
 OUTPUT = re.compile(r"(^|_)(o|wo|out|output|dense)(_|$)|c_proj|out_lin", re.IGNORECASE)
 POST_PER_LAYER = re.compile(r"post_per_layer_\w*norm")
@@ -93,7 +94,9 @@ def find_activations(
                 points.append(ActivationPoint(*place, *point[3:5], around, *point[6:]))
         if (norm := _final_norm(stack, modules)) is not None:
             points.append(ActivationPoint(f"{name}.final_norm", norm, modules[norm], "out"))
-    points.append(ActivationPoint(_output_name(model), "", model, "out"))
+    # of the network alone, where n-grams are mixed in after it
+    head = "readout" if isinstance(getattr(model, "ngrams", None), NgramMixture) else ""
+    points.append(ActivationPoint(_output_name(model), head, modules.get(head, model), "out"))
     return {point.name: point for point in points}
 
 

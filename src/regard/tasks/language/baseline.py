@@ -14,7 +14,7 @@ from regard.tasks.language.windows import ByteLosses
 
 MAX_CHARS = 10_000_000  # of the train split that a baseline reads
 MAX_PACKED = 4_000_000  # bytes of it that xz reads before the held-out text
-MIN_ORDER = 3
+MIN_ORDER = 2
 
 
 def take_texts(texts: Iterable[str], limit: int = MAX_CHARS) -> list[str]:
@@ -40,11 +40,16 @@ def fit_byte_ngrams(train: Sequence[str], valid: Sequence[str]) -> NgramModel:
     >>> fit_byte_ngrams(["to be or not to be"] * 9, ["to be or not"]).config.order
     3
     """
-    rows = [_tokens(text) for text in train]
+    splits = [[_tokens(text) for text in texts] for texts in (train, valid)]
+    return fit_best_ngrams(*splits, vocab=ByteTokenizer().vocab)
+
+
+def fit_best_ngrams(train: Sequence[Tensor], valid: Sequence[Tensor], *, vocab: int) -> NgramModel:
+    """N-grams of tokens, as long as they make the loss on the valid split smaller."""
     best, lowest = None, math.inf
     for order in count(MIN_ORDER):
-        model = fit_ngrams(rows, vocab=ByteTokenizer().vocab, order=order)
-        loss = sum(float(byte_losses(model, text).sum()) for text in valid)
+        model = fit_ngrams(train, vocab=vocab, order=order)
+        loss = -sum(float(model.log_probs(row[None])[0, 1:].sum()) for row in valid)
         if best is not None and (loss >= lowest or model.config.order == best.config.order):
             break
         best, lowest = model, loss

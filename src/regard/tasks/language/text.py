@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal, NoReturn, Unpack
+from typing import Any, ClassVar, Literal, NoReturn, Unpack
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ from torch import Tensor
 from regard.data import ByteTokenizer, Document, Split, TextFiles, Tokenizer, normalize_text
 from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
-from regard.models import LanguageConfig
+from regard.models import LanguageConfig, NgramModel
 from regard.models.config import check_positive
 from regard.tasks.base import Baseline, DataContents, EvalSplit, Shard, Task
 from regard.tasks.language.baseline import (
+    fit_best_ngrams,
     fit_byte_ngrams,
     name_beside_xz,
     take_texts,
@@ -67,7 +68,7 @@ class TextTask(TextTokenizer, LanguageTask):
     Args:
         folder: a file or a folder of files; "" is the standard library.
         split_by: "files" assigns each file to train, valid or test by a hash of its text; "tail"
-            makes the last tenth of all text both valid and test.
+            makes the last tenth of all text both valid and test, "halves" each a half of it.
         tokenizer_chars: characters of the train split that the tokenizer is trained on, at most;
             of a longer one evenly spaced pieces.
         eval_chars: characters of valid and of test to evaluate, at most, of files in random order;
@@ -75,6 +76,7 @@ class TextTask(TextTokenizer, LanguageTask):
         length: tokens per window.
         valid_windows: windows of the valid split to evaluate, evenly spaced; None is all.
         overlap: tokens of context that every prediction on the test split has at least.
+        ngrams: mix in n-grams of the tokens, as the valid split decides.
 
     >>> TextTask().objective
     'next_token'
@@ -83,13 +85,14 @@ class TextTask(TextTokenizer, LanguageTask):
     paths: ClassVar[tuple[str, ...]] = ("folder", "tokenizer_file")
 
     folder: str = ""
-    split_by: Literal["files", "tail"] = "files"
+    split_by: Literal["files", "tail", "halves"] = "files"
     vocab_size: int = 4096
     tokenizer_chars: int = 50_000_000
     eval_chars: int | None = None
     length: int = 256
     valid_windows: int | None = None
     overlap: int = 0
+    ngrams: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,7 +107,7 @@ class TextTask(TextTokenizer, LanguageTask):
             )
 
     def documents(self, split: Split) -> Iterator[Document]:
-        """One pass over the documents of a split; with "tail" one of them is cut in two."""
+        """One pass over the documents of a split, some of which are cut where it ends."""
         share = self.train_share if split == "train" else 1.0
         for document in self._documents(self._source(), split):
             yield document._replace(text=document.text[: round(share * len(document.text))])
@@ -115,12 +118,13 @@ class TextTask(TextTokenizer, LanguageTask):
         if self.split_by == "files":
             yield from source.documents(split, shuffle_key)
             return
-        cut = int(0.9 * self.size[0])
+        ends = {"train": (0.0, 0.9), "valid": (0.9, 0.95), "test": (0.95, 1.0)}
+        start, end = (0.9, 1.0) if self.split_by == "tail" and split != "train" else ends[split]
+        start, end, at = int(start * self.size[0]), int(end * self.size[0]), 0
         for document in source.all_documents():
-            head, tail = document.text[: max(0, cut)], document.text[max(0, cut) :]
-            cut -= len(document.text)
-            if text := head if split == "train" else tail:
+            if text := document.text[max(0, start - at) : max(0, end - at)]:
                 yield Document(text, document.name)
+            at += len(document.text)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -129,7 +133,7 @@ class TextTask(TextTokenizer, LanguageTask):
         return _count(tuple(files), tuple(file.stat().st_mtime_ns for file in files))
 
     def texts(self, split: Split) -> list[str]:
-        """The texts of a split, of valid and test those to evaluate; with "tail" one text."""
+        """The texts of a split, of valid and test those to evaluate; one where it is cut."""
         limit = None if split == "train" else self.eval_chars
         texts, documents = list[str](), self.documents(split)
         if limit is not None:
@@ -163,8 +167,22 @@ class TextTask(TextTokenizer, LanguageTask):
     def tokenizer(self, seed: int) -> Tokenizer:
         return self.make_tokenizer(self._sample_texts)
 
+    def resolve(self, model: LanguageConfig, tokenizer: Tokenizer) -> LanguageConfig:
+        """The model's config with the sizes of vocabulary and n-grams."""
+        entries = self._fit_ngrams(tokenizer).config.entries if self.ngrams else ()
+        return replace(super().resolve(model, tokenizer), ngrams=entries)
+
+    def prepare_model(self, model: Any, tokenizer: Tokenizer, train: TrainConfig) -> None:
+        """Fit the n-grams of the model."""
+        if self.ngrams:
+            model.ngrams.tables.load_state_dict(self._fit_ngrams(tokenizer).state_dict())
+
+    def _fit_ngrams(self, tokenizer: Tokenizer) -> NgramModel:
+        files = self._source().files["train"]
+        return _fit_ngrams(self, tokenizer, tuple(file.stat().st_mtime_ns for file in files))
+
     def document_edges(self, tokenizer: Tokenizer) -> list[int]:
-        """The end token around each file; none with "tail", which is cut anywhere."""
+        """The end token around each file; none in a text that is cut anywhere."""
         return [tokenizer.eos_id] if self.split_by == "files" else []
 
     def _sample_texts(self) -> Iterator[str]:
@@ -198,7 +216,7 @@ class TextTask(TextTokenizer, LanguageTask):
         **shard: Unpack[Shard],
     ) -> WindowBatches:
         """`batches` from a token cache; without a folder it is a temporary one."""
-        rows = ({"text": self._encode(tokenizer, x.text)} for x in self.documents("train"))
+        rows = ({"text": self.encode(tokenizer, x.text)} for x in self.documents("train"))
         encoded = encode_train_split(
             self, tokenizer, rows, self._source().files["train"], cache=cache, show=show,
             count=lambda: round(0.9 * self.size[1]),
@@ -212,12 +230,12 @@ class TextTask(TextTokenizer, LanguageTask):
 
     def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> LanguageEvaluator:
         texts = self.texts(split)
-        rows = [torch.tensor(self._encode(tokenizer, text), dtype=torch.int32) for text in texts]
+        rows = [torch.tensor(self.encode(tokenizer, text), dtype=torch.int32) for text in texts]
         size = sum(len(text.encode()) for text in texts)
         token_bytes = _token_bytes(tokenizer, torch.cat(rows))
         if split == "valid":
             return LanguageEvaluator(
-                rows, size, length=self.length, max_windows=self.valid_windows,
+                rows, size, length=self.length, max_windows=self.valid_windows, fits_mix=True,
                 token_bytes=token_bytes,
             )  # fmt: skip
         return LanguageEvaluator(
@@ -238,10 +256,20 @@ class TextTask(TextTokenizer, LanguageTask):
         train = (document.text for document in self.documents("train"))
         return text_baseline(take_texts(train), self.texts("valid"), self.texts(split))
 
-    def _encode(self, tokenizer: Tokenizer, text: str) -> list[int]:
+    def encode(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """The tokens of a document."""
         edges = self.document_edges(tokenizer)
         (ids,) = tokenizer.encode_batch([normalize_text(text, tokenizer.normalizers)])
         return [*edges, *ids, *edges]
+
+
+@lru_cache(1)  # the config has their sizes, then the model their tables; trials begin with the same
+def _fit_ngrams(task: TextTask, tokenizer: Tokenizer, stamps: tuple[int, ...]) -> NgramModel:
+    """N-grams of the tokens of the train split, as long as the valid split decides."""
+    train = take_texts(document.text for document in task.documents("train"))
+    splits = [[torch.tensor(task.encode(tokenizer, x)) for x in texts]
+              for texts in (train, task.texts("valid"))]  # fmt: skip
+    return fit_best_ngrams(*splits, vocab=tokenizer.vocab)
 
 
 def _token_bytes(tokenizer: Tokenizer, row: Tensor) -> Tensor:

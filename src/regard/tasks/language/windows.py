@@ -16,6 +16,7 @@ from regard.errors import ConfigError, FileError
 from regard.train.metrics import Tally
 
 TOKENS_PER_CALL = 1 << 14  # of the evaluation
+MIX_ITERATIONS = 50
 
 
 class WindowBatches:
@@ -106,6 +107,7 @@ class LanguageEvaluator:
         length: tokens per window.
         overlap: tokens of context that every prediction has at least, where the row has them.
         max_windows: evaluate so many windows, evenly spaced; None is all.
+        fits_mix: to fit how n-grams are mixed in, before the scores.
         token_bytes: relative length of each token of the rows in bytes; None is alike.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=256)).eval()
@@ -122,8 +124,10 @@ class LanguageEvaluator:
         length: int,
         overlap: int = 0,
         max_windows: int | None = None,
+        fits_mix: bool = False,
         token_bytes: Int[Tensor, " token"] | None = None,
     ):
+        self.fits_mix = fits_mix
         self.row, self.length = torch.cat(list(rows)), length
         self.windows = windows = _split_windows([len(row) for row in rows], length, overlap)
         sizes = torch.ones(len(self.row)) if token_bytes is None else token_bytes
@@ -138,25 +142,58 @@ class LanguageEvaluator:
             self.windows = [windows[n] for n in chosen]
             self.sizes, self.ends = self.sizes[chosen], self.ends[chosen]
 
-    def __call__(self, model: nn.Module) -> dict[str, Any]:
+    def __call__(self, model: Any) -> dict[str, Any]:
+        """The scores during a training, which fits how n-grams are mixed in to the valid split."""
+        if self.fits_mix and getattr(model, "ngrams", None) is not None:
+            self.fit_mix(model)
         return self.tally(self.predict(model)).scores()
 
     @torch.no_grad()
     def predict(self, model: nn.Module) -> list[float]:
         """The loss of each window, in nats."""
+        losses = list[float]()
+        for tokens, targets in self._batches(model):
+            found = F.cross_entropy(
+                model(tokens).flatten(0, 1).float(), targets.flatten(), reduction="none"
+            )
+            losses += found.view_as(targets).sum(1).tolist()
+        return losses
+
+    @torch.no_grad()
+    def fit_mix(self, model: Any) -> None:
+        """Set the weights of network and n-grams in a mixture, by expectation maximisation.
+
+        mix_k ← mean of mix_k p_network / (mix_k p_network + (1 - mix_k) p_n-grams) over the tokens
+        whose context is known to k tokens
+        """
+        rows, known = list[Tensor](), list[Tensor]()
+        tables, fitted = model.ngrams.tables, model.ngrams.mix
+        fitted.fill_(1.0)
+        for tokens, targets in self._batches(model):
+            rows.append(torch.stack([
+                -F.cross_entropy(one(tokens).mT.double(), targets, reduction="none")[targets >= 0]
+                for one in (model, tables)
+            ]).exp())  # fmt: skip
+            known.append(tables.known(tokens)[targets >= 0])
+        both, at = torch.cat(rows, 1), torch.cat(known)
+        mix = torch.full_like(fitted, 0.5).double()
+        count = at.bincount(minlength=len(mix))
+        for _ in range(MIX_ITERATIONS):
+            parts = torch.stack([mix[at], 1 - mix[at]]) * both
+            sums = mix.new_zeros(len(mix)).index_add(0, at, parts[0] / parts.sum(0))
+            mix = (sums + 0.01) / (count + 0.02)  # where no token is known so far: a half
+        fitted.copy_(mix)
+
+    def _batches(self, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+        """The tokens of windows, and those to predict after each; -100 where there is none."""
         device = next(model.parameters()).device
-        step, losses = max(1, TOKENS_PER_CALL // self.length), list[float]()
+        step = max(1, TOKENS_PER_CALL // self.length)
         for n in range(0, len(self.windows), step):
             starts, targets, ends = torch.tensor(self.windows[n : n + step]).T
             tokens = _take_windows(self.row, starts, self.length).to(device)
             positions = starts[:, None] + torch.arange(1, self.length + 1)
             mask = ((positions >= targets[:, None]) & (positions < ends[:, None])).to(device)
-            logits, tokens = model(tokens[:, :-1]), tokens[:, 1:].masked_fill(~mask, -100)
-            found = F.cross_entropy(
-                logits.flatten(0, 1).float(), tokens.flatten(), reduction="none"
-            )
-            losses += found.view_as(tokens).sum(1).tolist()
-        return losses
+            yield tokens[:, :-1], tokens[:, 1:].masked_fill(~mask, -100)
 
     def tally(self, answers: Sequence[float] | ByteLosses) -> Tally:
         """Loss, tokens and bytes of each window, by its loss or those of all bytes of the text."""

@@ -19,6 +19,7 @@ BATCH_TOKENS = 1024
 EPOCHS = 20
 MAX_EVAL_CHARS = 2_000_000  # of valid and of test: more would take longer than the training
 MIN_FILES = 40  # from which whole files are held out
+MAX_NGRAM_CHARS = 2_000_000  # above it the network is far better, and their tables are large
 # (characters below which it applies, units, vocabulary, layers, dim, characters per token)
 SIZES = [
     (300_000, "characters", 256, 2, 128, 1.0),
@@ -36,13 +37,13 @@ def propose_text(paths: Sequence[Path], name: str) -> Proposal:
     by_files = inspect_or_raise(task, "text", paths, split=None)
     files, characters = by_files.total, sum(x.total for x in by_files.lengths["text"].values())
     enough = files >= MIN_FILES and by_files.sizes["valid"] > 1 and by_files.sizes["test"] > 1
-    task = replace(task, split_by="files" if enough else "tail")
+    task = replace(task, split_by="files" if enough else "halves")
     report = by_files if enough else inspect_or_raise(task, "text", paths)
     report.skipped = by_files.skipped
     comments["data.split_by"] = (
         f"5% of {files:,} files each become valid and test, by a hash of the text"
         if enough
-        else f"the last tenth of the text is valid and test: {files:,} file{'s' * (files > 1)}"
+        else f"the last tenth of the text is valid, then test: {files:,} file{'s' * (files > 1)}"
     )
     units, vocab, layers, dim, per_token = choose_size(SIZES, characters)
     tokens = 0.9 * characters / per_token
@@ -64,8 +65,11 @@ def propose_text(paths: Sequence[Path], name: str) -> Proposal:
     held_out = max(report.lengths["text"][split].total for split in ("valid", "test"))
     if held_out > MAX_EVAL_CHARS:
         comments["data.eval_chars"] = f"of up to {held_out:,.0f} held-out characters, to be quick"
+    if ngrams := characters <= MAX_NGRAM_CHARS:
+        comments["data.ngrams"] = "of tokens, mixed in as the valid split decides"
     data = replace(
-        task, tokenizer_type=units, vocab_size=vocab if units == "bpe" else task.vocab_size,
+        task, ngrams=ngrams, tokenizer_type=units,
+        vocab_size=vocab if units == "bpe" else task.vocab_size,
         eval_chars=MAX_EVAL_CHARS if held_out > MAX_EVAL_CHARS else None,
         length=length, valid_windows=64, overlap=length // 4,
     )  # fmt: skip
