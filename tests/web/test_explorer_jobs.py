@@ -29,6 +29,24 @@ WAIT = {"accept": "application/json"}
 STREAM = {"accept": "text/event-stream, application/json"}
 
 
+def test_threads_that_share_a_model_get_the_answers_of_one_alone():
+    catalog = Catalog(["phrases-gru"])
+    bodies = [{"model": "phrases-gru", "text": text} for text in ("3 days", "4 days 2 hours")]
+    expected = [Explorer(catalog).answer("text", body) for body in bodies]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(3):
+            explorer = Explorer(catalog)
+            with ThreadPoolExecutor(3) as pool:
+                warm_up = pool.submit(explorer.warm_up)
+                jobs = [pool.submit(explorer.answer, "text", body) for body in bodies]
+                warm_up.result()
+                assert [job.result() for job in jobs] == expected
+    finally:
+        sys.setswitchinterval(interval)
+
+
 class LoopRequest(QueryRequest):
     name: str = "loop"
     steps: int = 1_000_000

@@ -199,6 +199,7 @@ class Explorer:
             read_lessons(lessons)  # raises for one that cannot be read; the included ones can
         self.recordings, self.maps = Recordings(catalog), OpenMaps()
         self.answers, self.uploads = BoundedStore(MAX_ANSWERS), BoundedStore(MAX_UPLOADS)
+        self._running = threading.RLock()  # a look or an edit acts on runs of other threads too
 
     @property
     def lessons(self) -> "dict[str, Lesson]":
@@ -212,11 +213,14 @@ class Explorer:
         """Open the first model, so that the first response does not wait for it."""
         first = next(iter(self.catalog.entries.values()), None)
         if first is not None and first.reads == "text" and first.kind != "sight":
-            with suppress(RegardError):  # the error is that of the first request
+            with self._running, suppress(RegardError):  # the error is that of the first request
                 self.recordings.read(first.name, "3", to=next(iter(first.languages), None))
 
     def answer(self, name: str, body: Any, job: Job | None = None) -> Any:
-        """The response to a query as Python values, computed in this thread."""
+        """The response to a query as Python values, computed in this thread.
+
+        Queries of several threads are computed one after the other.
+        """
         return json.loads(self.answer_json(find_query(name), body, job or Job()))
 
     def answer_json(self, query: Query, body: Any, job: Job) -> bytes:
@@ -225,7 +229,8 @@ class Explorer:
         key = self.answer_key(query, body)
         if key is not None and (known := self.answers.get(key)) is not None:
             return known
-        response = query.compute(self, request, job)
+        with self._running:
+            response = query.compute(self, request, job)
         encoded = json.dumps(response, ensure_ascii=False, allow_nan=False).encode(errors="replace")
         if key is not None:
             self.answers.put(key, encoded)
