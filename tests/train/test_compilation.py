@@ -10,7 +10,7 @@ from toy import make_trainer
 
 from regard import models
 from regard.train import TrainConfig
-from regard.train.compilation import PROBE_BATCHES, CompilePolicy, build_compile_policy
+from regard.train.updates import PROBE_BATCHES, CompilePolicy, build_compile_policy
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 

@@ -35,7 +35,6 @@ from regard.train.checkpoint import (
     save_sharded_checkpoint,
     verify_checkpoint,
 )
-from regard.train.compilation import build_compile_policy
 from regard.train.config import TrainConfig
 from regard.train.distributed import ParallelModel, Ranks, choose_strategy, select_device
 from regard.train.evaluation import format_scores, run_evaluation
@@ -43,7 +42,7 @@ from regard.train.losses import Objective
 from regard.train.metrics import Logger, append_metrics, truncate_metrics
 from regard.train.prefetch import BatchSource, Prefetcher
 from regard.train.process import Progress, RngState, defer_signals, received_signal
-from regard.train.updates import NonFiniteUpdate, Updater, UpdateStats
+from regard.train.updates import NonFiniteUpdate, Updater, UpdateStats, build_compile_policy
 from regard.train.weights import (
     copy_weights,
     empty_optimizer_tensors,

@@ -58,7 +58,13 @@ class Prefetcher:
 
     def next(self) -> UpdateBatches:
         """The batches of the next update."""
-        update = self._next_async() if self.is_async else next(self._updates, None)
+        if self.is_async:
+            self._worker = self._worker or ThreadPoolExecutor(1)  # one: updates are made in order
+            while len(self._futures) <= UPDATES_AHEAD:
+                self._futures.append(self._worker.submit(next, self._updates, None))
+            update = self._futures.popleft().result()
+        else:
+            update = next(self._updates, None)
         if update is None:
             raise TrainError(
                 f"batches: needs to be without end, got no more after {self.data_state}; "
@@ -66,13 +72,6 @@ class Prefetcher:
             )
         self.data_state = update.after
         return self._synchronize(update)
-
-    def _next_async(self) -> UpdateBatches | None:
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1)  # one thread: updates are made in order
-        while len(self._futures) <= UPDATES_AHEAD:
-            self._futures.append(self._worker.submit(next, self._updates, None))
-        return self._futures.popleft().result()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from another state of the data."""
