@@ -16,6 +16,7 @@ from regard.data.token_cache import write_token_cache
 from regard.errors import FileError
 from regard.runs import fit, override_settings
 from regard.tasks import PairsTask, TextTask, recipe
+from regard.tasks.base import EncodedCache
 from regard.tasks.language import text as text_module
 from regard.tasks.translation import parallel_text
 from regard.train import TrainConfig
@@ -33,7 +34,7 @@ def task(tmp_path, monkeypatch):
 
 
 def first_batches(task, count=3, languages=("source", "target"), cache=None):
-    source = task.cached_batches(ByteTokenizer(languages), TRAIN, cache)
+    source = task.cached_batches(ByteTokenizer(languages), TRAIN, EncodedCache(cache))
     return [batch["source"].tolist() for batch in islice(source, count)]
 
 

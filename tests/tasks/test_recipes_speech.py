@@ -35,6 +35,7 @@ from regard.errors import ConfigError, FileError, ShapeError
 from regard.ops import log_mel
 from regard.runs import load_run
 from regard.tasks import MorseTask, SpeechTask, edit_distance, error_rate, recipe, transcribe_batch
+from regard.tasks.base import EncodedCache
 from regard.tasks.proposals.kinds import propose
 
 PITCHES = {"a": 400, "b": 1100, "c": 2400}  # each letter is a tone
@@ -276,15 +277,16 @@ def test_frames_are_computed_once_for_a_run_and_its_resumption(recordings, tmp_p
     data, settings = SpeechTask(folder=str(recordings), sample_rate=8000), recipe("speech").train
     settings = replace(settings, device="cpu", batch_size=3)
     tokenizer = data.tokenizer(0)
-    whole = data.cached_batches(tokenizer, settings, tmp_path / "cache")
+    cache = EncodedCache(tmp_path / "cache")
+    whole = data.cached_batches(tokenizer, settings, cache)
     batches = list(islice(whole, 4))
     monkeypatch.setattr(SpeechManifest, "read", None)
-    resumed = data.cached_batches(tokenizer, settings, tmp_path / "cache")
+    resumed = data.cached_batches(tokenizer, settings, cache)
     resumed.restore({"seed": settings.seed, "number": 2})
     assert_close(next(iter(resumed)), batches[2], rtol=0, atol=0)
     monkeypatch.undo()
     soundfile.write(recordings / "train0.flac", tone("abc"), 8000)
-    other = data.cached_batches(tokenizer, settings, tmp_path / "cache")
+    other = data.cached_batches(tokenizer, settings, cache)
     changed = zip(islice(other, 4), batches, strict=True)
     assert any(x["frames"].shape != y["frames"].shape for x, y in changed)
 

@@ -100,7 +100,9 @@ def fit_curve(name: str, tallies: Sequence[Tally], monitor: str) -> DataCurve:
     score = monitor if monitor in names else names[0]
     width, values = tallies[0].rows.shape[1], [x.scores()[score] for x in tallies]
     both = torch.cat([tally.rows.double() for tally in tallies], 1)
-    rng, misfit = np.random.default_rng(0), _misfit(values, score)
+    rng, logs = np.random.default_rng(0), _log_errors(values, score)
+    # the standard deviation of a logarithm from the line through three of them
+    misfit = abs(logs[0] - 2 * logs[1] + logs[2]) / math.sqrt(6)
 
     def gain(sums: list[float]) -> dict[str, float]:
         parts = [sums[n * width : (n + 1) * width] for n in range(len(tallies))]
@@ -130,12 +132,6 @@ def expected_gain(
     slope = (logs[2] - logs[0]) / 2
     now = 2 ** (sum(logs) / 3 + slope)
     return now - now * 2**slope
-
-
-def _misfit(values: Sequence[float], score: str) -> float:
-    """The standard deviation of a logarithm from the line through three of them."""
-    first, second, third = _log_errors(values, score)
-    return abs(first - 2 * second + third) / math.sqrt(6)
 
 
 def _log_errors(values: Sequence[float], score: str) -> list[float]:

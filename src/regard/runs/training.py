@@ -49,6 +49,7 @@ from regard.runs.post_steps import (
 from regard.runs.settings import iter_settings, override_settings
 from regard.runs.starting_point import Source, adapt_recipe, choose_adaptation, open_source
 from regard.tasks import Recipe
+from regard.tasks.base import EncodedCache
 from regard.tasks.recipe_file import recipe_to_toml
 from regard.train import Outcome, Ranks, Trainer, objective
 from regard.train.checkpoint import remove_partial_checkpoints
@@ -278,7 +279,7 @@ def _batches(
     def make() -> None:
         batches.append(
             recipe.data.cached_batches(
-                tokenizer, recipe.train, folder / TOKEN_CACHE, show=how.show,
+                tokenizer, recipe.train, EncodedCache(folder / TOKEN_CACHE, how.show),
                 rank=how.ranks.rank, world_size=how.ranks.world_size,
             )
         )  # fmt: skip

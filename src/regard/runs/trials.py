@@ -22,6 +22,7 @@ from regard.errors import ConfigError, TrainError
 from regard.runs.contents import build_model
 from regard.runs.settings import iter_settings
 from regard.tasks import Recipe
+from regard.tasks.base import EncodedCache
 from regard.tasks.proposals.proposal import Proposal
 from regard.train import Trainer, objective
 from regard.train.distributed import select_device
@@ -83,7 +84,7 @@ class TrialRunner:
 
     def __init__(self, recipe: Recipe, tokenizer: Tokenizer | None, cache: Path | None = None):
         self.data, self.tokenizer = recipe.data, tokenizer
-        self.batches = self.data.cached_batches(tokenizer, recipe.train, cache)
+        self.batches = self.data.cached_batches(tokenizer, recipe.train, EncodedCache(cache))
         self.start = deepcopy(self.batches.state())
         self.evaluator: Any = self.data.evaluator(tokenizer, "valid")
 

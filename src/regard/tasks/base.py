@@ -37,6 +37,13 @@ class DataContents(NamedTuple):
     files: Sequence[Path]
 
 
+class EncodedCache(NamedTuple):
+    """Where the encoded train split is kept, None is a temporary folder; `show` prints progress."""
+
+    folder: Path | None = None
+    show: bool = False
+
+
 class Baseline(NamedTuple):
     """A simple model of a task's data: fitted at once, applied and kept as any model of a run.
 
@@ -96,17 +103,11 @@ class Task(Verb, ABC):
         """Endless batches of the train split, in an order fixed by the seed."""
 
     def cached_batches(
-        self,
-        tokenizer: Any,
-        train: TrainConfig,
-        cache: Path | None,
-        *,
-        show: bool = False,
-        **shard: Unpack[Shard],
+        self, tokenizer: Any, train: TrainConfig, cache: EncodedCache, **shard: Unpack[Shard]
     ) -> BatchSource:
-        """`batches` of a run, with a folder for the encoded train split, to be found by a resume.
+        """`batches` of a run, whose encoded train split is to be found by a resume.
 
-        The first rank makes its batches before the others; `show` prints progress.
+        The first rank makes its batches before the others.
         """
         return self.batches(tokenizer, train, **shard)
 

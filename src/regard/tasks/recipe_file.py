@@ -161,7 +161,10 @@ def collect_config(
             problems.append(f"{name}.{key}: needs the name of a setting, got {key!r}{near}")
         elif is_dataclass(hints[key]):
             if isinstance(value, Mapping):
-                inner = _merge_default(settings[key], value)
+                # a sub-table changes the default of its field, rather than that of its class
+                base = _default(settings[key])
+                names = [] if base is MISSING or base is None else [x.name for x in fields(base)]
+                inner = {x: getattr(base, x) for x in names} | dict(value)
                 values[key] = collect_config(hints[key], inner, f"{name}.{key}", problems)
             else:
                 problems.append(f"{name}.{key}: needs a table, got {value!r}")
@@ -186,15 +189,6 @@ def _default(field: Field) -> Any:
     if field.default is not MISSING or field.default_factory is MISSING:
         return field.default
     return field.default_factory()
-
-
-def _merge_default(field: Field, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A sub-table changes the default of its field, rather than that of its class."""
-    default = _default(field)
-    if default is MISSING or default is None:
-        return dict(table)
-    given = {f.name: getattr(default, f.name) for f in fields(default)}
-    return {**given, **table}
 
 
 def convert(value: Any, hint: Any) -> Any:

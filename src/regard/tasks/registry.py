@@ -44,23 +44,18 @@ def task(name: str) -> Callable[[TaskClass], TaskClass]:
     return register
 
 
+@cache
 def all_tasks() -> dict[str, type[Task]]:
     """The registered tasks by name, those of the library among them.
 
     >>> sorted(name for name, cls in all_tasks().items() if cls.verb == "translate")
     ['pairs', 'phrases']
     """
-    _import_library()
-    return _tasks
-
-
-@cache
-def _import_library() -> None:
-    """Import every module of the library that may register a task."""
     from regard import tasks
 
-    for module in walk_packages(tasks.__path__, "regard.tasks."):
+    for module in walk_packages(tasks.__path__, "regard.tasks."):  # any may register a task
         import_module(module.name)
+    return _tasks
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,7 @@ from regard.data.text.engine_tokenizers import TokenizerType
 from regard.data.token_cache import TokenCache, cached_examples
 from regard.errors import ConfigError
 from regard.models.config import check_choices, check_positive
+from regard.tasks.base import EncodedCache
 from regard.train.process import track
 
 Encode = Callable[[Any], Encoded]
@@ -104,10 +105,8 @@ def encode_train_split(
     tokenizer: Tokenizer,
     examples: Iterable[Encoded],
     files: Sequence[Path],
-    *,
-    cache: Path | None,
-    show: bool = False,
-    count: Callable[[], int | None] = lambda: None,
+    cache: EncodedCache,
+    count: Callable[[], int],
 ) -> TokenCache:
     """The encoded train split, from a cache of the same files, settings and tokenizer if there.
 
@@ -116,8 +115,7 @@ def encode_train_split(
         tokenizer: of the run.
         examples: consumed only if they have to be written.
         files: that the examples are read from.
-        cache: folder of the cache; None is a temporary one.
-        show: print progress.
+        cache: where they are written, and whether progress is printed.
         count: about the number of examples, for the progress; called only if they are written.
     """
     stamps = [(x.name, (stat := x.stat()).st_size, stat.st_mtime_ns) for x in files]
@@ -128,9 +126,9 @@ def encode_train_split(
     def tracked() -> Iterator[Encoded]:
         yield from track(examples, "encoding the train split", total=count())
 
-    shown = tracked() if show else examples
+    shown = tracked() if cache.show else examples
     _return_free_memory()
-    encoded = cached_examples(cache, shown, vocab=tokenizer.vocab, key=key)
+    encoded = cached_examples(cache.folder, shown, vocab=tokenizer.vocab, key=key)
     if isinstance(tokenizer, BPETokenizer):
         tokenizer.clear_cache()
     _return_free_memory()

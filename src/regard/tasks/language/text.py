@@ -17,7 +17,7 @@ from regard.data.split import SPLITS
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig, NgramModel
 from regard.models.config import check_positive
-from regard.tasks.base import Baseline, DataContents, EvalSplit, Shard, Task
+from regard.tasks.base import Baseline, DataContents, EncodedCache, EvalSplit, Shard, Task
 from regard.tasks.language.baseline import (
     fit_best_ngrams,
     fit_byte_ngrams,
@@ -204,21 +204,15 @@ class TextTask(TextTokenizer, LanguageTask):
         self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]
     ) -> WindowBatches:
         """Windows of the train split, cut at another offset each epoch."""
-        return self.cached_batches(tokenizer, train, None, **shard)
+        return self.cached_batches(tokenizer, train, EncodedCache(), **shard)
 
     def cached_batches(
-        self,
-        tokenizer: Tokenizer,
-        train: TrainConfig,
-        cache: Path | None,
-        *,
-        show: bool = False,
-        **shard: Unpack[Shard],
+        self, tokenizer: Tokenizer, train: TrainConfig, cache: EncodedCache, **shard: Unpack[Shard]
     ) -> WindowBatches:
-        """`batches` from a token cache; without a folder it is a temporary one."""
+        """`batches` from a token cache."""
         rows = ({"text": self.encode(tokenizer, x.text)} for x in self.documents("train"))
         encoded = encode_train_split(
-            self, tokenizer, rows, self._source().files["train"], cache=cache, show=show,
+            self, tokenizer, rows, self._source().files["train"], cache=cache,
             count=lambda: round(0.9 * self.size[1]),
         )  # fmt: skip
         if not len(encoded):

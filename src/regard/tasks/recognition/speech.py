@@ -25,7 +25,7 @@ from regard.errors import ConfigError, FileError
 from regard.files import open_binary
 from regard.models import RecogniserConfig, WordRecogniserConfig
 from regard.models.config import check_choices, check_positive
-from regard.tasks.base import DataContents, EvalSplit, Shard
+from regard.tasks.base import DataContents, EncodedCache, EvalSplit, Shard
 from regard.tasks.baselines.kernel_speech import fit_speech_kernel
 from regard.tasks.recognition.audio import AudioTask
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
@@ -189,23 +189,17 @@ class SpeechTask(AudioTask):
         self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]
     ) -> AudioBatches:
         """Endless augmented batches; with R-Drop the second pass sees another augmentation."""
-        return self.cached_batches(tokenizer, train, None, **shard)
+        return self.cached_batches(tokenizer, train, EncodedCache(), **shard)
 
     def cached_batches(
-        self,
-        tokenizer: Tokenizer,
-        train: TrainConfig,
-        cache: Path | None,
-        *,
-        show: bool = False,
-        **shard: Unpack[Shard],
+        self, tokenizer: Tokenizer, train: TrainConfig, cache: EncodedCache, **shard: Unpack[Shard]
     ) -> AudioBatches:
-        """`batches` from a cache of log-mel frames; without a folder it is a temporary one."""
+        """`batches` from a cache of log-mel frames."""
         source = self._alignable(tokenizer)
         files = [entry.path for entry in source.entries["train"]]
         frames = encode_train_split(
             self, tokenizer, speech_frames(source, self.n_mels, self.speeds), files,
-            cache=cache, show=show, count=lambda: len(files) * len(self.speeds),
+            cache=cache, count=lambda: len(files) * len(self.speeds),
         )  # fmt: skip
         return speech_batches(
             source, tokenizer, mels=self.n_mels, batch_size=self.batch_limit(train), frames=frames,

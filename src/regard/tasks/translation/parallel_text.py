@@ -24,7 +24,7 @@ from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError
 from regard.files import iter_chunks, open_binary
 from regard.models.config import check_positive
-from regard.tasks.base import DataContents, EvalSplit, Shard
+from regard.tasks.base import DataContents, EncodedCache, EvalSplit, Shard
 from regard.tasks.registry import task
 from regard.tasks.text_tokenizer import TextTokenizer, encode_train_split
 from regard.tasks.translation.baseline import pairs_baseline
@@ -159,18 +159,12 @@ class PairsTask(TextTokenizer, TranslationTask):
 
     def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
         """Pairs of similar length, in a new order each epoch."""
-        return self.cached_batches(tokenizer, train, None, **shard)
+        return self.cached_batches(tokenizer, train, EncodedCache(), **shard)
 
     def cached_batches(
-        self,
-        tokenizer: Tokenizer,
-        train: TrainConfig,
-        cache: Path | None,
-        *,
-        show: bool = False,
-        **shard: Unpack[Shard],
+        self, tokenizer: Tokenizer, train: TrainConfig, cache: EncodedCache, **shard: Unpack[Shard]
     ) -> Batches:
-        """`batches` from a token cache; without a folder it is a temporary one."""
+        """`batches` from a token cache."""
         options: dict[str, Any] = {
             "split": "train", "pad_id": tokenizer.pad_id, "seed": train.seed,
             "batch_tokens": self.batch_limit(train), **shard,
@@ -181,7 +175,7 @@ class PairsTask(TextTokenizer, TranslationTask):
             return Batches(source, encode, sort_window=DROPOUT_WINDOW, **options)
         encoded = encode_train_split(
             self, tokenizer, map(pair_preprocessor(tokenizer), self._train_pairs()),
-            self.corpus().files, cache=cache, show=show,
+            self.corpus().files, cache=cache,
             count=lambda: self._count_pairs() * (2 if self.bidirectional else 1),
         )  # fmt: skip
         return Batches(InMemorySource(train=encoded), None, sort_window=SORT_WINDOW, **options)
