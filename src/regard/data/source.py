@@ -215,3 +215,13 @@ class LoadReport:
             rest = ", …" if n > len(self.locations[reason]) else ""
             lines.append(f"  {n} × {reason}: {', '.join(self.locations[reason])}{rest}")
         return "\n".join(lines)
+
+
+def skip_reason(error: FileError, what: str) -> str:
+    """Why a file that cannot be read is skipped.
+
+    >>> skip_reason(FileError("a.png: needs to be an image, got no such file"), "an image")
+    'no such file'
+    """
+    got = str(error).rpartition(", got ")[2].partition("; try ")[0]
+    return f"not {what} ({got})" if error.__cause__ else got

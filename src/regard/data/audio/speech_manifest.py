@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.audio.audio_file import AudioExample, AudioFile
 from regard.data.audio.peak_normalization import DITHER, PAD_SECONDS, normalize_recording
-from regard.data.source import LoadReport, OnError, permute_index
+from regard.data.source import LoadReport, OnError, permute_index, skip_reason
 from regard.data.split import SPLITS, Split, assign_split
 from regard.data.table import detect_table, read_table
 from regard.data.text.tokenizers import Tokenizer
@@ -86,10 +86,8 @@ class SpeechManifest:
         if split != "train":
             yield from map(self.read, entries[start:])
             return
-        number = start
-        while True:
+        for number in count(start):
             yield self.read(entries[self.shuffled_index(number, seed)])
-            number += 1
 
     def shuffled_index(self, number: int, seed: int) -> int:
         """Index of the training entry of a number, in an order that changes every epoch."""
@@ -141,8 +139,7 @@ class SpeechManifest:
         try:
             audio = AudioFile(path, self.rate)
         except FileError as error:
-            got = str(error).rpartition(", got ")[2].partition("; try ")[0]
-            return f"not an audio file ({got})" if error.__cause__ else got
+            return skip_reason(error, "an audio file")
         with audio.file as file:
             if file.frames < audio.expected_samples:
                 return "truncated"

@@ -1,21 +1,23 @@
 """Own labelled images: one folder per class, a table of labels, or IDX files."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from regard.data.image.image_file import find_idx, read_idx, read_image
-from regard.data.source import LoadReport, OnError
+from regard.data.source import LoadReport, OnError, skip_reason
 from regard.data.split import SPLITS, Split, assign_split
 from regard.data.table import detect_table, read_table, table_kind
 from regard.errors import ConfigError, FileError
 from regard.files import list_tree
 
+T = TypeVar("T")
 IMAGE_COLUMNS = ("image", "file", "path", "file_name", "filename")
 LABEL_COLUMNS = ("label", "class", "category", "target")
 IDX_FILE = "train-images-idx3"
@@ -116,17 +118,10 @@ def load_images(
     classes = tuple(sorted({entry.label for entry in entries}))
     images: dict[Split, list[Tensor]] = {split: [] for split in SPLITS}
     labels: dict[Split, list[int]] = {split: [] for split in SPLITS}
-    given = {entry.split for entry in entries}
-    for entry in entries:
-        try:
-            pixels = read_image(entry.path, size=size, channels=channels)
-        except FileError as error:
-            report.skip(entry.path, None, skip_reason(error))
-            continue
-        split = assign_split(entry.split or "train", entry.path.read_bytes(), given)
+    read = partial(read_image, size=size, channels=channels)
+    for entry, split, pixels in iter_readable(entries, read, report):
         images[split].append((pixels * 255).round().to(torch.uint8))
         labels[split].append(classes.index(entry.label))
-        report.loaded += 1
     empty = torch.zeros(0, channels, size, size, dtype=torch.uint8)
     return ImageCollection(
         classes,
@@ -136,14 +131,19 @@ def load_images(
     )
 
 
-def skip_reason(error: FileError) -> str:
-    """Why an image file is skipped.
-
-    >>> skip_reason(FileError("a.png: needs to be an image, got no such file"))
-    'no such file'
-    """
-    got = str(error).rpartition(", got ")[2]
-    return f"not an image ({got})" if error.__cause__ else got
+def iter_readable(
+    entries: Sequence[ImageEntry], read: Callable[[Path], T], report: LoadReport
+) -> Iterator[tuple[ImageEntry, Split, T]]:
+    """Each entry whose file can be read, its split, and what was read; the report counts both."""
+    given = {entry.split for entry in entries}
+    for entry in entries:
+        try:
+            image = read(entry.path)
+        except FileError as error:
+            report.skip(entry.path, None, skip_reason(error, "an image"))
+            continue
+        report.loaded += 1
+        yield entry, assign_split(entry.split or "train", entry.path.read_bytes(), given), image
 
 
 def has_idx_files(path: str | Path) -> bool:

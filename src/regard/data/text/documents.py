@@ -3,6 +3,7 @@
 import sysconfig
 from collections.abc import Iterable, Iterator
 from io import TextIOWrapper
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,14 +213,12 @@ class PackedText:
                 yield self._window(split, first)
             return
         windows = max(1, (size - 1) // self.length - 1)  # one fewer: the first offset varies
-        number = start
-        while True:
+        for number in count(start):
             epoch, index = divmod(number, windows)
             shift = permute_index(epoch % self.length, self.length, f"{seed}/shift")
             shift = min(shift, size - 1 - windows * self.length)
             first = shift + self.length * permute_index(index, windows, f"{seed}/{epoch}")
             yield self._window(split, first)
-            number += 1
 
     def _window(self, split: Split, first: int) -> TokenWindow:
         row, starts = self._row(split), self._caches[split].offsets["text"][:-1]

@@ -19,9 +19,8 @@ from regard.data import (
     open_image,
     seeded_generator,
 )
-from regard.data.image.image_collection import ImageEntry, find_images, has_idx_files, skip_reason
-from regard.data.split import assign_split
-from regard.errors import ConfigError, FileError
+from regard.data.image.image_collection import ImageEntry, find_images, has_idx_files, iter_readable
+from regard.errors import ConfigError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
 from regard.tasks.base import Baseline, DataContents, EvalSplit
@@ -182,18 +181,8 @@ def _counts(images: ImageCollection) -> dict[Split, Counter[str]]:
 def _image_files(
     entries: Sequence[ImageEntry], report: LoadReport
 ) -> Iterator[tuple[Split, ImageFile]]:
-    given = {entry.split for entry in entries}
-    for entry in entries:
-        try:
-            open_image(entry.path)  # in full: some are cut short
-        except FileError as error:
-            report.skip(entry.path, None, skip_reason(error))
-            continue
+    for entry, split, _ in iter_readable(entries, open_image, report):  # in full: some are cut
         with Image.open(entry.path) as image:
             size, mode = f"{image.width}x{image.height}", image.mode
-        report.loaded += 1
         digest = blake2b(entry.path.read_bytes(), digest_size=8).digest()
-        yield (
-            assign_split(entry.split or "train", entry.path.read_bytes(), given),
-            ImageFile(digest, entry.label, size, mode, entry.path.name),
-        )
+        yield split, ImageFile(digest, entry.label, size, mode, entry.path.name)

@@ -57,9 +57,26 @@ def generate_run(
     >>> run = rg.Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
     >>> text = "".join(generate_run(run, "import ", max_new_tokens=5))
     """
-    model = _model(run, device)
+    model, tokenizer = _model(run, device), run.tokenizer
     ids = _prompt_ids(run, prompt, max_new_tokens)
-    return _stream(model, run.tokenizer, ids, max_new_tokens, sampling)
+
+    def pieces() -> Iterator[str]:
+        stepper = make_stepper(model)
+        given = torch.tensor([ids], device=next(model.parameters()).device)
+        with torch.no_grad():
+            state = stepper.start(given)
+        steps = stream(
+            stepper, state, last_tokens(given), end=tokenizer.eos_id,
+            max_new_tokens=max_new_tokens, sampling=sampling, constraints=[_text_only(tokenizer)],
+        )  # fmt: skip
+        text = TextStream(GeneratedRow(ids, max_new_tokens))
+        for number, step in enumerate(steps, 1):
+            is_last = number == max_new_tokens or bool(step.ended)
+            piece = text.push(int(step.tokens), is_last, tokenizer)
+            if not text.pending:
+                yield piece.text
+
+    return pieces()
 
 
 class TextGenerator:
@@ -227,29 +244,6 @@ def _model(run: TrainedRun, device: Device | None) -> LanguageModel | NgramModel
 def _text_only(tokenizer: Tokenizer) -> SuppressTokens:
     """Of the special tokens only the end token may be generated."""
     return SuppressTokens(i for i in tokenizer.special_tokens if i != tokenizer.eos_id)
-
-
-def _stream(
-    model: LanguageModel | NgramModel,
-    tokenizer: Tokenizer,
-    ids: list[int],
-    max_new_tokens: int,
-    sampling: Sampling | None,
-) -> Iterator[str]:
-    stepper = make_stepper(model)
-    prompt = torch.tensor([ids], device=next(model.parameters()).device)
-    with torch.no_grad():
-        state = stepper.start(prompt)
-    steps = stream(
-        stepper, state, last_tokens(prompt), end=tokenizer.eos_id, max_new_tokens=max_new_tokens,
-        sampling=sampling, constraints=[_text_only(tokenizer)],
-    )  # fmt: skip
-    text = TextStream(GeneratedRow(ids, max_new_tokens))
-    for number, step in enumerate(steps, 1):
-        is_last = number == max_new_tokens or bool(step.ended)
-        piece = text.push(int(step.tokens), is_last, tokenizer)
-        if not text.pending:
-            yield piece.text
 
 
 def _prompt_ids(run: TrainedRun, prompt: str, max_new_tokens: int) -> list[int]:
