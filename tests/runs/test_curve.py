@@ -3,7 +3,7 @@
 import json
 
 from regard.runs import fit, override_settings
-from regard.runs.curve import curve_warnings
+from regard.runs.post_steps import curve_warnings
 from regard.tasks import recipe
 from regard.train import TrainConfig
 

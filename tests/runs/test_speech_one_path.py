@@ -17,8 +17,7 @@ from regard.cli import app
 from regard.data import AudioExample, CharTokenizer, PeakNormalizer, Resampler
 from regard.decode import Transcriber
 from regard.models import Recogniser, recogniser_tiny
-from regard.tasks.recognition.evaluator import RecognitionEvaluator
-from regard.tasks.recognition.transcripts import transcribe_batch_detailed
+from regard.tasks.recognition.evaluator import RecognitionEvaluator, transcribe_batch_detailed
 from regard.web.api import create_app
 
 

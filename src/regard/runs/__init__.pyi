@@ -25,9 +25,9 @@ from regard.runs.loading import find_run as find_run
 from regard.runs.loading import list_runs as list_runs
 from regard.runs.loading import load as load
 from regard.runs.loading import pretrained_names as pretrained_names
-from regard.runs.report.card import model_card as model_card
 from regard.runs.report.facts import RunFacts as RunFacts
 from regard.runs.report.facts import collect_facts as collect_facts
+from regard.runs.report.facts import model_card as model_card
 from regard.runs.report.page import report_run as report_run
 from regard.runs.run import Run as Run
 from regard.runs.run import load_run as load_run

@@ -19,8 +19,7 @@ from regard.models.speech import BLANK
 from regard.ops.audio import frame_sizes
 from regard.runs.contents import RECIPE_FILE, RESULT_FILE, RunContents
 from regard.runs.evaluate import evaluate_run
-from regard.runs.report.card import CARD_FILE, model_card
-from regard.runs.report.facts import RunFacts
+from regard.runs.report.facts import CARD_FILE, RunFacts, model_card
 from regard.tasks import LanguageTask, TranslationTask
 from regard.tasks.classification.pipeline import class_names
 from regard.tasks.labels import LabelsTask, encode_text

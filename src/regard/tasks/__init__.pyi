@@ -33,14 +33,14 @@ from regard.tasks.pipeline import TrainedRun as TrainedRun
 from regard.tasks.proposals.kinds import propose as propose
 from regard.tasks.proposals.proposal import Proposal as Proposal
 from regard.tasks.recognition.evaluator import RecognitionEvaluator as RecognitionEvaluator
+from regard.tasks.recognition.evaluator import Transcript as Transcript
 from regard.tasks.recognition.evaluator import edit_distance as edit_distance
 from regard.tasks.recognition.evaluator import error_rate as error_rate
+from regard.tasks.recognition.evaluator import transcribe_batch as transcribe_batch
 from regard.tasks.recognition.morse import MorseTask as MorseTask
 from regard.tasks.recognition.pipeline import TranscribeJob as TranscribeJob
 from regard.tasks.recognition.pipeline import TranscriptChunk as TranscriptChunk
 from regard.tasks.recognition.speech import SpeechTask as SpeechTask
-from regard.tasks.recognition.transcripts import Transcript as Transcript
-from regard.tasks.recognition.transcripts import transcribe_batch as transcribe_batch
 from regard.tasks.registry import TASKS as TASKS
 from regard.tasks.registry import find_task as find_task
 from regard.tasks.registry import recipe as recipe

@@ -29,8 +29,7 @@ from regard.page.document import (
 from regard.runs.contents import BASELINE, RECIPE_TOML, RunContents
 from regard.runs.evaluate import EvaluatedAnswer
 from regard.runs.report.attention import attention_examples
-from regard.runs.report.card import CARD_FILE, model_card
-from regard.runs.report.facts import RunFacts, collect_facts
+from regard.runs.report.facts import CARD_FILE, RunFacts, collect_facts, model_card
 from regard.runs.settings import iter_settings
 from regard.tasks import LanguageTask, generate_run
 from regard.tasks.data_report import MAX_VALUES

@@ -9,9 +9,8 @@ import torch
 from regard.data import Tokenizer
 from regard.models import Recogniser, WordRecogniser
 from regard.tasks.base import BatchUnit, Task
-from regard.tasks.recognition.evaluator import edit_distance
+from regard.tasks.recognition.evaluator import Transcript, edit_distance
 from regard.tasks.recognition.pipeline import TranscribeJob
-from regard.tasks.recognition.transcripts import Transcript
 from regard.tasks.recognition.verb import Transcribe
 from regard.train.config import TrainConfig
 

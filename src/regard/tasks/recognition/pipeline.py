@@ -15,7 +15,7 @@ from regard.decode import PrefixBeam, Transcriber
 from regard.errors import ConfigError, FileError
 from regard.ops.maybe_none import MaybeNone
 from regard.tasks.pipeline import Answer, JobInput, Pipeline, TrainedRun, require_verb
-from regard.tasks.recognition.transcripts import Transcript, transcribe_batch_detailed
+from regard.tasks.recognition.evaluator import Transcript, transcribe_batch_detailed
 from regard.tasks.recognition.verb import Transcribe, TranscribeOptions
 from regard.tasks.reporter import Reporter, low_confidence
 

@@ -23,9 +23,9 @@ from regard.files.atomic import temporary_file
 from regard.inspection import Sight, Site, look
 from regard.ops.audio import HOP_SECONDS
 from regard.runs import Run
+from regard.tasks.recognition.evaluator import feature_batches
 from regard.tasks.recognition.morse import MorseTask
 from regard.tasks.recognition.pipeline import TranscribeJob, TranscriptChunk
-from regard.tasks.recognition.transcripts import feature_batches
 from regard.web.explorer.catalog import find_head
 from regard.web.explorer.explorer import (
     Explorer,
