@@ -1,7 +1,9 @@
 """`verify` finds nothing wrong with a sound library, and each planted error."""
 
 import copy
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,9 @@ import regard as rg
 from regard.inspection import verification as checks
 from regard.inspection.sites.mixer_site import MixerSite
 from regard.inspection.sites.site import Site
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from tiny_models import make, text_inputs  # noqa: E402
 
 IDS = torch.tensor([[3, 9, 4, 30, 7, 2]])
 
@@ -165,6 +170,27 @@ def test_a_wrong_edit_and_a_wrong_attribution_are_found(model, monkeypatch):
     )
     found = {r.name: r.status for r in rg.inspection.verify(model, {"input_ids": IDS}).results}
     assert found["edits"] == found["logit attribution"] == "wrong"
+
+
+def test_gradients_are_checked_at_a_step_that_no_kink_bends(model, monkeypatch):
+    blt = make("blt")  # its encoder takes maxima over the bytes of a patch
+    assert _gradients(blt, text_inputs(blt)).status == "ok"
+    right = checks.activation_gradients
+
+    def wrong(*args):
+        result = right(*args)
+        for x in result.gradients._calls.values():
+            x[0].mul_(1.1)
+        return result
+
+    monkeypatch.setattr(checks, "activation_gradients", wrong)
+    assert _gradients(blt, text_inputs(blt)).status == "wrong"
+    assert _gradients(model, {"input_ids": IDS}).status == "wrong"
+
+
+def _gradients(model, inputs) -> checks.CheckResult:
+    results = rg.inspection.verify(model, inputs).results
+    return next(x for x in results if x.name == "gradients")
 
 
 def test_command_on_a_folder(model, tmp_path, capsys):
