@@ -222,7 +222,7 @@ def run_job(
     from regard.runs import FileJob, TaskAnswers, run_identity
 
     job = FileJob(
-        answers=TaskAnswers(pipeline, confidence=confidence, is_listed="inputs" in source),
+        answers=TaskAnswers(pipeline, confidence=confidence),
         out=sys.stdout if out is None or file_descriptor(out) == 1 else out,
         file_format=file_format,
         jobs=jobs,

@@ -39,6 +39,7 @@ class JobInput(NamedTuple):
     number: int
     text: str
     name: str
+    is_listed: bool = False  # one of several arguments, rather than a line
 
 
 class Answer(NamedTuple):
@@ -123,10 +124,8 @@ class Pipeline:
         """Columns of the row of an input that is refused."""
         return 0 if self.task.reads.is_file else 1 + confidence
 
-    def answer(
-        self, given: JobInput, output: Any, *, confidence: bool = False, is_listed: bool = False
-    ) -> Answer:
-        """What is written for an output, `is_listed` if the inputs are not the lines of a file."""
+    def answer(self, given: JobInput, output: Any, *, confidence: bool = False) -> Answer:
+        """What is written for an output."""
         return Answer([(one_line(self.task.format_output(output)), *self.sure(output, confidence))])
 
     def sure(self, output: Any, confidence: bool) -> Row:

@@ -40,7 +40,6 @@ class TaskAnswers:
     Args:
         run: a run of any task, or its pipeline.
         confidence: whether to write the confidence after each output.
-        is_listed: whether the inputs are single ones, not the lines of a file.
         options: of the task.
 
     >>> answers = TaskAnswers(rg.load("phrases", device="cpu"), to=["de"])
@@ -48,16 +47,9 @@ class TaskAnswers:
     [('3 Tage',)]
     """
 
-    def __init__(
-        self,
-        run: RunContents | Pipeline,
-        *,
-        confidence: bool = False,
-        is_listed: bool = False,
-        **options: Any,
-    ):
+    def __init__(self, run: RunContents | Pipeline, *, confidence: bool = False, **options: Any):
         self.pipeline = run if isinstance(run, Pipeline) else run.pipeline(**options)
-        self.confidence, self.is_listed = confidence, is_listed
+        self.confidence = confidence
         self.batch_size, self.refusal = self.pipeline.batch_size, self.pipeline.refusal
         self.columns = self.pipeline.columns(confidence)
         self.takes_files = self.pipeline.task.reads.is_file
@@ -82,9 +74,7 @@ class TaskAnswers:
 
     def _answer(self, given: JobInput, output: Any) -> Answer:
         if not isinstance(output, RegardError):
-            return self.pipeline.answer(
-                given, output, confidence=self.confidence, is_listed=self.is_listed
-            )
+            return self.pipeline.answer(given, output, confidence=self.confidence)
         if self.takes_files:  # whose name stands in the message
             return Answer(problems=(str(output),))
         return Answer([("",) * self.columns], (f"{given.name}: {output}",))

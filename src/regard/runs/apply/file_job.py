@@ -213,7 +213,7 @@ class FileJob:
         name = f"line {number}"
         if self.file is None:
             name = text if self.answers.takes_files else repr(shorten(text, 60))
-        given = JobInput(number, text, name)
+        given = JobInput(number, text, name, is_listed=self.file is None)
         if self.answers.takes_files:
             return _Line(given)
         try:

@@ -31,6 +31,10 @@ class RunFacts:
 
     `evaluation` and `data` are None where the data cannot be read any more (`problem` says why);
     `data` also for tasks without files of their own, and for large ones.
+
+    >>> run = rg.load("glyphs", device="cpu")
+    >>> collect_facts(run, rg.runs.Evaluation("test", {}, [])).parameters > 100_000
+    True
     """
 
     run: RunContents

@@ -114,12 +114,7 @@ class ClassificationPipeline(Pipeline):
         draw_image_attention(sight[sight.names[-1]], None, 0, image, path=out.with_name(name))
 
     def answer(
-        self,
-        given: JobInput,
-        output: ClassPrediction,
-        *,
-        confidence: bool = False,
-        is_listed: bool = False,
+        self, given: JobInput, output: ClassPrediction, *, confidence: bool = False
     ) -> Answer:
         sure = self.sure(output, confidence)
         rows = [(given.text, name, f"{p:.4f}", *sure) for name, p in output]

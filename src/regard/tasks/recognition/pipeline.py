@@ -94,14 +94,7 @@ class TranscribeJob(Pipeline):
                 text = ""
         return outputs
 
-    def answer(
-        self,
-        given: JobInput,
-        output: Transcript,
-        *,
-        confidence: bool = False,
-        is_listed: bool = False,
-    ) -> Answer:
+    def answer(self, given: JobInput, output: Transcript, *, confidence: bool = False) -> Answer:
         row = given.text, output.text, *self.sure(output, confidence)
         notes = tuple(f"{given.text}: {note}" for note in output.notes)
         problems, notes = ((), notes) if output.is_complete else (notes, ())
@@ -128,16 +121,16 @@ class TranscribeJob(Pipeline):
         """Transcribe files one after the other; a file that cannot be read stops no other."""
         for n in range(0, len(paths), BATCH_FILES):
             block = [(path, self._open(path)) for path in paths[n : n + BATCH_FILES]]
-            files = [audio for _, audio in block if isinstance(audio, AudioFile)]
-            short = [x for x in files if self._in_batches and x.seconds <= BATCH_SECONDS]
+            files = [x for _, x in block if isinstance(x, AudioFile) and self._in_batches]
+            short = [audio for audio in files if audio.seconds <= BATCH_SECONDS]
             found = dict(zip(short, self._batch(short), strict=True))
             for path, audio in block:
                 if isinstance(audio, FileError):
                     yield TranscriptChunk(path, is_last=True, error=audio)
                 elif audio in found:
                     text, score = found[audio][:2]
-                    last = self._last(path, text, score, bool(text), audio.file.samplerate)
-                    yield last._replace(is_complete=audio.is_complete, notes=tuple(audio.notes))
+                    self._has_text = bool(text)
+                    yield self._last(path, text, score, audio)
                 else:
                     yield from self._stream_file(path, audio)
 
@@ -159,15 +152,13 @@ class TranscribeJob(Pipeline):
     def _stream_file(self, path: str | Path, audio: AudioFile) -> Iterator[TranscriptChunk]:
         # a first pass over the file prepares the transcriber
         self.transcriber.prepare(AudioFile(path, self.sample_rate).chunks())
-        spaces, has_text = "", False  # trailing spaces wait for the next word
+        spaces, self._has_text = "", False  # trailing spaces wait for the next word
         for chunk in rechunk(audio.chunks(), self.sample_rate):
             text = spaces + self._push(chunk)
-            spaces, has_text = text[len(text.rstrip()) :], has_text or bool(text.strip())
+            spaces = text[len(text.rstrip()) :]
             yield TranscriptChunk(path, text.rstrip())
         text = (spaces + self._compute(self.transcriber.finish)).rstrip()
-        has_text, rate = has_text or bool(text), audio.file.samplerate
-        last = self._last(path, text, self.transcriber.score, has_text, rate)
-        yield last._replace(is_complete=audio.is_complete, notes=tuple(audio.notes))
+        yield self._last(path, text, self.transcriber.score, audio)
 
     def stream(
         self, source: Iterable[Tensor], *, rate: int | None = None, name: str = "stream"
@@ -180,7 +171,7 @@ class TranscribeJob(Pipeline):
         rate = self.sample_rate if rate is None else rate
         if not 1000 <= rate <= 1_000_000:
             raise ConfigError(f"rate: needs 1000 to 1000000 samples per second, got {rate}")
-        self._is_live, self._name, self._rate = True, name, rate
+        self._is_live, self._has_text, self._name, self._rate = True, False, name, rate
         if rate != self.sample_rate:
             self._resampler = Resampler(rate, self.sample_rate)
             self._notes = (f"resampled from {rate} to {self.sample_rate} samples per second",)
@@ -196,15 +187,11 @@ class TranscribeJob(Pipeline):
         if self._resampler is not None:
             yield self._live(self._resampler.finish())
         text = self._compute(self.transcriber.finish)
-        self._has_text = self._has_text or bool(text.strip())
-        score, has_text = self.transcriber.score, self._has_text
-        last = self._last(self._name, text, score, has_text, self._rate)
-        yield last._replace(notes=self._notes)
+        yield self._last(self._name, text, self.transcriber.score)
 
     def _live(self, wave: Tensor) -> TranscriptChunk:
         before = self.compute_seconds
         text = self._push(wave)
-        self._has_text = self._has_text or bool(text.strip())
         self.chunk_times.append(self.compute_seconds - before)
         seconds = len(wave) / self.sample_rate
         return TranscriptChunk(self._name, text, self.transcriber.partial_text, seconds)
@@ -217,11 +204,16 @@ class TranscribeJob(Pipeline):
         started = time.monotonic()
         text = decode()
         self.compute_seconds += time.monotonic() - started
+        self._has_text = self._has_text or bool(text.strip())
         return text
 
     def _last(
-        self, path: str | Path, text: str, score: float, has_text: bool, rate: int
+        self, path: str | Path, text: str, score: float, audio: AudioFile | None = None
     ) -> TranscriptChunk:
+        has_text, rate, notes, is_complete = self._has_text, self._rate, self._notes, True
+        if audio is not None:
+            rate, notes = audio.file.samplerate, tuple(audio.notes)
+            is_complete = audio.is_complete
         confidence, reasons = None, [] if has_text else ["nothing recognised"]
         if self.calibration is not None:
             confidence = self.calibration.confidence(score if has_text else -math.inf)
@@ -236,8 +228,9 @@ class TranscribeJob(Pipeline):
             reasons.append("the text may be wrong")
         warning = f"warning: {path}: {'; '.join(reasons)}" if reasons else ""
         return TranscriptChunk(
-            path, text, is_last=True, score=score, warning=warning, confidence=confidence
-        )
+            path, text, is_last=True, is_complete=is_complete, notes=notes, warning=warning,
+            score=score, confidence=confidence,
+        )  # fmt: skip
 
 
 def read_samples(

@@ -172,20 +172,13 @@ class TranslationPipeline(Pipeline):
     def columns(self, confidence: bool) -> int:
         return len(self.languages) * (1 + confidence)
 
-    def answer(
-        self,
-        given: JobInput,
-        output: Translations,
-        *,
-        confidence: bool = False,
-        is_listed: bool = False,
-    ) -> Answer:
+    def answer(self, given: JobInput, output: Translations, *, confidence: bool = False) -> Answer:
         """One column per language; of texts that are listed, or with ranks, one row per language.
 
         The alignment is below each translation.
         """
         rows, problems, warnings, notes = list[Row](), list[str](), list[str](), list[str]()
-        by_language = is_listed and len(self.languages) > 1
+        by_language = given.is_listed and len(self.languages) > 1
 
         def columns(translation: Translation) -> Row:
             sure = format_confidence(translation.confidence) if confidence else ()
