@@ -69,12 +69,12 @@ class SpeechManifest:
     ):
         self.rate, self.max_seconds, self.report = rate, max_seconds, LoadReport(on_error)
         self.audio_folder = audio_folder
-        self.manifests = [Path(path) for path in (train, valid, test) if path is not None]
+        paths = zip(SPLITS, (train, valid, test), strict=True)
+        given = {split: Path(path) for split, path in paths if path is not None}
+        self.manifests = list(given.values())
         self.entries: dict[str, list[ManifestEntry]] = {split: [] for split in SPLITS}
-        given: dict[Split, str | Path | None] = {"train": train, "valid": valid, "test": test}
-        given = {split: manifest for split, manifest in given.items() if manifest is not None}
         for split, manifest in given.items():
-            for entry in self._load(Path(manifest or "")):
+            for entry in self._load(manifest):
                 name = entry.path.name.encode()
                 self.entries[assign_split(split, name, given)].append(entry)
 

@@ -95,9 +95,7 @@ class ParallelCorpus:
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         given: dict[Split, CorpusPath | None] = {"train": train, "valid": valid, "test": test}
-        self.paths: dict[Split, Path | tuple[Path, Path]] = {
-            split: _check_path(path) for split, path in given.items() if path is not None
-        }
+        self.paths = {split: _check(path) for split, path in given.items() if path is not None}
         self.languages, self.columns, self.header = languages, columns, header
         self.max_chars, self.max_length_ratio = max_chars, max_length_ratio
         self.report = LoadReport(on_error)
@@ -105,8 +103,7 @@ class ParallelCorpus:
     @property
     def files(self) -> list[Path]:
         """The files of all splits."""
-        parts = (part for split in self.paths for part in self._parts(split))
-        return [file for part in parts for file in (part if isinstance(part, tuple) else (part,))]
+        return [file for split in self.paths for part in self._parts(split) for file in part]
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
         """Pairs from number `start`; train repeats forever."""
@@ -134,18 +131,17 @@ class ParallelCorpus:
         language = self.languages[1] if self.languages else None
         is_hashed = len(self.paths) == 1
         for part in self._parts(split):
-            name = part[0].name if isinstance(part, tuple) else part.name
-            for line, values, error in self._rows(part):
+            for line, values, error in self._rows(*part):
                 source, target = (text.strip() for text in values or ("", ""))
                 if reason := error or self._reject_reason(len(source), len(target)):
-                    self.report.skip(name, line, reason)
+                    self.report.skip(part[0].name, line, reason)
                     continue
                 key = source.encode(errors="replace")
                 yield hash_split(key) if is_hashed else split, Pair(source, target, language)
 
-    def _rows(self, path: Path | tuple[Path, Path]) -> Iterator[TableRow]:
-        if isinstance(path, tuple):
-            return read_aligned(*path)
+    def _rows(self, path: Path, target: Path | None = None) -> Iterator[TableRow]:
+        if target is not None:
+            return read_aligned(path, target)
         match corpus_suffix(path):
             case ".tmx":
                 if self.languages is None:
@@ -169,26 +165,25 @@ class ParallelCorpus:
             return f"one side {self.max_length_ratio:g} times longer than the other"
         return ""
 
-    def _parts(self, split: Split) -> Sequence[Path | tuple[Path, Path]]:
-        path = self.paths["train" if len(self.paths) == 1 else split]
-        return list_catalogs(path) if isinstance(path, Path) and path.is_dir() else [path]
+    def _parts(self, split: Split) -> Sequence[tuple[Path, ...]]:
+        """One file of pairs, two aligned files, or each catalog of a folder."""
+        files = self.paths["train" if len(self.paths) == 1 else split]
+        return [(file,) for file in list_catalogs(files[0])] if files[0].is_dir() else [files]
 
 
-def _check_path(path: CorpusPath) -> Path | tuple[Path, Path]:
-    files = [Path(file) for file in path] if isinstance(path, tuple) else [Path(path)]
+def _check(path: CorpusPath) -> tuple[Path, ...]:
+    files = tuple(map(Path, path)) if isinstance(path, tuple) else (Path(path),)
     if len(files) == 1 and list_catalogs(files[0]):
-        return files[0]
+        return files
     for file in files:
         if not file.is_file():
             raise FileError(f"{file}: needs to be a file, got no such file")
-    if len(files) == 2:
-        return files[0], files[1]
-    if corpus_suffix(files[0]) not in SUFFIXES and table_kind(files[0]) is None:
+    if len(files) == 1 and corpus_suffix(files[0]) not in SUFFIXES and table_kind(files[0]) is None:
         raise FileError(
             f"{files[0]}: needs to end in {', '.join(SUFFIXES)}, got {files[0].suffix!r}; "
             f"try two files, (source, target)"
         )
-    return files[0]
+    return files
 
 
 def list_catalogs(path: Path) -> list[Path]:

@@ -201,17 +201,11 @@ def _attention(facts: RunFacts) -> list[Block]:
     has_images = examples[0].image is not None
     note = "One row per query, one column per key; point at a cell for its weight."
     note = "The weight of each patch, relative to the largest." if has_images else note
-    maps = [
-        heat_map(
-            x.title,
-            x.rows,
-            x.columns,
-            x.weights,
-            beside=None if x.image is None else picture(_png(x.image), "input"),
-        )
-        for x in examples
-    ]
-    return [text(note, soft=True), *maps]
+    blocks = [text(note, soft=True)]
+    for title, rows, columns, weights, image in examples:
+        beside = None if image is None else picture(_png(image), "input")
+        blocks.append(heat_map(title, rows, columns, weights, beside=beside))
+    return blocks
 
 
 def _cost(facts: RunFacts) -> list[Block]:

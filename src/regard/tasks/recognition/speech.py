@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Unpack, get_args
+from typing import ClassVar, NamedTuple, Unpack
 
 from regard.data import (
     AudioBatches,
     SpeechAugmentation,
     SpeechManifest,
-    Split,
     Tokenizer,
     TokenizerType,
     normalize_text,
@@ -135,14 +134,9 @@ class SpeechTask(AudioTask):
         if source.entries["train"]:
             source = self._alignable(self.tokenizer(0))
         recordings = (
-            (
-                split,
-                Recording(
-                    _fingerprint(entry.path), entry.text, entry.seconds, entry.rate, entry.path.name
-                ),
-            )
-            for split in get_args(Split)
-            for entry in source.entries[split]
+            (split, Recording(_fingerprint(x.path), x.text, x.seconds, x.rate, x.path.name))
+            for split in SPLITS
+            for x in source.entries[split]
         )
         return DataContents(recordings, source.report, source.manifests)
 

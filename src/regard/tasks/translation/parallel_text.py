@@ -182,8 +182,7 @@ class PairsTask(TextTokenizer, TranslationTask):
 
     def _count_pairs(self) -> int:
         """About the number of train pairs; of tables and aligned files without parsing them."""
-        path = self.corpus().paths["train"]
-        file = path[0] if isinstance(path, tuple) else path
+        file = self.corpus().paths["train"][0]
         if file.is_dir() or corpus_suffix(file) in (".po", ".mo", ".tmx"):
             return sum(1 for _ in self.stream_pairs("train"))
         with open_binary(file) as opened:
