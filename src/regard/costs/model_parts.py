@@ -39,6 +39,8 @@ def _(model: models.Translator, counter: CostCounter) -> Iterator[CostPart]:
     yield counter.embedding("target embedding", model.target_embedding)
     yield from _stack(model.decoder, counter)
     yield counter.readout(model.readout)
+    if model.phrase_table is not None:
+        yield counter.part("phrase table", [model.phrase_table])
 
 
 @iter_cost_parts.register

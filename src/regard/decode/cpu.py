@@ -74,7 +74,8 @@ class CpuDecoder:
         "layers decoder_layers dim heads kv_heads head_dim ffn_dim source_vocab target_vocab "
         "activation gated norm norm_first final_norm eps bias qkv_bias out_bias scale "
         "rope_theta rotate_half skip positions max_positions scale_embedding embedding_norm "
-        "segments shared_embedding tied output_bias output_scale output_norm rope_scaling"
+        "segments shared_embedding tied output_bias output_scale output_norm rope_scaling "
+        "phrase_table"  # which the search for translations reads
     )
 
     def __init__(self, model: Translator):

@@ -170,6 +170,12 @@ class NgramMixture(nn.Module):
         super().__init__()
         self.tables, self.mix = NgramModel(config), _table(torch.full((config.order,), 0.5))
 
+    @property
+    def summary(self) -> str:
+        """How much of each, for the card."""
+        shares = ", ".join(f"{x:.2f}" for x in self.mix.tolist())
+        return f"share of the network by known tokens of a context, the rest is n-grams: {shares}"
+
     def forward(
         self, logits: Float[Tensor, "batch last vocab"], tokens: Int[Tensor, "batch time"]
     ) -> Float[Tensor, "batch last vocab"]:

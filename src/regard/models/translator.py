@@ -15,6 +15,7 @@ from regard.models.config import (
     make_encoder,
     register_model,
 )
+from regard.models.phrase_table import PhraseTable
 from regard.nn import CacheUpdate, KeysValues, Readout
 from regard.ops import Causal, Padding
 
@@ -22,6 +23,8 @@ from regard.ops import Causal, Padding
 @dataclass(frozen=True, kw_only=True)
 class TranslatorConfig(TokenConfig):
     """Config of a translator; `layers` counts the encoder's. One table may embed both sides.
+
+    `phrase_table` has the sizes of a `PhraseTable`, which `PairsTask.phrase_table` fills.
 
     >>> translator_tiny(vocab=9, decoder_layers=1).shared_embedding
     True
@@ -34,6 +37,7 @@ class TranslatorConfig(TokenConfig):
     tied: bool = True
     output_bias: bool = False
     output_scale: float = 1.0
+    phrase_table: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +68,7 @@ class Translator(nn.Module):
             config.dim, config.target_vocab, tied=config.tied, bias=config.output_bias,
             scale=config.output_scale,
         )  # fmt: skip
+        self.phrase_table = PhraseTable(*config.phrase_table) if config.phrase_table else None
 
     def forward(
         self,

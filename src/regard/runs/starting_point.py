@@ -28,9 +28,15 @@ from regard.tasks.language.text import TextTask
 from regard.tasks.translation.data import TranslationTask
 from regard.train.weights import load_matching_weights
 
-OUTPUT_FIELDS = ("classes", "pooling", "pooler", "ngrams")  # of a config: they are the task's
+OUTPUT_FIELDS = (
+    "classes",
+    "pooling",
+    "pooler",
+    "ngrams",
+    "phrase_table",
+)  # of a config: they are the task's
 HEADS = ("head.", "linear.")  # tensors of such an output
-FITTED = ("ngrams.", "mix")  # that were fitted to the data of the training itself
+FITTED = ("ngrams.", "mix", "phrase_table.")  # that were fitted to the data of the training itself
 EPOCHS, MIN_STEPS, BATCH_EXAMPLES = 4, 100, 32
 SECONDS = 600  # of training that are planned at most, on this machine
 EVAL_CHARS, VALID_WINDOWS, CHARS_PER_TOKEN = 100_000, 16, 4

@@ -230,6 +230,7 @@ def model_card(facts: RunFacts) -> str:
     command, code = facts.usage()
     result = run.result
     training = [f"- {facts.parameters:,} parameters, {type(run.model).__name__}"]
+    training += [f"- {x.summary}" for x in run.model.modules() if hasattr(x, "summary")]
     changed, names = dict(iter_settings(recipe.train)), SETTINGS
     if result.get("reason") == BASELINE:
         training.append(f"- fitted in {result['seconds']:,.0f} s")

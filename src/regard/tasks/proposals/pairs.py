@@ -37,6 +37,7 @@ CHARS_PER_TOKEN = 3.5  # of byte pairs, in European languages
 EPOCHS = 30
 MAX_EVAL_PAIRS = 2000  # of valid and of test: more would take longer than the training
 MIN_STEPS, MAX_STEPS = 1000, 2000
+MAX_PHRASES = 5000  # pairs below which a phrase table is kept
 TMX_HEAD_LINES = 2000  # searched for languages
 # (train pairs below which it applies, vocabulary, layers per side, dim, dropout)
 SIZES = [
@@ -80,6 +81,8 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
         comments["data.eval_pairs"] = f"a sample of up to {held_out:,} held-out pairs, to be quick"
     if train > task.tokenizer_pairs:
         comments["data.vocab_size"] += f", trained on a sample of {task.tokenizer_pairs:,}"
+    if table := train < MAX_PHRASES:
+        comments["data.phrase_table"] = "words and train pairs to fall back on, as valid decides"
     if "valid" not in names:
         comments["data.train"] = "5% each become valid and test, by a hash of the source"
     model = TranslatorConfig(
@@ -87,7 +90,8 @@ def propose_pairs(paths: Sequence[Path], name: str) -> Proposal:
         heads=dim // 32, ffn_dim=2 * dim, dropout=dropout,
     )  # fmt: skip
     return make_proposal(
-        name, replace(task, vocab_size=vocab, eval_pairs=eval_pairs), model, report, comments,
+        name, replace(task, vocab_size=vocab, eval_pairs=eval_pairs, phrase_table=table), model,
+        report, comments,
         epoch_steps=characters / CHARS_PER_TOKEN / BATCH_TOKENS, epochs=EPOCHS,
         min_steps=MIN_STEPS, max_steps=MAX_STEPS, monitor="bleu", batch_tokens=BATCH_TOKENS,
         label_smoothing=0.1,

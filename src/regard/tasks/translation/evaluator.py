@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import torch
 from torch import nn
 
 from regard.data import Pair, Source, Tokenizer, collate, pair_preprocessor
+from regard.models.phrase_table import NEVER
 from regard.tasks.base import EvalSplit
+from regard.tasks.translation.phrase_table import fit_limits
 from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
 from regard.train.evaluation import mean_loss, score_texts, text_tally
 from regard.train.losses import objective
@@ -54,7 +57,15 @@ class TranslationEvaluator:
         self.pairs: list[Pair] = list(source.examples(split, 0))
         self.tokenizer, self.search = tokenizer, search or SearchConfig()
 
-    def __call__(self, model: nn.Module) -> dict[str, Any]:
+    def __call__(self, model: Any) -> dict[str, Any]:
+        """The scores during a training, which fits the limits of a phrase table to valid."""
+        table = getattr(model, "phrase_table", None)
+        if self.split == "valid" and table is not None:
+            table.limits.copy_(torch.tensor(NEVER))
+            answers = self.translate(model, self.pairs)
+            phrases = fit_limits(table, self.tokenizer, self.pairs, answers)
+            pairs = zip(self.pairs, answers, strict=True)
+            return self.score(model, [phrases.answer(p.source, x).text for p, x in pairs])
         return self.score(model, self.predict(model))
 
     def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from regard.data.split import SPLITS, in_share
 from regard.data.text.parallel_corpus import CorpusPath, corpus_suffix
 from regard.errors import ConfigError, FileError
 from regard.files import iter_chunks, open_binary
+from regard.models import TranslatorConfig
 from regard.models.config import check_positive
 from regard.tasks.base import DataContents, EncodedCache, EvalSplit, Shard
 from regard.tasks.registry import task
@@ -30,6 +31,7 @@ from regard.tasks.text_tokenizer import TextTokenizer, encode_train_split
 from regard.tasks.translation.baseline import pairs_baseline
 from regard.tasks.translation.data import TranslationTask
 from regard.tasks.translation.evaluator import TranslationEvaluator
+from regard.tasks.translation.phrase_table import list_phrases
 from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
 from regard.train.evaluation import score_texts
@@ -59,6 +61,7 @@ class PairsTask(TextTokenizer, TranslationTask):
         eval_pairs: pairs of valid and of test to evaluate, at most, a uniform sample; None is all.
         lowercase: lower-case both sides.
         bidirectional: also train in the other direction; the first target token is the language.
+        phrase_table: keep a dictionary and the train pairs in the model, to fall back on.
         search: on the test split; the valid split is searched greedily.
 
     >>> PairsTask(train=("pairs.tsv",)).corpus()
@@ -82,11 +85,14 @@ class PairsTask(TextTokenizer, TranslationTask):
     eval_pairs: int | None = None
     lowercase: bool = False
     bidirectional: bool = False
+    phrase_table: bool = False
     search: SearchConfig = SearchConfig(length_penalty=1.0, max_new_tokens=80)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "tokenizer_pairs", "eval_pairs")
+        if self.phrase_table and self.bidirectional:
+            raise ConfigError("phrase_table: needs one direction, got bidirectional=true")
         for name in SPLITS:
             files = getattr(self, name)
             if len(files) > 2 or not files and (name == "train" or self.valid or self.test):
@@ -156,6 +162,22 @@ class PairsTask(TextTokenizer, TranslationTask):
         if self.lowercase and "lower" not in tokenizer.normalizers:
             tokenizer.normalizers = (*tokenizer.normalizers, "lower")
         return tokenizer
+
+    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
+        """The model's config with the sizes of vocabulary and phrase table."""
+        model = super().resolve(model, tokenizer)
+        if not self.phrase_table:
+            return model
+        if not isinstance(model, TranslatorConfig):
+            kind = type(model).__name__.removesuffix("Config")
+            raise ConfigError(f"phrase_table: needs a Translator, got a {kind}; try false")
+        sizes, _ = list_phrases(self.pairs("train"), tokenizer)
+        return replace(model, phrase_table=sizes)
+
+    def prepare_model(self, model: Any, tokenizer: Tokenizer, train: TrainConfig) -> None:
+        """Fill the phrase table of the model."""
+        if self.phrase_table:
+            model.phrase_table.fill(list_phrases(self.pairs("train"), tokenizer)[1])
 
     def batches(self, tokenizer: Tokenizer, train: TrainConfig, **shard: Unpack[Shard]) -> Batches:
         """Pairs of similar length, in a new order each epoch."""

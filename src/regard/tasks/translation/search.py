@@ -13,6 +13,7 @@ from regard.data.batches import batch_by_length
 from regard.decode import DecodeResult, beam, greedy, make_stepper
 from regard.models.config import check_positive
 from regard.ops.maybe_none import MaybeNone
+from regard.tasks.translation.phrase_table import open_phrases
 from regard.train.metrics import Calibration
 
 # hypotheses per batch, all places of the beam counted: small steps leave a GPU idle
@@ -84,6 +85,8 @@ class TranslationSearch:
         self.model, self.tokenizer, self.stepper = model, tokenizer, make_stepper(model)
         self.config = config or SearchConfig()
         self.n_best, self.calibration = n_best, calibration
+        table = getattr(model, "phrase_table", None)
+        self.phrases = None if table is None else open_phrases(table, tokenizer)
 
     @torch.no_grad()
     def __call__(
@@ -117,6 +120,9 @@ class TranslationSearch:
             answers = iter(self._translations(decoded))
             for n in rows:
                 results[n] = [next(answers) for _ in languages[n]]
+                if self.phrases is not None:
+                    for ranked in results[n]:
+                        ranked[0] = self.phrases.answer(texts[n], ranked[0])
         return results
 
     def _first_tokens(
