@@ -85,7 +85,7 @@ export function HeatMap({
     })
     : html`<image x=${left} y=${top} width=${columns * cell} height=${rows * tall} preserveAspectRatio="none"
         class="pixels" href=${paint(values, rows, columns, colour).toDataURL()} />`;
-  const writesNumbers = cell >= 30 && tall >= 18 && rows * columns <= 400;
+  const writesNumbers = cell >= 30 && tall >= 14 && rows * columns <= 400;
   const names = { query: "query", key: "key" }, side = (title) => names[title] ?? "";
   return html`<div class="heatmap" ref=${box}>
     <svg width=${left + columns * cell + 4} height=${height} role="application" aria-roledescription="heat map"

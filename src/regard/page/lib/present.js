@@ -1,6 +1,6 @@
 // Present: the page enlarged for a projector, with single keys. A control that names its key in data-key gets it;
 // the last line of the page lists them.
-import { html, signal, useEffect, useSignal, useState } from "./dom.js";
+import { arrowOf, html, signal, useEffect, useSignal, useState } from "./dom.js";
 
 export const present = signal(sessionStorage.getItem("present") === "yes");
 const show = () => document.documentElement.toggleAttribute("data-present", present.peek());
@@ -17,7 +17,7 @@ export function PresentButton() {
     title="Larger, for a projector, with keys; Escape leaves">Present</button>`;
 }
 
-const TYPES = "input, textarea, select, [role=application], [role=menu]"; // they have keys of their own
+const TYPES = "input, textarea, select, [role=menu]"; // they have keys of their own, as maps have arrows
 const controls = () => [...document.querySelectorAll("[data-key]:not(:disabled)")]
   .filter((x) => x.getClientRects().length);
 
@@ -32,7 +32,7 @@ export function PresentKeys() {
     const press = (event) => {
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "Escape") return toggle();
-      if (event.target.closest?.(TYPES)) return;
+      if (event.target.closest?.(arrowOf(event) ? `${TYPES}, [role=application]` : TYPES)) return;
       const control = controls().find((x) => x.dataset.key === event.key);
       if (!control) return;
       event.preventDefault();
