@@ -1,5 +1,8 @@
 """Take the pictures of the explorer's views that the docs show; needs Chromium and playwright.
 
+for lr in 3e-4 1e-3 3e-3; do
+  regard train phrases --set train.steps=300 --set lr=$lr --out runs/lr-$lr
+done
 python docs/make_pictures.py [PICTURE…]
 """
 
@@ -15,6 +18,7 @@ import uvicorn
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
+from regard.runs.downloads import DOWNLOADS
 from regard.web.api import create_app
 from regard.web.explorer.catalog import Catalog, default_names
 from regard.web.explorer.explorer import Explorer
@@ -72,7 +76,8 @@ def take(page: Page, url: str, picture: Picture) -> bytes:
     page.goto(f"{url}/#/{picture.view}?{urlencode(picture.params)}")
     page.reload()
     page.wait_for_selector("main h1", state="attached")
-    page.wait_for_load_state("networkidle")
+    if picture.view != "atlas":  # which asks until its pass has ended
+        page.wait_for_load_state("networkidle")
     page.wait_for_timeout(6000 if picture.view == "atlas" else 1500)
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     file = io.BytesIO()
@@ -83,7 +88,8 @@ def take(page: Page, url: str, picture: Picture) -> bytes:
 def main(names: list[str]) -> None:
     """Serve the pretrained models and this folder's runs, and take each picture."""
     runs = Path("runs")
-    explorer = Explorer(Catalog(default_names(), [runs] if runs.is_dir() else []))
+    models = [name for name in default_names() if name not in DOWNLOADS]
+    explorer = Explorer(Catalog(models, [runs] if runs.is_dir() else []))
     server = uvicorn.Server(
         uvicorn.Config(create_app({}, explorer=explorer), log_level="error", port=0)
     )

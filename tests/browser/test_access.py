@@ -23,6 +23,10 @@ EDGES = """() => {
       return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), x.outerHTML.slice(0, 80)]; })
     .filter(([ratio]) => ratio < 3);
 }"""
+CUT = """() => [...document.querySelectorAll('.choice button')]
+  .map((x) => [x, document.createRange()]).filter(([x, text]) => { text.selectNodeContents(x);
+    return text.getBoundingClientRect().right > x.getBoundingClientRect().right; })
+  .map(([x]) => x.textContent)"""
 SMALL = """() => [...document.querySelectorAll('button, select, summary, input, nav a')]
   .filter((x) => x.getClientRects().length)
   .filter((x) => !x.matches('.term, .link, .hidden, input[type=checkbox]'))
@@ -45,6 +49,7 @@ def test_targets_have_24_pixels_on_a_phone(new_page, view):
     page.goto(f"/#/{view}")
     settle(page)
     assert page.evaluate(SMALL) == []
+    assert page.evaluate(CUT) == []
 
 
 def test_forced_colours_show_what_is_chosen(new_page):

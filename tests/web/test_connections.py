@@ -29,6 +29,12 @@ def server():
     del registry._queries["test.slow"]
 
 
+def served(server):
+    """How many requests of queries have ended."""
+    with Client(server).send("GET", "/metrics") as client:
+        return client.answer()[2].count(b'status="499"')
+
+
 def seconds_to_close(client, text=b"", pause=0.05):
     """How long the server keeps a connection on which bytes of a text arrive one by one."""
     started, drips = time.monotonic(), iter(text)
@@ -75,6 +81,18 @@ def test_a_body_that_is_not_finished_in_time_is_refused_and_ends_the_connection(
             assert seconds_to_close(client, b"{" * 99) < BODY + 2
             expected = b"HTTP/1.1 408 " if path != "/nowhere" else b"HTTP/1.1 404 "
             assert client.received.startswith(expected)
+
+
+def test_a_client_that_leaves_within_its_body_is_no_error_of_the_server(server, caplog):
+    before = served(server)
+    with Client(server) as client:
+        client.socket.sendall(
+            b"POST /explore/models HTTP/1.1\r\nhost: 127.0.0.1\r\nx-regard: 1\r\n"
+            b"content-type: application/json\r\ncontent-length: 50\r\n\r\n{"
+        )
+        time.sleep(HEAD / 3)
+    wait_until(lambda: served(server) > before, 5)
+    assert [x.getMessage() for x in caplog.records if x.levelname == "ERROR"] == []
 
 
 def test_a_long_body_has_more_time(server):

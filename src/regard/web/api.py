@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
 
 from regard.errors import RegardError, suggestion
 from regard.page import page_files
@@ -129,6 +129,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RegardError)
     async def refused(request: Request, error: RegardError) -> JSONResponse:
         return _error(request, error, 400)
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(request: Request, error: ClientDisconnect) -> JSONResponse:
+        return _error(request, "the client left before its request was whole", 499)
 
     @app.exception_handler(HTTPException)  # no such path, no JSON, a body too large or slow
     async def refused_by_framework(request: Request, error: HTTPException) -> JSONResponse:

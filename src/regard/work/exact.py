@@ -60,7 +60,7 @@ def check_arguments(x: sympy.Expr) -> None:
         _check_argument(call)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)  # numbers of some problems; entries of a server add up
 def _check_argument(call: Any) -> None:
     argument = call.args[0]
     if argument.free_symbols or is_infinity(argument):
@@ -87,7 +87,7 @@ def to_float(x: sympy.Expr) -> float:
     return float(evaluate_digits(x, 20))
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)  # numbers of some problems; entries of a server add up
 def _evaluate(x: Any) -> Any:
     if x.is_Rational:
         return mpmath.mpf(int(x.p)) / int(x.q)

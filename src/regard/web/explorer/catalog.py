@@ -246,7 +246,7 @@ def describe(path: Path) -> CatalogEntry:
     raise FileError(f"{path}: needs a run, a model or a Hugging Face folder, got neither")
 
 
-MAX_BYTES = 4 << 30  # of all recordings
+MAX_BYTES = 1 << 30  # of all recordings; the newest stays, however large
 MAX_RECORDINGS = 64
 MAX_TOKENS = 4096  # that are recorded at every attention; the atlas shows more of one
 
