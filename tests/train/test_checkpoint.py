@@ -27,6 +27,19 @@ def make_checkpoint(step: int) -> Checkpoint:
     return Checkpoint(step, weights, {"0.exp_avg": torch.randn(2)}, {"data": {"position": step}})
 
 
+def test_a_removal_that_is_stopped_leaves_no_half_of_a_checkpoint(tmp_path, monkeypatch):
+    def stopped(path, **_):
+        if (state := path / "state.json").exists():  # others write in temporary folders
+            state.unlink()
+            raise SystemExit(143)
+
+    save_checkpoint(make_checkpoint(1), tmp_path, keep=1)
+    monkeypatch.setattr(module.shutil, "rmtree", stopped)
+    with pytest.raises(SystemExit):
+        save_checkpoint(make_checkpoint(2), tmp_path, keep=1)
+    assert [load_checkpoint(path).step for path in list_checkpoints(tmp_path)] == [2]
+
+
 def test_a_checkpoint_round_trips_bit_for_bit(tmp_path):
     saved = make_checkpoint(7)
     back = load_checkpoint(save_checkpoint(saved, tmp_path))

@@ -22,6 +22,7 @@ from regard.errors import ConfigError, FileError, TrainError
 from regard.train import (
     TrainConfig,
     copy_weights,
+    defer_signals,
     list_checkpoints,
     load_checkpoint,
     load_last_valid,
@@ -105,8 +106,20 @@ def test_an_evaluation_does_not_affect_training():
     assert watched.model.training
 
 
-@pytest.mark.parametrize("stop", [1, 4, 7])
-def test_an_interrupted_and_resumed_training_is_bit_identical(tmp_path, stop):
+def test_a_hang_up_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with defer_signals() as request:
+            signal.raise_signal(signal.SIGHUP)
+        assert (request.signal, signal.getsignal(signal.SIGHUP)) == (None, signal.SIG_IGN)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("stop", "kind"), [(1, signal.SIGTERM), (4, signal.SIGHUP), (7, signal.SIGINT)]
+)
+def test_an_interrupted_and_resumed_training_is_bit_identical(tmp_path, stop, kind):
     def score(model):
         return {"loss": float(model.target_embedding.token_embeddings.sum())}
 
@@ -117,12 +130,12 @@ def test_an_interrupted_and_resumed_training_is_bit_identical(tmp_path, stop):
     class Stopping(Backwards):
         def batch(self, n):
             if n == stop - 1:
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(kind)
             return super().batch(n)
 
     first = make_trainer(tmp_path / "parts", batches=Stopping(), **settings)
     outcome = first.run()
-    assert (outcome.step, outcome.reason, outcome.signal) == (stop, "interrupted", signal.SIGTERM)
+    assert (outcome.step, outcome.reason, outcome.signal) == (stop, "interrupted", kind)
     second = make_trainer(tmp_path / "parts", **settings)
     torch.manual_seed(99)  # the state on disk counts, not what happens to be here
     assert second.resume() == []

@@ -10,7 +10,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -134,7 +134,7 @@ def _atomic_folder(path: Path) -> Iterator[Path]:
             yield partial
             fsync_path(partial)
             if path.exists():  # written before the run was resumed from an earlier checkpoint
-                shutil.rmtree(path)
+                _remove(path)
             os.replace(partial, path)
             fsync_path(folder)
         except BaseException:
@@ -150,12 +150,20 @@ def _remove_old(folder: Path, step: int, keep: int, every: int) -> None:
     steps = {checkpoint_step(old): old for old in list_checkpoints(folder)}
     extra = [n for n in steps if n % every and n < step]
     for n in [*extra, *[n for n in steps if n not in extra][:-keep]]:
-        shutil.rmtree(steps.pop(n), ignore_errors=True)
+        _remove(steps.pop(n))
     # the oldest one that may be resumed from still needs the best weights of its time
     oldest_best = find_best(folder, min(steps))
     for path in _list_best(folder):
         if oldest_best is not None and path < oldest_best:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, which is renamed first: half of it is then no checkpoint."""
+    doomed = path.with_name(f"{PARTIAL_PREFIX}{uuid4().hex}")
+    with suppress(OSError):
+        os.replace(path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _list_best(folder: str | Path) -> list[Path]:
@@ -175,7 +183,7 @@ def remove_best_after(folder: str | Path, step: int) -> None:
     """Remove best weights that are newer than the checkpoint which a run is resumed from."""
     for path in _list_best(folder):
         if checkpoint_step(path) > step:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
 def _write_error(folder: Path, problem: object) -> FileError:

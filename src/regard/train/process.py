@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 from torch import Tensor
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PLAIN_SECONDS = 5.0  # between lines of progress where there is no terminal
 
 
@@ -36,7 +36,9 @@ def received_signal(counts: Sequence[int]) -> int | None:
 
 @contextmanager
 def defer_signals(*, repeatedly: bool = False) -> Iterator[StopRequest]:
-    """Record SIGINT and SIGTERM instead of acting on them: the first one, or with `repeatedly` all.
+    """Record signals that end a process instead: the first one, or with `repeatedly` all.
+
+    SIGINT, SIGTERM and SIGHUP, of a terminal that closes; nohup ignores that, and it stays so.
 
     >>> with defer_signals() as request:
     ...     signal.raise_signal(signal.SIGTERM)
@@ -54,7 +56,9 @@ def defer_signals(*, repeatedly: bool = False) -> Iterator[StopRequest]:
         if not repeatedly:
             signal.signal(number, before[signal.Signals(number)])  # the second one acts
 
-    for number in SIGNALS:
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    for number in before:
         signal.signal(number, record)
     try:
         yield request
@@ -65,7 +69,7 @@ def defer_signals(*, repeatedly: bool = False) -> Iterator[StopRequest]:
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Start child processes with SIGINT and SIGTERM blocked.
+    """Start child processes with SIGNALS blocked.
 
     A signal to the whole process group would kill torch's compile workers, and the training would
     wait for them forever. A child inherits the mask of the thread that starts it, so this thread
