@@ -19,7 +19,7 @@ export function Strip({ response, params, site, head, effects }) {
   const number = (row) => (sort === "effect" ? effectOf.get(`${row.site} ${row.head}`)
     : row[sort === "layer" ? "normalized_entropy" : sort]);
   const kinds = countBy(response.heads, (x) => x.type), attentions = countBy(response.heads, kindOf);
-  const options = [["", `All ${response.heads.length} heads`],
+  const options = [["", response.heads.length === 1 ? "1 head" : `All ${response.heads.length} heads`],
     ...[...kinds, ...(attentions.size > 1 ? attentions : [])].map(([name, n]) => [name, `${name} (${n})`])];
   const kind = options.some(([name]) => name === params.kind) ? params.kind : "";
   const shown = response.heads.filter((x) => !kind || x.type === kind || kindOf(x) === kind);
