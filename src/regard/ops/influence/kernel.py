@@ -8,8 +8,7 @@ follow without cancellation.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import torch
 import triton
@@ -29,48 +28,13 @@ from regard.ops.kernels.terms import (
     choose_tile,
     launch_arguments,
     load_rows,
-    make_kernel_terms,
     masked_score,
     row_segments,
     segment_bounds,
 )
-from regard.ops.survey.kernel import refusal as survey_refusal
+from regard.ops.survey.kernel import prepare as prepare_survey
 
 LOG2_DOMINANT_WEIGHT: tl.constexpr = tl.constexpr(math.log2(DOMINANT_WEIGHT))
-
-
-@dataclass(frozen=True, kw_only=True)
-class InfluenceRows:
-    """The rows as the influence kernel needs them."""
-
-    out: Tensor  # divided by `unit` in float16, or in float32 where the values are
-    unit: Tensor  # a power of two above the row's largest output, so that float16 can hold it
-    square: Tensor  # |out|²
-    lse: Tensor  # 1e30 without visible keys
-    key: Tensor  # the dominant key, -1 for none
-    effect: Tensor  # of that key
-
-
-def rows_without_dominant(
-    arguments: dict[str, Any], v: Tensor, sinks: Tensor | None, remove: bool
-) -> InfluenceRows:
-    """One launch; `arguments` are those of `launch_arguments`."""
-    q, queries = arguments["inputs"].q, arguments["inputs"].queries
-    sequences, value = q.shape[0] * q.shape[1], v.shape[3]
-    half = v.dtype != torch.float32
-    dtype = torch.float16 if half else torch.float32
-    out = torch.empty(sequences, queries, value, device=q.device, dtype=dtype)
-    square, unit, lse, effect = torch.empty(4, sequences, queries, device=q.device).unbind(0)
-    key = torch.empty(sequences, queries, device=q.device, dtype=torch.int32)
-    value_dim = max(16, triton.next_power_of_2(value))
-    tile = _choose_tile(max(arguments["HEAD_DIM_PADDED"], value_dim), q.element_size())
-    _leave_one_out_kernel[(triton.cdiv(queries, tile["BM"]), sequences)](
-        **arguments, V=v, v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
-        SINKS=None if sinks is None else sinks.float().contiguous(),
-        OUT=out, UNIT=unit, SQUARE=square, WHOLE=lse, KEY=key, EFFECT=effect,
-        VALUE_DIM=value, VALUE_DIM_PADDED=value_dim, HALF=half, REMOVE=remove, **tile,
-    )  # fmt: skip
-    return InfluenceRows(out=out, unit=unit, square=square, lse=lse, key=key, effect=effect)
 
 
 def _choose_tile(width: int, element_size: int) -> dict[str, int]:
@@ -198,8 +162,8 @@ def ceil_power_of_two(x):
     return tl.exp2(tl.ceil(tl.log2(tl.minimum(tl.maximum(x, 1e-30), 1e30))))
 
 
-def refusal(record: AttentionRecord, effect: Effect) -> str | None:
-    """Why the kernel cannot run on this; None when it can."""
+def prepare(record: AttentionRecord, effect: Effect) -> KernelTerms | str:
+    """The terms as the kernel takes them, or why it cannot run on this."""
     if effect == "scale":
         return "the kernel computes remove and slope only"
     if record.q.dtype != record.v.dtype:
@@ -213,30 +177,42 @@ def refusal(record: AttentionRecord, effect: Effect) -> str | None:
     widths = [triton.next_power_of_2(x.shape[-1]) for x in (record.q, record.v)]
     if record.q.is_cuda and record.q.dtype == torch.float32 and sum(widths) > 768:
         return "the kernel needs half precision for keys and values of more than 256 features"
-    return survey_refusal(record.q, record.k, record.terms)
+    return prepare_survey(record.q, record.k, record.terms)
 
 
-def influence(record: AttentionRecord, effect: Effect) -> Influence:
+def influence(record: AttentionRecord, effect: Effect, terms: KernelTerms) -> Influence:
     """Two launches: the rows without their dominant keys, then all pairs."""
     q, k, v = (to_4d(x) for x in (record.q, record.k, record.v))
-    kernel_terms = make_kernel_terms(q, k, record.terms)
-    assert isinstance(kernel_terms, KernelTerms)
-    arguments = launch_arguments(q, k, record.lse, record.terms.offset, kernel_terms)
+    arguments = launch_arguments(q, k, record.lse, record.terms.offset, terms)
     v = v if v.stride(-1) == 1 else v.contiguous()
-    rows = rows_without_dominant(arguments, v, record.terms.sinks, effect == "remove")
-    sequences, queries, keys = q.shape[0] * q.shape[1], q.shape[2], k.shape[2]
+    sinks, half = record.terms.sinks, v.dtype != torch.float32
+    (*_, queries, _), keys, sequences = q.shape, k.shape[2], q.shape[0] * q.shape[1]
+    value, value_dim = v.shape[3], max(16, triton.next_power_of_2(v.shape[3]))
+    arguments |= {
+        "V": v, "v_b": v.stride(0), "v_h": v.stride(1), "v_j": v.stride(2), "VALUE_DIM": value,
+        "VALUE_DIM_PADDED": value_dim, "HALF": half, "REMOVE": effect == "remove",
+    }  # fmt: skip
+    # `unit` is a power of two above a row's largest output, so that float16 can hold out / unit
+    # and |out|² is beside it; lse is 1e30 without visible keys; key is -1 for no dominant key
+    dtype = torch.float16 if half else torch.float32
+    square, unit, lse, key_effect = torch.empty(4, sequences, queries, device=q.device).unbind(0)
+    rows = {
+        "OUT": torch.empty(sequences, queries, value, device=q.device, dtype=dtype), "UNIT": unit,
+        "KEY": torch.empty(sequences, queries, device=q.device, dtype=torch.int32),
+        "SQUARE": square, "EFFECT": key_effect,
+    }  # fmt: skip
+    tile = _choose_tile(max(arguments["HEAD_DIM_PADDED"], value_dim), q.element_size())
+    _leave_one_out_kernel[(triton.cdiv(queries, tile["BM"]), sequences)](
+        **arguments, **rows, WHOLE=lse, SINKS=None if sinks is None else sinks.float().contiguous(),
+        **tile,
+    )  # fmt: skip
     on_query = torch.zeros(sequences, queries, device=q.device)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     of_key = torch.empty(sequences, keys, device=q.device)
-    value_dim = max(16, triton.next_power_of_2(v.shape[3]))
     tile = choose_tile((arguments["HEAD_DIM_PADDED"] + value_dim) * q.element_size(), operands=2)
     _influence_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
-        **arguments, LSE=rows.lse, V=v, OUT=rows.out, UNIT=rows.unit, SQUARE=rows.square,
-        KEY=rows.key, EFFECT=rows.effect,
-        EFFECT_ON_QUERY=on_query, PEAK=packed, EFFECT_OF_KEY=of_key,
-        v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
-        VALUE_DIM=v.shape[3], VALUE_DIM_PADDED=value_dim, HALF=v.dtype != torch.float32,
-        REMOVE=effect == "remove", ALLOWS_FUTURE=kernel_terms.right > 0, **tile,
+        **arguments, **rows, LSE=lse, EFFECT_ON_QUERY=on_query, PEAK=packed, EFFECT_OF_KEY=of_key,
+        ALLOWS_FUTURE=terms.right > 0, **tile,
     )  # fmt: skip
     strongest = (packed >> 32).to(torch.int32).view(torch.float32)
     key = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).masked_fill(packed == 0, -1)

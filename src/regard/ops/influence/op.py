@@ -1,6 +1,6 @@
 """The public influence functions: one signature, several backends."""
 
-from types import ModuleType
+from functools import partial
 from typing import Literal, Unpack, get_args
 
 import torch
@@ -18,7 +18,7 @@ from regard.ops.influence.effect import (
     add_tiles,
     stream_tiles,
 )
-from regard.ops.kernels import use_kernel
+from regard.ops.kernels import load_kernel, prepare_kernel
 from regard.ops.terms import TermOptions, check_lse, make_terms
 
 InfluenceBackend = Literal["auto", "reference", "tiled", "kernel"]
@@ -69,8 +69,10 @@ def influence(
     record = AttentionRecord(q, k, v, out, lse, make_terms(q, k, **terms))
     _check(record, effect, alpha)
     with torch.no_grad():
-        if use_kernel(backend, q.is_cuda, lambda: _kernel().refusal(record, effect)):
-            return _kernel().influence(record, effect)
+        kernel = partial(load_kernel, "influence.kernel")
+        prepared = prepare_kernel(backend, q.is_cuda, lambda: kernel().prepare(record, effect))
+        if prepared is not None:
+            return kernel().influence(record, effect, prepared)
         if backend == "reference":  # all pairs of queries and keys as one tile
             pairs = range(q.shape[-2]), range(k.shape[-2])
             return add_tiles(record, effect, alpha, [pairs] if all(pairs) else [])
@@ -117,12 +119,6 @@ def influence_window(
             here = band.dominant_key >= 0
             e[here, band.dominant_key[here] - key_range.start] = dominant[here].to(e.dtype)
         return e
-
-
-def _kernel() -> ModuleType:
-    from regard.ops.influence import kernel  # imports Triton, so only when it will run
-
-    return kernel
 
 
 def _check(record: AttentionRecord, effect: str, alpha: float) -> None:

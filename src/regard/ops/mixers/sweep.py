@@ -2,13 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from types import ModuleType
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.ops.kernels import use_kernel
+from regard.ops.kernels import load_kernel, prepare_kernel
 from regard.ops.mixers import chunked
 from regard.ops.mixers.linear_mixer import LinearMixer
 from regard.ops.mixers.statistics import (
@@ -76,20 +76,15 @@ def sweep(mixer: LinearMixer, scale: Tensor | None = None, backend: str = "chunk
     bound = 1e-15 if mixer.q.dtype == torch.float64 else NEGLIGIBLE
     left = _left_before(mixer, scale)
     backend = "reference" if backend == "chunked" else backend
-    if time and use_kernel(backend, mixer.q.is_cuda, lambda: _kernel().refusal(mixer)):
-        return Sums(*_kernel().sweep(mixer, scale, left, bound))
+    kernel = partial(load_kernel, "mixers.sweep_kernel")
+    if time and prepare_kernel(backend, mixer.q.is_cuda, lambda: kernel().refusal(mixer) or mixer):
+        return Sums(*kernel().sweep(mixer, scale, left, bound))
     out = mixer.q.new_zeros(3, batch, heads, time)
     for b in range(batch):
         for h in range(heads):
             part = chunked.slice_heads(mixer, slice(h, h + 1), slice(b, b + 1))
             out[:, b, h] = _sweep_head(part, scale[b, h], left[b, h].tolist(), bound)
     return Sums(*out)
-
-
-def _kernel() -> ModuleType:
-    from regard.ops.mixers import sweep_kernel  # imports Triton, so only when it will run
-
-    return sweep_kernel
 
 
 def _sweep_head(mixer: LinearMixer, scale: Tensor, left: list[float], bound: float) -> Tensor:

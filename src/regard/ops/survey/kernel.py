@@ -35,13 +35,7 @@ from regard.ops.terms import Terms
 SHARES, PEAKS, SUMS = (with_kernel_result(name) for name in ("shares", "peak", "sums"))
 
 
-def refusal(q: Tensor, k: Tensor, terms: Terms) -> str | None:
-    """Why the kernel cannot run on this; None when it can."""
-    result = find_terms(q, k, terms)
-    return result if isinstance(result, str) else None
-
-
-def find_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
+def prepare(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
     """The terms as the kernel takes them, or why it cannot run on this."""
     if not (q.is_cuda or INTERPRETED):
         return "Triton needs a CUDA device"

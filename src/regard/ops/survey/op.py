@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, Literal, Unpack
 
 import torch
@@ -10,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.ops.autocast import without_autocast
-from regard.ops.kernels import use_kernel
+from regard.ops.kernels import load_kernel, prepare_kernel
 from regard.ops.survey import tiled
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
@@ -99,29 +98,22 @@ def _compute(
         tile = WeightTile(terms.score_tile(q, k), lse, terms.grid(q, k), options, starts)
         return Survey(**{name: STATISTICS[name].formula(tile) for name in options.statistics})
     others = options.statistics - KERNEL_STATISTICS
-    result_of: list[Any] = [None]  # terms of the kernel
 
-    def refusal() -> str | None:
-        result_of[0] = _kernel().find_terms(q, k, terms)
-        if isinstance(result_of[0], str):
-            return result_of[0]
-        names = ", ".join(sorted(others)) if backend == "kernel" else ""
-        return f"the kernel does not compute {names}" if names else None
+    def prepare() -> Any:
+        prepared = load_kernel("survey.kernel").prepare(q, k, terms)
+        if isinstance(prepared, str) or backend == "auto" or not others:
+            return prepared
+        return f"the kernel does not compute {', '.join(sorted(others))}"
 
-    if not use_kernel(backend, q.is_cuda, refusal):
+    kernel_terms = prepare_kernel(backend, q.is_cuda, prepare)
+    if kernel_terms is None:
         return tiled.survey(q, k, lse, terms, options)
     supported = options._replace(statistics=options.statistics - others)
-    result = _kernel().survey(q, k, lse, terms.offset, result_of[0], supported)
+    result = load_kernel("survey.kernel").survey(q, k, lse, terms.offset, kernel_terms, supported)
     if not others:
         return result
     rest = tiled.survey(q, k, lse, terms, options._replace(statistics=others))
     return replace(result, **{name: getattr(rest, name) for name in others})
-
-
-def _kernel() -> ModuleType:
-    from regard.ops.survey import kernel  # imports Triton, so only when it will run
-
-    return kernel
 
 
 def _first_share_after_padding(
