@@ -20,6 +20,11 @@ from regard.nn import (
 )
 from regard.ops.recurrence import State
 
+Source = Int[Tensor, "batch source"]
+Target = Int[Tensor, "batch target"]
+Logits = Float[Tensor, "batch target vocab"]
+Lengths = Int[Tensor, " batch"] | None
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentTranslatorConfig:
@@ -84,17 +89,10 @@ class RecurrentTranslator(nn.Module):
         self.to_readout = nn.Linear(config.hidden, config.dim)
         self.readout = Readout(config.dim, config.target_vocab, tied=config.tied, bias=True)
 
-    def forward(
-        self,
-        source: Int[Tensor, "batch source"],
-        target: Int[Tensor, "batch target"],
-        source_lengths: Int[Tensor, " batch"] | None = None,
-    ) -> Float[Tensor, "batch target vocab"]:
+    def forward(self, source: Source, target: Target, source_lengths: Lengths = None) -> Logits:
         return self.decode(target, self.encode(source, source_lengths))
 
-    def encode(
-        self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"] | None = None
-    ) -> RecurrentMemory:
+    def encode(self, source: Source, lengths: Lengths = None) -> RecurrentMemory:
         """Encoder states of a source (memory); it can be decoded any number of times.
 
         values = encoder(embed(source)),   state = the last ones, directions concatenated
@@ -104,9 +102,7 @@ class RecurrentTranslator(nn.Module):
         state = tuple(s.reshape(len(source), self.config.layers, -1) for s in cells)
         return self.decoder.make_memory(self.dropout(values), lengths, state=state)
 
-    def decode(
-        self, target: Int[Tensor, "batch target"], memory: RecurrentMemory
-    ) -> Float[Tensor, "batch target vocab"]:
+    def decode(self, target: Target, memory: RecurrentMemory) -> Logits:
         """Logits after each token of a given target (teacher forcing), as `step` computes them."""
         logits, _ = self._advance(target, self.start(memory), memory)
         return logits

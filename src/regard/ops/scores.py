@@ -6,10 +6,14 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 
+Queries = Float[Tensor, "*batch query head_dim"]
+Keys = Float[Tensor, "*batch key head_dim"]
+OtherKeys = Float[Tensor, "*batch key other"]  # whose width differs from that of the queries
+Scores = Float[Tensor, "*batch query key"]
+Row = Float[Tensor, "*batch key"]
 
-def dot(
-    q: Float[Tensor, "*batch query head_dim"], k: Float[Tensor, "*batch key head_dim"]
-) -> Float[Tensor, "*batch query key"]:
+
+def dot(q: Queries, k: Keys) -> Scores:
     """Dot product: s_ij = q_i · k_j.
 
     >>> dot(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.5]]))
@@ -18,9 +22,7 @@ def dot(
     return q @ k.mT
 
 
-def scaled_dot(
-    q: Float[Tensor, "*batch query head_dim"], k: Float[Tensor, "*batch key head_dim"]
-) -> Float[Tensor, "*batch query key"]:
+def scaled_dot(q: Queries, k: Keys) -> Scores:
     """Scaled dot product: s_ij = q_i · k_j / √head_dim, variance 1 for features of variance 1.
 
     >>> scaled_dot(torch.ones(1, 4), torch.ones(1, 4))
@@ -29,11 +31,7 @@ def scaled_dot(
     return q @ k.mT / q.shape[-1] ** 0.5
 
 
-def bilinear(
-    q: Float[Tensor, "*batch query head_dim"],
-    k: Float[Tensor, "*batch key other"],
-    w: Float[Tensor, "head_dim other"],
-) -> Float[Tensor, "*batch query key"]:
+def bilinear(q: Queries, k: OtherKeys, w: Float[Tensor, "head_dim other"]) -> Scores:
     """Bilinear score, "general" in Luong et al. 2015: s_ij = q_i W k_jᵀ; widths may differ.
 
     >>> bilinear(torch.ones(1, 2), torch.ones(1, 1), torch.tensor([[3.0], [4.0]]))
@@ -43,12 +41,12 @@ def bilinear(
 
 
 def additive(
-    q: Float[Tensor, "*batch query head_dim"],
-    k: Float[Tensor, "*batch key other"],
+    q: Queries,
+    k: OtherKeys,
     w_q: Float[Tensor, "head_dim hidden"],
     w_k: Float[Tensor, "other hidden"],
     v: Float[Tensor, " hidden"],
-) -> Float[Tensor, "*batch query key"]:
+) -> Scores:
     """Additive score of Bahdanau et al. 2015: s_ij = v · tanh(q_i W_q + k_j W_k).
 
     >>> one = torch.ones(1, 1)
@@ -74,7 +72,7 @@ def score_moments(
     return square, 2 * sigma**2 * square + mean.shape[-1] * sigma**4
 
 
-def softargmax(x: Float[Tensor, "*batch key"], beta: float = 1.0) -> Float[Tensor, "*batch key"]:
+def softargmax(x: Row, beta: float = 1.0) -> Row:
     """Softmax with inverse temperature `beta`.
 
     w_j = exp(beta x_j) / Σ exp(beta x_j)
@@ -100,9 +98,7 @@ def softargmax(x: Float[Tensor, "*batch key"], beta: float = 1.0) -> Float[Tenso
     return torch.where(nonempty, x, 0).mul(beta).softmax(-1) * nonempty
 
 
-def straight_through(
-    x: Float[Tensor, "*batch key"], beta: float = 1.0
-) -> Float[Tensor, "*batch key"]:
+def straight_through(x: Row, beta: float = 1.0) -> Row:
     """Straight-through estimator: hard weights forward, the gradient of softmax backward.
 
     >>> straight_through(torch.tensor([1.0, 3.0]))
@@ -113,12 +109,8 @@ def straight_through(
 
 
 def gumbel_softmax(
-    x: Float[Tensor, "*batch key"],
-    beta: float = 1.0,
-    *,
-    hard: bool = False,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, "*batch key"]:
+    x: Row, beta: float = 1.0, *, hard: bool = False, generator: torch.Generator | None = None
+) -> Row:
     """Gumbel-softmax sample: key j is largest with probability softargmax(x)_j.
 
     w = softargmax(x - log(-log u), beta), u uniform in (0, 1)

@@ -16,6 +16,12 @@ from regard.ops.masks import length_mask
 from regard.ops.recurrence import State
 from regard.ops.recurrence.reference import cell_step_projected
 
+Steps = Float[Tensor, "batch time dim"]
+Outputs = Float[Tensor, "batch time hidden"]
+Lengths = Int[Tensor, " batch"] | None
+Values = Float[Tensor, "batch key value"]
+Keys = Float[Tensor, "batch key dim"]
+
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive"]
 
 
@@ -56,9 +62,9 @@ class StateAttention(nn.Module):
     def forward(
         self,
         query: Float[Tensor, "batch query dim"],
-        keys: Float[Tensor, "batch key dim"],
-        values: Float[Tensor, "batch key value"],
-        lengths: Int[Tensor, " batch"] | None = None,
+        keys: Keys,
+        values: Values,
+        lengths: Lengths = None,
     ) -> Float[Tensor, "batch query value"]:
         q = query if self.to_query is None else self.to_query(query)
         score = None if self.v is None else partial(_additive_of_keys, v=self.v)
@@ -127,12 +133,8 @@ class AttentiveRecurrent(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch time dim"],
-        state: State | None = None,
-        *,
-        lengths: Int[Tensor, " batch"] | None = None,
-    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        self, x: Steps, state: State | None = None, *, lengths: Lengths = None
+    ) -> tuple[Outputs, State]:
         """All outputs and the final state.
 
         With `lengths` the final state has no history, as the sequences end at different steps;
@@ -216,9 +218,9 @@ class RecurrentMemory(NamedTuple):
     tensor([5., 5.])
     """
 
-    values: Float[Tensor, "batch key value"]
-    keys: Float[Tensor, "batch key dim"]
-    lengths: Int[Tensor, " batch"] | None
+    values: Values
+    keys: Keys
+    lengths: Lengths
     state: State
 
     def select(self, rows: Int[Tensor, " rows"]) -> "RecurrentMemory":
@@ -247,11 +249,7 @@ class RecurrentDecoder(nn.Module):
         self.core = core
 
     def make_memory(
-        self,
-        values: Float[Tensor, "batch key value"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        *,
-        state: State,
+        self, values: Values, lengths: Lengths = None, *, state: State
     ) -> RecurrentMemory:
         """The memory of a source, with keys projected for the attention and the initial state."""
         keys = self._project_keys(values)
@@ -260,9 +258,7 @@ class RecurrentDecoder(nn.Module):
     def _project_keys(self, values: Tensor) -> Tensor:
         return values
 
-    def forward(
-        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
-    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+    def forward(self, x: Steps, state: State, memory: RecurrentMemory) -> tuple[Outputs, State]:
         return self.core(x, state)
 
 
@@ -297,9 +293,7 @@ class BahdanauDecoder(_AttentionDecoder):
                 f"core: needs dim of the input + source_dim={source_dim}, got {core.dim}"
             )
 
-    def forward(
-        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
-    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+    def forward(self, x: Steps, state: State, memory: RecurrentMemory) -> tuple[Outputs, State]:
         outs = []
         for x_t in x.split(1, 1):
             query = state[0][:, -1:]  # the top layer's h
@@ -326,9 +320,7 @@ class LuongDecoder(_AttentionDecoder):
         super().__init__(core, source_dim, score)
         self.mix = nn.Linear(source_dim + core.hidden, core.hidden, bias=False)
 
-    def forward(
-        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
-    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+    def forward(self, x: Steps, state: State, memory: RecurrentMemory) -> tuple[Outputs, State]:
         h, state = self.core(x, state)
         c = self.cross_attention(h, memory.keys, memory.values, memory.lengths)
         return torch.tanh(self.mix(torch.cat([c, h], -1))), state

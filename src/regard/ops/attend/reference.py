@@ -143,31 +143,24 @@ def compute_window(
     if torch.is_grad_enabled() and learns and pool == (1, 1):  # slices of a result are slow there
         scores = terms.score_tile(q, k, row_range, key_range)
         return weights_from_scores(scores, lse[..., row_range.start : row_range.stop])
-    in_place = not (torch.is_grad_enabled() and learns)
-    return _tile_by_tile(q, k, lse, terms, row_range, key_range, pool, reduce, in_place)
-
-
-def _tile_by_tile(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, rows: range, keys: range,
-    pool: tuple[int, int], reduce: PoolReduce, in_place: bool,
-) -> Tensor:  # fmt: skip
-    """The cells, in tiles that fit the cache; those without visible keys stay 0."""
-    (high, wide), batch, finite = pool, q.shape[:-2], finite_lse(lse)[..., None]
+    # the cells, in tiles that fit the cache; those without visible keys stay 0
+    batch, finite = q.shape[:-2], finite_lse(lse)[..., None]
     dtype = torch.promote_types(upcast(q).dtype, lse.dtype)
-    cells = q.new_zeros((*batch, -(-len(rows) // high), -(-len(keys) // wide)), dtype=dtype)
+    shape = -(-len(row_range) // high), -(-len(key_range) // wide)
+    cells = q.new_zeros((*batch, *shape), dtype=dtype)
     tile = GPU_TILE if q.is_cuda else CACHE_TILE
     across = max(1, tile.keys // wide) * wide
-    down = tile.weights // max(1, batch.numel() * min(across, len(keys)))
+    down = tile.weights // max(1, batch.numel() * min(across, len(key_range)))
     down = max(1, down // high) * high
-    in_place = in_place and lse.dtype == dtype
-    size = batch.numel() * min(down, len(rows)) * min(across, len(keys))
+    in_place = not (torch.is_grad_enabled() and learns) and lse.dtype == dtype
+    size = batch.numel() * min(down, len(row_range)) * min(across, len(key_range))
     buffer = q.new_empty(size, dtype=dtype) if in_place else None
-    for top in range(0, len(rows), down):
-        band = rows[top : top + down]
+    for top in range(0, len(row_range), down):
+        band = row_range[top : top + down]
         span = terms.key_span(band, k.shape[-2])
-        start = max(0, span.start - keys.start) // wide * wide
-        for left in range(start, min(len(keys), span.stop - keys.start), across):
-            scores = terms.score_tile(q, k, band, keys[left : left + across], buffer=buffer)
+        start = max(0, span.start - key_range.start) // wide * wide
+        for left in range(start, min(len(key_range), span.stop - key_range.start), across):
+            scores = terms.score_tile(q, k, band, key_range[left : left + across], buffer=buffer)
             lse_rows = finite[..., band.start : band.stop, :]
             x = scores.sub_(lse_rows) if in_place else scores - lse_rows
             # powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower

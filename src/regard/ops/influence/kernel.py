@@ -13,7 +13,6 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from regard.ops.grid import to_4d
 from regard.ops.influence.effect import DOMINANT_WEIGHT, AttentionRecord, Effect, Influence

@@ -18,6 +18,9 @@ from regard.ops.intercept import InterceptorRegistry
 from regard.ops.masks import length_mask
 from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State
 
+Input = Float[Tensor, "*batch dim"]
+Hidden = Float[Tensor, "*batch hidden"]
+
 
 @dataclass(frozen=True)
 class SequenceCall:
@@ -72,7 +75,7 @@ class RNNStep(NamedTuple):
     (tensor([1.]),)
     """
 
-    h: Float[Tensor, "*batch hidden"]
+    h: Hidden
 
     @property
     def state(self) -> State:
@@ -86,10 +89,10 @@ class GRUStep(NamedTuple):
     (tensor(3.),)
     """
 
-    z: Float[Tensor, "*batch hidden"]
-    r: Float[Tensor, "*batch hidden"]
-    candidate: Float[Tensor, "*batch hidden"]
-    h: Float[Tensor, "*batch hidden"]
+    z: Hidden
+    r: Hidden
+    candidate: Hidden
+    h: Hidden
 
     @property
     def state(self) -> State:
@@ -103,12 +106,12 @@ class LSTMStep(NamedTuple):
     (tensor(5.), tensor(4.))
     """
 
-    i: Float[Tensor, "*batch hidden"]
-    f: Float[Tensor, "*batch hidden"]
-    o: Float[Tensor, "*batch hidden"]
-    candidate: Float[Tensor, "*batch hidden"]
-    c: Float[Tensor, "*batch hidden"]
-    h: Float[Tensor, "*batch hidden"]
+    i: Hidden
+    f: Hidden
+    o: Hidden
+    candidate: Hidden
+    c: Hidden
+    h: Hidden
 
     @property
     def state(self) -> State:
@@ -118,9 +121,7 @@ class LSTMStep(NamedTuple):
 CellStep = RNNStep | GRUStep | LSTMStep
 
 
-def rnn_step(
-    x: Float[Tensor, "*batch dim"], h: Float[Tensor, "*batch hidden"], weights: RNNWeights
-) -> RNNStep:
+def rnn_step(x: Input, h: Hidden, weights: RNNWeights) -> RNNStep:
     """One step of a vanilla (Elman) RNN.
 
     h' = tanh(W x + U h)
@@ -132,9 +133,7 @@ def rnn_step(
     return _rnn(_project_input(x, (h,), weights), (h,), weights)
 
 
-def gru_step(
-    x: Float[Tensor, "*batch dim"], h: Float[Tensor, "*batch hidden"], weights: GRUWeights
-) -> GRUStep:
+def gru_step(x: Input, h: Hidden, weights: GRUWeights) -> GRUStep:
     """One step of a GRU.
 
     z = σ(W_z x + U_z h),   r = σ(W_r x + U_r h)
@@ -150,12 +149,7 @@ def gru_step(
     return _gru(_project_input(x, (h,), weights), (h,), weights)
 
 
-def lstm_step(
-    x: Float[Tensor, "*batch dim"],
-    h: Float[Tensor, "*batch hidden"],
-    c: Float[Tensor, "*batch hidden"],
-    weights: LSTMWeights,
-) -> LSTMStep:
+def lstm_step(x: Input, h: Hidden, c: Hidden, weights: LSTMWeights) -> LSTMStep:
     """One step of an LSTM.
 
     i, f, o = σ(W x + U h), each with another W and U,   c̃ = tanh(W_c x + U_c h)
