@@ -15,12 +15,20 @@ from torch import Tensor, nn
 from regard.errors import ConfigError, FileError, suggestion
 from regard.files import atomic_write, make_folder, parse_json
 from regard.models.hub.bounds import check_sizes
-from regard.models.hub.decoders import Arcee, Llama, Mistral, Olmo2, Phi3, Qwen2, Qwen3
-from regard.models.hub.encoder_decoders import T5, Marian, Whisper
-from regard.models.hub.encoders import Bert, ViT
+from regard.models.hub.decoders import (
+    GPT2,
+    Arcee,
+    GPTNeoX,
+    Llama,
+    Mistral,
+    Olmo2,
+    Phi3,
+    Qwen2,
+    Qwen3,
+)
+from regard.models.hub.encoders import T5, Bert, Marian, ViT, Whisper
 from regard.models.hub.family import HubConfig, HubFamily, HubOptions, NamedTensors
 from regard.models.hub.gemma import Gemma, Gemma2, Gemma3
-from regard.models.hub.gpt import GPT2, GPTNeoX
 from regard.models.serialization import read_safetensors, write_safetensors
 
 FAMILIES: dict[str, HubFamily] = {

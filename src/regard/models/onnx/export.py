@@ -13,7 +13,7 @@ from regard.files import import_extra
 from regard.models.classifier import Classifier
 from regard.models.config import StackConfig, check_implemented, get_config
 from regard.models.language import LanguageModel
-from regard.models.onnx import recurrent, transformers
+from regard.models.onnx import graphs
 from regard.models.onnx.emit import Graph
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.speech import Recogniser
@@ -183,26 +183,26 @@ class Exporter(NamedTuple):
 
 EXPORTERS: dict[type[nn.Module], Exporter] = {
     Translator: Exporter(
-        transformers.translator_graphs,
+        graphs.translator_graphs,
         compare_translator,
         "source_vocab target_vocab decoder_layers shared_embedding output_bias output_scale",
     ),
     LanguageModel: Exporter(
-        transformers.language_graphs, compare_language, "vocab window output_softcap"
+        graphs.language_graphs, compare_language, "vocab window output_softcap"
     ),
     RecurrentTranslator: Exporter(
-        recurrent.recurrent_graphs,
+        graphs.recurrent_graphs,
         compare_recurrent,
         "source_vocab target_vocab cell attention hidden shared_embedding",
     ),
     VisionTransformer: Exporter(
-        transformers.vision_graphs, compare_vision, "classes image_size patch_size channels head"
+        graphs.vision_graphs, compare_vision, "classes image_size patch_size channels head"
     ),
     Classifier: Exporter(
-        transformers.classifier_graphs, compare_classifier, "vocab classes pooling pooler"
+        graphs.classifier_graphs, compare_classifier, "vocab classes pooling pooler"
     ),
     Recogniser: Exporter(
-        transformers.recogniser_graphs,
+        graphs.recogniser_graphs,
         compare_recogniser,
         "vocab sample_rate n_mels chunk left_chunks cmvn_depth filters",
     ),
