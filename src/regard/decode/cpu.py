@@ -86,7 +86,11 @@ class CpuDecoder:
         """The state after a source, with its keys and values for each layer."""
         self._refresh()
         memory = [(k.contiguous(), v.contiguous()) for k, v in memory]
-        return CpuState(memory, lengths, memory_bias=_padding_bias(tokens, lengths))
+        bias = None
+        if lengths is not None and not bool((lengths == tokens.shape[1]).all()):
+            past = torch.arange(tokens.shape[1]) >= lengths[:, None]
+            bias = torch.zeros(past.shape).masked_fill(past, -torch.inf)[:, None, None]
+        return CpuState(memory, lengths, memory_bias=bias)
 
     def step(self, tokens: Tensor, state: CpuState) -> tuple[Tensor, CpuState]:
         """The logits after one more token per row, and the next state."""
@@ -136,13 +140,6 @@ def _position_codes(model: Translator) -> Tensor | None:
     if layer.positions == "none":
         return torch.zeros(MAX_CACHED_POSITIONS, layer.token_embeddings.shape[1])
     return sinusoidal(torch.arange(MAX_CACHED_POSITIONS), layer.token_embeddings.shape[1]).float()
-
-
-def _padding_bias(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-    if lengths is None or bool((lengths == tokens.shape[1]).all()):
-        return None
-    past = torch.arange(tokens.shape[1]) >= lengths[:, None]
-    return torch.zeros(past.shape).masked_fill(past, -torch.inf)[:, None, None]
 
 
 def _extend_history(cache: KVCache, rows: int) -> Tensor | None:
@@ -243,10 +240,7 @@ class CpuDecoderLayer:
         before, after = self.residuals[2]
         y = before(x)
         h = self.ffn_up(y)
-        if self.ffn_gate is None:
-            h = self.activation(h)
-        else:
-            h = self.activation(self.ffn_gate(y)).mul_(h)
+        h = self.activation(h) if not self.ffn_gate else self.activation(self.ffn_gate(y)).mul_(h)
         return after(x, self.ffn_down(h))
 
     def _attend(

@@ -298,10 +298,7 @@ def _copy_to_host(x: Tensor) -> Callable[[], list[bool]]:
 def _begin(b: StepBuffers, time: int, skip: Tensor | None) -> None:
     b.lengths.fill_(time)
     b.storage.length = time
-    if skip is None:
-        b.left_padding.zero_()
-    else:
-        b.left_padding.copy_(skip)
+    b.left_padding[:] = 0 if skip is None else skip
 
 
 def _same_rows(b: StepBuffers) -> Tensor:

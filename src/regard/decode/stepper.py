@@ -1,7 +1,7 @@
 """Steppers: the protocol between searches and models, and its implementations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -100,30 +100,27 @@ class TranslatorStepper:
         return state.select(rows)
 
 
-@dataclass(frozen=True)
-class RecurrentState:
-    """Encoder memory and decoder state."""
-
-    memory: RecurrentMemory
-    state: State
+RecurrentState = tuple[RecurrentMemory, State]
 
 
 class RecurrentStepper:
-    """Stepper of a RecurrentTranslator."""
+    """Stepper of a RecurrentTranslator; a state is the encoder's memory and the decoder's state."""
 
     def __init__(self, model: RecurrentTranslator):
         self.model = model
 
     def start(self, tokens: Tensor, lengths: Tensor | None = None) -> RecurrentState:
         memory = self.model.encode(tokens, lengths)
-        return RecurrentState(memory, self.model.start(memory))
+        return memory, self.model.start(memory)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        logits, after = self.model.step(tokens, state.state, state.memory)
-        return logits, replace(state, state=after)
+        memory, before = state
+        logits, after = self.model.step(tokens, before, memory)
+        return logits, (memory, after)
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
-        return RecurrentState(state.memory.select(rows), tuple(s[rows] for s in state.state))
+        memory, before = state
+        return memory.select(rows), tuple(s[rows] for s in before)
 
 
 class NgramStepper:

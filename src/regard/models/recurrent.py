@@ -1,6 +1,7 @@
 """Recurrent encoder-decoder (RNN, GRU, LSTM), with or without attention."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from jaxtyping import Float, Int
@@ -80,11 +81,26 @@ class RecurrentTranslator(nn.Module):
     def __init__(self, config: RecurrentTranslatorConfig):
         super().__init__()
         self.config = config
-        self.source_embedding = self.target_embedding = _embedding(config, config.source_vocab)
+        dim, hidden, is_hybrid = config.dim, config.hidden, config.attention == "hybrid"
+        options: Any = {"kind": config.cell, "layers": config.layers, "dropout": config.dropout}
+        # a recurrent state already depends on the position
+        embed = partial(TokenEmbedding, dim=dim, positions="none", dropout=config.dropout)
+        self.source_embedding = self.target_embedding = embed(config.source_vocab)
         if not config.shared_embedding:
-            self.target_embedding = _embedding(config, config.target_vocab)
-        self.encoder = _encoder(config)
-        self.decoder = _decoder(config)
+            self.target_embedding = embed(config.target_vocab)
+        if is_hybrid:
+            self.encoder = AttentiveRecurrent(dim, hidden, **options)
+        else:
+            self.encoder = Recurrent(dim, hidden // 2, bidirectional=True, **options)
+        inputs = dim + hidden if config.attention == "bahdanau" else dim
+        core = (AttentiveRecurrent if is_hybrid else Recurrent)(inputs, hidden, **options)
+        match config.attention:
+            case "none":
+                self.decoder = RecurrentDecoder(core)
+            case "bahdanau":
+                self.decoder = BahdanauDecoder(core, hidden)
+            case _:
+                self.decoder = LuongDecoder(core, hidden)
         self.dropout = nn.Dropout(config.dropout)
         self.to_readout = nn.Linear(config.hidden, config.dim)
         self.readout = Readout(config.dim, config.target_vocab, tied=config.tied, bias=True)
@@ -150,31 +166,3 @@ def recurrent_small(vocab: int, **changes) -> RecurrentTranslatorConfig:
     """
     sizes = {"cell": "lstm", "dim": 256, "hidden": 256, "layers": 2, "dropout": 0.2}
     return recurrent_tiny(vocab, **sizes | changes)
-
-
-def _embedding(config: RecurrentTranslatorConfig, vocab: int) -> TokenEmbedding:
-    # a recurrent state already depends on the position
-    return TokenEmbedding(vocab, config.dim, positions="none", dropout=config.dropout)
-
-
-def _encoder(config: RecurrentTranslatorConfig) -> Recurrent | AttentiveRecurrent:
-    if config.attention == "hybrid":
-        return AttentiveRecurrent(config.dim, config.hidden, **_options(config))
-    return Recurrent(config.dim, config.hidden // 2, bidirectional=True, **_options(config))
-
-
-def _decoder(config: RecurrentTranslatorConfig) -> RecurrentDecoder:
-    dim, hidden, options = config.dim, config.hidden, _options(config)
-    match config.attention:
-        case "none":
-            return RecurrentDecoder(Recurrent(dim, hidden, **options))
-        case "bahdanau":
-            return BahdanauDecoder(Recurrent(dim + hidden, hidden, **options), hidden)
-        case "luong":
-            return LuongDecoder(Recurrent(dim, hidden, **options), hidden)
-        case "hybrid":
-            return LuongDecoder(AttentiveRecurrent(dim, hidden, **options), hidden)
-
-
-def _options(config: RecurrentTranslatorConfig) -> dict[str, Any]:
-    return {"kind": config.cell, "layers": config.layers, "dropout": config.dropout}

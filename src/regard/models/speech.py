@@ -68,13 +68,10 @@ class RecogniserConfig(StackConfig):
         """The attention mask between outputs; None: no mask."""
         if self.chunk is None:
             return None
-        if self.chunk == 1:
-            return (
-                ops.Causal()
-                if self.left_chunks is None
-                else ops.Causal() & ops.Local(self.left_chunks)
-            )
-        return ops.Chunked(self.chunk, self.left_chunks)
+        if self.chunk > 1:
+            return ops.Chunked(self.chunk, self.left_chunks)
+        causal = ops.Causal()
+        return causal if self.left_chunks is None else causal & ops.Local(self.left_chunks)
 
     @property
     def delay(self) -> float:

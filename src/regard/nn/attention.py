@@ -85,7 +85,13 @@ class MultiHeadAttention(nn.Module):
         eps: float = 1e-5,
     ):
         super().__init__()
-        _check_heads(dim, heads, kv_heads, head_dim)
+        if heads < 1 or (head_dim is None and dim % heads):
+            raise ShapeError(
+                f"dim: needs a multiple of heads={heads}, got {dim}; "
+                "try another count, or head_dim=…"
+            )
+        if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
+            raise ShapeError(f"kv_heads: needs a divisor of heads={heads}, got {kv_heads}")
         head_dim = dim // heads if head_dim is None else head_dim
         kv_heads = heads if kv_heads is None else kv_heads
         source_dim = dim if source_dim is None else source_dim
@@ -224,15 +230,6 @@ def _are_plain(*layers: nn.Linear) -> bool:
         and not (layer._backward_hooks or layer._backward_pre_hooks)
         for layer in layers
     )
-
-
-def _check_heads(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> None:
-    if heads < 1 or (head_dim is None and dim % heads):
-        raise ShapeError(
-            f"dim: needs a multiple of heads={heads}, got {dim}; try another count, or head_dim=…"
-        )
-    if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
-        raise ShapeError(f"kv_heads: needs a divisor of heads={heads}, got {kv_heads}")
 
 
 def _check_width(name: str, x: Tensor, dim: int) -> None:

@@ -104,14 +104,9 @@ def collect_steps(steps: Sequence[GenerationStep]) -> DecodeResult:
 
 
 def greedy(
-    stepper: Stepper,
-    state: Any,
-    first: Int[Tensor, " batch"],
-    *,
-    end: int,
-    max_new_tokens: int,
+    stepper: Stepper, state: Any, first: Int[Tensor, " batch"], *, end: int, max_new_tokens: int,
     constraints: Sequence[TokenConstraint] = (),
-) -> DecodeResult:
+) -> DecodeResult:  # fmt: skip
     """Greedy search: the most likely token at each step; arguments as in `stream`.
 
     y_t = argmax_y p(y | y_1 … y_{t-1}, input)
@@ -124,19 +119,13 @@ def greedy(
     True
     """
     limits: dict[str, Any] = {"end": end, "max_new_tokens": max_new_tokens}
-    return collect_steps([*stream(stepper, state, first, **limits, constraints=constraints)])
+    return collect_steps([*stream(stepper, state, first, constraints=constraints, **limits)])
 
 
 def sample(
-    stepper: Stepper,
-    state: Any,
-    first: Int[Tensor, " batch"],
-    *,
-    end: int,
-    max_new_tokens: int,
-    sampling: Sampling | None = None,
-    constraints: Sequence[TokenConstraint] = (),
-) -> DecodeResult:
+    stepper: Stepper, state: Any, first: Int[Tensor, " batch"], *, end: int, max_new_tokens: int,
+    sampling: Sampling | None = None, constraints: Sequence[TokenConstraint] = (),
+) -> DecodeResult:  # fmt: skip
     """Sample tokens until `end` or `max_new_tokens`; arguments as in `stream`.
 
     y_t ~ p(y | y_1 … y_{t-1}, input), with temperature and truncation as in `sampling`

@@ -36,7 +36,6 @@ class Gemma2(Gemma):
 
     model_types = ("gemma2",)
     architecture = "Gemma2ForCausalLM"
-    softcaps = (50.0, 30.0)  # of the scores and the logits, where a config leaves them out
     windowed = 2  # one layer of so many has no window
     names = {
         **Gemma.names,
@@ -46,23 +45,22 @@ class Gemma2(Gemma):
             "layers.{i}.post_feedforward_layernorm"
         ),
     }
-    fields = {**Gemma.fields, "activation": HubField("hidden_activation", "gelu_pytorch_tanh")}
+    fields = {
+        **Gemma.fields,
+        "activation": HubField("hidden_activation", "gelu_pytorch_tanh"),
+        "softcap": HubField("attn_logit_softcapping", 50.0),
+        "output_softcap": HubField("final_logit_softcapping", 30.0),
+    }
     fixed = {**Gemma.fixed, "output_norm": True}
 
     def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
-        scores, logits = self.softcaps
-        return super().read_options(config, state) | {
-            "scale": float(config.get("query_pre_attn_scalar", 256)) ** -0.5,
-            "softcap": config.get("attn_logit_softcapping", scores),
-            "output_softcap": config.get("final_logit_softcapping", logits),
-        }
+        scale = float(config.get("query_pre_attn_scalar", 256)) ** -0.5
+        return super().read_options(config, state) | {"scale": scale}
 
     def write_options(self, config: LanguageConfig) -> HubOptions:
         window = next((window for window in config.resolved_window if window is not None), 1)
         return super().write_options(config) | {
             "query_pre_attn_scalar": round(config.resolved_scale**-2),
-            "attn_logit_softcapping": config.softcap,
-            "final_logit_softcapping": config.output_softcap,
             "sliding_window": window,
             "layer_types": layer_types(config.resolved_window),
             "pad_token_id": None,  # of the published vocabulary by default
@@ -78,11 +76,16 @@ class Gemma3(Gemma2):
 
     model_types = ("gemma3_text",)
     architecture = "Gemma3ForCausalLM"
-    softcaps, windowed = (None, None), 6
+    windowed = 6
     names = {
         **Gemma2.names,
         "decoder.blocks.{i}.self_attention.q_norm": "layers.{i}.self_attn.q_norm",
         "decoder.blocks.{i}.self_attention.k_norm": "layers.{i}.self_attn.k_norm",
+    }
+    fields = {
+        **Gemma2.fields,
+        "softcap": HubField("attn_logit_softcapping", None),
+        "output_softcap": HubField("final_logit_softcapping", None),
     }
     fixed = {**Gemma2.fixed, "qk_norm": "head"}
 

@@ -27,14 +27,14 @@ from regard.nn import (
     TimeFrequencyConv,
     TokenEmbedding,
 )
-from regard.nn.recurrent.layers import RecurrentCell
+from regard.nn.recurrent.layers import CELL_WEIGHTS, RecurrentCell
 from regard.ops import audio
+from regard.ops.recurrence.weights import reorder_blocks
 
 FLOOR = 1e-10  # of log_mel
 END = 2**62  # of a slice to the end of an axis
 # our gates in ONNX's order: GRU z r h, LSTM i o f c; its z keeps the state where ours updates it
 GATE_ORDER = {"rnn": (0,), "gru": (0, 1, 2), "lstm": (0, 2, 1, 3)}
-GATE_SIGN = {"rnn": (1,), "gru": (-1, 1, 1), "lstm": (1, 1, 1, 1)}
 
 
 def vision_graphs(model: VisionTransformer) -> list[Graph]:
@@ -323,8 +323,7 @@ def _weights(kind: str, cells: list[RecurrentCell]) -> tuple[Tensor, Tensor, Ten
     """W, U and both biases in ONNX's layout, directions first."""
 
     def reorder(x: Tensor) -> Tensor:
-        blocks = x.detach().chunk(len(GATE_ORDER[kind]))
-        return torch.cat([GATE_SIGN[kind][n] * blocks[n] for n in GATE_ORDER[kind]])
+        return reorder_blocks(x.detach(), GATE_ORDER[kind], CELL_WEIGHTS[kind].torch_sign)
 
     def bias(cell: RecurrentCell) -> Tensor:
         none = torch.zeros_like(cell.u[:, 0])

@@ -252,11 +252,9 @@ class RecurrentDecoder(nn.Module):
         self, values: Values, lengths: Lengths = None, *, state: State
     ) -> RecurrentMemory:
         """The memory of a source, with keys projected for the attention and the initial state."""
-        keys = self._project_keys(values)
+        attention = getattr(self, "cross_attention", None)
+        keys = values if attention is None else attention.project_keys(values)
         return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
-
-    def _project_keys(self, values: Tensor) -> Tensor:
-        return values
 
     def forward(self, x: Steps, state: State, memory: RecurrentMemory) -> tuple[Outputs, State]:
         return self.core(x, state)
@@ -268,9 +266,6 @@ class _AttentionDecoder(RecurrentDecoder):
     def __init__(self, core: Core, source_dim: int, score: ScoreKind):
         super().__init__(core)
         self.cross_attention = StateAttention(core.hidden, source_dim, score)
-
-    def _project_keys(self, values: Tensor) -> Tensor:
-        return self.cross_attention.project_keys(values)
 
 
 class BahdanauDecoder(_AttentionDecoder):

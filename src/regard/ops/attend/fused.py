@@ -144,7 +144,11 @@ def _on_cuda(
     is_half = q.dtype in (torch.float16, torch.bfloat16)
     if mask_values is None and is_half and q.shape[-1] <= MAX_FLASH_WIDTH:
         q, k, v, value = *_pad_to_multiple_of_8(q, k, v), v.shape[-1]
-        if _torch_chooses_cudnn(q, k, v, dropout, causal, scale):
+        # using cuDNN where SDPA would, recording changes no bit of a model
+        choice = torch.ops.aten._fused_sdp_choice.default(
+            q, k, v, None, dropout, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        if choice == SDPBackend.CUDNN_ATTENTION.value:
             out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
                 q, k, v, None, True, dropout, causal, scale=scale
             )
@@ -163,17 +167,6 @@ def _on_cuda(
         *_pad_to_multiple_of_8(q, k, v), mask_values, True, dropout, causal, scale=scale
     )
     return _narrow(out, v.shape[-1]), _narrow(lse, queries)
-
-
-def _torch_chooses_cudnn(
-    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, scale: float
-) -> bool:
-    """Whether SDPA would choose cuDNN: using it too, recording changes no bit of a model."""
-    grouped = q.shape[1] != k.shape[1]
-    chosen = torch.ops.aten._fused_sdp_choice.default(
-        q, k, v, None, dropout, causal, scale=scale, enable_gqa=grouped
-    )
-    return chosen == SDPBackend.CUDNN_ATTENTION.value
 
 
 def _pad_to_width(x: Tensor, width: int) -> Tensor:

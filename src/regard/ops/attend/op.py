@@ -118,20 +118,16 @@ def attend_as(
 
 
 def _requested(call: AttentionCall) -> Callable[[AttentionCall], AttentionResult]:
-    match call.backend:
-        case "reference":
-            return reference.attend
-        case "tiled":
-            return reference.attend_in_bands
-        case "fused" | "flex":
-            module = fused if call.backend == "fused" else flex
-            if reason := module.refusal(call):
-                raise cannot_run(call.backend, reason)
-            return module.attend
-        case other:
-            raise BackendError(
-                f"backend: needs auto, reference, tiled, fused or flex, got {other!r}; try auto"
-            )
+    if call.backend in ("reference", "tiled"):
+        return reference.attend if call.backend == "reference" else reference.attend_in_bands
+    if call.backend not in ("fused", "flex"):
+        raise BackendError(
+            f"backend: needs auto, reference, tiled, fused or flex, got {call.backend!r}; try auto"
+        )
+    module = fused if call.backend == "fused" else flex
+    if reason := module.refusal(call):
+        raise cannot_run(call.backend, reason)
+    return module.attend
 
 
 def _fastest(call: AttentionCall) -> Callable[[AttentionCall], AttentionResult]:

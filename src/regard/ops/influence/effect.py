@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.ops.grid import slice_axis
 from regard.ops.survey.fast_path import group_size
 from regard.ops.terms import LOG2E, Terms, finite_lse, grouped_dot, repeat_kv, upcast
-from regard.ops.tiling import iter_tiles, split_keys, tile_size
+from regard.ops.tiling import split_keys, tile_size
 from regard.tables import html_summary
 
 # Above one half by more than the rounding of lse: at most one key per row exceeds it.
@@ -290,12 +290,6 @@ class FastPath:
         if (square.amin(-1) < self.near).any():
             return None
         return square.sqrt_().div_(x.exp2_().sub_(1))
-
-
-def stream_tiles(record: AttentionRecord, effect: Effect, alpha: float) -> Influence:
-    """Stream over the visible tiles."""
-    fast = FastPath(record) if effect == "remove" else None
-    return add_tiles(record, effect, alpha, iter_tiles(record.q, record.k, record.terms), fast)
 
 
 def add_tiles(

@@ -13,13 +13,14 @@ from regard.ops.indices import resolve_slice
 from regard.ops.influence.effect import (
     AttentionRecord,
     Effect,
+    FastPath,
     Influence,
     RowBand,
     add_tiles,
-    stream_tiles,
 )
 from regard.ops.kernels import load_kernel, prepare_kernel
 from regard.ops.terms import TermOptions, check_lse, make_terms
+from regard.ops.tiling import iter_tiles
 
 InfluenceBackend = Literal["auto", "reference", "tiled", "kernel"]
 
@@ -76,7 +77,8 @@ def influence(
         if backend == "reference":  # all pairs of queries and keys as one tile
             pairs = range(q.shape[-2]), range(k.shape[-2])
             return add_tiles(record, effect, alpha, [pairs] if all(pairs) else [])
-        return stream_tiles(record, effect, alpha)
+        fast = FastPath(record) if effect == "remove" else None
+        return add_tiles(record, effect, alpha, iter_tiles(q, k, record.terms), fast)
 
 
 @without_autocast

@@ -63,13 +63,8 @@ def linear_attention(
     if log_decay is not None and log_decay.ndim == 1:
         log_decay = log_decay[:, None].expand(v.shape[:-1])
     own = None if bonus is None else (q * bonus[:, None] * k).sum(-1)
-    given: dict[str, Any] = {
-        "reads_before": bonus is not None,
-        "own": own,
-        "state": state,
-        "resets": resets,
-    }
-    return LinearMixer(q=q, k=k, v=v, log_decay=log_decay, **given)
+    given: dict[str, Any] = {"own": own, "state": state, "resets": resets}
+    return LinearMixer(q=q, k=k, v=v, log_decay=log_decay, reads_before=bonus is not None, **given)
 
 
 def mamba2(

@@ -1,6 +1,6 @@
 """The public recurrence function: one signature, several backends."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -97,25 +97,19 @@ def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
 
 
 def _choose(backend: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: bool) -> str:
+    if backend not in get_args(RecurrenceBackend):
+        raise BackendError(
+            f"backend: needs auto, reference, fused or gates, got {backend!r}; try auto"
+        )
     reason = fused.refusal(x, weights)
-    match backend:
-        case "auto":
-            # For a single step, reordering the gates for torch's kernel costs more than it saves.
-            if reason or x.shape[1] == 1:
-                return "reference"
-            return "gates" if gates else "fused"
-        case "reference":
-            return backend
-        case "fused" | "gates":
-            if backend == "fused" and gates:
-                reason = "torch's kernels do not return their gates"
-            if reason:
-                raise cannot_run(backend, reason)
-            return backend
-        case other:
-            raise BackendError(
-                f"backend: needs auto, reference, fused or gates, got {other!r}; try auto"
-            )
+    if backend == "auto":
+        # For a single step, reordering the gates for torch's kernel costs more than it saves.
+        return "reference" if reason or x.shape[1] == 1 else "gates" if gates else "fused"
+    if backend == "fused" and gates:
+        reason = "torch's kernels do not return their gates"
+    if reason and backend != "reference":
+        raise cannot_run(backend, reason)
+    return backend
 
 
 def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:

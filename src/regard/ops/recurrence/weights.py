@@ -1,5 +1,6 @@
 """Weights of recurrent cells, and their conversion from and to other layouts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -119,7 +120,7 @@ class CellWeights:
         """
         back = tuple(cls.torch_order.index(i) for i in range(len(cls.gates)))
         w, u, *biases = (
-            None if x is None else _apply_signs(_reorder(x, back), cls.torch_sign)
+            None if x is None else reorder_blocks(x, back, cls.torch_sign)
             for x in (w_ih, w_hh, b_ih, b_hh)
         )
         assert w is not None
@@ -139,7 +140,8 @@ class CellWeights:
         else:
             zero = torch.zeros_like(self.u[:, 0])
             ours = (self.w, self.u, *(zero if b is None else b for b in biases))
-        return tuple(_reorder(_apply_signs(x, self.torch_sign), self.torch_order) for x in ours)
+        signs = [self.torch_sign[i] for i in self.torch_order]
+        return tuple(reorder_blocks(x, self.torch_order, signs) for x in ours)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,14 +172,9 @@ class LSTMWeights(CellWeights):
     torch_sign: ClassVar[tuple[int, ...]] = (1, 1, 1, 1)
 
 
-def _reorder(x: Tensor, order: tuple[int, ...]) -> Tensor:
-    if order == tuple(range(len(order))):
+def reorder_blocks(x: Tensor, order: Sequence[int], signs: Sequence[int]) -> Tensor:
+    """The blocks of rows in another order, each with a sign of 1 or -1; x itself if all stay."""
+    if list(order) == list(range(len(order))) and min(signs) > 0:
         return x
-    blocks = x.chunk(len(order))
-    return torch.cat([blocks[i] for i in order])
-
-
-def _apply_signs(x: Tensor, signs: tuple[int, ...]) -> Tensor:
-    if min(signs) > 0:
-        return x
-    return torch.cat([b if s > 0 else -b for b, s in zip(x.chunk(len(signs)), signs, strict=True)])
+    blocks, pairs = x.chunk(len(order)), zip(order, signs, strict=True)
+    return torch.cat([blocks[i] if sign > 0 else -blocks[i] for i, sign in pairs])

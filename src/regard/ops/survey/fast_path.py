@@ -13,10 +13,10 @@ from torch import Tensor
 from regard.ops import tiling
 from regard.ops.grid import slice_axis
 from regard.ops.packed_linear import batched_product
-from regard.ops.survey.statistics import SurveyOptions, pooled_index, with_fast_path
+from regard.ops.survey.statistics import SurveyOptions, pooled_index, statistics_with
 from regard.ops.terms import Terms, finite_lse, upcast
 
-FAST_STATISTICS = with_fast_path("all")
+FAST_STATISTICS = statistics_with(fast_path="all")
 MAX_GROUP = 64  # keys per group in first_argmax
 BUFFER_SCORES = 1 << 20  # scores computed at a time
 
@@ -28,7 +28,9 @@ def can_use_fast_path(q: Tensor, k: Tensor, terms: Terms, options: SurveyOptions
     is_large = q.shape[-2] * k.shape[-2] > tiling.CACHE_TILE.rows * tiling.CACHE_TILE.keys
     # a mask without `is_full`, like padding, leaves no plain tile
     has_plain_tiles = terms.mask is None or terms.mask.is_full(range(1), range(1))
-    known = FAST_STATISTICS | with_fast_path("diagonal")  # off the diagonal these add nothing
+    known = FAST_STATISTICS | statistics_with(
+        fast_path="diagonal"
+    )  # off the diagonal these add nothing
     return is_large and has_plain_tiles and options.statistics <= known
 
 
@@ -226,7 +228,9 @@ class PeakSearch:
                     scores = buffer[: math.prod(shape)].view(shape)
                     torch.mm(queries, keys.mT, out=scores)
                     if not is_whole:
-                        self._mask(scores, head, part, block)
+                        j = torch.arange(block, block + len(keys))
+                        start, stop = self.start[head, part, None], self.stop[head, part, None]
+                        scores.masked_fill_((j < start) | (j >= stop), -torch.inf)
                     key_of_row.index_copy_(0, part, first_argmax(scores) + block)
 
     def _group_rows(self, head: int, keys: int) -> Iterator[tuple[Tensor, int, bool]]:
@@ -239,11 +243,6 @@ class PeakSearch:
         parts = rows[order].split(counts.tolist())
         for kind, part in zip(kinds.tolist(), parts, strict=True):
             yield part, kind // 2 * self.block, kind % 2 == 1
-
-    def _mask(self, scores: Tensor, head: int, rows: Tensor, block: int) -> None:
-        j = torch.arange(block, block + scores.shape[-1])
-        start, stop = self.start[head, rows, None], self.stop[head, rows, None]
-        scores.masked_fill_((j < start) | (j >= stop), -torch.inf)
 
 
 def first_argmax(rows: Tensor) -> Tensor:

@@ -29,10 +29,10 @@ from regard.ops.kernels.terms import (
     row_segments,
     segment_bounds,
 )
-from regard.ops.survey.statistics import Survey, SurveyOptions, with_kernel_result
+from regard.ops.survey.statistics import Survey, SurveyOptions, statistics_with
 from regard.ops.terms import Terms
 
-SHARES, PEAKS, SUMS = (with_kernel_result(name) for name in ("shares", "peak", "sums"))
+SHARES, PEAKS, SUMS = (statistics_with(kernel=name) for name in ("shares", "peak", "sums"))
 
 
 def prepare(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:

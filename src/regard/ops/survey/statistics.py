@@ -316,14 +316,9 @@ DIFFERENTIABLE_STATISTICS = tuple(name for name, s in STATISTICS.items() if s.di
 KERNEL_STATISTICS = frozenset(name for name, s in STATISTICS.items() if s.kernel)
 
 
-def with_kernel_result(*results: str) -> frozenset[str]:
-    """The statistics that come from these results of the kernels."""
-    return frozenset(name for name, s in STATISTICS.items() if s.kernel in results)
-
-
-def with_fast_path(*tiles: str) -> frozenset[str]:
-    """The statistics to which these tiles of the fast path add something."""
-    return frozenset(name for name, s in STATISTICS.items() if s.fast_path in tiles)
+def statistics_with(**facts: str) -> frozenset[str]:
+    """The statistics whose records state these facts, such as kernel="peak"."""
+    return frozenset(name for name, s in STATISTICS.items() if facts.items() <= vars(s).items())
 
 
 def initial_values(
