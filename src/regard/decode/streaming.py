@@ -161,8 +161,12 @@ class AudioStream:
         x, inputs = self.model.standardise(x).mT, []
         pairs = zip(self.model.subsample.convolutions, state.conv_inputs, strict=True)
         for convolution, before in pairs:
-            x, rest = _convolve(convolution, torch.cat([before, x], -1))
-            inputs.append(rest)
+            assert isinstance(convolution, nn.Conv1d | TimeFrequencyConv)
+            (size,), (stride,) = convolution.kernel_size, convolution.stride
+            x = torch.cat([before, x], -1)
+            count = max(0, (x.shape[-1] - size) // stride + 1)
+            inputs.append(x[..., count * stride :].clone())
+            x = F.gelu(convolution(x)) if count else x.new_zeros(1, convolution.out_channels, 0)
         waiting = torch.cat([state.pending, self.model.subsample.out(x.mT)], 1)
         ready = waiting.shape[1] // self.chunk * self.chunk
         rest = waiting[:, ready:].clone()
@@ -223,15 +227,6 @@ class UtteranceStream:
     def finish(self, state: Float[Tensor, " sample"]) -> Float[Tensor, "1 vocab"]:
         """Log-probabilities of the whole recording."""
         return self.model.forward_waveform(state[None])[0][0]
-
-
-def _convolve(convolution: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs of a convolution for the inputs available, and its left context."""
-    assert isinstance(convolution, nn.Conv1d | TimeFrequencyConv)
-    (size,), (stride,) = convolution.kernel_size, convolution.stride
-    count = max(0, (x.shape[-1] - size) // stride + 1)
-    y = F.gelu(convolution(x)) if count else x.new_zeros(1, convolution.out_channels, 0)
-    return y, x[..., count * stride :].clone()
 
 
 class Transcriber:

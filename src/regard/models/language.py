@@ -127,7 +127,10 @@ class LanguageModel(nn.Module):
         """
         positions, offset = inputs.get("positions"), inputs.get("offset", 0)
         x = self.embedding(tokens, positions=positions, offset=offset)
-        return self.decoder(x, mask=self._masks(lengths, mask), **inputs)
+        # one mask for all layers, or one per layer where their windows differ
+        layers = range(self.config.layers if len(set(self.config.resolved_window)) > 1 else 1)
+        masks = [self.mask(lengths, mask, layer=n) for n in layers]
+        return self.decoder(x, mask=masks if len(masks) > 1 else masks[0], **inputs)
 
     def mask(
         self,
@@ -150,12 +153,6 @@ class LanguageModel(nn.Module):
         if isinstance(extra_mask, Tensor):
             extra_mask = masks.DenseMask(extra_mask)
         return mask if extra_mask is None else mask & extra_mask
-
-    def _masks(self, lengths: Tensor | None, extra: Mask | Tensor | None) -> Mask | list[Mask]:
-        """One mask for all layers, or one per layer where their windows differ."""
-        if len(set(self.config.resolved_window)) == 1:
-            return self.mask(lengths, extra)
-        return [self.mask(lengths, extra, layer=n) for n in range(self.config.layers)]
 
 
 def language_tiny(vocab: int, **changes) -> LanguageConfig:

@@ -65,12 +65,13 @@ class Llama(HubFamily):
 
     def read_options(self, config: HubConfig, state: NamedTensors) -> HubOptions:
         attention_bias = config.get("attention_bias", False)
+        width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         return {
             "window": self.read_window(config),
             "bias": config.get("mlp_bias", False),
             "qkv_bias": attention_bias,
             "out_bias": attention_bias,
-            **self.read_rope(config, _head_dim(config)),
+            **self.read_rope(config, width),
         }
 
     def write_options(self, config: LanguageConfig) -> HubOptions:
@@ -338,10 +339,6 @@ def _pair_halves(model: LanguageModel) -> LanguageModel:
             state[name] = torch.cat([turned, rest], 1).flatten(0, 1)
     other.load_state_dict(state)
     return other.eval()
-
-
-def _head_dim(config: HubConfig) -> int:
-    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -182,12 +182,6 @@ def backward_maps(mixer: LinearMixer, chunk: int) -> Iterator[tuple[range, Chunk
             yield range(start, min(start + chunk, tokens.stop)), Chunks(*one)
 
 
-def read_before(read: Tensor, maps: Chunks, tile: Tensor) -> Tensor:
-    """What queries after a chunk read of the state before it; `tile` is what they read within."""
-    before = maps.keep[:, :, None] * read
-    return before if maps.k is None else before - tile @ maps.k
-
-
 def window(mixer: LinearMixer, rows: range, keys: range, chunk: int) -> Tensor:
     """Weights of a range of queries and keys.
 
@@ -207,8 +201,9 @@ def window(mixer: LinearMixer, rows: range, keys: range, chunk: int) -> Tensor:
         here = slice(max(top - tokens.start, 0), len(tokens))
         q, tile = maps.q[:, :, here], maps.within[:, :, here]
         if read is not None:
-            later = read @ maps.end.mT
-            q = torch.cat([q, read_before(read, maps, later)], 2)
+            later, before = read @ maps.end.mT, maps.keep[:, :, None] * read
+            before = before if maps.k is None else before - later @ maps.k
+            q = torch.cat([q, before], 2)  # what they read of the state before the chunk
             tile = torch.cat([tile, later], 2)
         read = q
         tiles.append(F.pad(tile[..., : len(tokens)], (0, 0, len(rows) - tile.shape[2], 0)))

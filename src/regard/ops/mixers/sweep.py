@@ -44,7 +44,15 @@ def survey(mixer: LinearMixer, names: Collection[str], backend: str = "chunked")
             chunk, ends = chunked.chunk_size(mixer), []
             written = chunked.run(mixer, chunk, ends)[1]
             values["surprise"] = surprise(written, mixer.v)
-            values |= _of_states(mixer, ends, chunk)
+            every = STATE_STRIDE // chunk
+            states = ends[every - 1 :: every][: mixer.time // STATE_STRIDE]
+            states += ends[-1:] if mixer.time % STATE_STRIDE else []
+            empty = [mixer.q.new_zeros(*mixer.q.shape[:2], 0)]
+            # one by one: all states together may not fit into memory
+            norms = [s.flatten(-2).norm(dim=-1)[..., None] for s in states]
+            ranks = [state_rank(s)[..., None] for s in states]
+            values["state_norm"] = torch.cat(norms or empty, -1)
+            values["state_rank"] = torch.cat(ranks or empty, -1)
         values |= {"half_life": half_life(mixer), "write": mixer.writes}
     return MixerSurvey(**{name: values[name] for name in names})
 
@@ -55,18 +63,6 @@ def influence(mixer: LinearMixer, backend: str = "chunked") -> MixerInfluence:
         norms = chunked.run(mixer, chunked.chunk_size(mixer))[1].norm(dim=-1)
         sums = sweep(replace(mixer, own=None), norms, backend)
         return MixerInfluence(effect_on_query=sums.mass, effect_of_key=sums.received)
-
-
-def _of_states(mixer: LinearMixer, ends: list[Tensor], chunk: int) -> dict[str, Tensor]:
-    every = STATE_STRIDE // chunk
-    picked = ends[every - 1 :: every][: mixer.time // STATE_STRIDE]
-    if mixer.time % STATE_STRIDE:
-        picked = [*picked, ends[-1]]
-    if not picked:
-        empty = mixer.q.new_zeros(*mixer.q.shape[:2], 0)
-        return {"state_norm": empty, "state_rank": empty}
-    norms, ranks = zip(*[(s.flatten(-2).norm(dim=-1), state_rank(s)) for s in picked], strict=True)
-    return {"state_norm": torch.stack(norms, -1), "state_rank": torch.stack(ranks, -1)}
 
 
 def sweep(mixer: LinearMixer, scale: Tensor | None = None, backend: str = "chunked") -> Sums:

@@ -63,7 +63,8 @@ class FastPath:
         self.needs_peaks = bool(names & {"peak", "max_score"})
         self.needs_columns = bool(names & {"received", "pooled_map"})
         self.needs_distances = bool(names & {"mean_distance", "mean_offset"})
-        self.peak_search = PeakSearch(self.heads, q.shape[-2], self.tile.keys)
+        # start and stop of the keys, within one tile, that hold each row's peak; stop = 0: none
+        self.peak_ranges = torch.zeros(2, self.heads, q.shape[-2], dtype=torch.long).unbind(0)
         self.step = torch.arange(self.tile.keys, dtype=self.dtype)
         self.max_key_norm = k.norm(dim=-1).amax()
         # below this exp underflows, which is forty times slower
@@ -197,52 +198,42 @@ class FastPath:
         # of equal weights the first key stays; plain and other tiles round differently
         equal = torch.isclose(value, old, rtol=8 * torch.finfo(old.dtype).eps, atol=0)
         new = torch.where(equal, start < self.totals["peak_key"][at], value > old)
-        self.peak_search.start[at] = start.where(new, 0)
-        self.peak_search.stop[at] = stop.where(new, 0)
+        for end, x in zip(self.peak_ranges, (start, stop), strict=True):
+            end[at] = x.where(new, 0)
         torch.maximum(value, old, out=old)
 
     def find_peak_keys(self) -> None:
-        """Find the keys of the peaks in plain tiles."""
-        if "peak_key" in self.options.statistics:
-            self.peak_search.find(self.q, self.k, self.terms.scale, self.totals["peak_key"])
-
-
-class PeakSearch:
-    """The key range of each row's peak, per head; stop = 0 for none."""
-
-    def __init__(self, heads: int, queries: int, block: int):
-        self.start, self.stop = torch.zeros(2, heads, queries, dtype=torch.long).unbind(0)
-        self.block = block  # a range lies within one block of so many keys
-
-    def find(self, q: Tensor, k: Tensor, scale: float, peak_key: Tensor) -> None:
-        """Fill in `peak_key`, with one product per head and block of keys."""
-        q = q.reshape(-1, *q.shape[-2:])
-        buffer = k.new_empty(max(BUFFER_SCORES, self.block))
+        """Find the keys of the peaks in plain tiles by one product per head and block of keys."""
+        if "peak_key" not in self.options.statistics:
+            return
+        peak_key, size = self.totals["peak_key"], self.tile.keys
+        q = self.q.reshape(-1, *self.q.shape[-2:])
+        buffer = self.k.new_empty(max(BUFFER_SCORES, size))
         for head, key_of_row in enumerate(peak_key):
-            head_keys = k[head // (len(peak_key) // len(k)), :, : q.shape[-1]]
+            head_keys = self.k[head // self.group, :, : q.shape[-1]]
             for rows, block, is_whole in self._group_rows(head, len(head_keys)):
-                keys = head_keys[block : block + self.block]
-                for part in rows.split(len(buffer) // self.block):
-                    queries = upcast(q[head].index_select(0, part)).to(k.dtype) * scale
+                keys = head_keys[block : block + size]
+                for part in rows.split(len(buffer) // size):
+                    queries = upcast(q[head].index_select(0, part)).to(keys.dtype)
                     shape = len(part), len(keys)
                     scores = buffer[: math.prod(shape)].view(shape)
-                    torch.mm(queries, keys.mT, out=scores)
+                    torch.mm(queries * self.terms.scale, keys.mT, out=scores)
                     if not is_whole:
                         j = torch.arange(block, block + len(keys))
-                        start, stop = self.start[head, part, None], self.stop[head, part, None]
+                        start, stop = (x[head, part, None] for x in self.peak_ranges)
                         scores.masked_fill_((j < start) | (j >= stop), -torch.inf)
                     key_of_row.index_copy_(0, part, first_argmax(scores) + block)
 
     def _group_rows(self, head: int, keys: int) -> Iterator[tuple[Tensor, int, bool]]:
         """Rows with the same block, the start of it, and whether their range is all of it."""
-        rows = self.stop[head].nonzero().squeeze(-1)
-        start, stop = self.start[head, rows], self.stop[head, rows]
-        is_whole = (start % self.block == 0) & ((stop % self.block == 0) | (stop == keys))
-        kind, order = (2 * (start // self.block) + is_whole).sort(stable=True)
+        size, rows = self.tile.keys, self.peak_ranges[1][head].nonzero().squeeze(-1)
+        start, stop = (x[head, rows] for x in self.peak_ranges)
+        is_whole = (start % size == 0) & ((stop % size == 0) | (stop == keys))
+        kind, order = (2 * (start // size) + is_whole).sort(stable=True)
         kinds, counts = kind.unique_consecutive(return_counts=True)
         parts = rows[order].split(counts.tolist())
         for kind, part in zip(kinds.tolist(), parts, strict=True):
-            yield part, kind // 2 * self.block, kind % 2 == 1
+            yield part, kind // 2 * size, kind % 2 == 1
 
 
 def first_argmax(rows: Tensor) -> Tensor:
