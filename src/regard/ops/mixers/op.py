@@ -17,9 +17,14 @@ from regard.ops.indices import resolve_index, resolve_slice
 from regard.ops.intercept import InterceptorRegistry
 from regard.ops.maybe_none import MaybeNone
 from regard.ops.mixers import chunked, reference, sweep
-from regard.ops.mixers import statistics as definitions
 from regard.ops.mixers.linear_mixer import LinearMixer
-from regard.ops.mixers.statistics import MixerInfluence, MixerSurvey, check_mixer_statistics
+from regard.ops.mixers.statistics import (
+    MIXER_STATISTICS,
+    MixerInfluence,
+    MixerSurvey,
+    WholeMixer,
+    check_mixer_statistics,
+)
 
 MixerBackend = Literal["auto", "reference", "chunked"]
 SweepBackend = Literal["auto", "reference", "chunked", "kernel"]
@@ -138,7 +143,8 @@ def mix_survey(
     names = check_mixer_statistics(statistics)
     mixer = _prepare(mixer, backend, SweepBackend)
     if backend == "reference":
-        return definitions.survey(mixer, names)
+        whole = WholeMixer(mixer)
+        return MixerSurvey(**{name: MIXER_STATISTICS[name]["formula"](whole) for name in names})
     return sweep.survey(mixer, names, backend)
 
 
@@ -151,7 +157,8 @@ def mix_influence(mixer: LinearMixer, *, backend: SweepBackend = "auto") -> Mixe
     """
     mixer = _prepare(mixer, backend, SweepBackend)
     if backend == "reference":
-        return definitions.influence(mixer)
+        e = reference.effects(mixer)
+        return MixerInfluence(effect_on_query=e.sum(-1), effect_of_key=e.sum(-2))
     return sweep.influence(mixer, backend)
 
 

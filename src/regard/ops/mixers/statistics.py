@@ -159,15 +159,3 @@ def check_mixer_statistics(statistics: Collection[str] | None) -> tuple[str, ...
             known = ", ".join(MIXER_STATISTICS)
             raise ShapeError(f"statistics: needs names of {known}, got {name!r}")
     return names
-
-
-def survey(mixer: LinearMixer, names: Collection[str]) -> MixerSurvey:
-    """Statistics by their definitions."""
-    whole = WholeMixer(mixer)
-    return MixerSurvey(**{name: MIXER_STATISTICS[name]["formula"](whole) for name in names})
-
-
-def influence(mixer: LinearMixer) -> MixerInfluence:
-    """The effects, by running the recurrence once without each write."""
-    e = reference.effects(mixer)
-    return MixerInfluence(effect_on_query=e.sum(-1), effect_of_key=e.sum(-2))

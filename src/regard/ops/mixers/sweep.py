@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,22 +24,13 @@ from regard.ops.mixers.statistics import (
 NEGLIGIBLE = 1e-7  # of the mass of a query: what may be left out of its sums, and its keys' sums
 
 
-class Sums(NamedTuple):
-    """Sums of |w|, per query, weighted by distance, and per key; (batch, head, time)."""
-
-    mass: Tensor
-    moment: Tensor
-    received: Tensor
-
-
 def survey(mixer: LinearMixer, names: Collection[str], backend: str = "chunked") -> MixerSurvey:
     """Statistics by chunks, without gradients."""
     values: dict[str, Any] = {}
     with torch.no_grad():
         if {"mass", "received", "reach"} & set(names):
-            sums = sweep(mixer, backend=backend)
-            values |= {"mass": sums.mass, "received": sums.received}
-            values["reach"] = ratio(sums.moment, sums.mass)
+            mass, moment, received = sweep(mixer, backend=backend)
+            values |= {"mass": mass, "received": received, "reach": ratio(moment, mass)}
         if {"surprise", "state_norm", "state_rank"} & set(names):
             chunk, ends = chunked.chunk_size(mixer), []
             written = chunked.run(mixer, chunk, ends)[1]
@@ -61,12 +52,15 @@ def influence(mixer: LinearMixer, backend: str = "chunked") -> MixerInfluence:
     """The effects e_tj = |w_tj| ‖r_j‖, summed."""
     with torch.no_grad():
         norms = chunked.run(mixer, chunked.chunk_size(mixer))[1].norm(dim=-1)
-        sums = sweep(replace(mixer, own=None), norms, backend)
-        return MixerInfluence(effect_on_query=sums.mass, effect_of_key=sums.received)
+        mass, _, received = sweep(replace(mixer, own=None), norms, backend)
+        return MixerInfluence(effect_on_query=mass, effect_of_key=received)
 
 
-def sweep(mixer: LinearMixer, scale: Tensor | None = None, backend: str = "chunked") -> Sums:
-    """Sums of |w_tj| · scale_j; on a CPU head by head, as each forgets at its own pace."""
+def sweep(mixer: LinearMixer, scale: Tensor | None = None, backend: str = "chunked") -> Tensor:
+    """Sums of |w_tj| · scale_j: per query, per query times t - j, and per key.
+
+    (3, batch, head, time); on a CPU head by head, as each forgets at its own pace.
+    """
     batch, heads, time = mixer.q.shape[:3]
     scale = torch.ones_like(mixer.q[..., 0]) if scale is None else scale
     bound = 1e-15 if mixer.q.dtype == torch.float64 else NEGLIGIBLE
@@ -74,13 +68,13 @@ def sweep(mixer: LinearMixer, scale: Tensor | None = None, backend: str = "chunk
     backend = "reference" if backend == "chunked" else backend
     kernel = partial(load_kernel, "mixers.sweep_kernel")
     if time and prepare_kernel(backend, mixer.q.is_cuda, lambda: kernel().refusal(mixer) or mixer):
-        return Sums(*kernel().sweep(mixer, scale, left, bound))
+        return kernel().sweep(mixer, scale, left, bound)
     out = mixer.q.new_zeros(3, batch, heads, time)
     for b in range(batch):
         for h in range(heads):
             part = chunked.slice_heads(mixer, slice(h, h + 1), slice(b, b + 1))
             out[:, b, h] = _sweep_head(part, scale[b, h], left[b, h].tolist(), bound)
-    return Sums(*out)
+    return out
 
 
 def _sweep_head(mixer: LinearMixer, scale: Tensor, left: list[float], bound: float) -> Tensor:

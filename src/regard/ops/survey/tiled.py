@@ -1,7 +1,5 @@
 """The survey in plain torch, tile by tile: any terms, any device, memory linear in n."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -39,15 +37,6 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptio
     return totals.survey()
 
 
-class _Tile(NamedTuple):
-    """One tile as the accumulators receive it."""
-
-    w: Tensor  # weights
-    log2_w: Tensor  # -inf where the weight is 0
-    grid: Grid
-    at: slice  # its rows in the totals
-
-
 class SurveyTotals:
     """The statistics of the tiles added so far."""
 
@@ -55,8 +44,7 @@ class SurveyTotals:
         self.q, self.k, self.lse, self.terms, self.options = q, k, lse, terms, options
         self.values = initial_values(options.statistics, q, k, lse, terms.offset, options)
         names = {STATISTICS[name].accumulator for name in self.values}
-        # entropy last: it overwrites the logarithms, which others may read
-        names = sorted(names - {"_add_max_score"}, key=lambda name: (name == "_add_entropy", name))
+        names = sorted(names - {"_add_max_score", "_add_entropy"})  # of scores, and of logarithms
         self.accumulators = [getattr(self, name) for name in names]
         self.is_causal = terms.mask is not None and not terms.mask.allows_future
         self.finite_lse = finite_lse(lse)[..., None]
@@ -85,50 +73,51 @@ class SurveyTotals:
         # powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
         x = scores.sub_(self.finite_lse[..., at, :]).mul_(LOG2E)
         w = torch.exp2(x, out=self.other_buffer[: x.numel()].view_as(x))
-        tile = _Tile(w, x, grid, at)
         for accumulate in self.accumulators:
-            accumulate(tile)
+            accumulate(w, grid, at)
+        if "entropy" in self.values:
+            self._add_entropy(x, w, grid, at)
 
-    # ---- accumulators, named by the records of STATISTICS
+    # ---- accumulators of weights, named by the records of STATISTICS; `at` are rows of the totals
 
     def _add_max_score(self, scores: Tensor) -> None:
         total = self.values["max_score"]
         torch.maximum(total, scores.flatten(-2).amax(-1), out=total)
 
-    def _add_entropy(self, tile: _Tile) -> None:
-        mask, bias, grid, x = self.terms.mask, self.terms.bias, tile.grid, tile.log2_w
+    def _add_entropy(self, log2_w: Tensor, w: Tensor, grid: Grid, at: slice) -> None:
+        """It overwrites the logarithms, which are -inf where the weight is 0."""
+        mask, bias = self.terms.mask, self.terms.bias
         is_full = mask is None or mask.is_full(grid.query_positions, grid.keys)
         if bias is not None or not is_full:
-            x.clamp_(min=LOWEST_SCORE)
-        self.values["entropy"][..., tile.at] -= x.mul_(tile.w).sum(-1) / LOG2E
+            log2_w.clamp_(min=LOWEST_SCORE)
+        self.values["entropy"][..., at] -= log2_w.mul_(w).sum(-1) / LOG2E
 
-    def _add_received(self, tile: _Tile) -> None:
-        keys = tile.grid.keys
-        self.values["received"][..., keys.start : keys.stop] += tile.w.sum(-2)
+    def _add_received(self, w: Tensor, grid: Grid, at: slice) -> None:
+        keys = grid.keys
+        self.values["received"][..., keys.start : keys.stop] += w.sum(-2)
 
-    def _add_top(self, tile: _Tile) -> None:
-        start, top_k = tile.grid.keys.start, self.options.top_k
-        weights = self.values["top_weights"][..., tile.at, :]
-        keys = self.values["top_keys"][..., tile.at, :]
-        new_weights, new_keys = tile.w.topk(min(top_k, tile.w.shape[-1]), -1)
+    def _add_top(self, w: Tensor, grid: Grid, at: slice) -> None:
+        start, top_k = grid.keys.start, self.options.top_k
+        weights = self.values["top_weights"][..., at, :]
+        keys = self.values["top_keys"][..., at, :]
+        new_weights, new_keys = w.topk(min(top_k, w.shape[-1]), -1)
         candidates = torch.cat([keys, new_keys + start], -1)
         best, index = torch.cat([weights, new_weights], -1).topk(top_k, -1)
         weights.copy_(best)
         keys.copy_(candidates.gather(-1, index).masked_fill(best == 0, -1))
 
-    def _add_peaks(self, tile: _Tile) -> None:
-        start, value = tile.grid.keys.start, tile.w.amax(-1)
-        peak, peak_key = self.values["peak"][..., tile.at], self.values["peak_key"][..., tile.at]
+    def _add_peaks(self, w: Tensor, grid: Grid, at: slice) -> None:
+        start, value = grid.keys.start, w.amax(-1)
+        peak, peak_key = self.values["peak"][..., at], self.values["peak_key"][..., at]
         is_new = value > peak  # of equal weights the first key stays
         if is_new.all():  # as in the first tile of a band
-            peak_key.copy_((first_argmax(tile.w.flatten(0, -2)) + start).view_as(peak_key))
+            peak_key.copy_((first_argmax(w.flatten(0, -2)) + start).view_as(peak_key))
         else:  # few rows change in later tiles
-            peak_key[is_new] = first_argmax(tile.w[is_new]) + start
+            peak_key[is_new] = first_argmax(w[is_new]) + start
         torch.maximum(value, peak, out=peak)
 
-    def _add_distances(self, tile: _Tile) -> None:
+    def _add_distances(self, w: Tensor, grid: Grid, at: slice) -> None:
         """Off the diagonal the weight and its first moment give both distances."""
-        w, grid, at = tile.w, tile.grid, tile.at
         keys, positions = grid.keys, grid.query_positions
         step = self.step[: len(keys)].to(w.dtype)
         offset = w @ step + (keys.start - grid.i[:, 0]) * w.sum(-1)
@@ -140,13 +129,13 @@ class SurveyTotals:
                 offset = (w * (grid.j - grid.i).abs()).sum(-1)
             self.values["mean_distance"][..., at] += offset.abs()
 
-    def _add_first_share(self, tile: _Tile) -> None:
-        count = self.options.first_keys - tile.grid.keys.start
+    def _add_first_share(self, w: Tensor, grid: Grid, at: slice) -> None:
+        count = self.options.first_keys - grid.keys.start
         if count > 0:
-            self.values["first_share"][..., tile.at] += tile.w[..., :count].sum(-1)
+            self.values["first_share"][..., at] += w[..., :count].sum(-1)
 
-    def _add_diagonals(self, tile: _Tile) -> None:
-        w, grid, at, radius = tile.w, tile.grid, tile.at, self.options.radius
+    def _add_diagonals(self, w: Tensor, grid: Grid, at: slice) -> None:
+        radius = self.options.radius
         keys, positions = grid.keys, grid.query_positions
         for name, low, high in (
             ("self_share", 0, 0),
@@ -166,18 +155,17 @@ class SurveyTotals:
             inside = (j >= grid.i + low) & (j <= grid.i + high)
             total += (part * inside).sum(-1)
 
-    def _add_bins(self, tile: _Tile) -> None:
-        keys, values = tile.grid.keys, self.values
-        bins = distance_bin(tile.grid.j - tile.grid.i)
+    def _add_bins(self, w: Tensor, grid: Grid, at: slice) -> None:
+        keys, values = grid.keys, self.values
+        bins = distance_bin(grid.j - grid.i)
         for n in range(int(bins.min()), int(bins.max()) + 1):
-            received = (tile.w * (bins == n)).sum(-2)
+            received = (w * (bins == n)).sum(-2)
             if "distance_histogram" in values:
                 values["distance_histogram"][..., n] += received.sum(-1)
             if "received_by_distance" in values:
                 values["received_by_distance"][..., keys.start : keys.stop, n] += received
 
-    def _add_pooled(self, tile: _Tile) -> None:
-        w, grid = tile.w, tile.grid
+    def _add_pooled(self, w: Tensor, grid: Grid, at: slice) -> None:
         high, wide = self.options.pooled_size
         rows = pooled_index(self.q.shape[-2], high, w.device)[grid.rows.start : grid.rows.stop]
         columns = pooled_index(self.k.shape[-2], wide, w.device)[grid.keys.start : grid.keys.stop]
