@@ -277,15 +277,12 @@ class ChosenKeys(DenseMask):
 def _block_starts(pairs: Bool[Tensor, "sequence key key"]) -> Int[Tensor, "sequence key"]:
     """Where the diagonal block of each key begins: no query attends from one block to another."""
     keys = pairs.shape[-1]
-    j, diagonal = (
-        torch.arange(keys, device=pairs.device),
-        torch.eye(keys, device=pairs.device).bool(),
-    )
+    j = torch.arange(keys, device=pairs.device)
     visible = pairs.any(-1)
     low = pairs.byte().argmax(-1).masked_fill(~visible, keys)
     high = keys - 1 - pairs.byte().flip(-1).argmax(-1)
     # padding may attend to anything, as in XLNet; no other query attends to it
-    high = high.masked_fill(~visible | ~(pairs & ~diagonal).any(-2), -1)
+    high = high.masked_fill(~visible | ~(pairs & (j != j[:, None])).any(-2), -1)
     later, earlier = low.flip(-1).cummin(-1).values.flip(-1), high.cummax(-1).values.roll(1, -1)
     begins = (later >= j) & ((earlier < j) | (j == 0))
     return torch.where(begins, j, 0).cummax(-1).values

@@ -53,20 +53,15 @@ def _read_amplitude(rope: HubConfig, factor: float) -> float:
     """YaRN's attention factor, 0.1 m ln(factor) + 1 unless it is stated."""
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
-
-    def rule(slope: float) -> float:
-        return 0.1 * slope * math.log(factor) + 1 if factor > 1 else 1.0
-
-    slope, over = rope.get("mscale"), rope.get("mscale_all_dim")
-    return rule(slope) / rule(over) if slope and over else rule(1.0)
+    slope, over, log = rope.get("mscale"), rope.get("mscale_all_dim"), math.log(max(factor, 1.0))
+    if slope and over:
+        return (0.1 * slope * log + 1) / (0.1 * over * log + 1)
+    return 0.1 * log + 1
 
 
 def rope_parameters(config: LanguageConfig) -> dict[str, Any]:
     """`rope_parameters` of release 5."""
-    theta, scaling = (
-        config.rope_theta or 10000.0,
-        config.rope_scaling,
-    )  # None: refused by the reader
+    scaling, theta = config.rope_scaling, config.rope_theta or 10000.0  # None: the reader refuses
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
     head_dim, dim = config.resolved_head_dim, config.resolved_rope_dim
     if dim != head_dim:

@@ -38,9 +38,8 @@ def sweep(mixer: LinearMixer, scale: Tensor, left: Tensor, bound: float) -> Tens
         torch.stack([getattr(one, name) for one in maps], 2).flatten(0, 1).contiguous()
         for name in ("q", "end", "keep")
     )
-    keys = (
-        None if maps[0].k is None else torch.stack([one.k for one in maps if one.k is not None], 2)
-    )
+    all_keys = [one.k for one in maps if one.k is not None]  # of all or none
+    keys = torch.stack(all_keys, 2) if all_keys else None
     inner = torch.stack([one.within for one in maps], 2).flatten(0, 1).abs()
     scale = chunked.split(scale[..., None], chunk)[..., 0].flatten(0, 1).contiguous()
     inner = inner * scale[..., None, :]

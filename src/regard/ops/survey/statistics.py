@@ -32,19 +32,15 @@ class SurveyOptions(NamedTuple):
     pooled_size: tuple[int, int]  # rows and columns of pooled_map
 
 
+@dataclass(eq=False)
 class WeightTile:
     """Weights w_ij = exp(s_ij - lse_i) of whole rows, with positions and options."""
 
-    def __init__(
-        self,
-        scores: Tensor,
-        lse: Tensor,
-        grid: Grid,
-        options: SurveyOptions,
-        starts: Tensor | None = None,
-    ):
-        self.scores, self.lse, self.grid = scores, lse, grid
-        self.options, self.starts = options, starts
+    scores: Tensor
+    lse: Tensor
+    grid: Grid
+    options: SurveyOptions
+    starts: Tensor | None = None  # of the sequence of each key; None: all start at 0
 
     @cached_property
     def w(self) -> Tensor:
@@ -355,9 +351,8 @@ def make_survey_options(
     ):
         if as_int(name, value) < least:
             raise ShapeError(f"{name}: needs {least} or more, got {value}")
-    high, wide = as_int_pair(
-        "pooled_size", (pooled_size, pooled_size) if isinstance(pooled_size, int) else pooled_size
-    )
+    size = (pooled_size, pooled_size) if isinstance(pooled_size, int) else pooled_size
+    high, wide = as_int_pair("pooled_size", size)
     if min(high, wide) < 1:
         raise ShapeError(f"pooled_size: needs 1 or more, got {pooled_size}")
     return SurveyOptions(check_statistics(statistics), first_keys, radius, top_k, (high, wide))
