@@ -1,5 +1,6 @@
 """How the next token is chosen: temperature, top-k, top-p and min-p, and constraints."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -198,41 +199,33 @@ class AllowedWords:
     """
 
     def __init__(self, words: Iterable[Sequence[int]], *, end: int):
-        self.end, self.tree = end, _Node()
-        for word in words:
-            node = self.tree
-            for token in word:
-                node = node.after.setdefault(token, _Node())
-            node.is_word = True
-        if self.tree.is_word or not self.tree.after:
+        self.end, self.words = end, set(map(tuple, words))
+        if () in self.words or not self.words:
             raise ConfigError("words: needs one or more, none of them empty, got others")
-        # a prefix may be at several nodes: the end of one word can be the start of a longer one
-        self.nodes_by_prefix: dict[tuple[int, ...], list[_Node]] = {(): [self.tree]}
+        self.next_tokens = defaultdict[tuple[int, ...], set[int]](set)  # after the start of a word
+        for word in self.words:
+            for n, token in enumerate(word):
+                self.next_tokens[word[:n]].add(token)
+        # a prefix may be in several words: the end of one can be the start of a longer one
+        self.starts_by_prefix: dict[tuple[int, ...], list[tuple[int, ...]]] = {(): [()]}
 
     def __call__(self, generated: Tensor, vocab: int) -> Tensor:
         allowed = torch.zeros(len(generated), vocab, dtype=torch.bool)
         for free, row in zip(allowed, generated.tolist(), strict=True):
-            nodes = self._after(tuple(row))
-            tokens = {token for node in nodes for token in node.after}
-            tokens |= {self.end} if self.tree in nodes or not nodes else set()
+            starts = self._starts(tuple(row))
+            tokens = {self.end} if () in starts or not starts else set[int]()
+            tokens = tokens.union(*(self.next_tokens.get(start, ()) for start in starts))
             free[[_inside(token, vocab) for token in tokens]] = True
         return allowed.to(generated.device)
 
-    def _after(self, prefix: tuple[int, ...]) -> list["_Node"]:
-        if prefix not in self.nodes_by_prefix:
-            before, token = self._after(prefix[:-1]), prefix[-1]
-            nodes = [node.after[token] for node in before if token in node.after]
-            restart = [self.tree] if any(node.is_word for node in nodes) else []
-            self.nodes_by_prefix[prefix] = [*nodes, *restart]
-        return self.nodes_by_prefix[prefix]
-
-
-class _Node:
-    """Trie node: following tokens, and whether a word ends here."""
-
-    def __init__(self) -> None:
-        self.after: dict[int, _Node] = {}
-        self.is_word = False
+    def _starts(self, prefix: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The starts of words that a prefix may end with, () after a whole word."""
+        if prefix not in self.starts_by_prefix:
+            before, token = self._starts(prefix[:-1]), prefix[-1]
+            starts = [(*x, token) for x in before if token in self.next_tokens.get(x, ())]
+            restart = [()] if self.words.intersection(starts) else []
+            self.starts_by_prefix[prefix] = [*starts, *restart]
+        return self.starts_by_prefix[prefix]
 
 
 def allowed_mask(

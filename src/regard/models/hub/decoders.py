@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.hub.family import (
+    SIZES,
     HubConfig,
     HubFamily,
     HubField,
@@ -44,13 +45,9 @@ class Llama(HubFamily):
     bias_fields: ClassVar[tuple[str, ...]] = ("mlp_bias", "attention_bias")  # that its config has
     fields = {
         "vocab": "vocab_size",
-        "layers": "num_hidden_layers",
-        "dim": "hidden_size",
-        "heads": "num_attention_heads",
+        **SIZES,
         "kv_heads": HubField("num_key_value_heads", None),
         "head_dim": HubField("head_dim", None),
-        "ffn_dim": "intermediate_size",
-        "activation": "hidden_act",
         "eps": "rms_norm_eps",
         "max_positions": HubField("max_position_embeddings", 512),
         "attention_dropout": HubField("attention_dropout", 0.0),
@@ -281,11 +278,7 @@ class GPTNeoX(HubFamily):
     shared_table, output_table = "embed_in.weight", "embed_out.weight"
     fields = {
         "vocab": "vocab_size",
-        "layers": "num_hidden_layers",
-        "dim": "hidden_size",
-        "heads": "num_attention_heads",
-        "ffn_dim": "intermediate_size",
-        "activation": "hidden_act",
+        **SIZES,
         "eps": "layer_norm_eps",
         "max_positions": "max_position_embeddings",
         "parallel": HubField("use_parallel_residual", True),

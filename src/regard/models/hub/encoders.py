@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier, ClassifierConfig
 from regard.models.hub.family import (
+    SIZES,
     HubConfig,
     HubFamily,
     HubField,
@@ -49,11 +50,7 @@ class Bert(HubFamily):
     }
     fields = {
         "vocab": "vocab_size",
-        "layers": "num_hidden_layers",
-        "dim": "hidden_size",
-        "heads": "num_attention_heads",
-        "ffn_dim": "intermediate_size",
-        "activation": "hidden_act",
+        **SIZES,
         "eps": "layer_norm_eps",
         "max_positions": "max_position_embeddings",
         "segments": "type_vocab_size",
@@ -118,11 +115,7 @@ class ViT(HubFamily):
     }
     fields = {
         "channels": "num_channels",
-        "layers": "num_hidden_layers",
-        "dim": "hidden_size",
-        "heads": "num_attention_heads",
-        "ffn_dim": "intermediate_size",
-        "activation": "hidden_act",
+        **SIZES,
         "eps": "layer_norm_eps",
         "dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",

@@ -26,6 +26,15 @@ ACTIVATIONS = {
 }
 
 
+SIZES = {  # config fields that most families name alike
+    "layers": "num_hidden_layers",
+    "dim": "hidden_size",
+    "heads": "num_attention_heads",
+    "ffn_dim": "intermediate_size",
+    "activation": "hidden_act",
+}
+
+
 class Chunk(NamedTuple):
     """One of several blocks of rows of a hub tensor (GPT-2 stacks q, k and v)."""
 

@@ -7,7 +7,7 @@ and K̄ = 0. A map across chunks is a product of these, so that no n × n tensor
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -66,23 +66,16 @@ def segments(mixer: LinearMixer, chunk: int) -> Iterator[tuple[range, LinearMixe
 
 def slice_tokens(mixer: LinearMixer, tokens: range, state: Tensor | None = None) -> LinearMixer:
     """A range of tokens, after this state."""
-    parts: dict[str, Any] = {"state": state}
-    for field in fields(mixer):
-        x = getattr(mixer, field.name)
-        if torch.is_tensor(x) and field.name != "state":
-            axis = 1 if field.name == "resets" else 2
-            parts[field.name] = x.narrow(axis, tokens.start, len(tokens))
-    return replace(mixer, **parts)
+
+    def narrow(name: str, x: Tensor) -> Tensor:
+        return x.narrow(1 if name == "resets" else 2, tokens.start, len(tokens))
+
+    return replace(replace(mixer, state=None).map_tensors(narrow), state=state)
 
 
 def slice_heads(mixer: LinearMixer, heads: slice, batch: slice = slice(None)) -> LinearMixer:
     """Some heads of some sequences."""
-    parts: dict[str, Any] = {}
-    for field in fields(mixer):
-        x = getattr(mixer, field.name)
-        if torch.is_tensor(x):
-            parts[field.name] = x[batch] if field.name == "resets" else x[batch, heads]
-    return replace(mixer, **parts)
+    return mixer.map_tensors(lambda name, x: x[batch] if name == "resets" else x[batch, heads])
 
 
 def make_chunks(mixer: LinearMixer, chunk: int) -> Chunks:

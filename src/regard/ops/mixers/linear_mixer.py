@@ -1,6 +1,6 @@
 """One description of every linear mixer: what each token reads, forgets and writes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -85,11 +85,14 @@ class LinearMixer:
             return torch.zeros_like(self.q[..., :1])
         return self.log_decay if self.log_decay.ndim == 4 else self.log_decay[..., None]
 
+    def map_tensors(self, change: Callable[[str, Tensor], Tensor]) -> "LinearMixer":
+        """The same with each tensor changed, given its name."""
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{n: change(n, x) for n, x in named.items() if torch.is_tensor(x)})
+
     def upcast(self) -> "LinearMixer":
         """The same in float32, where a tensor is of half precision."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        floats = {name: x for name, x in named.items() if torch.is_tensor(x)}
-        return replace(self, **{name: upcast(x) for name, x in floats.items()})
+        return self.map_tensors(lambda _, x: upcast(x))
 
     def without_writes(self, tokens: int | Iterable[int]) -> "LinearMixer":
         """The mixer if these tokens were not written: β = 0."""
