@@ -179,11 +179,20 @@ def _page(layer: str) -> str:
         path, members = _file(module).relative_to(ROOT), list(group)
         purpose = (ast.get_docstring(_tree(module)) or "").split("\n")[0]
         lines += ["---", "", f"[`{path}`](../../{path}): {purpose}", ""]
+        if shapes := _shapes(members[0].text, module):
+            lines += _fence("python", shapes)
         for entry in members:
             if anchors[entry.name] != entry.name.lower():  # MkDocs numbers equal headings otherwise
                 lines += [f'<a id="{anchors[entry.name]}"></a>', ""]
             lines += _section(entry) if entry.node is not None else _module_section(entry, known)
     return "\n".join(lines)
+
+
+def _shapes(text: str, module: str) -> str:
+    """The names that a module gives to shapes, which its signatures use."""
+    names = [node for node in _tree(module).body if isinstance(node, ast.Assign)]
+    sources = [ast.get_source_segment(text, node) or "" for node in names]
+    return "\n".join(source for source in sources if '[Tensor, "' in source)
 
 
 def _note(contents: str) -> str:
