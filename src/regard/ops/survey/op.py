@@ -19,11 +19,10 @@ from regard.ops.survey.statistics import (
     Survey,
     SurveyOptions,
     WeightTile,
-    is_first_key,
     make_survey_options,
     nonzero_starts,
 )
-from regard.ops.terms import TermOptions, Terms, check_lse, make_terms, weights_from_scores
+from regard.ops.terms import TermOptions, Terms, check_lse, make_terms
 from regard.ops.tiling import attach_gradients, row_bands
 
 SurveyBackend = Literal["auto", "reference", "tiled", "kernel"]
@@ -129,8 +128,9 @@ def _first_share_after_padding(
     shares = []
     for rows in row_bands(q.shape[-2], q.shape[:-2].numel() * len(keys)):
         band = lse[..., rows.start : rows.stop]
-        w = weights_from_scores(terms.score_tile(q, k, rows, keys), band)
-        shares.append((w * is_first_key(terms.grid(q, k, rows, keys), options, starts)).sum(-1))
+        scores, grid = terms.score_tile(q, k, rows, keys), terms.grid(q, k, rows, keys)
+        tile = WeightTile(scores, band, grid, options, starts)
+        shares.append(STATISTICS["first_share"].formula(tile))
     return replace(result, first_share=torch.cat(shares, -1).to(result.first_share.dtype))
 
 

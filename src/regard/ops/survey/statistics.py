@@ -60,8 +60,11 @@ class WeightTile:
 
     @cached_property
     def is_first_key(self) -> Tensor:
-        """Whether a key is among the first of its sequence; padding is not counted."""
-        return is_first_key(self.grid, self.options, self.starts)
+        """Whether a key is among the first of its sequence or document, after padding."""
+        j = self.grid.j
+        if self.starts is not None:
+            j = j - self.starts[self.grid.b, j]
+        return (j >= 0) & (j < self.options.first_keys)
 
     @cached_property
     def top(self) -> tuple[Tensor, Tensor]:
@@ -96,12 +99,6 @@ def nonzero_starts(q: Tensor, k: Tensor, terms: Terms) -> Tensor | None:
     leading = q.shape[:-3] if q.ndim > 3 else q.shape[:-2]
     starts = terms.mask.sequence_starts(leading.numel(), k.shape[-2])
     return starts if starts is not None and bool(starts.any()) else None
-
-
-def is_first_key(grid: Grid, options: SurveyOptions, starts: Tensor | None) -> Tensor:
-    """Whether each key is among the first of its sequence or document, after padding."""
-    j = grid.j if starts is None else grid.j - starts[grid.b, grid.j]
-    return (j >= 0) & (j < options.first_keys)
 
 
 def distance_bin(relative_position: Tensor) -> Tensor:
