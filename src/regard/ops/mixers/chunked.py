@@ -70,7 +70,7 @@ def slice_tokens(mixer: LinearMixer, tokens: range, state: Tensor | None = None)
     def narrow(name: str, x: Tensor) -> Tensor:
         return x.narrow(1 if name == "resets" else 2, tokens.start, len(tokens))
 
-    return replace(replace(mixer, state=None).map_tensors(narrow), state=state)
+    return mixer.map_tensors(narrow, state=state)
 
 
 def slice_heads(mixer: LinearMixer, heads: slice, batch: slice = slice(None)) -> LinearMixer:

@@ -85,10 +85,13 @@ class LinearMixer:
             return torch.zeros_like(self.q[..., :1])
         return self.log_decay if self.log_decay.ndim == 4 else self.log_decay[..., None]
 
-    def map_tensors(self, change: Callable[[str, Tensor], Tensor]) -> "LinearMixer":
-        """The same with each tensor changed, given its name."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{n: change(n, x) for n, x in named.items() if torch.is_tensor(x)})
+    def map_tensors(
+        self, change: Callable[[str, Tensor], Tensor], **others: Tensor | None
+    ) -> "LinearMixer":
+        """The same with each tensor changed, given its name; `others` are replaced."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in others}
+        changed = {name: change(name, x) for name, x in named.items() if torch.is_tensor(x)}
+        return replace(self, **changed, **others)
 
     def upcast(self) -> "LinearMixer":
         """The same in float32, where a tensor is of half precision."""
