@@ -95,9 +95,11 @@ class CpuDecoder:
     def step(self, tokens: Tensor, state: CpuState) -> tuple[Tensor, CpuState]:
         """The logits after one more token per row, and the next state."""
         cache, writer, each = state.cache, state.cache.append(1), state.cache.rows_per_source
-        x, history = self._embed(tokens, cache.length), _extend_history(cache, len(tokens))
-        bias, rotary = None, make_rotary(self.layers[0], cache.length)
-        if history is not None:
+        x, rotary = self._embed(tokens, cache.length), make_rotary(self.layers[0], cache.length)
+        bias = history = None
+        if each > 1:  # each row also sees its new key
+            new = torch.eye(each, dtype=torch.bool).expand(len(tokens) // each, each, each)
+            history = new if cache.history is None else torch.cat([cache.history, new], -1)
             bias = x.new_zeros(history.shape).masked_fill(~history, -torch.inf)[:, None]
         for layer, (k, v) in zip(self.layers, state.memory, strict=True):
             keys_values = writer.reserve((len(k), 2 * layer.kv_heads, layer.head_dim), x)
@@ -140,15 +142,6 @@ def _position_codes(model: Translator) -> Tensor | None:
     if layer.positions == "none":
         return torch.zeros(MAX_CACHED_POSITIONS, layer.token_embeddings.shape[1])
     return sinusoidal(torch.arange(MAX_CACHED_POSITIONS), layer.token_embeddings.shape[1]).float()
-
-
-def _extend_history(cache: KVCache, rows: int) -> Tensor | None:
-    """The history mask after this step: each row also sees its new key."""
-    each = cache.rows_per_source
-    if each == 1:
-        return None
-    new = torch.eye(each, dtype=torch.bool).expand(rows // each, each, each)
-    return new if cache.history is None else torch.cat([cache.history, new], -1)
 
 
 class PackedLinear:
