@@ -9,7 +9,6 @@ from regard.errors import ConfigError
 from regard.models import LanguageConfig
 from regard.runs import fit, load_run
 from regard.tasks import Recipe
-from regard.tasks.language.generate import generate_texts
 from regard.tasks.language.text import TextTask
 from regard.train.config import TrainConfig
 
@@ -24,7 +23,10 @@ def run(tmp_path_factory):
         folder=str(folder / "text.txt"), split_by="halves", tokenizer_type="characters",
         length=16, overlap=4, ngrams=True,
     )  # fmt: skip
-    model = LanguageConfig(vocab=1, layers=1, dim=16, heads=2, positions="none", rope_theta=1e4)
+    model = LanguageConfig(  # as the recipe of `regard new text`
+        vocab=1, layers=1, dim=16, heads=2, positions="none", rope_theta=1e4, norm="rms",
+        bias=False, scale_embedding=False,
+    )  # fmt: skip
     train = TrainConfig(
         steps=6, warmup=1, batch_tokens=64, evaluate_every=3, save_every=3, device="cpu"
     )
@@ -53,7 +55,7 @@ def test_the_fitted_mix_is_better_on_the_valid_split_than_any_one_share(run):
 
 def test_a_step_continues_as_the_whole_text_does(run):
     prompts, size = ["the c", "a dog ran off. some b"], 12
-    together = generate_texts(run, prompts, max_new_tokens=size)
+    together = run.pipeline(max_new_tokens=size)(prompts)
     for prompt, text in zip(prompts, together, strict=True):
         ids = run.tokenizer.encode_input(prompt)
         for _ in range(size):
@@ -71,7 +73,7 @@ def test_resuming_a_run_without_weights_fits_the_same_ngrams(run):
 def test_what_cannot_mix_names_the_option(run, tmp_path):
     with pytest.raises(ConfigError, match=r"^ngrams: needs \(\) to export, got \("):
         run.export(tmp_path / "model.onnx")
-    with pytest.raises(ConfigError, match=r"ngrams: needs \(\) for a llama checkpoint"):
+    with pytest.raises(ConfigError, match=r"ngrams: needs \(\) for a arcee checkpoint"):
         run.save_pretrained(tmp_path / "hub")
 
 

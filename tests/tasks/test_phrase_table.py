@@ -84,9 +84,9 @@ def run(tmp_path_factory):
     for name, pairs in splits.items():
         lines = (f"{pair.source}\t{pair.target}\n" for pair in pairs)
         (folder / f"{name}.tsv").write_text("".join(lines))
-    files = {name: (f"{name}.tsv",) for name in splits}
     data = PairsTask(
-        folder=str(folder), **files, tokenizer_type="bytes", phrase_table=True,
+        folder=str(folder), train=("train.tsv",), valid=("valid.tsv",), test=("test.tsv",),
+        tokenizer_type="bytes", phrase_table=True,
         source_language="de", target_language="en",
     )  # fmt: skip
     whole = replace(recipe("multi30k-de-en-transformer"), data=data, model=translator_tiny(9))

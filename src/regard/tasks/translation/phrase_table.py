@@ -23,11 +23,9 @@ def list_phrases(
 ) -> tuple[tuple[int, int, int], list[tuple[Tokens, Tokens]]]:
     """The sizes of a phrase table, and its rows: the dictionary of IBM Model 1, and all texts."""
     words = [Pair(a, b, None) for a, b in word_dictionary(pairs).items()]
-    groups = []
-    for group in (words, pairs):
-        sides = [tokenizer.encode_batch([x[n] for x in group]) for n in (0, 1)]
-        groups.append(list(zip(*sides, strict=True)))
-    rows = [row for group in groups for row in group]
+    both = [*words, *pairs]
+    sources = tokenizer.encode_batch([x.source for x in both])
+    rows = list(zip(sources, tokenizer.encode_batch([x.target for x in both]), strict=True))
     size = sum(len(side) for row in rows for side in row)
     return (len(words), len(pairs), size), rows
 
@@ -43,12 +41,12 @@ class Phrases:
     >>> table = PhraseTable(*sizes)
     >>> table.fill(rows)
     >>> phrases = Phrases(table, tokenizer)
-    >>> phrases.nearest("Ein Haus."), phrases.by_word("Haus Buch")
-    (('a house', 0.9230769230769231), 'house book')
+    >>> phrases.nearest("EIN Haus"), phrases.by_word("Haus Buch")
+    (('a house', 1.0), 'house book')
     """  # noqa: E501
 
     def __init__(self, table: PhraseTable, tokenizer: Tokenizer):
-        rows = [tuple(map(tokenizer.decode, row)) for row in table.pairs()]
+        rows = [(tokenizer.decode(a), tokenizer.decode(b)) for a, b in table.pairs()]
         self.limits, self.normalizers = table.limits, tokenizer.normalizers
         self.words, self.texts = dict(rows[: table.words]), rows[table.words :]
         grams = [_trigrams(source) for source, _ in self.texts]
