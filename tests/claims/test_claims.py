@@ -1,6 +1,9 @@
 """Every claim of the collection, and how claims are run, stored and written."""
 
+import ast
 import json
+import re
+import textwrap
 from xml.etree import ElementTree
 
 import pytest
@@ -97,6 +100,29 @@ def test_the_verdict_follows_from_the_evidence(found, verdict):
 def test_an_interval_is_that_of_students_distribution():
     mean = Measure.mean("x", [1.0, 2.0, 3.0])
     assert (mean.low, mean.high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5))
+
+
+@pytest.mark.parametrize("name", [name for name, one in CLAIMS.items() if one.experiment])
+def test_a_verdict_compares_intervals_or_every_run_never_a_mean(name):
+    """A mean on the right side is none of the other's exclusion: its interval has to be."""
+    code = ast.parse(textwrap.dedent(CLAIMS[name].code))
+    verdicts = [
+        node.value
+        for node in ast.walk(code)
+        if isinstance(node, ast.keyword) and node.arg in ("holds", "holds_if", "corrected")
+    ]
+    assert verdicts or "return " in CLAIMS[name].code
+    for verdict in verdicts:
+        compared = [ast.unparse(x) for x in ast.walk(verdict) if isinstance(x, ast.Compare)]
+        means = [x for x in compared if re.search(r"^[^<>]*\.(value\b|mean\()", x)]
+        assert all(f"{x.partition('.')[0]}.above(" in ast.unparse(verdict) for x in means), means
+
+
+def test_the_whole_interval_has_to_be_on_one_side_of_a_bound():
+    wide, alone = Measure.mean("lead", [0.0, 1.0, 0.5]), Measure("lead", 0.5)
+    assert (wide.above(0.3), wide.below(0.7)) == (False, False)
+    assert (alone.above(0.3), alone.below(0.7), alone.above(0.5)) == (True, True, False)
+    assert (wide.above(wide.low - 0.01), wide.below(wide.high + 0.01)) == (True, True)
 
 
 def test_the_interval_of_a_share_stays_within_0_and_1():

@@ -70,6 +70,18 @@ class Measure:
             low, high = max(low, 0.0), min(high, 1.0)
         return cls(name, mean, low, high)
 
+    def above(self, bound: float) -> bool:
+        """Whether the whole interval is above a bound.
+
+        >>> Measure.mean("lead", [0.9, 1.0, 0.95]).above(0.8), Measure("lead", 0.9).above(0.8)
+        (True, True)
+        """
+        return (self.value if self.low is None else self.low) > bound
+
+    def below(self, bound: float) -> bool:
+        """Whether the whole interval is below a bound."""
+        return (self.value if self.high is None else self.high) < bound
+
     def __str__(self) -> str:
         interval = "" if self.low is None else f" [{self.low:.3g}, {self.high:.3g}]"
         return f"{self.name}: {self.value:.4g}{interval}"

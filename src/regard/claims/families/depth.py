@@ -185,7 +185,7 @@ def norm_allows_rates(trial: Trial) -> Evidence:
     curves = {name: x.median(1).values.clamp(max=DIVERGED) for name, x in losses.items()}
     label = f"median loss ({DIVERGED:.0f}: diverged)"
     return Evidence(
-        holds=higher and (lead.low or 0) > 0 and (shifts["layer norm"] < shifts["none"]).all(),
+        holds=higher and lead.above(0) and (shifts["layer norm"] < shifts["none"]).all(),
         holds_if=higher,
         measures={
             "highest rate with a loss below 1": stands,

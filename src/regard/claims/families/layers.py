@@ -116,7 +116,7 @@ def norm_gradient_scale(trial: Trial) -> Evidence:
     spread = gains[2].max() / gains[2].min()
     curves = {"gradient": gains.mean(1), "1/c": gains[2].mean() / scales}
     return Evidence(
-        holds=gains.mean(1).max() < 3 * gains.mean(1).min(),
+        holds=gains.max() < 3 * gains.min(),
         holds_if=same < 1e-6 and spread < 3 and abs(power + 1) < 0.01,
         measures={
             "slope of log gradient over log scale": power,

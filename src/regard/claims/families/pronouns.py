@@ -203,7 +203,7 @@ def it_points_at_referent(trial: Trial) -> Evidence:
     accuracy = Measure.mean("accuracy on new noun pairs", [m.accuracy for m in models])
     bars = {f"seed {m.seed}": {k: x[n] for k, x in largest.items()} for n, m in enumerate(models)}
     return Evidence(
-        holds=best.value > 0.3 and before.value < 0.1 and accuracy.value > 0.9,
+        holds=best.value > 0.3 and best.above(0.1) and before.below(0.1) and accuracy.above(0.9),
         measures={"best head": {m.name: m for m in (best, before)}, accuracy.name: accuracy},
         note="Preference: mean weight from 'it' on the referent less that on the other noun.",
         chart=Bars(bars, "weight on the referent − on the rival"),

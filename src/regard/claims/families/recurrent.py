@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import regard as rg
 from regard.claims.charts import Lines
-from regard.claims.claim import Evidence, Trial, claim
+from regard.claims.claim import Evidence, Measure, Trial, claim
 from regard.claims.measurements import slope
 from regard.claims.recall import Recall, recall_study
 from regard.errors import LookError
@@ -137,11 +137,12 @@ def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
     """
     kinds = ("rnn", "batch norm", "layer norm", "hybrid")
     study = recall_study(trial, 20, kinds, seeds=(5, 10))
-    means = {kind: sum(x) / len(x) for kind, x in study.items()}
+    means = {kind: Measure.mean(kind, x) for kind, x in study.items()}
     reach = {kind: _gradient_share(trial, kind) for kind in kinds}
     return Evidence(
-        holds=means["batch norm"] > 0.9,
-        corrected=max(means[kind] for kind in kinds[:3]) < 0.6 < means["hybrid"]
+        holds=means["batch norm"].above(0.9),
+        corrected=all(means[kind].below(0.6) for kind in kinds[:3])
+        and means["hybrid"].above(0.6)
         and reach["rnn"] < reach["batch norm"] < 0.01,
         measures={
             "accuracy over 20 tokens, chance 0.25": study,

@@ -127,7 +127,7 @@ def attention_improves_memory(trial: Trial) -> Evidence:
     gain = Measure.mean("gain in accuracy by attention", [b - a for a, b in pairs])
     names = {"RNN": study["rnn"], "RNN with attention": study["hybrid"]}
     return Evidence(
-        holds=gain.low is not None and gain.low > 0.1,
+        holds=gain.above(0.1),
         measures={"accuracy over 40 tokens, chance 0.25": names, gain.name: gain},
     )
 
@@ -149,11 +149,11 @@ def attention_converges_faster(trial: Trial) -> Evidence:
         Measure.mean(name, [b - a for a, b in zip(*study.values(), strict=True)])
         for name, study in studies.items()
     )
-    ahead, behind = (recall.low or 0) > 0, (parity.high or 0) < 0
+    ahead, behind = recall.above(0), parity.below(0)
     gru = _depth(rg.nn.Recurrent(8, 8), trial.normal(1, 40, 8).float())
     attention = graph_depth(rg.nn.MultiHeadAttention(8, 2)(trial.normal(1, 40, 8).float()))
     return Evidence(
-        holds=ahead and (parity.low or 0) > 0 and attention < gru,
+        holds=ahead and parity.above(0) and attention < gru,
         holds_if=ahead and behind and attention < gru,
         measures={
             "accuracy after the same updates": studies,

@@ -242,9 +242,8 @@ def scaling_helps_training(trial: Trial) -> Evidence:
     }
     ratio = (losses[RAW] / losses[SCALED])[-1].log10()
     gain = Measure.mean("log₁₀ of the ratio of losses, d = 1024", ratio)
-    assert gain.low is not None
     return Evidence(
-        holds=gain.low > 0,
+        holds=gain.above(0),
         measures={
             **{f"loss, {name}, d = 1024": x[-1] for name, x in losses.items()},
             gain.name: gain,

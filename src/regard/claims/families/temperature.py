@@ -211,8 +211,8 @@ def dropout_diffuses(trial: Trial) -> Evidence:
     one, three, in_use = changes.values()
     falls = Measure.mean("in use", in_use)
     return Evidence(
-        holds=falls.value > 0 and min(one.min(), three.min()) > 0.1,
-        holds_if=three.min() > 0.1 and falls.high is not None and falls.high < 0,
+        holds=falls.above(0) and min(one.min(), three.min()) > 0.1,
+        holds_if=three.min() > 0.1 and falls.below(0),
         measures={
             "entropy of the weights (nats)": entropies,
             "change of entropy": changes,

@@ -40,11 +40,15 @@ def positions_learn_locality(trial: Trial) -> Evidence:
     }
     place, little, _ = curves.values()
     start, end = place[0], place[-1]
+    after = Measure.mean("trained on 100 shapes", little[-1])
     percent = torch.linspace(0, 100, len(place))
     axes = "% of the training steps", "cosine, neighbours − far patches"
     return Evidence(
         holds=min(start.min(), little[-1].min(), end.min()) > 0.2,
-        holds_if=end.min() > 0.2 and max(start.abs().max(), little[-1].mean().abs()) < 0.2,
+        holds_if=end.min() > 0.2
+        and start.abs().max() < 0.2
+        and after.above(-0.2)
+        and after.below(0.2),
         measures={
             "new table: cosine of neighbours less that of far patches": start,
             "trained": {name: x[-1] for name, x in curves.items()},
@@ -76,8 +80,8 @@ def interpolation(trial: Trial) -> Evidence:
     fits = [(side // 4) ** 2 + 1 == len(table) for side in sides]
     means = {name: x.mean(0) for name, x in curves.items()}
     return Evidence(
-        holds=resized.mean(0).min() > 0.75
-        and min((resized - x).mean(0)[1:].min() for x in others) > 0.1
+        holds=resized.min() > 0.75
+        and min((resized - x)[:, 1:].min() for x in others) > 0.1
         and same == 0
         and fits == [True, False, False, False],
         measures={
@@ -91,19 +95,22 @@ def interpolation(trial: Trial) -> Evidence:
 
 @claim("L10", source="homework", verdict="true", trained=True, study="vision")
 def cnn_against_vit(trial: Trial) -> Evidence:
-    """With little data a CNN is ahead of a ViT; with more data the gap closes.
+    """With little data a CNN is ahead of a ViT; with more data the gap narrows.
 
     Refutation: a ViT ahead at 100 images, or a last gap above half of the largest
     Remark: At toy size: shapes of 16 × 16, equal parameters and steps. The CNN solves them with 100
-        images, so the ViT can only catch up here.
+        images, so the ViT can only catch up here. With 6,400 images the gap is a quarter, and still
+        there: it narrows, it does not close.
     """
     sizes, accuracies = _by_size(shape_study(trial), "test")
     gaps = accuracies["CNN"] - accuracies["ViT"]  # size, seed
-    means, few = gaps.mean(1), Measure.mean("100 images", gaps[0])
+    few, last = Measure.mean("100 images", gaps[0]), Measure.mean("last", gaps[-1])
+    narrowed = Measure.mean("gap at the first size less gap at the last", gaps[0] - gaps[-1])
     return Evidence(
-        holds=few.low is not None and few.low > 0 and means[-1] < 0.5 * means.max(),
+        holds=few.above(0) and narrowed.above(0) and last.below(0.5 * gaps.mean(1).max()),
         measures={
             **{f"CNN less ViT, {n} images": row for n, row in zip(sizes, gaps, strict=True)},
+            narrowed.name: narrowed,
             **{f"accuracy of the {k}, {sizes[0]} images": x[0] for k, x in accuracies.items()},
         },
         chart=Lines(sizes, accuracies, "training images", "test accuracy", log="x"),
@@ -121,14 +128,14 @@ def vit_overfits(trial: Trial) -> Evidence:
     models = shape_study(trial)
     (sizes, train), (_, test) = (_by_size(models, what) for what in ("train", "test"))
     lost = {kind: train[kind] - test[kind] for kind in train}
-    more = lost["ViT"] - lost["CNN"]
-    few = Measure.mean("ViT less CNN, 100 images", more[0])
+    more = [Measure.mean("ViT less CNN", x) for x in lost["ViT"] - lost["CNN"]]
+    few = replace(more[0], name="ViT less CNN, 100 images")
     by_size = {
         kind: {f"{n} images": x for n, x in zip(sizes, rows, strict=True)}
         for kind, rows in lost.items()
     }
     return Evidence(
-        holds=few.low is not None and few.low > 0 and more.mean(1).min() > -0.03,
+        holds=few.above(0) and all(x.above(-0.03) for x in more),
         measures={"train less test accuracy": by_size, few.name: few},
         chart=Lines(sizes, lost, "training images", "train − test accuracy", log="x"),
     )

@@ -180,8 +180,9 @@ def two_dimensional_positions(trial: Trial) -> Evidence:
     tables = {"new ViT": model.positions[1:], "built from row and column": built}
     maps = {name: similarity(x)[27].view(grid, grid) for name, x in tables.items()}
     return Evidence(
-        holds=share.value > 2 * chance or max(errors) > 1e-6,
-        corrected=abs(share.value - chance) < 0.5 * chance
+        holds=share.above(2 * chance) or max(errors) > 1e-6,
+        corrected=share.above(0.5 * chance)
+        and share.below(1.5 * chance)
         and max(errors) < 1e-12
         and planar > 0.99,
         measures={

@@ -39,8 +39,8 @@ def weights_explain(trial: Trial) -> Evidence:
     correlation = torch.corrcoef(torch.stack([weight[top], effect[top]]))[0, 1]
     axes = "attention weight", "change of the output without the key"
     return Evidence(
-        holds=(distance.high or 1) < 0.01 or correlation > 0.99,
-        holds_if=(distance.low or 0) > 0.05 and same.max() < 1e-12 and correlation > 0.3,
+        holds=distance.below(0.01) or correlation > 0.99,
+        holds_if=distance.above(0.05) and same.max() < 1e-12 and correlation > 0.3,
         measures={
             "total variation between two weightings of the same output": distance,
             "largest difference of their outputs": same.max(),
