@@ -86,7 +86,7 @@ def test_known_mistakes_are_recognised(name, values, says):
     ("values", "choices", "message"),
     [
         ({"mu": 1}, {}, "given: needs sigma, and mu or mm with d, got mu"),
-        ({"mm": 1, "sigma": 1}, {}, "mm: needs 0 or more and a d beside it"),
+        ({"mm": 1, "sigma": 1}, {}, "mm: needs 0 or more, and d with it"),
         ({"mu": [1, 2], "sigma": 1, "d": 3}, {}, "d: needs to be the count of mu, 2"),
         ({"mu": 1, "sigma": 1, "d": 0}, {}, "d: needs a whole number of 1 or more, got 0"),
         ({"mu": 1, "sigma": 0, "d": 2}, {}, "sigma: needs a number above 0, got 0"),

@@ -84,7 +84,7 @@ try V A (tokens are columns: W X, Kᵀ Q, V A)
 
 
 def _missing(left: Factor, right: Factor, values: Mapping[str, Matrix]) -> str:
-    """What is more likely than the other convention: no W_K beside W_Q, inputs of another size."""
+    """What is more likely than the other convention: W_Q without W_K, inputs of another size."""
     if re.fullmatch(r"x_\d+", right.name):
         return f"x with {left.shape[1]} rows, one column per time step"
     if re.fullmatch(r"x_\d+", left.name):
@@ -93,7 +93,7 @@ def _missing(left: Factor, right: Factor, values: Mapping[str, Matrix]) -> str:
         other = right if projected is left else left
         is_projected = projected.name in ("Q", "K") and other.name in ("X", "Y")
         if is_projected and f"W_{projected.name}" in values and weight not in values:
-            return f"{weight} beside W_{projected.name}"
+            return f"{weight} as well as W_{projected.name}"
     return ""
 
 

@@ -87,7 +87,7 @@ def token_attends_to_itself(trial: Trial) -> Evidence:
     """In attention without projections, a token attends mostly to itself.
 
     Correction: It does where all vectors have the same norm; a longer vector takes the weight.
-    Refutation: a token that keeps its largest weight on itself beside a neighbour of any norm
+    Refutation: a token that keeps its largest weight on itself next to a neighbour of any norm
     """
     neighbour = torch.tensor([2.0, 0.5], dtype=torch.float64) / math.hypot(2, 0.5)
     lengths = torch.linspace(0.5, 3, 26, dtype=torch.float64)

@@ -163,7 +163,7 @@ def block_as_identity(trial: Trial) -> Evidence:
 def norm_allows_rates(trial: Trial) -> Evidence:
     """Layer norm reduces covariate shift, so that training is faster and tolerates higher rates.
 
-    Condition: It is about the higher rates alone: training stays bounded at ten times the learning
+    Condition: It holds for the higher rates alone: training stays bounded at ten times the learning
         rate. At a rate that suits both, it is not reliably faster.
     Remark: Settled at toy size: 3 layers, AdamW without clipping, 60 updates, 3 seeds. Inputs of
         the last feed-forward layer shift with layer norm too.

@@ -185,8 +185,8 @@ def relative_shift(trial: Trial) -> Evidence:
     """A relative position bias is shift invariant.
 
     Refutation: outputs that change when the whole sequence is moved to later positions
-    Remark: Checked for Toeplitz, T5, ALiBi and relative-key biases and for rotary positions, beside
-        sinusoidal positions, which do change.
+    Remark: Checked for Toeplitz, T5, ALiBi and relative-key biases and for rotary positions, with
+        sinusoidal positions, which do change, for comparison.
     """
     biases = {
         "Toeplitz": lambda: ToeplitzBias(2, radius=4),

@@ -129,9 +129,9 @@ def weights_grow_exponentially(trial: Trial) -> Evidence:
 def batch_norm_is_a_remedy(trial: Trial) -> Evidence:
     """Batch normalisation is a remedy for vanishing gradients in an RNN.
 
-    Correction: Batch norm raises the gradient by the first of 20 tokens, yet to less than a
-        hundredth of that by the last. Neither batch nor layer norm makes the network recall it;
-        attention does.
+    Correction: Batch norm raises the gradient with respect to the first of 20 tokens, yet to less
+        than a hundredth of that with respect to the last. Neither batch nor layer norm makes the
+        network recall it; attention does.
     Remark: Open in the literature for other tasks; settled here for recall of the first token.
     Refutation: a normalised RNN that recalls the first of 20 tokens after the same training
     """

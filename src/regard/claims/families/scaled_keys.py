@@ -108,7 +108,7 @@ def scaled_key_first_order(trial: Trial) -> Evidence:
     · q and a the weight of the key.
 
     Refutation: an error that falls slower than the square of α − 1
-    Remark: As stated in the source the factors were in an order that does not multiply.
+    Remark: The source has the factors in an order in which their shapes do not match.
     """
     q, k, v = draw_qkv(trial)
     score, a, h = dot(q, k)[..., :1], attention_weights(q, k)[..., :1], attend(q, k, v)[0]

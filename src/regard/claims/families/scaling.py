@@ -183,7 +183,7 @@ def softmax_saturates(trial: Trial) -> Evidence:
 def gradients_vanish(trial: Trial) -> Evidence:
     """Without the division by √d, gradients through softmax vanish as d grows.
 
-    Condition: It is about the typical (median) query. The mean over queries does not fall: the few
+    Condition: It holds for the typical (median) query. The mean over queries does not fall: the few
         whose best keys nearly tie have gradients that grow with √d.
     Refutation: a median that does not fall, or a mean that falls with it
     """

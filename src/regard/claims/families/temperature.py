@@ -152,8 +152,8 @@ def beta_is_temperature(trial: Trial) -> Evidence:
 def argmax_replaces_softmax(trial: Trial) -> Evidence:
     """Hard attention, the argmax, can simply replace softmax.
 
-    Condition: No gradient has to pass there: a trained model keeps its accuracy, but training with
-        argmax leaves W_Q and W_K as they were.
+    Condition: No gradient has to pass through it: a trained model keeps its accuracy, but training
+        with argmax leaves W_Q and W_K as they were.
     Refutation: training with argmax that reaches the accuracy of softmax, or a model trained with
         softmax that argmax breaks
     """
@@ -183,7 +183,7 @@ def argmax_replaces_softmax(trial: Trial) -> Evidence:
 def dropout_diffuses(trial: Trial) -> Evidence:
     """Dropout on the attention weights makes attention more diffuse.
 
-    Condition: It is about the weights that a model learns, where several keys hold what it needs.
+    Condition: It holds for the weights that a model learns, where several keys hold what it needs.
         In a pass with dropout, the weights in use are less diffuse than without.
     Refutation: learned weights of the same entropy with and without dropout where the answer has
         copies, or realised weights of higher entropy

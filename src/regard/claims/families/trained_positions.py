@@ -36,8 +36,8 @@ def order_without_positions(trial: Trial) -> Evidence:
 
     Refutation: an accuracy above 0.6 on 'does A come before B' without positions and mask, or below
         0.9 with positions
-    Remark: It holds for attention without a mask. A causal mask tells order too: two causal layers
-        without positions solve the task.
+    Remark: It holds for attention without a mask. A causal mask reveals the order too: two causal
+        layers without positions solve the task.
     """
     accuracies = _order_study(trial.seed, trial.full, trial.device)
     return Evidence(

@@ -25,7 +25,7 @@ def positions_learn_locality(trial: Trial) -> Evidence:
         shape alone it takes many images; 100 leave the table as random as it was.
     Refutation: a new table that is local already, or one that is not after training on places
     Remark: Was open; settled at toy size. On shapes alone the difference stays about 0 with 100
-        images, and comes to 0.1–0.3 after 2000 steps with 50,000.
+        images, and reaches 0.1–0.3 after 2000 steps with 50,000.
     """
     shapes = [m for m in shape_study(trial) if m.kind == "ViT"]
     few, *_, many = sorted({m.images for m in shapes})
@@ -62,7 +62,7 @@ def interpolation(trial: Trial) -> Evidence:
     """For images of another size the position embeddings must be interpolated.
 
     Refutation: a table that fits as it is, or an accuracy without interpolation that is as good
-    Remark: At the training size interpolation is the identity. To resize the image is a way out.
+    Remark: At the training size interpolation is the identity. The image can be resized instead.
     """
     models, sides = place_study(trial), [16, 20, 24, 32]
     tables = {

@@ -199,7 +199,7 @@ def only_mlps_stack(trial: Trial) -> Evidence:
 def scores_are_weights(trial: Trial) -> Evidence:
     """A row of Q Kᵀ holds the attention weights of a token.
 
-    Correction: It holds scores; the weights are its softmax, and the own token is among them.
+    Correction: It holds scores; the weights are its softmax, and the token itself is among them.
     Refutation: rows of Q Kᵀ that are non-negative and sum to 1
     """
     q, k = trial.normal(5, 4), trial.normal(5, 4)

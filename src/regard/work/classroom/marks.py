@@ -269,7 +269,7 @@ def _quiz_paper(one: Class, row: Row) -> Paper | None:
         values = {name: parts.get(n, "") for n, name in fields}
         return Paper(row.place, row.student, values, time, number)
     if any(PART.match(cell) for cell in row.cells.values()):
-        error = "needs the text of the question beside the response, got none; try the quiz's "
+        error = "needs the text of the question next to the response, got none; try the quiz's "
         error += "responses report again, with the question text displayed"
         return Paper(row.place, row.student, {}, time, error=error)
     return None

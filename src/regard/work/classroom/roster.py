@@ -82,7 +82,7 @@ def _row(place: str, header: list[str], cells: list[str], known: dict[int, str])
 
 
 def read_roster(path: str | Path) -> list[Student]:
-    """The students of a class; a name that is empty or stands twice is refused with its line.
+    """The students of a class; a name that is empty or listed twice is refused with its line.
 
     Two students of one name need different ids or addresses.
     """

@@ -197,7 +197,7 @@ def _start(given: Mapping[str, Any]) -> SolutionBuilder:
         raise WorkError(f"d: needs a whole number of 1 or more, got {dim}")
     if "mm" in given:
         if dim is None or parse_number(given["mm"]).is_negative:
-            raise WorkError(f"mm: needs 0 or more and a d beside it, got {given['mm']}, d = {dim}")
+            raise WorkError(f"mm: needs 0 or more, and d with it, got {given['mm']}, d = {dim}")
         return SolutionBuilder("moments", {"σ": sigma, "d": dim, "m": given["mm"]})
     mu = parse_matrix(given["mu"], "mu")
     rule = "d squares" if len(mu) == 1 and dim is not None else "inner product"

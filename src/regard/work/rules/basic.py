@@ -22,8 +22,6 @@ from regard.work.rules.rule import (
     rule,
 )
 
-LEFT_OUT = {"it was left out": "{0}"}
-
 
 def on_transposes(run: MatrixFunction) -> MatrixFunction:
     """A function that treats columns as `run` treats rows.
@@ -256,22 +254,30 @@ BASIC_RULES: dict[str, Rule] = {
         words="{1} ∘ {0} + {2}, row by row",
     ),
     "gain": rule(
-        "{0} diag({1})", LEFT_OUT, run=_gain, entry="{1} · {0}", words="{1} ∘ {0}, row by row"
+        "{0} diag({1})",
+        {"{1} was left out": "{0}"},
+        run=_gain,
+        entry="{1} · {0}",
+        words="{1} ∘ {0}, row by row",
     ),
     "add to rows": rule(
-        "{0} + 𝟏 {1}", LEFT_OUT, run=_add_to_rows, entry="{0} + {1}", words="{0} + {1}, row by row"
+        "{0} + 𝟏 {1}",
+        {"{1} was left out": "{0}"},
+        run=_add_to_rows,
+        entry="{0} + {1}",
+        words="{0} + {1}, row by row",
     ),
     "relu": rule(
         _relu,
-        LEFT_OUT
-        | {
+        {
+            "relu was left out": "{0}",
             "the absolute value was taken": elementwise(sympy.Abs),
             "the negative part was kept": f"{{0}} - {_relu}",
         },
     ),
     "gelu": rule(
         "{0} ∘ Φ({0})",
-        LEFT_OUT | {"relu was used": _relu},
+        {"gelu was left out": "{0}", "relu was used": _relu},
         run=elementwise(lambda x: x * (1 + sympy.erf(x / sympy.sqrt(2))) / 2),
         entry="{0} ∘ Φ({0})",
     ),

@@ -76,9 +76,7 @@ def solve_bptt(
     gradients = _add_weight_gradients(builder, cell, steps)
     if max_grad_norm is not None:
         if builder.has_symbols:
-            raise WorkError(
-                f"max_grad_norm: needs numbers alone, got {max_grad_norm} beside symbols"
-            )
+            raise WorkError(f"max_grad_norm: needs numbers alone, got {max_grad_norm} and symbols")
         max_norm = parse_number(max_grad_norm)
         if not max_norm.is_positive:
             raise WorkError(f"max_grad_norm: needs a norm above 0, got {max_grad_norm}")
