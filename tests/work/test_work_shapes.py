@@ -105,8 +105,10 @@ def test_the_table_has_every_matrix(name):
 
 
 @pytest.mark.parametrize(("problem", "hint"), [
-    ({"given": {"X": [[1, 0, 2], [0, 1, 1]], "W_Q": [[1, 0], [0, 1], [1, 1]]}}, "W_K as well as W_Q"),
-    ({"given": {"X": [[1, 0, 2], [0, 1, 1]], "W_K": [[1, 0], [0, 1], [1, 1]]}}, "W_Q as well as W_K"),
+    ({"given": {"X": [[1, 0, 2], [0, 1, 1]], "W_Q": [[1, 0], [0, 1], [1, 1]]}},
+     "W_K as well as W_Q"),
+    ({"given": {"X": [[1, 0, 2], [0, 1, 1]], "W_K": [[1, 0], [0, 1], [1, 1]]}},
+     "W_Q as well as W_K"),
     ({"family": "rnn", "given": {"x": [[1, 0, 2]], "W": [[1, 0]], "U": 1}},
      "x with 2 rows, one column per time step"),
 ])  # fmt: skip
