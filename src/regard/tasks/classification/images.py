@@ -2,15 +2,11 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Unpack
 
-from jaxtyping import Float
 from torch import Tensor
 
-from regard.data import crop_to_ink, open_image, read_image
 from regard.data.image.image_batches import ImageBatches
-from regard.data.image.image_file import crop_to_multiple
 from regard.errors import ConfigError
 from regard.models.config import check_positive
 from regard.tasks.base import BatchUnit, Shard, Task
@@ -75,30 +71,6 @@ class ImageTask(Classify, Task):
     @abstractmethod
     def train_split(self, seed: int) -> LabeledImages:
         """The training images and their labels."""
-
-    def read_image(
-        self,
-        path: str | Path,
-        *,
-        size: int | None,
-        multiple: int = 1,
-        channels: int = 1,
-        invert: bool = False,
-    ) -> Float[Tensor, "channel height width"]:
-        """An image file, preprocessed as a model of this task expects.
-
-        Args:
-            path: the file.
-            size: side of the square it is resized to; None keeps its own size.
-            multiple: without a size, sides are cropped to a multiple of this, such as the patch.
-            channels: 1 or 3.
-            invert: swap black and white; for images cropped to their ink: the ink is dark.
-        """
-        if self.crops_to_ink:
-            image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
-            return crop_to_multiple(image, multiple, path)
-        image = read_image(path, size=size, multiple=multiple, channels=channels)
-        return 1 - image if invert else image
 
     def format_output(self, output: Classes) -> str:
         return format_classes(output)

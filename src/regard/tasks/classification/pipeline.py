@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.data import crop_to_ink, open_image, read_image
+from regard.data.image.image_file import crop_to_multiple
 from regard.errors import ConfigError, FileError
 from regard.inspection import look
 from regard.models import VisionTransformer
@@ -135,10 +137,12 @@ def read_run_image(
     dark; `invert` then means that the ink is dark. Other images are not cropped; `invert` swaps
     black and white.
     """
-    channels = run.model.config.channels
-    return run.recipe.data.read_image(
-        path, size=size, multiple=patch_size(run), channels=channels, invert=invert
-    )
+    multiple, channels = patch_size(run), run.model.config.channels
+    if run.recipe.data.crops_to_ink:
+        image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
+        return crop_to_multiple(image, multiple, path)
+    image = read_image(path, size=size, multiple=multiple, channels=channels)
+    return 1 - image if invert else image
 
 
 def _logits(model: nn.Module, images: Sequence[Tensor]) -> list[Tensor]:
