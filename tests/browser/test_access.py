@@ -23,9 +23,9 @@ EDGES = """() => {
       return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), x.outerHTML.slice(0, 80)]; })
     .filter(([ratio]) => ratio < 3);
 }"""
-CUT = """() => [...document.querySelectorAll('.choice button')]
+CUT = """() => [...document.querySelectorAll('.choice button, .row > button')]
   .map((x) => [x, document.createRange()]).filter(([x, text]) => { text.selectNodeContents(x);
-    return text.getBoundingClientRect().right > x.getBoundingClientRect().right; })
+    return text.getBoundingClientRect().right > x.getBoundingClientRect().right - 3; })
   .map(([x]) => x.textContent)"""
 SMALL = """() => [...document.querySelectorAll('button, select, summary, input, nav a')]
   .filter((x) => x.getClientRects().length)

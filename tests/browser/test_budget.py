@@ -5,6 +5,7 @@ import time
 import pytest
 
 from browser.conftest import settle
+from browser.test_access import CUT
 from browser.test_shell import VIEWS
 from regard.page import FOLDER
 
@@ -66,13 +67,14 @@ def test_the_first_picture_needs_few_requests_and_comes_soon_on_a_slow_line_too(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_hardly_shifts_while_it_loads_and_writes_nothing_smaller_than_12_px(new_page, view):
+def test_a_view_hardly_shifts_and_writes_nothing_smaller_than_12_px_or_cut_off(new_page, view):
     page = new_page(viewport={"width": 1366, "height": 768})
     page.add_init_script(SHIFTS)
     page.goto(f"/#/{view}")
     settle(page)
     assert page.evaluate("window.shift ?? 0") < MAX_SHIFT
     assert page.evaluate(SMALL) == []
+    assert page.evaluate(CUT) == []
 
 
 def test_present_enlarges_the_page_and_its_keys_choose_heads_and_examples(new_page):

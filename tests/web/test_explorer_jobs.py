@@ -142,6 +142,19 @@ def test_a_replaced_request_of_a_client_that_left_leaves_nothing_in_the_log(
     assert [x.getMessage() for x in caplog.records if x.name == "asyncio"] == []
 
 
+def test_an_answer_of_which_a_part_was_cancelled_is_not_kept_for_the_next_client():
+    class Leaving(Job):
+        def report(self, fraction, text=""):
+            if text == "leaving out single heads":
+                self.cancel()
+            super().report(fraction, text)
+
+    explorer, body = Explorer(Catalog(["stories"])), {"model": "stories", "text": "The keys"}
+    with pytest.raises(Cancelled):
+        explorer.answer("text", body, Leaving())
+    assert explorer.answer("text", body)["effects"] is not None
+
+
 def test_a_client_that_leaves_stops_a_long_input_within_a_block(server, loops):
     with Client(server).ask("test.unchecked", {"name": "x" * 3000}):
         wait_until(lambda: loops.steps.get("unchecked", 0) > 1)

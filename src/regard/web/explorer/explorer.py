@@ -231,6 +231,7 @@ class Explorer:
             return known
         with self._running:
             response = query.compute(self, request, job)
+        job.check()  # a part that was cancelled may be left out of it
         encoded = json.dumps(response, ensure_ascii=False, allow_nan=False).encode(errors="replace")
         if key is not None:
             self.answers.put(key, encoded)
