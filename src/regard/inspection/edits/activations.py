@@ -12,7 +12,6 @@ from regard.inspection.edits.base import (
     Selection,
     as_selection,
     check_finite,
-    format_call,
     index_mask,
     resolve_heads,
 )
@@ -90,7 +89,7 @@ def zero_activation(
     >>> log
     zero_activation('*.mlp.hidden', units=[0, 5]): decoder.0.mlp.hidden, decoder.1.mlp.hidden
     """
-    return _edit("zero_activation", name, (), torch.zeros_like, positions, heads, units)
+    return _edit(name, torch.zeros_like, positions, heads, units)
 
 
 @register_edit()
@@ -107,11 +106,7 @@ def mean_activation(
     tensor([[[2.],
              [3.]]])
     """
-
-    def mean(x: Tensor) -> Tensor:
-        return x.mean((0, 1), keepdim=True).expand_as(x)
-
-    return _edit("mean_activation", name, (), mean, positions, heads, units)
+    return _edit(name, lambda x: x.mean((0, 1), keepdim=True), positions, heads, units)
 
 
 @register_edit()
@@ -134,11 +129,7 @@ def set_activation(
              [7.]]])
     """
     _check_tensor("value", value)
-
-    def replace(x: Tensor) -> Tensor:
-        return _broadcast("value", value, x, name)
-
-    return _edit("set_activation", name, (_Shape(value),), replace, positions, heads, units)
+    return _edit(name, lambda x: _broadcast("value", value, x, name), positions, heads, units)
 
 
 @register_edit(factor=Range(-8, 8, 0))
@@ -163,12 +154,11 @@ def add_to_activation(
     """
     _check_tensor("vector", vector)
     check_finite("factor", factor)
-    shown: tuple[object, ...] = (_Shape(vector),) if factor == 1 else (_Shape(vector), factor)
 
     def add(x: Tensor) -> Tensor:
         return x + factor * _broadcast("vector", vector, x, name).to(x.dtype)
 
-    return _edit("add_to_activation", name, shown, add, positions, heads)
+    return _edit(name, add, positions, heads)
 
 
 @register_edit(factor=Range(-2, 4, 1))
@@ -188,17 +178,7 @@ def scale_activation(
     tensor([[[3., 3.]]])
     """
     check_finite("factor", factor)
-    return _edit("scale_activation", name, (factor,), lambda x: factor * x, positions, heads, units)
-
-
-class _Shape:
-    """Prints a tensor as its shape."""
-
-    def __init__(self, x: Tensor):
-        self.x = x
-
-    def __repr__(self) -> str:
-        return f"<{' × '.join(map(str, self.x.shape)) or 'number'}>"
+    return _edit(name, lambda x: factor * x, positions, heads, units)
 
 
 def _check_tensor(name: str, x: object) -> None:
@@ -217,9 +197,10 @@ def _broadcast(argument: str, value: Tensor, x: Tensor, name: str) -> Tensor:
 
 
 def _edit(
-    function: str, name: str, shown: tuple[object, ...], change: Callable[[Tensor], Tensor],
-    positions: Selection, heads: Selection, units: Selection = None,
+    name: str, change: Callable[[Tensor], Tensor], positions: Selection, heads: Selection,
+    units: Selection = None,
 ) -> ActivationEdit:  # fmt: skip
     given = {"positions": positions, "heads": heads, "units": units}
-    indices = {key: as_selection(key, x) for key, x in given.items()}
-    return ActivationEdit(name, format_call(function, name, *shown, **given), change, **indices)
+    return ActivationEdit(
+        name, "", change, **{key: as_selection(key, x) for key, x in given.items()}
+    )

@@ -84,12 +84,6 @@ def check_finite(name: str, value: float, minimum: float = -torch.inf) -> None:
         raise ShapeError(f"{name}: needs {rule}, got {value!r}")
 
 
-def format_call(name: str, *args: object, **kwargs: object) -> str:
-    """The source text of a call, without keyword arguments that are None."""
-    given = [f"{key}={value!r}" for key, value in kwargs.items() if value is not None]
-    return f"{name}({', '.join([*map(repr, args), *given])})"
-
-
 @dataclass(frozen=True, eq=False)
 class KeyDropMask(Mask):
     """Hides some keys from some heads and query positions."""

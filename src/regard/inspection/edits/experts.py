@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.inspection.adapters.module_tracker import check_glob
 from regard.inspection.edits.activations import ActivationEdit
-from regard.inspection.edits.base import Indices, Selection, as_indices, as_selection, format_call
+from regard.inspection.edits.base import Indices, Selection, as_indices, as_selection
 from regard.inspection.edits.registry import register_edit
 
 
@@ -33,7 +33,7 @@ def drop_expert(name: str, experts: Indices, *, positions: Selection = None) -> 
         ids, weights = x[..., 0], x[..., 1]
         return ids, weights.masked_fill(torch.isin(ids, among), 0)
 
-    return _edit("drop_expert", name, chosen, change, experts, positions)
+    return _edit(name, chosen, change, positions)
 
 
 @register_edit()
@@ -58,16 +58,15 @@ def force_expert(name: str, experts: Indices, *, positions: Selection = None) ->
         weights[..., :count] = x[..., 1].sum(-1, keepdim=True) / count
         return ids, weights
 
-    return _edit("force_expert", name, forced, change, experts, positions)
+    return _edit(name, forced, change, positions)
 
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def _edit(
-    function: str, name: str, chosen: tuple[int, ...], change: Change, experts: Indices,
-    positions: Selection,
-) -> ActivationEdit:  # fmt: skip
+    name: str, chosen: tuple[int, ...], change: Change, positions: Selection
+) -> ActivationEdit:
     check_glob("name", name)
     glob = name if name.endswith(".router.choice") else f"{name}.router.choice"
 
@@ -78,5 +77,4 @@ def _edit(
         pair = change(x, torch.tensor(chosen, dtype=x.dtype, device=x.device))
         return torch.stack([*pair, x[..., 2]], -1)
 
-    shown = format_call(function, name, experts, positions=positions)
-    return ActivationEdit(glob, shown, edit, positions=as_selection("positions", positions))
+    return ActivationEdit(glob, "", edit, positions=as_selection("positions", positions))

@@ -19,7 +19,6 @@ from regard.inspection.edits.base import (
     as_selection,
     check_finite,
     edit_rows,
-    format_call,
     head_mask,
     index_mask,
     where_rows,
@@ -70,8 +69,7 @@ def drop_key(
         )
         return proceed(with_mask(call, mask))
 
-    description = format_call("drop_key", site, keys, heads=heads, queries=queries)
-    return Edit(site, description, apply, max(dropped))
+    return Edit(site, "", apply, max(dropped))
 
 
 def _scale_key_effect(site: Site, keys: Indices, alpha: float) -> OutputChange | None:
@@ -100,8 +98,7 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Selection = None
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         return proceed(edit_rows(call, "k", lambda k: alpha * k, scaled, chosen))
 
-    description = format_call("scale_key", site, keys, alpha, heads=heads)
-    return Edit(site, description, apply, max(scaled))
+    return Edit(site, "", apply, max(scaled))
 
 
 @register_edit(sigma=Range(0, 4, 0))
@@ -124,10 +121,9 @@ def jitter_key(
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    description = format_call("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
     rows = as_selection("keys", keys)
     last_key = -1 if rows is None else max(rows)
-    return Edit(site, description, _add_noise("key", sigma, rows, heads, seed), last_key)
+    return Edit(site, "", _add_noise("key", sigma, rows, heads, seed), last_key)
 
 
 @register_edit(sigma=Range(0, 4, 0))
@@ -143,9 +139,8 @@ def jitter_query(
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    description = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
     rows = as_selection("queries", queries)
-    return Edit(site, description, _add_noise("query", sigma, rows, heads, seed))
+    return Edit(site, "", _add_noise("query", sigma, rows, heads, seed))
 
 
 def _add_noise(
@@ -229,9 +224,7 @@ def patch(
             new = repeat_kv(new, other.q)
         return proceed(edit_rows(call, name, lambda old: _reshape(new, old), rows, chosen))
 
-    origin = source.name if isinstance(source, Site) else "sight"
-    description = format_call("patch", site, origin, component, heads=heads, positions=positions)
-    return Edit(site, description, apply)
+    return Edit(site, "", apply)
 
 
 def _find_site(source: Sight | Site, caller: Caller) -> Site:

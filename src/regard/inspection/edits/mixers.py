@@ -17,7 +17,6 @@ from regard.inspection.edits.base import (
     as_indices,
     as_selection,
     check_finite,
-    format_call,
     index_mask,
     resolve_heads,
 )
@@ -44,7 +43,7 @@ def scale_decay(mixer: str, factor: float, *, heads: Selection = None) -> Edit:
     tensor([1., 2.])
     """
     check_finite("factor", factor, 0)
-    return _gate_edit("scale_decay", "log_decay", mixer, factor, heads, lambda m: factor * m.decays)
+    return _gate_edit("scale_decay", "log_decay", mixer, heads, lambda m: factor * m.decays)
 
 
 @register_edit(decay=Range(0, 1, 1), formula="a_t → a")
@@ -56,7 +55,7 @@ def freeze_decay(mixer: str, decay: float, *, heads: Selection = None) -> Edit:
     _check_share("decay", decay)
     log = torch.tensor(decay).log().clamp(min=LOG_ZERO).item()
     return _gate_edit(
-        "freeze_decay", "log_decay", mixer, decay, heads, lambda m: torch.full_like(m.decays, log)
+        "freeze_decay", "log_decay", mixer, heads, lambda m: torch.full_like(m.decays, log)
     )
 
 
@@ -67,7 +66,7 @@ def scale_write(mixer: str, factor: float, *, heads: Selection = None) -> Edit:
     The decay stays.
     """
     check_finite("factor", factor)
-    return _gate_edit("scale_write", "beta", mixer, factor, heads, lambda m: factor * m.writes)
+    return _gate_edit("scale_write", "beta", mixer, heads, lambda m: factor * m.writes)
 
 
 @register_edit(beta=Range(0, 2, 1), formula="β_t → β")
@@ -75,7 +74,7 @@ def freeze_write(mixer: str, beta: float, *, heads: Selection = None) -> Edit:
     """Write every token with the same strength β: writing no longer depends on the input."""
     check_finite("beta", beta, 0)
     return _gate_edit(
-        "freeze_write", "beta", mixer, beta, heads, lambda m: torch.full_like(m.writes, beta)
+        "freeze_write", "beta", mixer, heads, lambda m: torch.full_like(m.writes, beta)
     )
 
 
@@ -99,8 +98,7 @@ def drop_write(mixer: str, tokens: Indices, *, heads: Selection = None) -> Edit:
         edited = _where(_token_mask(dropped, m, first), chosen, m)
         return proceed(replace(m, beta=m.writes.masked_fill(edited, 0)))
 
-    description = format_call("drop_write", mixer, tokens, heads=heads)
-    return Edit(mixer, description, None, max(dropped), apply)
+    return Edit(mixer, "", None, max(dropped), apply)
 
 
 @register_edit(formula="S_{t-1} → 0")
@@ -119,8 +117,7 @@ def reset_state(mixer: str, tokens: Indices) -> Edit:
         resets = _token_mask(chosen, m, first).expand(m.v.shape[0], -1)
         return proceed(replace(m, resets=resets if m.resets is None else resets | m.resets))
 
-    description = format_call("reset_state", mixer, tokens)
-    return Edit(mixer, description, None, max(chosen), _of_state(apply))
+    return Edit(mixer, "", None, max(chosen), _of_state(apply))
 
 
 @register_edit(formula="S_t → S'_t")
@@ -161,16 +158,14 @@ def patch_state(mixer: str, source: Sight | MixerSite, token: int) -> Edit:
         after = proceed(slice_tokens(m, range(end, m.time), state))
         return MixResult(torch.cat([before.out, after.out], 2), after.state)
 
-    origin = source.name if isinstance(source, MixerSite) else "sight"
-    description = format_call("patch_state", mixer, origin, token)
-    return Edit(mixer, description, None, at, _of_state(apply))
+    return Edit(mixer, "", None, at, _of_state(apply))
 
 
 LOG_ZERO = -1e4  # a decay to nothing, of which differences are finite
 
 
 def _gate_edit(
-    name: str, field: str, mixer: str, value: float, heads: Selection,
+    name: str, field: str, mixer: str, heads: Selection,
     change: Callable[[LinearMixer], Tensor],
 ) -> Edit:  # fmt: skip
     """An edit of the decay or of the write strength of every token, in some heads or in all."""
@@ -187,7 +182,7 @@ def _gate_edit(
             new = new[..., 0]
         return proceed(replace(m, **{field: new}))
 
-    return Edit(mixer, format_call(name, mixer, value, heads=heads), None, -1, apply)
+    return Edit(mixer, "", None, -1, apply)
 
 
 def _of_state(apply: MixerFunction) -> MixerFunction:

@@ -7,13 +7,18 @@ The explorer builds its controls from `EDITS`, the command line and links read e
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from inspect import Parameter, getdoc, signature
+from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import Parameter, Signature, getdoc, signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from torch import Tensor
 
 from regard.errors import ConfigError, suggestion
 from regard.inspection.edits.base import Edit, Indices, Selection
 from regard.inspection.edits.closed_forms import OutputChange
+from regard.inspection.record.sight import Sight
+from regard.inspection.sites.mixer_site import MixerSite
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_ints
 
@@ -84,6 +89,8 @@ def register_edit(
 ) -> Callable[[Function], Function]:
     """Function decorator: the function makes an edit, which every surface then offers.
 
+    The description of the edit is its call.
+
     Args:
         formula: What the edit changes in the output of one attention, as a formula.
         effect: That formula: called with a site and the edit's arguments, None where it has none.
@@ -91,14 +98,36 @@ def register_edit(
     """
 
     def register(make: Function) -> Function:
+        name, form = make.__name__, signature(make)
         meaning = (getdoc(make) or "").partition("\n")[0]
-        parameters = tuple(
-            _parameter(x, ranges.get(x.name)) for x in signature(make).parameters.values()
-        )
-        EDITS[make.__name__] = EditType(make.__name__, make, meaning, parameters, formula, effect)
-        return make
+        parameters = tuple(_parameter(x, ranges.get(x.name)) for x in form.parameters.values())
+
+        @wraps(make)
+        def described(*args: Any, **kwargs: Any) -> Any:
+            edit = make(*args, **kwargs)
+            return replace(edit, description=f"{name}({_arguments_text(form, args, kwargs)})")
+
+        EDITS[name] = EditType(name, described, meaning, parameters, formula, effect)
+        return described  # type: ignore[return-value]
 
     return register
+
+
+def _arguments_text(form: Signature, args: tuple, kwargs: dict[str, Any]) -> str:
+    """The arguments of a call as source text, without keyword arguments that are the default."""
+    given = form.bind(*args, **kwargs)
+    given.apply_defaults()
+    texts = []
+    for name, x in given.arguments.items():
+        is_keyword = form.parameters[name].kind is Parameter.KEYWORD_ONLY
+        if isinstance(x, Tensor):
+            text = f"<{' × '.join(map(str, x.shape)) or 'number'}>"
+        else:
+            is_recorded = isinstance(x, Sight | Site | MixerSite)
+            text = repr(getattr(x, "name", "sight") if is_recorded else x)
+        if not (is_keyword and x == form.parameters[name].default):
+            texts.append(f"{name}={text}" if is_keyword else text)
+    return ", ".join(texts)
 
 
 def _parameter(x: Parameter, span: Range | None) -> EditParameter:

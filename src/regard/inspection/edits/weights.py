@@ -17,7 +17,6 @@ from regard.inspection.edits.base import (
     as_selection,
     attend_without_keys,
     check_finite,
-    format_call,
     head_mask,
     head_mask_column,
     peak_mask,
@@ -51,7 +50,7 @@ def scale_scores(site: str, factor: float, *, heads: Selection = None) -> Edit:
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         return proceed(with_scaled_scores(call, chosen, factor))
 
-    return Edit(site, format_call("scale_scores", site, factor, heads=heads), apply)
+    return Edit(site, "", apply)
 
 
 @register_edit(
@@ -68,9 +67,7 @@ def uniform(site: str, *, heads: Selection = None) -> Edit:
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    return replace(
-        scale_scores(site, 0.0, heads=heads), description=format_call("uniform", site, heads=heads)
-    )
+    return scale_scores(site, 0.0, heads=heads)
 
 
 @register_edit()
@@ -98,7 +95,7 @@ def hardmax(site: str, *, heads: Selection = None) -> Edit:
             call = replace(call, terms=replace(call.terms, sinks=sinks))
         return proceed(call)
 
-    return Edit(site, format_call("hardmax", site, heads=heads), apply)
+    return Edit(site, "", apply)
 
 
 @register_edit()
@@ -167,8 +164,7 @@ def replace_window(
         old.copy_(torch.where(head_mask_column(chosen, call), new, old))
         return out, lse
 
-    description = format_call("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
-    return Edit(site, description, apply)
+    return Edit(site, "", apply)
 
 
 @register_edit()
@@ -182,8 +178,7 @@ def drop_head(site: str, heads: Indices) -> Edit:
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([1., 0.])
     """
-    description = format_call("drop_head", site, heads)
-    return _edit_output(site, heads, description, lambda out, mask: out.masked_fill(mask, 0))
+    return _edit_output(site, heads, lambda out, mask: out.masked_fill(mask, 0))
 
 
 @register_edit()
@@ -197,8 +192,7 @@ def keep_heads(site: str, heads: Indices) -> Edit:
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([0., 2.])
     """
-    description = format_call("keep_heads", site, heads)
-    return _edit_output(site, heads, description, lambda out, mask: out.masked_fill(~mask, 0))
+    return _edit_output(site, heads, lambda out, mask: out.masked_fill(~mask, 0))
 
 
 @register_edit(factor=Range(-2, 4, 1))
@@ -213,15 +207,10 @@ def scale_head(site: str, heads: Indices, factor: float) -> Edit:
     tensor([1., 1.])
     """
     check_finite("factor", factor)
-    description = format_call("scale_head", site, heads, factor)
-    return _edit_output(
-        site, heads, description, lambda out, mask: torch.where(mask, factor * out, out)
-    )
+    return _edit_output(site, heads, lambda out, mask: torch.where(mask, factor * out, out))
 
 
-def _edit_output(
-    site: str, heads: Indices, description: str, change: Callable[[Tensor, Tensor], Tensor]
-) -> Edit:
+def _edit_output(site: str, heads: Indices, change: Callable[[Tensor, Tensor], Tensor]) -> Edit:
     """An edit of the output; `change` gets it with a mask of the heads."""
     chosen = as_indices("heads", heads)
 
@@ -230,4 +219,4 @@ def _edit_output(
         out, lse = proceed(call)
         return change(out, mask), lse
 
-    return Edit(site, description, apply)
+    return Edit(site, "", apply)
