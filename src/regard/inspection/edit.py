@@ -3,13 +3,14 @@
 from regard.inspection.edits.activations import (
     ActivationEdit,
     add_to_activation,
+    drop_expert,
+    force_expert,
     mean_activation,
     scale_activation,
     set_activation,
     zero_activation,
 )
 from regard.inspection.edits.base import Edit
-from regard.inspection.edits.experts import drop_expert, force_expert
 from regard.inspection.edits.keys import drop_key, jitter_key, jitter_query, patch, scale_key
 from regard.inspection.edits.mixers import (
     drop_write,

@@ -1,4 +1,4 @@
 """Edits of attention while a model runs, their effects on its output, and closed forms."""
 
 # each registers its edits
-from regard.inspection.edits import activations, experts, keys, mixers, weights  # noqa: F401
+from regard.inspection.edits import activations, keys, mixers, weights  # noqa: F401
