@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard as rg
-from regard.inspection.report.map_panels import map_panels
+from regard.inspection.report.report import map_panels
 
 pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
