@@ -9,6 +9,7 @@ from regard.errors import ConfigError, check_choice
 _WHOLE = re.compile(r"(?P<factor>[A-Za-z]*)\((?P<sum>[^()]+)\)|(?P<plain>[^()]+)")
 _TERM = re.compile(r"([+-]?)\s*(\d*)((?:[A-Za-z][²³]?)*)")
 _POWERS = {"": 1, "²": 2, "³": 3}
+SUPERSCRIPTS = {n: text for text, n in _POWERS.items()}
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,10 @@ class FormulaWriter:
         front += "L" if shared > 1 else ""
         texts = []
         for letters, number in sorted(terms.items(), key=lambda term: len(term[0]) == 0):
-            rest = [x for x in letters if x not in front]
-            texts.append(_format_term(number // shared, rest))
+            powers = Counter(x for x in letters if x not in front)
+            product = "".join(f"{x}{SUPERSCRIPTS[n]}" for x, n in powers.items())
+            number //= shared
+            texts.append(product if number == 1 and product else f"{number}{product}")
         text = " + ".join(texts)
         sizes = {"B": self.batch, "L": shared, **self.lengths, **self.widths}
         text = f"{front}({text})" if front else text
@@ -182,10 +185,3 @@ class FormulaWriter:
                     letters.append(letter)
         order = ["B", *self.lengths, *self.widths]
         return number, tuple(sorted(letters, key=order.index))
-
-
-def _format_term(number: int, letters: list[str]) -> str:
-    powers = {1: "", 2: "²", 3: "³"}
-    order = dict.fromkeys(letters)
-    text = "".join(f"{x}{powers[letters.count(x)]}" for x in order)
-    return text if number == 1 and text else f"{number}{text}"

@@ -10,8 +10,7 @@ from torch import nn
 from regard import models
 from regard.costs.layer_costs import CostCounter, CostPart
 from regard.costs.model_parts import iter_cost_parts
-from regard.costs.traced_cost import is_transformers_model, trace_cost_parts
-from regard.costs.traced_inputs import input_size
+from regard.costs.traced_cost import input_size, is_transformers_model, trace_cost_parts
 from regard.errors import ConfigError
 from regard.models.config import CONFIGS, StackConfig, check_implemented
 from regard.nn import Decoder, DecoderBlock

@@ -110,9 +110,9 @@ class SvgCanvas:
         left = {"start": 0.0, "middle": wide / 2, "end": wide}[at]
         self.points += (x - left, y - 12), (x - left + wide, y + 4)
         look = f'font-size="10" fill="{PALE}"' if small else f'font-size="13" fill="{INK}"'
-        self.shapes.append(
-            f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" {look}>{_with_subscripts(label)}</text>'
-        )
+        lowered = r'<tspan dy="3" font-size="75%">\1\2</tspan><tspan dy="-3">&#8203;</tspan>'
+        content = re.sub(r"_(?:\{([^}]*)\}|(\w))", lowered, escape(label))
+        self.shapes.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" {look}>{content}</text>')
 
     def to_diagram(self, title: str) -> Diagram:
         """The drawing, cropped to its content."""
@@ -133,12 +133,6 @@ class SvgCanvas:
             "</svg>",
         ]
         return Diagram(title, "\n".join(parts) + "\n")
-
-
-def _with_subscripts(label: str) -> str:
-    """Escaped text with `_x` and `_{…}` as subscripts."""
-    lowered = r'<tspan dy="3" font-size="75%">\1\2</tspan><tspan dy="-3">&#8203;</tspan>'
-    return re.sub(r"_(?:\{([^}]*)\}|(\w))", lowered, escape(label))
 
 
 WIDE, TALL, SLIM, GAP = 210, 52, 28, 24

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.costs.formulas import FormulaWriter, Product
 from regard.costs.layer_costs import CostPart, Side
-from regard.costs.traced_inputs import meta_inputs
 from regard.errors import ConfigError
 
 # of widths beside d and V, in order of appearance: as other tables of cost name them
@@ -38,6 +38,38 @@ def is_transformers_model(model: nn.Module) -> bool:
         cls.__module__.startswith("transformers.") and cls.__name__ == "PreTrainedModel"
         for cls in type(model).__mro__
     )
+
+
+def input_size(model: Any) -> tuple[str, int | None]:
+    """What `source` counts for a model, as text with {}, and its default."""
+    name = getattr(model, "main_input_name", "input_ids")
+    if name == "pixel_values":
+        size = getattr(_main_config(model), "image_size", None) or 224
+        return "side {}", size if isinstance(size, int) else size[0]
+    if name == "input_features":  # Whisper takes 30 seconds, no less
+        positions = getattr(model.config, "max_source_positions", None)
+        return "frames {}", None if positions is None else 2 * positions
+    return ("samples {}", 16_000) if name == "input_values" else ("n = {}", None)
+
+
+def _main_config(model: Any) -> Any:
+    return getattr(model.config, "vision_config", None) or model.config
+
+
+def meta_inputs(model: Any, source: int, target: int, batch: int) -> dict[str, Tensor]:
+    """Inputs of the model on the meta device."""
+    name, config = model.main_input_name, _main_config(model)
+    if name == "pixel_values":
+        shape = (batch, getattr(config, "num_channels", 3), source, source)
+    elif name == "input_features":
+        shape = (batch, getattr(config, "num_mel_bins", 80), source)
+    else:
+        shape = (batch, source)
+    dtype = torch.long if name == "input_ids" else model.dtype
+    inputs = {name: torch.zeros(shape, dtype=dtype, device="meta")}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.zeros(batch, target, dtype=torch.long, device="meta")
+    return inputs
 
 
 def trace_cost_parts(model: Any, source: int, target: int, batch: int) -> list[CostPart]:
@@ -112,11 +144,7 @@ class _Part:
     side: Side
     products: Counter[Product] = field(default_factory=Counter)
     layers: set[str] = field(default_factory=set)
-    parameters: int = 0
-    bytes_moved: int = 0
-    activation_bytes: int = 0
-    cache_bytes: int = 0
-    idle_parameters: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # by field of `CostPart`
 
 
 class _Tracer:
@@ -145,9 +173,10 @@ class _Tracer:
         """The hooks and modes, as one context."""
         stack = ExitStack()
         for path, module in self.modules.items():
-            stack.callback(module.register_forward_pre_hook(self._enter(path)).remove)
-            hook = module.register_forward_hook(self._leave(path), always_call=True)
-            stack.callback(hook.remove)
+            enter = partial(self._enter, path)
+            stack.enter_context(module.register_forward_pre_hook(enter))
+            leave = partial(self._leave, path)
+            stack.enter_context(module.register_forward_hook(leave, always_call=True))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_meta_autocast())
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._save, lambda x: x))
@@ -155,19 +184,15 @@ class _Tracer:
         stack.enter_context(_Products(self))
         return stack
 
-    def _enter(self, path: str) -> Any:
-        return lambda module, args: self.paths.append(path)
+    def _enter(self, path: str, module: nn.Module, args: tuple) -> None:
+        self.paths.append(path)
 
-    def _leave(self, path: str) -> Any:
-        def leave(module: nn.Module, args: tuple, out: Any) -> None:
-            del self.paths[self.paths.index(path, 1) :]
-            name = self.part_name(path)
-            if isinstance(out, Tensor) and name.endswith(("norms", "embedding")):
-                weights = sum(p.numel() for p in module.parameters(recurse=False))
-                read = out.numel() + min(weights, out.numel())
-                self.part(path).bytes_moved += (out.numel() + read) * out.element_size()
-
-        return leave
+    def _leave(self, path: str, module: nn.Module, args: tuple, out: Any) -> None:
+        del self.paths[self.paths.index(path, 1) :]
+        if isinstance(out, Tensor) and self.part_name(path).endswith(("norms", "embedding")):
+            weights = sum(p.numel() for p in module.parameters(recurse=False))
+            read = out.numel() + min(weights, out.numel())
+            self.part(path).counts["bytes_moved"] += (out.numel() + read) * out.element_size()
 
     def part(self, path: str) -> _Part:
         """The part that a module belongs to."""
@@ -178,7 +203,8 @@ class _Tracer:
             if not self.parts.keys() - {name}:  # parameters are counted once, before any product
                 self._count_parameters()
         part = self.parts[name]
-        part.layers.add(_layer_of(path))
+        layer = re.match(r"(.*\.\d+)(\.|$)", path)  # up to the last number
+        part.layers.add(layer[1] if layer else "")
         return part
 
     def _count_parameters(self) -> None:
@@ -187,7 +213,7 @@ class _Tracer:
             for p in module.parameters(recurse=False):
                 if id(p) not in visited:
                     visited.add(id(p))
-                    self.part(path).parameters += p.numel()
+                    self.part(path).counts["parameters"] += p.numel()
 
     def part_name(self, path: str) -> str:
         """The part of a model that a module belongs to, from the names of it and its parents."""
@@ -222,7 +248,7 @@ class _Tracer:
             return
         part = self.part(self.paths[-1])
         part.products.update(p for p in products if p.multiply_adds)
-        part.bytes_moved += sum(x.numel() * x.element_size() for x in tensors)
+        part.counts["bytes_moved"] += sum(x.numel() * x.element_size() for x in tensors)
 
     def add_experts(self, rows: int, count: int) -> None:
         """Count what a token leaves out of the running experts, which get `rows` tokens in all."""
@@ -232,14 +258,14 @@ class _Tracer:
             chosen = rows / (self.batch * self.lengths[part.side])
             own = self.modules[path].parameters(recurse=False)
             size = sum(p.numel() for p in own if len(p) == count)
-            part.idle_parameters += round(size * max(0.0, 1 - chosen / count))
+            part.counts["idle_parameters"] += round(size * max(0.0, 1 - chosen / count))
 
     def _save(self, x: Tensor) -> Tensor:
         storage = x.untyped_storage()
         if storage._cdata not in self.known:  # held: an address may be used again
             self.known.add(storage._cdata)
             self.storages.append(storage)
-            self.part(self.paths[-1]).activation_bytes += storage.nbytes()
+            self.part(self.paths[-1]).counts["activation_bytes"] += storage.nbytes()
         return x
 
     def sequence_length(self) -> int | None:
@@ -258,7 +284,8 @@ class _Tracer:
             ("cross-attention", cross),
         ):
             if name in self.parts:
-                self.parts[name].cache_bytes += sum(x.nbytes for x in _tensors(content, set()))
+                size = sum(x.nbytes for x in _tensors(content, set()))
+                self.parts[name].counts["cache_bytes"] += size
 
     def cost_part(self, name: str) -> CostPart:
         """The traced part, with its formula."""
@@ -272,18 +299,11 @@ class _Tracer:
         spare = SPARE_LETTERS.get(name.split()[-1], "io")
         writer = FormulaWriter(self.batch, lengths, widths, spare)
         formula, sizes = writer.write(part.products, len(part.layers))
+        multiply_adds = sum(p.multiply_adds * times for p, times in part.products.items())
         return CostPart(
-            name=name,
-            side=part.side,
-            formula=formula,
-            parameters=part.parameters,
-            multiply_adds=sum(p.multiply_adds * times for p, times in part.products.items()),
-            bytes_moved=part.bytes_moved,
-            activation_bytes=part.activation_bytes,
-            cache_bytes=part.cache_bytes,
-            idle_parameters=part.idle_parameters,
-            sizes=tuple(sizes.items()),
-        )
+            name=name, side=part.side, formula=formula, multiply_adds=multiply_adds,
+            sizes=tuple(sizes.items()), **part.counts,
+        )  # fmt: skip
 
 
 class _Products(TorchDispatchMode):
@@ -353,12 +373,6 @@ class _SaveForBackward(torch.autograd.Function):
         out = q.new_empty(*q.shape[:-3], q.shape[-2], q.shape[-3], v.shape[-1]).transpose(-2, -3)
         ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1]))
         return out
-
-
-def _layer_of(path: str) -> str:
-    """The path up to its last number, the layer."""
-    match = re.match(r"(.*\.\d+)(\.|$)", path)
-    return match[1] if match else ""
 
 
 def _tensors(x: Any, visited: set[int]) -> Iterator[Tensor]:
