@@ -40,11 +40,8 @@ class HeadMap:
             q, k, lse, self.terms, self.index = site.q, site.k, site.lse, site.terms, (batch, head)
         else:
             kv_head, one = head // (site.heads // site.k.shape[1]), slice(batch, batch + 1)
-            q, k, lse = (
-                site.q[one, head, None],
-                site.k[one, kv_head, None],
-                site.lse[one, head, None],
-            )
+            q, lse = site.q[one, head, None], site.lse[one, head, None]
+            k = site.k[one, kv_head, None]
             mask = select_sequence(terms.mask, batch)
             self.terms = replace(terms, mask=mask, bias=select_sequence(terms.bias, batch))
             self.index = (0, 0)
@@ -52,11 +49,9 @@ class HeadMap:
         self.maps = q.shape[:2].numel()  # computed at a time: one, unless terms are custom
         terms = self.terms
         self.is_plain = not (self.is_custom or terms.score or terms.bias or terms.softcap)
-        if self.is_plain:
-            self._prepare_product()
-
-    def _prepare_product(self) -> None:
-        """One product gives log2 w itself: the last feature is -lse · 1."""
+        if not self.is_plain:
+            return
+        # one product gives log2 w itself: the last feature is -lse · 1
         dtype = torch.promote_types(upcast(self.q[:0]).dtype, self.lse.dtype)
         q, k = (upcast(x[0, 0]).to(dtype) for x in (self.q, self.k))
         q = torch.cat([q * self.terms.scale, -self.lse[0, 0, :, None]], -1) * LOG2E
@@ -78,18 +73,15 @@ class HeadMap:
         """log2 w of a rectangle, -inf where hidden; `rows` may have a step."""
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             if self.is_plain:
-                return self._plain_log2_weights(rows, keys)
+                x = slice_axis(self.q_and_lse, 0, rows) @ slice_axis(self.k_and_ones, 0, keys).mT
+                if self.terms.mask is not None and not self.is_full(rows, keys):
+                    hidden = ~self.terms.mask.tile(self.terms.grid(self.q, self.k, rows, keys))
+                    x[None, None].masked_fill_(hidden, -torch.inf)
+                return x
             if self.is_custom and rows.step > 1:  # custom terms need not know of steps
                 return torch.cat([self.log2_weights(range(i, i + 1), keys) for i in rows])
             scores = self.terms.score_tile(self.q, self.k, rows, keys)[self.index]
             return (scores - slice_axis(self.lse[self.index], 0, rows)[:, None]) * LOG2E
-
-    def _plain_log2_weights(self, rows: range, keys: range) -> Tensor:
-        x = slice_axis(self.q_and_lse, 0, rows) @ slice_axis(self.k_and_ones, 0, keys).mT
-        if self.terms.mask is not None and not self.is_full(rows, keys):
-            hidden = ~self.terms.mask.tile(self.terms.grid(self.q, self.k, rows, keys))
-            x[None, None].masked_fill_(hidden, -torch.inf)
-        return x
 
 
 def select_sequence(term: Term, batch: int) -> Term:

@@ -89,34 +89,12 @@ class MapTile:
         half = np.frombuffer(data, "<f2", offset=HEADER.size).reshape(rows, columns)
         return cls(
             values=decode_half(torch.from_numpy(half.astype(np.float16)), exponent),
-            level=level,
-            row=row,
-            column=column,
-            reduce=REDUCES[reduce],
-            view=VIEWS[flags >> 1 & 1],
-            complete=bool(flags & 1),
-            version=version,
-        )
+            level=level, row=row, column=column, reduce=REDUCES[reduce],
+            view=VIEWS[flags >> 1 & 1], complete=bool(flags & 1), version=version,
+        )  # fmt: skip
 
 
-class StoredCells(NamedTuple):
-    """Mean and maximum per cell, as float16 with one exponent each."""
-
-    mean: Tensor
-    max: Tensor
-    exponents: tuple[int, int]
-
-    @classmethod
-    def encode(cls, values: Float[Tensor, "2 row column"]) -> "StoredCells":
-        """Store means and maxima."""
-        (mean, mean_exponent), (top, top_exponent) = encode_half(values[0]), encode_half(values[1])
-        return cls(mean, top, (mean_exponent, top_exponent))
-
-    def decode(self) -> Float[Tensor, "2 row column"]:
-        """The means and maxima, in float32."""
-        return torch.stack(
-            [decode_half(self.mean, self.exponents[0]), decode_half(self.max, self.exponents[1])]
-        )
+StoredCells = list[tuple[Tensor, int]]  # means and maxima, by `encode_half`
 
 
 def encode_half(values: Tensor) -> tuple[Tensor, int]:
@@ -133,11 +111,7 @@ def encode_half(values: Tensor) -> tuple[Tensor, int]:
 
 
 def decode_half(half: Tensor, exponent: int) -> Tensor:
-    """The values of `encode_half`, in float32.
-
-    >>> decode_half(*encode_half(torch.tensor([0.75])))
-    tensor([0.7500])
-    """
+    """The values of `encode_half`, in float32."""
     return half.float() * 2.0**exponent
 
 
@@ -161,7 +135,7 @@ class BasePass:
     >>> base = BasePass(head_map, level=1, levels=2, tile=2)
     >>> [*base.advance(lambda: False)]
     [1.0, 1.0]
-    >>> base.read(1, 0, 0)[0][0, 0].decode()[1]  # maxima
+    >>> decode_half(*base.read(1, 0, 0)[0][0, 0][1])  # maxima
     tensor([[1.0000,    nan],
             [0.3333, 0.3333]])
     """
@@ -233,10 +207,8 @@ class BasePass:
             part = MarginTotals(margins.entropy[first : first + height], margins.received)
             parts.append(pool_rectangle(self.map, band, keys, (size, size), part))
             if band.stop == rows.stop:
-                cells = PooledCells(
-                    *(torch.cat(pieces).cpu() for pieces in zip(*parts, strict=True))
-                )
-                self._publish(unit, cells, margins)
+                cells = (torch.cat(pieces).cpu() for pieces in zip(*parts, strict=True))
+                self._publish(unit, PooledCells(*cells), margins)
             yield (band.stop - rows.start) / len(rows)
 
     def _publish(self, unit: BaseTile, cells: PooledCells, margins: MarginTotals) -> None:
@@ -244,7 +216,7 @@ class BasePass:
         stored = []
         for level in range(self.level, self.levels):
             counts = cell_sizes(rows, 1 << level)[:, None] * cell_sizes(keys, 1 << level)
-            stored.append(StoredCells.encode(cells.mean_and_max(counts)))
+            stored.append([encode_half(x) for x in cells.mean_and_max(counts)])
             cells = pool_cells(cells, 2, 2)
         entropy, received = (x.cpu() for x in margins)
         with self.lock:
@@ -272,10 +244,8 @@ class MapPreview:
         self.stride = 1 << (-(-self.queries // rows) - 1).bit_length()
         # from the middle of each stride, as a row stands for those around it
         taken = range(min(self.stride // 2, self.queries - 1), self.queries, self.stride)
-        margins = MarginTotals(
-            torch.zeros(len(taken), device=head_map.device),
-            torch.zeros(self.keys, device=head_map.device),
-        )
+        sizes = len(taken), self.keys
+        margins = MarginTotals(*(torch.zeros(n, device=head_map.device) for n in sizes))
         cells = pool_rectangle(head_map, taken, range(self.keys), (1, 1 << level), margins)
         self._cells, self._rows = PooledCells(*(x.cpu() for x in cells)), len(taken)
         self.entropy = margins.entropy.cpu()[self._sample(range(self.queries), 1)]

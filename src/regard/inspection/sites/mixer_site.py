@@ -114,7 +114,8 @@ class MixerSite:
         tensor([[[1., 0.],
                  [0., 1.]]])
         """
-        heads = slice(None) if head is None else _one(resolve_index("head", head, self.heads))
+        head = head if head is None else resolve_index("head", head, self.heads)
+        heads = slice(None) if head is None else slice(head, head + 1)
         row = resolve_slice(rows, self.queries, "rows")
         key = resolve_slice(keys, self.keys, "keys")
         row = range(row.start + self.offset, row.stop + self.offset)
@@ -170,12 +171,9 @@ class MixerSite:
     def __repr__(self) -> str:
         call = f" (call {self.call})" if self.call else ""
         tokens = counted(self.queries, "token") + (f" after {self.offset}" if self.offset else "")
-        parts = [self.kind, counted(self.heads, "head"), tokens]
-        if self.taps is not None:
-            parts.append(f"inputs from {self.taps.shape[-1]} tokens")
-        if self.batch > 1:
-            parts.append(f"batch of {self.batch}")
-        return f"{self.name}{call}: {', '.join(parts)}"
+        taps = "" if self.taps is None else f", inputs from {self.taps.shape[-1]} tokens"
+        batch = f", batch of {self.batch}" if self.batch > 1 else ""
+        return f"{self.name}{call}: {self.kind}, {counted(self.heads, 'head')}, {tokens}{taps}{batch}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -301,7 +299,3 @@ def _pool(w: Tensor, pool: tuple[int, int], reduce: SignedReduce) -> Tensor:
             cells = [x.sum(axis) if reduce == "sum" else x.mean(axis) for x in parts]
             w = torch.stack(cells, axis)
     return w
-
-
-def _one(index: int) -> slice:
-    return slice(index, index + 1)

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from regard.errors import ShapeError, check_choice
 from regard.inspection.sites import map_cells
-from regard.inspection.sites.map_tile import REDUCES, BasePass, MapPreview, MapTile, TileReduce
+from regard.inspection.sites.map_tile import (
+    REDUCES,
+    BasePass,
+    MapPreview,
+    MapTile,
+    TileReduce,
+    decode_half,
+)
 from regard.inspection.sites.site import Site
 from regard.ops.indices import as_int, resolve_index
 
@@ -73,13 +80,13 @@ class MapPyramid:
             raise ShapeError(f"site: needs queries and keys, got {self.queries} by {self.keys}")
         longest = -(-max(self.queries, self.keys) // self.tile_size)
         self.levels = (longest - 1).bit_length() + 1
-        self.base_level = (
-            self._choose_base() if base_level is None else as_int("base_level", base_level)
-        )
-        if not self._lowest_base() <= self.base_level <= self.levels:
-            raise ShapeError(
-                f"base_level: needs {self._lowest_base()} to {self.levels}, got {base_level}"
-            )
+        # a tile of the base level is pooled at most to a single cell
+        lowest = max(0, self.levels - self.tile_size.bit_length())
+        if base_level is None:
+            base_level = self._choose_base(lowest)
+        self.base_level = as_int("base_level", base_level)
+        if not lowest <= self.base_level <= self.levels:
+            raise ShapeError(f"base_level: needs {lowest} to {self.levels}, got {base_level}")
         level = min(self.base_level, self.levels - 1)  # a short map is only passed for its margins
         self._pass = BasePass(self.map, level, self.levels, self.tile_size)
         self._preview: MapPreview | None = None
@@ -97,22 +104,14 @@ class MapPyramid:
         return -(-self.queries // size), -(-self.keys // size)
 
     def band_shape(self, level: int) -> tuple[int, int]:
-        """Rows and columns of cells of the band: queries, and distances from 0.
-
-        >>> MapPyramid(rg.make_site(*torch.zeros(2, 600, 2)), head=0).band_shape(1)
-        (300, 300)
-        """
+        """Rows and columns of cells of the band: queries, and distances from 0."""
         size = 1 << resolve_index("level", level, min(self.levels, MIN_BASE_LEVEL))
         return -(-self.queries // size), -(-(self.queries + self.map.terms.offset) // size)
 
-    def _lowest_base(self) -> int:
-        """A tile of the base level is pooled at most to a single cell."""
-        return max(0, self.levels - self.tile_size.bit_length())
-
-    def _choose_base(self) -> int:
+    def _choose_base(self, lowest: int) -> int:
         if self.queries * self.keys <= MAX_ON_DEMAND:
             return self.levels
-        level = max(MIN_BASE_LEVEL, self._lowest_base())
+        level = max(MIN_BASE_LEVEL, lowest)
         while -(-self.queries // (1 << level)) * -(-self.keys // (1 << level)) > MAX_BASE_CELLS:
             level += 1
         return min(level, self.levels)
@@ -161,10 +160,8 @@ class MapPyramid:
         rows = self._span(level, row, self.queries)
         distances = self._span(level, column, self.queries + self.map.terms.offset)
         cells, counts = map_cells.pool_band(self.map, rows, distances, 1 << level)
-        values = cells.mean_and_max(counts)[index]
-        return MapTile(
-            values=values, level=level, row=row, column=column, reduce=reduce, view="band"
-        )
+        at = {"level": level, "row": row, "column": column, "reduce": reduce}
+        return MapTile(values=cells.mean_and_max(counts)[index], view="band", **at)
 
     def margins(self, level: int) -> MapMargins:
         """Row entropy and received mass, averaged per cell of a level.
@@ -206,7 +203,7 @@ class MapPyramid:
         else:
             values = self._ensure_preview().cells(level, rows, columns)
         for (top, left), cells in stored.items():
-            new = cells.decode()
+            new = torch.stack([decode_half(*x) for x in cells])
             values[:, top : top + new.shape[1], left : left + new.shape[2]] = new
         return values, complete, len(stored)
 

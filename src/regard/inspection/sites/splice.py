@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import LookError
-from regard.inspection.sites.site import Site, Tokens
+from regard.inspection.sites.site import Site
 from regard.ops.biases import Bias
 from regard.ops.grid import Grid
 from regard.ops.masks import Causal, Mask
@@ -30,17 +30,14 @@ def join_calls(calls: Sequence[Site]) -> Site:
         old = _count_shared_keys(k, v, site)
         starts.append(k.shape[2] - old)
         k, v = (torch.cat([x, y[:, :, old:]], 2) for x, y in ((k, site.k), (v, site.v)))
-    rows = {name: [getattr(site, name) for site in calls] for name in ("q", "out", "lse")}
+    rows = {x: torch.cat([getattr(site, x) for site in calls], 2) for x in ("q", "out", "lse")}
+    tokens = [site.query_tokens for site in calls if site.query_tokens is not None]
+    joined = [[token for part in parts for token in part] for parts in zip(*tokens, strict=True)]
     return replace(
-        calls[0],
-        call=0,
-        k=k,
-        v=v,
-        **{name: torch.cat(parts, 2) for name, parts in rows.items()},
-        terms=_join_terms(calls, starts),
-        query_tokens=_join_tokens([site.query_tokens for site in calls]),
+        calls[0], call=0, k=k, v=v, **rows, terms=_join_terms(calls, starts),
+        query_tokens=joined if len(tokens) == len(calls) else None,
         key_tokens=calls[-1].key_tokens if starts[-1] == 0 else None,
-    )
+    )  # fmt: skip
 
 
 def _count_shared_keys(k: Tensor, v: Tensor, site: Site) -> int:
@@ -72,13 +69,6 @@ def _join_terms(calls: Sequence[Site], starts: list[int]) -> Terms:
         mask = SplicedMask(tuple(spans))
     bias = None if first.bias is None else SplicedBias(tuple(spans))
     return replace(first, mask=mask, bias=bias)
-
-
-def _join_tokens(calls: Sequence[Tokens | None]) -> Tokens | None:
-    known = [tokens for tokens in calls if tokens is not None]
-    if len(known) < len(calls):
-        return None
-    return [[token for part in parts for token in part] for parts in zip(*known, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
