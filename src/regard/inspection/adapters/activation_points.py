@@ -24,6 +24,7 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
@@ -77,7 +78,8 @@ def find_activations(
         if (path := _embedding_of(stack.path, embeddings, len(stacks))) is not None:
             points.append(ActivationPoint(f"{name}.embedding", path, modules[path], "out"))
         known: dict[tuple, list[ActivationPoint]] = {}  # blocks of one stack are mostly alike
-        shared = _shared_modules(stack)
+        # a module that is in several blocks (Zamba) is not one's
+        uses = Counter(id(m) for block in stack.blocks for m in block.modules())
         for i, (block, inside) in enumerate(
             zip(stack.blocks, _modules_inside(stack, modules), strict=True)
         ):
@@ -86,17 +88,20 @@ def find_activations(
             if alike is None:
                 known[layout] = alike = list(_block_points(block))
             for point in alike:
-                if point.path not in inside or id(inside[point.path]) in shared:
-                    continue  # it runs in several blocks
+                if point.path not in inside or uses[id(inside[point.path])] > 1:
+                    continue
                 module, around = inside[point.path], block if point.block else None
                 full = f"{path}.{point.path}" if point.path else path
                 place = f"{name}.{i}.{point.name}", full, module
                 points.append(ActivationPoint(*place, *point[3:5], around, *point[6:]))
         if (norm := _final_norm(stack, modules)) is not None:
             points.append(ActivationPoint(f"{name}.final_norm", norm, modules[norm], "out"))
+    # a model of transformers without a head, such as BertModel, returns hidden states
+    is_headless = hasattr(model, "base_model_prefix") and model.base_model is model  # pyright: ignore
     # of the network alone, where n-grams are mixed in after it
     head = "readout" if isinstance(getattr(model, "ngrams", None), NgramMixture) else ""
-    points.append(ActivationPoint(_output_name(model), head, modules.get(head, model), "out"))
+    output = "output" if is_headless else "logits"
+    points.append(ActivationPoint(output, head, modules.get(head, model), "out"))
     return {point.name: point for point in points}
 
 
@@ -153,8 +158,6 @@ def match_activations(
             names = [paths[x] for x in fnmatch.filter(paths, glob)] if isinstance(glob, str) else []
         matched.update(names)
         if not names:
-            from difflib import get_close_matches
-
             close = get_close_matches(str(glob), [*points, *paths_of_activations(points)], 1, 0)
             raise LookError(
                 f"{argument}: needs a glob over the names of activations, got {glob!r}; "
@@ -175,12 +178,6 @@ def _modules_inside(
             if inside and index.isdigit():
                 by_block[int(index)][inside] = module
     return by_block
-
-
-def _shared_modules(stack: BlockStack) -> set[int]:
-    """Modules of several blocks, by id (Zamba)."""
-    counts = Counter(id(m) for block in stack.blocks for m in block.modules())
-    return {module for module, count in counts.items() if count > 1}
 
 
 def _layout(modules: Mapping[str, nn.Module]) -> tuple:
@@ -291,22 +288,13 @@ def _stack_name(model: nn.Module, stack: BlockStack) -> str:
     if words:
         return words[-1]
     causal = any(getattr(m, "is_causal", False) is True for m in stack.blocks[0].modules())
-    kind = getattr(getattr(model, "config", None), "model_type", None)
-    return "decoder" if causal or kind and _is_causal_only(kind) else "encoder"
+    if not causal and (kind := getattr(getattr(model, "config", None), "model_type", None)):
+        from transformers.models.auto import modeling_auto as auto
 
-
-def _is_causal_only(kind: str) -> bool:
-    """Whether transformers has a causal language model of a type and no masked one."""
-    from transformers.models.auto import modeling_auto as auto
-
-    causal, masked = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return kind in causal and kind not in masked
-
-
-def _output_name(model: nn.Module) -> str:
-    """A model of transformers without a head, such as BertModel, returns hidden states."""
-    is_headless = hasattr(model, "base_model_prefix") and model.base_model is model  # pyright: ignore
-    return "output" if is_headless else "logits"
+        # transformers has a causal language model of this type and no masked one
+        causal = kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        causal = causal and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return "decoder" if causal else "encoder"
 
 
 def _final_norm(stack: BlockStack, modules: Mapping[str, nn.Module]) -> str | None:

@@ -43,9 +43,11 @@ def find_projections(block: nn.Module) -> dict[str, list[str]]:
             groups["per_layer"].append(path)
         elif any(path.startswith(f"{mixer}.") for mixer in mixers):
             continue
-        elif not ATTENTION.search(parents) and not _is_attention(path, block):
+        elif not ATTENTION.search(parents) and not ATTENTION_CLASS.search(
+            _class_name(block, path.partition(".")[0])  # Nemotron-H
+        ):
             groups["mlp"].append(path)
-        elif any(_crosses(part, block) for part in path_prefixes(parents)):
+        elif any(is_cross_attention(p, _class_name(block, p)) for p in path_prefixes(parents)):
             groups["cross"].append(path)
         else:
             groups["self"].append(path)
@@ -54,10 +56,8 @@ def find_projections(block: nn.Module) -> dict[str, list[str]]:
     return groups | {"mlp": named or groups["mlp"], "mixer": mixers}
 
 
-def _is_attention(path: str, block: nn.Module) -> bool:
-    """Whether the child of a block around a path is called attention by its class (Nemotron-H)."""
-    child = block.get_submodule(path.partition(".")[0])
-    return bool(ATTENTION_CLASS.search(type(child).__name__))
+def _class_name(block: nn.Module, path: str) -> str:
+    return type(block.get_submodule(path)).__name__
 
 
 def find_mixers(block: nn.Module, prefix: str = "") -> list[str]:
@@ -141,10 +141,6 @@ def path_prefixes(path: str) -> list[str]:
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
-def _crosses(path: str, block: nn.Module) -> bool:
-    return is_cross_attention(path, type(block.get_submodule(path)).__name__)
-
-
 def is_mixture(path: str, modules: Mapping[str, nn.Module]) -> bool:
     """Whether a child of a block is a feed-forward layer with several experts."""
     inside = (name for name in modules if name.startswith(f"{path}."))
@@ -193,8 +189,9 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def norm_width(norm: nn.Module) -> int | None:
-    weight = next(norm.parameters(), None)
-    return None if weight is None or not weight.ndim else weight.shape[-1]
+    weight, shape = next(norm.parameters(), None), getattr(norm, "normalized_shape", None)
+    shape = shape if weight is None else weight.shape
+    return shape[-1] if shape else None
 
 
 def head_count(block: nn.Module, writer: str) -> int | None:

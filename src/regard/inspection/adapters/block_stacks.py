@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from regard.inspection.adapters.module_tracker import ModelHook
 from regard.inspection.adapters.snapshot import snapshot
@@ -57,8 +56,7 @@ def record_stacks(
     stacks = find_stacks(dict(model.named_modules()))
     with ExitStack() as hooks:
         for stack in stacks:
-            for hook in _hook_blocks(stack, inputs_require_grad):
-                hooks.callback(hook.remove)
+            _hook_blocks(stack, inputs_require_grad, hooks)
         yield stacks
 
 
@@ -118,7 +116,7 @@ def nth_tensor(value: Any, n: int) -> Tensor | None:
     return items[n] if n < len(items) and isinstance(items[n], Tensor) else None
 
 
-def _hook_blocks(stack: BlockStack, require_grad: bool) -> list[RemovableHandle]:
+def _hook_blocks(stack: BlockStack, require_grad: bool, hooks: ExitStack) -> None:
     thread = threading.get_ident()  # runs of the model in other threads are not recorded
 
     def as_it_is(x: Tensor) -> Tensor:  # the next block may write to it
@@ -140,12 +138,10 @@ def _hook_blocks(stack: BlockStack, require_grad: bool) -> list[RemovableHandle]
         if x is not None and threading.get_ident() == thread:
             stack.outputs[i].append(as_it_is(x))
 
-    first = stack.blocks[0].register_forward_pre_hook(ModelHook(enter), with_kwargs=True)
-    blocks = enumerate(stack.blocks)
-    return [
-        first,
-        *(block.register_forward_hook(ModelHook(partial(leave, i))) for i, block in blocks),
-    ]
+    add = stack.blocks[0].register_forward_pre_hook
+    hooks.enter_context(add(ModelHook(enter), with_kwargs=True))
+    for i, block in enumerate(stack.blocks):
+        hooks.enter_context(block.register_forward_hook(ModelHook(partial(leave, i))))
 
 
 class PrefixReplay:
@@ -181,7 +177,7 @@ class PrefixReplay:
 
         with ExitStack() as hooks:
             for path, block in self.blocks.items():
-                hooks.callback(block.register_forward_hook(partial(record, path)).remove)
+                hooks.enter_context(block.register_forward_hook(partial(record, path)))
             yield
 
     def paths_before(self, path: str) -> list[str]:
@@ -207,7 +203,7 @@ class PrefixReplay:
                 out = _map_tensors(out, repeat) if name in read else out
                 block = self.blocks[name]
                 undo.callback(_restore, block, block.__dict__.get("forward"))
-                block.forward = partial(_return, out)
+                block.forward = lambda *args, out=out, **options: out
             yield
 
 
@@ -215,10 +211,6 @@ def is_close(x: Tensor, expected: Tensor) -> bool:
     """Whether two results differ by rounding only."""
     allowed = TOLERANCE.get(expected.dtype, 3e-2) * expected.abs().max()
     return x.shape == expected.shape and bool((x - expected).abs().max() <= allowed)
-
-
-def _return(out: Any, *args: Any, **options: Any) -> Any:
-    return out
 
 
 def _restore(block: nn.Module, forward: Any) -> None:
@@ -259,8 +251,8 @@ def tracked_position(model: nn.Module) -> Iterator[Callable[[], int]]:
     around |= {path: module for path, module in modules.items() if "offset" in _names(type(module))}
     with ExitStack() as hooks:
         for module in around.values():
-            handle = module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
-            hooks.callback(handle.remove)
+            add = module.register_forward_pre_hook
+            hooks.enter_context(add(enter, with_kwargs=True, prepend=True))
         yield lambda: getattr(here, "first", 0)
 
 

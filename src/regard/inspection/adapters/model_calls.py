@@ -11,11 +11,7 @@ Scalar = Callable[[nn.Module], Tensor]  # runs the model it gets
 
 
 def run_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with a tensor, a sequence of arguments or a mapping.
-
-    >>> run_model(torch.nn.Identity(), {"input": torch.ones(1)})
-    tensor([1.])
-    """
+    """Call a model with a tensor, a sequence of arguments or a mapping."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(inputs) if isinstance(inputs, Tensor) else model(*inputs)

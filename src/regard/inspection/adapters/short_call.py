@@ -30,7 +30,8 @@ class CallCapture:
         blocks = tuple(f"{stack.path}." for stack in find_stacks(modules))
         for path, module in modules.items():
             inside = blocks and f"{path}.".startswith(blocks)
-            if not path or (module._modules and not inside and not is_container(module)):
+            is_container = isinstance(module, nn.ModuleList | nn.ModuleDict)
+            if not path or (module._modules and not inside and not is_container):
                 self._hook(path, module)
 
     def _hook(self, path: str, module: nn.Module) -> None:
@@ -42,17 +43,12 @@ class CallCapture:
             ):
                 self.calls[path] = args, dict(kwargs or {})
 
-        hook = ModelHook(enter)
-        handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-        self._hooks.callback(handle.remove)
+        self._hooks.enter_context(
+            module.register_forward_pre_hook(ModelHook(enter), with_kwargs=True)
+        )
 
     def close(self) -> None:
         self._hooks.close()
-
-
-def is_container(module: nn.Module) -> bool:
-    """Whether a module only holds others."""
-    return isinstance(module, nn.ModuleList | nn.ModuleDict)
 
 
 def make_calls(model: nn.Module, call: Call) -> Iterator[tuple[list[int], Call]]:
@@ -68,7 +64,11 @@ def make_calls(model: nn.Module, call: Call) -> Iterator[tuple[list[int], Call]]
         found = dict.fromkeys(x.shape[1] for x in ids if x.dtype != torch.bool)
         lengths = dict(zip(found, free, strict=False))
         short = _Shortener(ids[0].shape[0], lengths)
-        yield list(lengths.values()), (tuple(map(short, args)), _shorten_named(short, kwargs))
+        named = {name: short(x) for name, x in kwargs.items()}
+        for name, x in named.items():  # without padding
+            is_matrix = isinstance(x, Tensor) and x.ndim == 2 and not x.is_floating_point()
+            named[name] = torch.ones_like(x) if "mask" in name and is_matrix else x
+        yield list(lengths.values()), (tuple(map(short, args)), named)
     own = [x.shape[1] for x in ids]
     if not token_stacks(dict(model.named_modules())):  # whose inputs have the positions
         sequences = [x for x in tensors if x.is_floating_point() and x.ndim == 3]
@@ -76,14 +76,6 @@ def make_calls(model: nn.Module, call: Call) -> Iterator[tuple[list[int], Call]]
         own += [x.shape[0 if first else 1] for x in sequences]
     if max(own, default=0) <= MAX_POSITIONS:
         yield own, (args, kwargs)
-
-
-def _shorten_named(short: "_Shortener", kwargs: dict[str, Any]) -> dict[str, Any]:
-    values = {name: short(x) for name, x in kwargs.items()}
-    for name, x in values.items():  # without padding
-        if "mask" in name and isinstance(x, Tensor) and x.ndim == 2 and not x.is_floating_point():
-            values[name] = torch.ones_like(x)
-    return values
 
 
 @dataclass(frozen=True)

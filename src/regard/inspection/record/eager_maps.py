@@ -14,7 +14,9 @@ def eager_maps(model: nn.Module, inputs: Any, sites: Sequence[Site]) -> tuple[li
     """Maps and output of the model's eager attention; for our models, softmax in float64."""
     if hasattr(model, "set_attn_implementation") and isinstance(inputs, dict):
         # each by itself: a tower may have no other form than eager (sound of Gemma 4)
-        before = [(c, c._attn_implementation_internal) for c in _configs(model)]
+        configs = {id(x): x for m in model.modules() if (x := vars(m).get("config")) is not None}
+        selecting = [x for x in configs.values() if hasattr(x, "_attn_implementation_internal")]
+        before = [(x, x._attn_implementation_internal) for x in selecting]
         model.set_attn_implementation("eager")  # pyright: ignore
         try:
             out = model(**inputs, output_attentions=True)
@@ -46,9 +48,3 @@ def eager_maps(model: nn.Module, inputs: Any, sites: Sequence[Site]) -> tuple[li
     with intercepting(collect):
         out = run_model(model, inputs)
     return maps_of_calls, get_output(out)
-
-
-def _configs(model: nn.Module) -> list[Any]:
-    """The configs of a model and its parts that select an attention."""
-    configs = {id(x): x for m in model.modules() if (x := vars(m).get("config")) is not None}
-    return [x for x in configs.values() if hasattr(x, "_attn_implementation_internal")]

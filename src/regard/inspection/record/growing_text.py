@@ -39,7 +39,8 @@ class GrowingCache:
         if self._ends_with(k, v, keys):
             pass  # the same keys once more
         elif self._ends_with(k, v, old):
-            self.k, self.v = (self._append(x, y[:, :, old:]) for x, y in ((self.k, k), (self.v, v)))
+            self.k = _append(self.k, self.used, k[:, :, old:])
+            self.v = _append(self.v, self.used, v[:, :, old:])
             self.used += queries
         else:
             self.k, self.v, self.used = k.clone(), v.clone(), keys
@@ -54,15 +55,6 @@ class GrowingCache:
             return False  # an inference tensor cannot be written outside inference mode
         pairs = ((self.k, k), (self.v, v))
         return all(torch.equal(self._view(old, x), y[:, :, :old]) for x, y in pairs)
-
-    def _append(self, x: Tensor, new: Tensor) -> Tensor:
-        need = self.used + new.shape[2]
-        if need > x.shape[2]:
-            larger = x.new_empty(*x.shape[:2], 2 * need, x.shape[3])  # doubled: amortised copies
-            larger[:, :, : self.used] = x[:, :, : self.used]
-            x = larger
-        x[:, :, self.used : need] = new
-        return x
 
     def _view(self, keys: int, x: Tensor) -> Tensor:
         return x[:, :, self.used - keys : self.used]
@@ -84,7 +76,7 @@ class GrowingText:
         if self._is_continued_by(mixer):
             new = _rows(mixer)
             grown = {
-                name: self._append(x, new[name], TIME_AXES.get(name, 2))
+                name: _append(x, self.used, new[name], TIME_AXES.get(name, 2))
                 for name, x in _rows(self._mixer).items()
             }
             self._mixer = replace(self._mixer, **grown)
@@ -99,12 +91,9 @@ class GrowingText:
     @property
     def nbytes(self) -> int:
         """Size of all memory."""
-        sizes = {memory_address(x): x.untyped_storage().nbytes() for x in self._memory()}
+        tensors = [*_tensors(self._mixer).values(), *([] if self._last is None else [self._last])]
+        sizes = {memory_address(x): x.untyped_storage().nbytes() for x in tensors}
         return sum(sizes.values())
-
-    def _memory(self) -> list[Tensor]:
-        last = [] if self._last is None else [self._last]
-        return [*_tensors(self._mixer).values(), *last]
 
     def _is_continued_by(self, mixer: LinearMixer | ShortConvolution) -> bool:
         state = mixer.state
@@ -122,17 +111,6 @@ class GrowingText:
         bound = CACHE_ROUNDING * float(last.abs().max()) if last.numel() else 0.0
         return bool(((last - state).abs() <= bound).all())
 
-    def _append(self, x: Tensor, new: Tensor, axis: int) -> Tensor:
-        need = self.used + new.shape[axis]
-        if need > x.shape[axis] or x.is_inference() != torch.is_inference_mode_enabled():
-            shape = [*x.shape]
-            shape[axis] = 2 * need  # doubled: amortised copies
-            larger = x.new_empty(shape)
-            larger.narrow(axis, 0, self.used).copy_(x.narrow(axis, 0, self.used))
-            x = larger
-        x.narrow(axis, self.used, new.shape[axis]).copy_(new.detach())
-        return x
-
     def _view(self) -> Any:
         views = {
             name: x.narrow(axis, 0, self.used)
@@ -140,6 +118,19 @@ class GrowingText:
             if x.shape[axis := TIME_AXES.get(name, 2)] > self.used
         }
         return replace(self._mixer, **views)  # others are those of the graph
+
+
+def _append(x: Tensor, used: int, new: Tensor, axis: int = 2) -> Tensor:
+    """The buffer with new rows after those in use; it is ours, and made larger where it is full."""
+    need = used + new.shape[axis]
+    if need > x.shape[axis] or x.is_inference() != torch.is_inference_mode_enabled():
+        shape = [*x.shape]
+        shape[axis] = 2 * need  # doubled: amortised copies
+        larger = x.new_empty(shape)
+        larger.narrow(axis, 0, used).copy_(x.narrow(axis, 0, used))
+        x = larger
+    x.narrow(axis, used, new.shape[axis]).copy_(new.detach())
+    return x
 
 
 def _tensors(mixer: LinearMixer | ShortConvolution) -> dict[str, Tensor]:

@@ -142,10 +142,14 @@ def compare_contexts(
     others = states if other is None else all_hidden_states(model, other, stack=stack)
     one = [_select_token(x, first, "first") for x in states]
     two = [_select_token(x, second, "second") for x in others]
+
+    def cosine(a: Tensor, b: Tensor) -> float:
+        return float(F.cosine_similarity(a, b, dim=0))
+
     return ContextSimilarity(
-        between=[_cosine(a, b) for a, b in zip(one, two, strict=True)],
-        first=[_cosine(a, one[0]) for a in one],
-        second=[_cosine(b, two[0]) for b in two],
+        between=[cosine(a, b) for a, b in zip(one, two, strict=True)],
+        first=[cosine(a, one[0]) for a in one],
+        second=[cosine(b, two[0]) for b in two],
     )
 
 
@@ -168,7 +172,3 @@ def _select_token(x: Tensor, index: TokenIndex, name: str) -> Tensor:
             f"{name}: needs (sequence, position) below ({batch}, {time}), got {tuple(index)}"
         )
     return x[index]
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    return float(F.cosine_similarity(a, b, dim=0))

@@ -136,13 +136,16 @@ class _StepMonitor:
         self.lock = threading.RLock()
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
+        def squares(grad: Tensor) -> Tensor:
+            return to_4d(grad.detach()).float().square().sum((0, 2, 3))
+
         out, lse = proceed(call)
         if torch.is_grad_enabled():
             caller = self.tracker.caller
             if caller.matches(self.at):
                 self._add_call(caller.name, call, lse)
                 if out.requires_grad:
-                    out.register_hook(lambda grad: self._add_gradient(caller.name, grad))
+                    out.register_hook(lambda grad: self._add(caller.name, squares=squares(grad)))
         return out, lse
 
     @torch.no_grad()
@@ -157,10 +160,6 @@ class _StepMonitor:
             first_share=(_rows(survey.first_share) * counted).sum((0, 2)),
             max_score=to_4d(survey.max_score[..., None, None]).amax((0, 2, 3)),
         )
-
-    @torch.no_grad()
-    def _add_gradient(self, name: str, grad: Tensor) -> None:
-        self._add(name, squares=to_4d(grad).float().square().sum((0, 2, 3)))
 
     def _add(self, name: str, **numbers: Tensor) -> None:
         with self.lock:

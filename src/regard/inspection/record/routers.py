@@ -7,7 +7,7 @@ router = sight.routers["decoder.1"]
 router.load, router.entropy, router.co_routing, router.tokens(expert=3)
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -121,7 +121,7 @@ class Router:
         )
 
 
-class Routers(Mapping[str, Router]):
+class Routers(dict[str, Router]):
     """The routers of a sight by the name of their block; printed as a table.
 
     >>> chosen, weights = torch.tensor([[[0, 2], [2, 1]]]), torch.full((1, 2, 2), 0.5)
@@ -130,20 +130,9 @@ class Routers(Mapping[str, Router]):
     (['decoder.0'], 4)
     """
 
-    def __init__(self, routers: dict[str, Router]):
-        self._routers = routers
-
-    def __getitem__(self, name: str) -> Router:
-        if name not in self._routers:
-            known = ", ".join(self._routers) or "none; try look(model, activations='*.router.*')"
-            raise LookError(f"name: needs a block with a recorded router, got {name!r}: {known}")
-        return self._routers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._routers)
-
-    def __len__(self) -> int:
-        return len(self._routers)
+    def __missing__(self, name: str) -> Router:
+        known = ", ".join(self) or "none; try look(model, activations='*.router.*')"
+        raise LookError(f"name: needs a block with a recorded router, got {name!r}: {known}")
 
     def where(self, valid: Tensor) -> "Routers":
         """As `Router.where`, for every layer."""
@@ -173,7 +162,7 @@ def join_steps(calls: list[Tensor]) -> Tensor:
 
 def find_routers(activations: Mapping[str, Tensor], labels: list[list[str]]) -> Routers:
     """The routers among recorded activations, "S.i.router.choice" and "S.i.router.logits"."""
-    found: dict[str, Router] = {}
+    found = Routers()
     for key, choice in activations.items():
         name, _, last = key.rpartition(".router.")
         if last != "choice":
@@ -188,4 +177,4 @@ def find_routers(activations: Mapping[str, Tensor], labels: list[list[str]]) -> 
             None if logits is None else logits.view(*sizes, -1),
             labels=labels if is_labelled else None,
         )
-    return Routers(found)
+    return found

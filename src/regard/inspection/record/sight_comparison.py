@@ -107,13 +107,10 @@ class SightComparison:
                 [0., 0.]])
         """
         pair = self.pairs[site]
-        shared = tuple(t for t in pair.queries if t.is_shared)
-        drawn = [
-            _merged_map(pair, side, head, queries, pool)
-            for queries in (pair.queries, shared)
-            for side in (0, 1)
-        ]
-        return torch.stack([drawn[0], drawn[1], drawn[3] - drawn[2]])
+        shared = [t for t in pair.queries if t.is_shared]
+        maps = [_merged_map(pair, side, head, pair.queries, pool) for side in (0, 1)]
+        before, after = (_merged_map(pair, side, head, shared, pool) for side in (0, 1))
+        return torch.stack([*maps, after - before])
 
     def __repr__(self) -> str:
         rows = []
@@ -196,17 +193,13 @@ def _compare(pair: SitePair) -> list[HeadDifference]:
     distance, deltas = (total / len(shared)).tolist(), _statistics(pair, shared)
     return [
         HeadDifference(
-            site=a.name,
-            head=head,
-            distance=round(distance[head], 6),
+            site=a.name, head=head, distance=round(distance[head], 6),
             **{name: round(x[head], 6) for name, x in deltas.items()},
-            query=shared[i].label,
-            key=pair.keys[j].label,
-            before=round(before, 6),
-            after=round(after, 6),
+            query=shared[i].label, key=pair.keys[j].label,
+            before=round(before, 6), after=round(after, 6),
         )
         for head, (i, j, before, after) in enumerate(cells)
-    ]
+    ]  # fmt: skip
 
 
 def _statistics(pair: SitePair, shared: Sequence[AlignedToken]) -> dict[str, list[float]]:

@@ -86,7 +86,8 @@ class TensorPacker:
         keys = range(start, start + x.shape[2]) if step else range(1)
         shape = (*x.shape[:2], x.shape[3]) if step else x.shape
         group = self._buffers[memory_address(x), x.dtype, x.stride(), rest, shape]
-        buffer = next((b for b in group if _overlap(b.keys, keys)), None)
+        overlap = (b for b in group if max(b.keys.start, start) < min(b.keys.stop, keys.stop))
+        buffer = next(overlap, None)
         if buffer is None:
             buffer = _Buffer(str(self._count), x, keys, keys)
             self._count += 1
@@ -119,10 +120,6 @@ class TensorPacker:
         return x[:, :, ref["first"] : ref["first"] + ref["count"]]
 
 
-def _overlap(a: range, b: range) -> bool:
-    return max(a.start, b.start) < min(a.stop, b.stop)
-
-
 def save_sight(sight: Sight, path: str | Path) -> Path:
     """Write a sight to a .safetensors file, or into a folder; returns the path of the file."""
     packer = TensorPacker()
@@ -132,13 +129,10 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
     activations = {name: [packer.add(x) for x in recorded.calls(name)] for name in recorded}
     tensors = packer.tensors()
     header: dict[str, Any] = {
-        "sight": sites,
-        "mixers": mixers,
-        "activations": activations,
-        "version": VERSION,
-    }
-    header |= {"skipped": sight.skipped, "unmatched": sight.unmatched}
-    header |= {"aliases": sight.aliases, "activation_aliases": sight.activations.aliases}
+        "sight": sites, "mixers": mixers, "activations": activations, "version": VERSION,
+        "skipped": sight.skipped, "unmatched": sight.unmatched, "aliases": sight.aliases,
+        "activation_aliases": sight.activations.aliases,
+    }  # fmt: skip
     header["checksum"] = _checksum(header, tensors)
     return write_with_header(tensors, header, file_in(path, FILE_NAME))
 
@@ -195,25 +189,23 @@ def _encode_site(site: Site, packer: TensorPacker) -> dict[str, Any]:
 
 def _encode_mixer(site: MixerSite, packer: TensorPacker) -> dict[str, Any]:
     """A site with its tensors as references; they have keys that no plain value has."""
-    values = {f.name: getattr(site, f.name) for f in fields(site)}
-    mixer = values.pop("mixer")
-    values["mixer"] = {f.name: _pack(getattr(mixer, f.name), packer) for f in fields(mixer)}
-    kind = "convolution" if isinstance(mixer, ShortConvolution) else "linear"
-    return {name: _pack(x, packer) for name, x in values.items()} | {"kind": kind}
 
+    def pack(owner: Any) -> dict[str, Any]:
+        values = {f.name: getattr(owner, f.name) for f in fields(owner)}
+        return {n: packer.add(x) if isinstance(x, Tensor) else x for n, x in values.items()}
 
-def _pack(x: Any, packer: TensorPacker) -> Any:
-    return packer.add(x) if isinstance(x, Tensor) else x
+    kind = "convolution" if isinstance(site.mixer, ShortConvolution) else "linear"
+    return pack(site) | {"mixer": pack(site.mixer), "kind": kind}
 
 
 def _decode_mixer(entry: dict[str, Any], tensors: Mapping[str, Tensor]) -> MixerSite:
-    def unpack(x: Any) -> Any:
-        return TensorPacker.get(x, tensors) if isinstance(x, dict) else x
+    def unpack(values: dict[str, Any]) -> dict[str, Any]:
+        get = TensorPacker.get
+        return {n: get(x, tensors) if isinstance(x, dict) else x for n, x in values.items()}
 
     make, kind = MIXERS[entry["kind"]]
-    values = {name: unpack(x) for name, x in entry.items() if name not in ("kind", "mixer")}
-    mixer = make(**{name: unpack(x) for name, x in entry["mixer"].items()})
-    site = kind(**values, mixer=mixer)
+    values = {name: x for name, x in entry.items() if name not in ("kind", "mixer")}
+    site = kind(**unpack(values), mixer=make(**unpack(entry["mixer"])))
     if site.offset + site.queries != site.keys or site.out.shape[0] != site.batch:
         raise ValueError(f"{site.name!r} with shapes that do not match")
     return site

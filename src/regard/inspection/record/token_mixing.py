@@ -168,9 +168,8 @@ class _Probe:
                 if not isinstance(module, POINTWISE):
                     is_block = id(module) in blocks
                     enter, leave = self._make_hooks(path, is_block)
-                    add = module.register_forward_pre_hook
-                    hooks.callback(add(enter, with_kwargs=True).remove)
-                    hooks.callback(module.register_forward_hook(leave).remove)
+                    hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    hooks.enter_context(module.register_forward_hook(leave))
             yield
 
     def _make_hooks(self, path: str, is_block: bool) -> tuple[Callable, Callable]:
@@ -198,9 +197,13 @@ class _Probe:
         return enter, leave
 
     def _comparison(self, side: str, path: str, *, changes: bool = False) -> "_Comparison":
-        key = side, path, self._counts[side, path]
-        self._counts[side, path] += 1
-        return _Comparison(self, self._base.setdefault(key, []), changes)
+        return _Comparison(self, self._first_run(side, path), changes)
+
+    def _first_run(self, what: str, path: str) -> list[Tensor]:
+        """What the first run gave at this call, which it fills in."""
+        key = what, path, self._counts[what, path]
+        self._counts[what, path] += 1
+        return self._base.setdefault(key, [])
 
     def _add_length(self, x: Tensor | None) -> None:
         """The length of what enters a block, if it is another than that of the input."""
@@ -226,34 +229,26 @@ class _Probe:
     def _contain_attention(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         """The output of the first run for every query that is not changed."""
         out, lse = proceed(call)
-        path = self._tracker.caller.path
-        self.attentions.add(path)
-        key = ("attention", path, self._counts["attention", path])
-        self._counts["attention", path] += 1
-        base = self._base.setdefault(key, [])
-        if not self.is_second:
-            base += [call.q.detach().clone(), out.detach().clone()]
-        elif base and base[0].shape == call.q.shape and base[1].shape == out.shape:
-            changed = _differ(call.q, base[0]).any(-1, keepdim=True)
-            changed = changed.any(-3, keepdim=True) if call.q.ndim > 2 else changed  # in any head
-            out = torch.where(changed, out, base[1])
-        return out, lse
+        self.attentions.add(self._tracker.caller.path)
+        return self._contain("attention", call.q, out), lse
 
     def _contain_mixer(self, mixer: Any, proceed: Callable[[Any], MixResult]) -> MixResult:
         """The output of the first run for every token that is not changed."""
         result = proceed(mixer)
         if isinstance(mixer, Unrecorded):
             return result
-        path = self._tracker.caller.path
-        key = ("mixer", path, self._counts["mixer", path])
-        self._counts["mixer", path] += 1
-        base, x = self._base.setdefault(key, []), _quantities(mixer)
+        return result._replace(out=self._contain("mixer", _quantities(mixer), result.out))
+
+    def _contain(self, what: str, x: Tensor, out: Tensor) -> Tensor:
+        """The output of the first run, but where x, (…, head, position, number), has changed."""
+        base = self._first_run(what, self._tracker.caller.path)
         if not self.is_second:
-            base += [x.detach().clone(), result.out.detach().clone()]
-        elif base and base[0].shape == x.shape and base[1].shape == result.out.shape:
-            changed = _differ(x, base[0]).any(-1).any(1)[:, None, :, None]  # in any head
-            return result._replace(out=torch.where(changed, result.out, base[1]))
-        return result
+            base += [x.detach().clone(), out.detach().clone()]
+        elif base and base[0].shape == x.shape and base[1].shape == out.shape:
+            changed = _differ(x, base[0]).any(-1, keepdim=True)
+            changed = changed.any(-3, keepdim=True) if x.ndim > 2 else changed  # in any head
+            return torch.where(changed, out, base[1])
+        return out
 
 
 def _quantities(mixer: LinearMixer | ShortConvolution) -> Tensor:
