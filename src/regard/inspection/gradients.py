@@ -2,8 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -85,9 +84,6 @@ def activation_gradients(
     return ActivationGradients(score=float(value.detach()), activations=inputs, gradients=gradients)
 
 
-FlagKind = Literal["vanishing", "exploding", "not finite"]
-
-
 @dataclass(frozen=True)
 class GradientFlag:
     """A stack, cell or parameter whose gradient vanishes, explodes or is not finite.
@@ -97,7 +93,7 @@ class GradientFlag:
     """
 
     where: str
-    kind: FlagKind
+    kind: Literal["vanishing", "exploding", "not finite"]
     ratio: float
 
     def __str__(self) -> str:
@@ -176,7 +172,13 @@ class GradientNorms:
         ratios = {name: _ratio(norms[0], norms[-1]) for name, norms in depth.items()}
         used = {name: norms for name, norms in self.time.items() if norms.h.any()}
         ratios |= {f"{name} through time": norms.ratio for name, norms in used.items()}
-        flags = [GradientFlag(name, kind, r) for name, r in ratios.items() if (kind := _verdict(r))]
+        flags: list[GradientFlag] = []
+        for name, r in ratios.items():
+            if not VANISHING <= r <= EXPLODING:
+                kind = (
+                    "vanishing" if r < VANISHING else "exploding" if r > EXPLODING else "not finite"
+                )
+                flags.append(GradientFlag(name, kind, r))
         bad = (name for name, norm in self.weights.items() if norm and not math.isfinite(norm))
         return flags + [GradientFlag(name, "not finite", math.nan) for name in bad]
 
@@ -214,10 +216,13 @@ def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gra
         norms = {name: _norm([grad]) for name, grad in zip(weights, grads, strict=True)}
         skipped = {"depth and time": reason}
         return GradientNorms(loss=float(loss.detach()), weights=norms, skipped=skipped)
+    steps = StepRecorder(CellScope(model))
     with (
         torch.enable_grad(),
         record_stacks(model, inputs_require_grad=True) as stacks,
-        record_steps(model) as steps,
+        steps.cells.hooks(),
+        torch_recurrent.hook_outputs(model, steps.on_torch_module),
+        intercepting_recurrence(steps, steps.cells, other_threads=False),
     ):
         j = loss()
     # the tensors of all runs, per stack and depth
@@ -266,14 +271,6 @@ def _ratio(first: float, last: float) -> float:
     if not (math.isfinite(first) and math.isfinite(last)):
         return math.nan
     return first / last if last else math.inf if first else 0.0
-
-
-def _verdict(ratio: float) -> FlagKind | None:
-    if math.isnan(ratio):
-        return "not finite"
-    if ratio < VANISHING:
-        return "vanishing"
-    return "exploding" if ratio > EXPLODING else None
 
 
 @dataclass
@@ -351,15 +348,3 @@ class StepRecorder:
             name: tuple(torch.cat(rows, 1) for rows in zip(*runs, strict=True))
             for name, runs in norms.items()
         }
-
-
-@contextmanager
-def record_steps(model: nn.Module) -> Iterator[StepRecorder]:
-    """Record every state of every recurrent cell of a model inside the `with` block."""
-    steps = StepRecorder(CellScope(model))
-    with (
-        steps.cells.hooks(),
-        torch_recurrent.hook_outputs(model, steps.on_torch_module),
-        intercepting_recurrence(steps, steps.cells, other_threads=False),
-    ):
-        yield steps

@@ -86,7 +86,7 @@ def score_heads(
     rows, thresholds = [], Thresholds()
     for site, layers in merge_layers(self_attentions(sight)):
         patterns = pattern_scores(site, COPIES, needle=needle, answer=answer)
-        scores = {name: _means(x.score, x.counted) for name, x in patterns.items()}
+        scores = {name: x.means() for name, x in patterns.items()}
         measured = measure_heads(site, frozenset(), thresholds, None, layers, scores)
         rows += [with_type(row, thresholds) for row in measured]
     return HeadTable(rows, SCORE_COLUMNS)
@@ -99,12 +99,6 @@ def self_attentions(sight: Sight) -> list:
         reasons = "; ".join(format_skipped(sight.skipped)) or "none"
         raise LookError(f"at: needs self-attentions that can be recorded, got {reasons}")
     return sites
-
-
-def _means(score: Tensor, counted: Tensor) -> list[float | None]:
-    """Mean over the counted queries, per head; None if there are none."""
-    sums = ((score * counted).double().sum((0, 2)).tolist(), counted.sum((0, 2)).tolist())
-    return [total / n if n else None for total, n in zip(*sums, strict=True)]
 
 
 def _repeated_tokens(
@@ -291,8 +285,7 @@ class _Best:
 
     def add(self, scores: PatternScores, value: Tensor, first: int) -> None:
         """Add the queries of a batch, by their values; its windows are numbered from `first`."""
-        sums = (scores.score * scores.counted).sum((0, 2)), scores.counted.sum((0, 2))
-        self.total += torch.stack([x.double().cpu() for x in sums])
+        self.total += scores.totals().cpu()
         value, query = value.masked_fill(~scores.counted, -torch.inf).max(-1)  # one per window
         weight, key = (x.gather(-1, query[..., None])[..., 0] for x in (scores.weight, scores.key))
         window = first + torch.arange(len(value), device=value.device)[:, None].expand_as(query)
@@ -343,20 +336,17 @@ def _windows(
     texts: Iterable[str | Sequence[int]], tokenizer: Any, length: int
 ) -> Iterator[_Window]:
     for number, text in enumerate([texts] if isinstance(texts, str) else texts):
-        ids = _encode(text, tokenizer)
+        if not isinstance(text, str):
+            ids = [int(i) for i in text]
+        elif tokenizer is None:
+            raise ShapeError(f"texts: needs token ids without a tokenizer, got {text[:40]!r}")
+        elif hasattr(tokenizer, "encode_input"):  # of Regard
+            ids = tokenizer.encode_input(text)
+        else:
+            ids = tokenizer(text, verbose=False).input_ids  # no warning about texts of many windows
         for start in range(0, len(ids), length):
             if len(window := ids[start : start + length]) > 1:
                 yield _Window(number, start, window)
-
-
-def _encode(text: str | Sequence[int], tokenizer: Any) -> Sequence[int]:
-    if not isinstance(text, str):
-        return [int(i) for i in text]
-    if tokenizer is None:
-        raise ShapeError(f"texts: needs token ids without a tokenizer, got {text[:40]!r}")
-    if hasattr(tokenizer, "encode_input"):  # of Regard
-        return tokenizer.encode_input(text)
-    return tokenizer(text, verbose=False).input_ids  # no warning about texts of many windows
 
 
 def _batches(windows: Iterable[_Window], size: int) -> Iterator[list[_Window]]:

@@ -78,11 +78,12 @@ def freeze_norm(norm: nn.Module, x: Tensor) -> FrozenNorm:
     x = x.detach()
     try:
         with torch.no_grad():
-            y = norm(x).to(_compute(x).dtype)
+            y = norm(x).to(upcast(x).dtype)
     except TypeError as error:  # Zaya's norm of queries and keys together
         raise LookError(f"model: needs norms of one input, got {type(norm).__name__}") from error
-    x = _compute(x)
-    weight = next((getattr(norm, n) for n in ("weight", "gain", "scale") if _has(norm, n)), None)
+    x = upcast(x)
+    gains = (getattr(norm, name, None) for name in ("weight", "gain", "scale"))
+    weight = next((x for x in gains if isinstance(x, Tensor)), None)
     bias = getattr(norm, "bias", None)
     names = [n for n in ("eps", "variance_epsilon", "epsilon") if hasattr(norm, n)]
     # OLMo has it in its code only
@@ -101,28 +102,14 @@ def freeze_norm(norm: nn.Module, x: Tensor) -> FrozenNorm:
             errors.append((candidates[-1].apply(x) + bias - y).abs().max())
     relative = torch.stack(errors) / y.abs().max().clamp(min=1e-30)  # one transfer for all
     error, frozen = min(zip(relative.tolist(), candidates, strict=True), key=lambda pair: pair[0])
-    allowed = NORM_TOLERANCE if norm_dtype(norm, y) == torch.float32 else 2e-2
+    dtype = next((p.dtype for p in norm.parameters()), y.dtype)
+    allowed = 2e-2 if dtype in (torch.float16, torch.bfloat16) else NORM_TOLERANCE
     if not error < allowed:
         raise LookError(
             f"model: needs layer norms or RMS norms to be split into parts, got a "
             f"{type(norm).__name__} that computes something else (relative error {error:.2g})"
         )
     return frozen
-
-
-def norm_dtype(norm: nn.Module, y: Tensor) -> torch.dtype:
-    """The precision of a norm's parameters, or of its output."""
-    parameter = next(norm.parameters(), None)
-    dtype = y.dtype if parameter is None else parameter.dtype
-    return torch.float32 if dtype == torch.float64 else dtype
-
-
-def _has(module: nn.Module, name: str) -> bool:
-    return isinstance(getattr(module, name, None), Tensor)
-
-
-def _compute(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 By = Literal["part", "head"]
@@ -194,7 +181,11 @@ class ResidualStream:
             name = f"{prefix}.{module}"
             out = _scaled(self.activations[f"{name}.out"].detach(), factor)
             if by == "head" and f"{name}.heads" in self.activations:
-                pieces = self._head_outputs(name)
+                heads = self.activations[f"{name}.heads"].detach()
+                weight = self.writer_weight(f"{name}.heads").unflatten(0, heads.shape[-2:])
+                pieces = torch.einsum("bthv,hvd->hbtd", upcast(heads), upcast(weight))
+                post = self.post_norm(name)
+                pieces = list(pieces if post is None else post.apply(pieces))
                 yield from ((f"{name} head {h}", factor * x) for h, x in enumerate(pieces))
                 yield f"{name} bias", out - factor * sum(pieces)
             else:
@@ -217,7 +208,11 @@ class ResidualStream:
                 "model: needs one residual stream to be split into parts, got states "
                 f"{tuple(after.shape[2:])} of parallel streams per token"
             )
-        for carry in (1.0, *self._scales(block)):
+        # single numbers of the block itself, as that which Gemma 4 multiplies its output by
+        module = self.points[f"{prefix}.residual_in"].module
+        numbers = (*module._parameters.values(), *module._buffers.values())
+        scales = [float(x) for x in numbers if x is not None and x.numel() == 1]
+        for carry in (1.0, *scales):
             factors = _sum_factors(outs, after - carry * before, after)
             if factors is not None:
                 self._factors[block] = dict(zip(names, factors, strict=True), **{"in": carry})
@@ -226,12 +221,6 @@ class ResidualStream:
             "model: needs blocks that add their parts to the residual stream, got "
             f"{prefix} whose parts do not sum up (a norm after the sum, as in BERT)"
         )
-
-    def _scales(self, block: int) -> list[float]:
-        """Single numbers of a block itself, as that which Gemma 4 multiplies its output by."""
-        module = self.points[f"{self.stack}.{block}.residual_in"].module
-        numbers = {**module._parameters, **module._buffers}.values()
-        return [float(x) for x in numbers if x is not None and x.numel() == 1]
 
     def _unit_factors(self) -> dict[int, dict[str, float]]:
         """Factors of 1 for the blocks that are plain sums, compared all at once."""
@@ -265,14 +254,6 @@ class ResidualStream:
         path = self.points[f"{name}.in"].path
         inside = [x for x in self.sight.sites if x.path == path or x.path.startswith(f"{path}.")]
         return inside[0] if inside else None
-
-    def _head_outputs(self, name: str) -> list[Tensor]:
-        """The output of each head through W_O, and a norm behind it."""
-        heads = self.activations[f"{name}.heads"].detach()
-        weight = self.writer_weight(f"{name}.heads").unflatten(0, heads.shape[-2:])
-        outs = torch.einsum("bthv,hvd->hbtd", upcast(heads), upcast(weight))
-        post = self.post_norm(name)
-        return list(outs if post is None else post.apply(outs))
 
     def writer_weight(self, name: str) -> Tensor:
         """The matrix after an activation, (input, dim): W_O, or the last one of an MLP."""
@@ -313,9 +294,8 @@ def record_stream(
     regard.errors.LookError: model: needs a stack of Transformer blocks, got none in Recurrent
     """
     points = find_activations(model, uncompiled_modules(model))
-    stacks = [
-        name.removesuffix(".0.residual_in") for name in points if name.endswith(".0.residual_in")
-    ]
+    start = ".0.residual_in"
+    stacks = [name.removesuffix(start) for name in points if name.endswith(start)]
     if not stacks:
         raise LookError(
             f"model: needs a stack of Transformer blocks, got none in {type(model).__name__}"

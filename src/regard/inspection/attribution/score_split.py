@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError, check_choice
 from regard.inspection.adapters.activation_points import find_activations, name_of_part
-from regard.inspection.adapters.block_layout import is_norm
+from regard.inspection.adapters.block_layout import is_norm, norm_width
 from regard.inspection.adapters.block_stacks import first_tensor
 from regard.inspection.attribution.residual_parts import (
     By,
@@ -120,9 +120,9 @@ def split_score(
     names, parts = zip(*stream.parts(block, by=by), strict=True)
     kv_head = head // (site.heads // site.k.shape[1])
     queries, keys = [], []
-    zero = torch.zeros_like(stream.state(block)[batch])
-    for chunk in _chunks([*(x[batch] for x in parts), zero], PARTS_AT_ONCE):
-        q, k, _ = replay.project(torch.stack(chunk))
+    inputs = [*(x[batch] for x in parts), torch.zeros_like(stream.state(block)[batch])]
+    for start in range(0, len(inputs), PARTS_AT_ONCE):
+        q, k, _ = replay.project(torch.stack(inputs[start : start + PARTS_AT_ONCE]))
         queries.append(q[:, head, i])
         keys.append(k[:, kv_head, j])
     q, k = torch.cat(queries).float(), torch.cat(keys).float()
@@ -152,15 +152,12 @@ class AttentionReplay:
         assert self.whole is not None
         self.before = _norm_between(stream, block, before, self.whole)
         self.inner: dict[nn.Module, FrozenNorm] = {}
-        norms = [m for m in self.module.modules() if is_norm(m)]
-        if norms:
+        if norms := [m for m in self.module.modules() if is_norm(m)]:
             inputs: dict[nn.Module, Tensor] = {}
             with ExitStack() as hooks:
                 for norm in norms:
-                    handle = norm.register_forward_pre_hook(
-                        lambda m, args: inputs.__setitem__(m, args[0])
-                    )
-                    hooks.callback(handle.remove)
+                    read = norm.register_forward_pre_hook
+                    hooks.enter_context(read(lambda m, args: inputs.__setitem__(m, args[0])))
                 self._run(self.whole[batch : batch + 1])
             self.inner = {m: freeze_norm(m, x) for m, x in inputs.items()}
 
@@ -172,10 +169,12 @@ class AttentionReplay:
             x = frozen.apply(parts.float()) + frozen.bias
         with ExitStack() as hooks:
             for norm, frozen in self.inner.items():
-                handle = norm.register_forward_hook(
-                    lambda m, args, out, f=frozen: (f.apply(args[0].float()) + f.bias).to(out)
+                change = norm.register_forward_hook
+                hooks.enter_context(
+                    change(
+                        lambda m, args, out, f=frozen: (f.apply(args[0].float()) + f.bias).to(out)
+                    )
                 )
-                hooks.callback(handle.remove)
             try:
                 return self._run(x)
             except LookError:  # an argument with batch and heads in one axis, as Bloom's ALiBi
@@ -234,11 +233,8 @@ def attention_inputs(model: nn.Module, at: str) -> Iterator[dict[str, Any]]:
     def keep(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
         inputs.update(module=module, args=args, kwargs=kwargs or {})
 
-    handle = point.module.register_forward_pre_hook(keep, with_kwargs=True)
-    try:
+    with point.module.register_forward_pre_hook(keep, with_kwargs=True):
         yield inputs
-    finally:
-        handle.remove()
 
 
 def _norm_between(
@@ -249,7 +245,7 @@ def _norm_between(
         return None
     module = stream.points[f"{stream.stack}.{block}.residual_in"].module
     for norm in module.modules():
-        if is_norm(norm) and _width(norm) in (None, before.shape[-1]):
+        if is_norm(norm) and norm_width(norm) in (None, before.shape[-1]):
             with torch.no_grad():
                 y = norm(before).to(inside)
                 if y.shape == inside.shape and torch.allclose(y, inside, rtol=1e-3, atol=1e-4):
@@ -258,18 +254,6 @@ def _norm_between(
         f"at: needs an attention whose input is a norm of the residual stream, got block {block} "
         "of a model where it is not"
     )
-
-
-def _width(norm: nn.Module) -> int | None:
-    weight, shape = next(norm.parameters(), None), getattr(norm, "normalized_shape", None)
-    if weight is None:
-        return None if shape is None else shape[-1]
-    return weight.shape[-1]
-
-
-def _chunks(items: list[Tensor], size: int) -> Iterator[list[Tensor]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 Reads = Literal["query", "key", "value"]

@@ -176,7 +176,6 @@ def draw_head_scores(
         raise ShapeError("heads: needs at least one, got none")
     fields = [heads.field_name(name) for name in names]
     sites = list(dict.fromkeys((row.site, row.call) for row in heads))
-    rows = {site: i for i, site in enumerate(sites)}
     columns = 1 + max(row.head for row in heads)
     across = min(5, len(names))
     down = -(-len(names) // across)
@@ -187,7 +186,7 @@ def draw_head_scores(
         values = torch.full((len(sites), columns), torch.nan)  # white: not measured
         for row in heads:
             x = getattr(row, field)
-            values[rows[row.site, row.call], row.head] = torch.nan if x is None else x
+            values[sites.index((row.site, row.call)), row.head] = torch.nan if x is None else x
         # scores are shares: one scale from 0 to 1 makes the panels comparable
         top = max(1.0, float(values.nan_to_num(0).max()))
         image = show_matrix(axes, values, (len(sites), columns), vmax=top)
@@ -268,14 +267,20 @@ def draw_effects(
     >>> figure.axes[0].get_title()
     'effects'
     """
-    height, width = effect.shape
+    figure = _heat_map(effect, rows, columns, "effect", **signed_scale(effect))
+    figure.axes[0].set(xlabel=x_label, ylabel=y_label)
+    figure.axes[0].set_title(title, fontsize=10)
+    return save_figure(figure, path)
+
+
+def _heat_map(
+    x: Tensor, rows: Sequence[str], columns: Sequence[str], label: str, **options: Any
+) -> "Figure":
+    height, width = x.shape
     figure = new_figure(3.0 + axis_inches(width, 1.5, 12), 1.2 + axis_inches(height, 1.2, 12, 0.2))
     axes = figure.subplots()
-    image = show_map(axes, effect, rows, columns, **signed_scale(effect))
-    axes.set(xlabel=x_label, ylabel=y_label)
-    axes.set_title(title, fontsize=10)
-    figure.colorbar(image, ax=axes, label="effect")
-    return save_figure(figure, path)
+    figure.colorbar(show_map(axes, x, rows, columns, **options), ax=axes, label=label)
+    return figure
 
 
 def draw_experts(router: Router, *, batch: int = 0, path: str | Path | None = None) -> "Figure":
@@ -289,14 +294,11 @@ def draw_experts(router: Router, *, batch: int = 0, path: str | Path | None = No
     at = resolve_index("batch", batch, len(router.experts))
     weights, load = router.map[at].mT.cpu(), router.load
     count, time = weights.shape
-    labels = [str(i) for i in range(time)] if router.labels is None else router.labels[at]
-    figure = new_figure(3.0 + axis_inches(time, 1.5, 12), 1.2 + axis_inches(count, 1.2, 12, 0.2))
-    axes = figure.subplots()
-    image = show_map(axes, weights, [str(i) for i in range(count)], labels)
-    axes.set(xlabel="token", ylabel="expert")
+    labels = [*map(str, range(time))] if router.labels is None else router.labels[at]
+    figure = _heat_map(weights, [*map(str, range(count))], labels, "weight")
+    figure.axes[0].set(xlabel="token", ylabel="expert")
     top = f"largest load {float(load.max()):.2f} (expert {int(load.argmax())})"
-    axes.set_title(f"{router.name}: {top}", fontsize=10)
-    figure.colorbar(image, ax=axes, label="weight")
+    figure.axes[0].set_title(f"{router.name}: {top}", fontsize=10)
     return save_figure(figure, path)
 
 

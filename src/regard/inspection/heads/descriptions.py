@@ -61,9 +61,6 @@ def describe_heads(
     """Describe every head, from one survey.
 
     `rows`, and a `survey` with `received`, may be given if known.
-
-    >>> len(describe_heads(rg.make_site(*torch.zeros(2, 3, 5, 4))))
-    3
     """
     lists_queries = site.queries <= MAX_LISTED_QUERIES
     names = disambiguate(query_labels(site, batch)) if lists_queries else []

@@ -221,7 +221,8 @@ class HeadTable:
         headings = "".join(f"{heading:>10}" for heading in self.columns.values())
         lines = [f"{'site':<{width}}  head  {'type':<12}{headings}"]
         for row in self.rows:
-            numbers = "".join(_format_number(row.number(name)) for name in self.columns)
+            values = map(row.number, self.columns)
+            numbers = "".join(f"{'' if x is None else f'{x:.2f}':>10}" for x in values)
             lines.append(f"{row.site:<{width}}  {row.head:>4}  {row.type:<12}{numbers}")
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
@@ -232,7 +233,3 @@ class HeadTable:
         rows = ([row.number(name) for name in columns] for row in self.rows)
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
         return f"<p>{size}: {escape(counts)}</p>{note}" + html_table(columns, rows)
-
-
-def _format_number(x: float | None) -> str:
-    return f"{x:10.2f}" if x is not None else f"{'':10}"

@@ -38,7 +38,8 @@ class MixerTable:
 
     def texts(self) -> list[list[str]]:
         """The cells as text; empty where a statistic has no meaning."""
-        return [[_format(row.get(name)) for name in self.columns] for row in self.rows]
+        cells = ([row.get(name, "") for name in self.columns] for row in self.rows)
+        return [[f"{x:.2f}" if isinstance(x, float) else str(x) for x in row] for row in cells]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -55,11 +56,7 @@ class MixerTable:
 
 @torch.no_grad()
 def measure_mixers(sites: Sequence[MixerSite]) -> MixerTable:
-    """The means over batch and tokens of each statistic, per head; half-lives by their median.
-
-    >>> len(measure_mixers([]))
-    0
-    """
+    """The means over batch and tokens of each statistic, per head; half-lives by their median."""
     rows: list[dict[str, Any]] = []
     for site in sites:
         shown, survey = range(min(site.heads, MAX_HEADS)), first_heads(site, MAX_HEADS).survey()
@@ -78,7 +75,3 @@ def measure_mixers(sites: Sequence[MixerSite]) -> MixerTable:
 def name_of_call(site: MixerSite) -> str:
     """The name of a site, with its call beyond the first (Zamba calls one mixer twice)."""
     return site.name + (f" (call {site.call})" if site.call else "")
-
-
-def _format(x: object) -> str:
-    return f"{x:.2f}" if isinstance(x, float) else "" if x is None else str(x)

@@ -84,7 +84,13 @@ def informative_queries(
     rows = visible > 1
     if site.kind == "cross" or site.terms.mask is None:
         return rows
-    sees_itself = _sees_itself(site)
+    mask = site.terms.mask
+
+    def allowed(rows: range, keys: range) -> Tensor:
+        tile = mask.tile(site.terms.grid(site.q, site.k, rows, keys))
+        return tile.expand(*site.lse.shape[:-1], len(rows), len(keys))
+
+    sees_itself = _diagonals(site, 0, 0, allowed)[..., 0].bool()
     return rows & (sees_itself | ~sees_itself.any(-1, keepdim=True))
 
 
@@ -98,17 +104,6 @@ def is_first_key(site: Site) -> Bool[Tensor, "batch key"]:
     starts = nonzero_starts(site.q, site.k, site.terms)
     key = torch.arange(site.keys, device=site.q.device)
     return (key == (0 if starts is None else starts)).expand(site.batch, -1)
-
-
-def _sees_itself(site: Site) -> Tensor:
-    mask = site.terms.mask
-    assert mask is not None
-
-    def allowed(rows: range, keys: range) -> Tensor:
-        tile = mask.tile(site.terms.grid(site.q, site.k, rows, keys))
-        return tile.expand(*site.lse.shape[:-1], len(rows), len(keys))
-
-    return _diagonals(site, 0, 0, allowed)[..., 0].bool()
 
 
 def _diagonals(
@@ -169,6 +164,15 @@ class PatternScores(NamedTuple):
     weight: Float[Tensor, "batch head query"]
     key: Int[Tensor, "batch head query"]
 
+    def totals(self) -> Float[Tensor, "two head"]:
+        """Per head, the sum of the scores that count, and their number."""
+        sums = (self.score * self.counted).double().sum((0, 2)), self.counted.sum((0, 2))
+        return torch.stack([x.double() for x in sums])
+
+    def means(self) -> list[float | None]:
+        """Mean over the counted queries, per head; None if there are none."""
+        return [total / n if n else None for total, n in self.totals().mT.tolist()]
+
 
 @torch.no_grad()
 def pattern_scores(
@@ -184,7 +188,15 @@ def pattern_scores(
     """
     site.require_tensors()
     tokens, first = _token_numbers(site), is_first_key(site)
-    results = {name: _empty(site) for name in names}
+    results: dict[str, PatternScores] = {}
+    for name in names:
+        none, key = (
+            torch.full_like(site.lse, -1.0),
+            torch.full(site.lse.shape, -1).to(site.q.device),
+        )
+        results[name] = PatternScores(
+            torch.zeros_like(none), torch.zeros_like(key).bool(), none, key
+        )
     for rows, keys in iter_tiles(site.q, site.k, site.terms):
         scores = site.terms.score_tile(site.q, site.k, rows, keys)
         band = slice(rows.start, rows.stop)
@@ -223,12 +235,6 @@ def _token_numbers(site: Site) -> Int[Tensor, "batch key"]:
     numbers: dict[str, int] = {}
     rows = [[numbers.setdefault(t, len(numbers)) for t in row] for row in site.key_tokens]
     return torch.tensor(rows, device=site.q.device)
-
-
-def _empty(site: Site) -> PatternScores:
-    weight = torch.full_like(site.lse, -1.0)
-    key = torch.full(site.lse.shape, -1, device=weight.device)
-    return PatternScores(torch.zeros_like(weight), torch.zeros_like(key).bool(), weight, key)
 
 
 def _cells(tokens: Tensor, first: Tensor, offset: int, rows: range, keys: range) -> Cells:
