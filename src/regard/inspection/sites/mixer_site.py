@@ -173,7 +173,8 @@ class MixerSite:
         tokens = counted(self.queries, "token") + (f" after {self.offset}" if self.offset else "")
         taps = "" if self.taps is None else f", inputs from {self.taps.shape[-1]} tokens"
         batch = f", batch of {self.batch}" if self.batch > 1 else ""
-        return f"{self.name}{call}: {self.kind}, {counted(self.heads, 'head')}, {tokens}{taps}{batch}"
+        heads = counted(self.heads, "head")
+        return f"{self.name}{call}: {self.kind}, {heads}, {tokens}{taps}{batch}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
