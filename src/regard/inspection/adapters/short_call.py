@@ -3,8 +3,9 @@
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,33 +23,26 @@ SHAPES = re.compile(r"grid|sizes")  # arguments with sizes of pictures, which ar
 Call = tuple[tuple, dict[str, Any]]
 
 
-class CallCapture:
+@contextmanager
+def first_calls(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Call]]:
     """The arguments of the first call of a model, or of the parts that were called without it."""
+    calls, thread = dict[str, Call](), threading.get_ident()
 
-    def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module]):
-        self.model, self.calls, self._hooks = model, dict[str, Call](), ExitStack()
-        blocks = tuple(f"{stack.path}." for stack in find_stacks(modules))
+    def enter(path: str, module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
+        if threading.get_ident() == thread and not any(
+            not p or f"{path}.".startswith(f"{p}.") for p in calls
+        ):
+            calls[path] = args, dict(kwargs or {})
+
+    blocks = tuple(f"{stack.path}." for stack in find_stacks(modules))
+    with ExitStack() as hooks:
         for path, module in modules.items():
             inside = blocks and f"{path}.".startswith(blocks)
             is_container = isinstance(module, nn.ModuleList | nn.ModuleDict)
             if not path or (module._modules and not inside and not is_container):
-                self._hook(path, module)
-
-    def _hook(self, path: str, module: nn.Module) -> None:
-        thread = threading.get_ident()
-
-        def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
-            if threading.get_ident() == thread and not any(
-                not p or f"{path}.".startswith(f"{p}.") for p in self.calls
-            ):
-                self.calls[path] = args, dict(kwargs or {})
-
-        self._hooks.enter_context(
-            module.register_forward_pre_hook(ModelHook(enter), with_kwargs=True)
-        )
-
-    def close(self) -> None:
-        self._hooks.close()
+                hook = ModelHook(partial(enter, path))
+                hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
+        yield calls
 
 
 def make_calls(model: nn.Module, call: Call) -> Iterator[tuple[list[int], Call]]:

@@ -15,7 +15,7 @@ from regard.inspection.adapters.eager_attention import EagerTracer
 from regard.inspection.adapters.forward_code import FUSED, INTERFACE, PRODUCTS, called_names
 from regard.inspection.adapters.mask_parser import parse_attention_mask, trim_unused_keys
 from regard.inspection.adapters.module_tracker import ModuleTracker
-from regard.inspection.adapters.transformers_attention import is_redirected
+from regard.inspection.adapters.transformers_attention import redirection
 from regard.ops import attend
 from regard.ops.attend.op import attend_as
 from regard.ops.autocast import cast_to_autocast, is_autocast
@@ -58,7 +58,7 @@ def _calls_torch(modules: Iterable[nn.Module]) -> bool:
             known = type(module).__module__.startswith(("regard.", "torch.nn.modules."))
             if not known or isinstance(module, nn.MultiheadAttention):
                 return True
-        elif INTERFACE in names and not is_redirected(module):
+        elif INTERFACE in names and redirection(module) is None:
             return True
         else:
             used |= names

@@ -3,7 +3,7 @@
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -108,12 +108,8 @@ def _restore(config: Any) -> None:
             config._attn_implementation_internal = entry.previous
 
 
-def is_redirected(module: nn.Module) -> bool:
-    """Whether the config of a module selects our attention."""
-    return _entry_of(module) is not None
-
-
-def _entry_of(module: nn.Module) -> _Redirected | None:
+def redirection(module: nn.Module) -> _Redirected | None:
+    """How the config of a module selects our attention; None if it does not."""
     return _redirected.get(id(vars(module).get("config")))
 
 
@@ -173,13 +169,21 @@ def regard_attention_forward(
     """The attention function that transformers calls; returns (batch, query, head, value)."""
     with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
         if attention_mask is not None and attention_mask.is_floating_point():
-            entry = _entry_of(module)
+            entry = redirection(module)
             if entry and entry.previous == "sdpa" and _asks_for_sdpa(type(module)):
                 attention_mask = attention_mask > HIDDEN_SCORE
         chosen = chosen_keys(module, kwargs, key.shape[2])
         model_mask = hide_others(attention_mask, chosen, query)
         compute, tensors = _model_function(module), (query, key, value)
-        unknown = _unknown_term(kwargs)
+        # a tensor that we do not know may be part of the scores: other sinks, a head mask
+        unknown = next(
+            (
+                name
+                for name, x in kwargs.items()
+                if isinstance(x, Tensor) and name not in KNOWN_TENSORS
+            ),
+            "cache" if kwargs.get("cache") is not None else None,
+        )
         if unknown is not None:
             unrecorded[module] = f"{type(module).__name__} has {unknown}, which no site can have"
             if compute is None:
@@ -189,8 +193,8 @@ def regard_attention_forward(
                 )
             return compute(module, *tensors, model_mask, **kwargs)
         if is_intercepted():
-            ignored = _ignored_terms(module)
-            kwargs = {name: x for name, x in kwargs.items() if name not in ignored}
+            if _ignores_terms(module):
+                kwargs = {n: x for n, x in kwargs.items() if n not in ("softcap", "s_aux")}
             out = None
             given = (*tensors, model_mask, kwargs.get("position_bias"))
             if compute is not None and not _is_same_to_the_bit(compute, module, *given):
@@ -208,20 +212,11 @@ def regard_attention_forward(
 unrecorded = WeakIdKeyDictionary()  # why attention modules did not reach `attend`
 
 
-def _unknown_term(kwargs: dict[str, Any]) -> str | None:
-    """A tensor that we do not know, which may be part of the scores: other sinks, a head mask."""
-    for name, x in kwargs.items():
-        is_unknown = isinstance(x, Tensor) and name not in KNOWN_TENSORS
-        if is_unknown or (name == "cache" and x is not None):
-            return name
-    return None
-
-
 def _model_function(module: nn.Module) -> Callable[..., Any] | None:
     """What the setting of the model stands for, if the mask has its format: SDPA or eager."""
     from transformers import AttentionInterface
 
-    entry = _entry_of(module)
+    entry = redirection(module)
     if entry is None:
         return None
     if entry.previous == "eager":
@@ -230,16 +225,15 @@ def _model_function(module: nn.Module) -> Callable[..., Any] | None:
     return AttentionInterface()["sdpa"] if is_sdpa else None
 
 
-def _ignored_terms(module: nn.Module) -> Collection[str]:
-    """Terms of the scores that SDPA of transformers 4 gets and does not read; version 5 refuses.
+def _ignores_terms(module: nn.Module) -> bool:
+    """Whether it runs SDPA of transformers 4, which reads no softcap and no sinks; 5 refuses them.
 
     Gemma 2 runs without its softcap there, so the map is recorded without it.
     """
     from transformers import __version__
 
-    entry = _entry_of(module)
-    is_ignored = entry is not None and entry.previous == "sdpa" and __version__ < "5"
-    return ("softcap", "s_aux") if is_ignored else ()
+    entry = redirection(module)
+    return entry is not None and entry.previous == "sdpa" and __version__ < "5"
 
 
 @cache

@@ -189,8 +189,7 @@ class AttentionReplay:
             raise _Stop
 
         assert self.whole is not None
-        x = x.to(self.whole.dtype)
-        args, kwargs = self._replaced(x)
+        args, kwargs = self._replaced(x.to(self.whole.dtype))
         with (
             patched(self.stream.model) as tracker,
             intercepting(stop, tracker, other_threads=False),

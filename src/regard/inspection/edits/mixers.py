@@ -52,7 +52,9 @@ def freeze_decay(mixer: str, decay: float, *, heads: Selection = None) -> Edit:
 
     a_t → decay, from 0 up to 1, which forgets nothing
     """
-    _check_share("decay", decay)
+    check_finite("decay", decay, 0)
+    if decay > 1:
+        raise ShapeError(f"decay: needs 0 to 1, got {decay}; try scale_decay")
     log = torch.tensor(decay).log().clamp(min=LOG_ZERO).item()
     return _gate_edit(
         "freeze_decay", "log_decay", mixer, heads, lambda m: torch.full_like(m.decays, log)
@@ -221,9 +223,3 @@ def _without_values(
     return replace(
         m, x=x, state=m.state.masked_fill(chosen & index_mask(earlier, m.state.shape[-1], x), 0)
     )
-
-
-def _check_share(name: str, value: float) -> None:
-    check_finite(name, value, 0)
-    if value > 1:
-        raise ShapeError(f"{name}: needs 0 to 1, got {value}; try scale_decay")

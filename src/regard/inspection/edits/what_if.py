@@ -115,7 +115,7 @@ class Comparison:
         columns, rows = ["position", "KL", "before", "after", "max |Δlogit|"], []
         text = f"KL {kl.mean():.4f} on average, {kl.max():.4f} at most; "
         text += f"argmax changed at {int(self.argmax_changed.sum())} of {kl.numel()}"
-        losses = None
+        losses, to_token = None, self.id_to_token or str
         if self.loss is not None and self.labels is not None:
             columns.append("Δloss")
             numbers = iter(self.loss.tolist())
@@ -123,17 +123,14 @@ class Comparison:
             text += f"; loss {self.loss.mean():+.4f}" if len(self.loss) else ""
         for i in shown.tolist():
             position = torch.unravel_index(torch.tensor(i), kl.shape)
-            before, after = (self._format_tokens(x[i], p[i]) for x, p in (tops[:2], tops[2:]))
+            pairs = (zip(x[i], p[i], strict=True) for x, p in (tops[:2], tops[2:]))
+            before, after = ("  ".join(f"{to_token(t)} {p:.2f}" for t, p in row) for row in pairs)
             row = [" ".join(str(int(x)) for x in position), f"{kl.flatten()[i]:.4f}"]
             row += [before, after, f"{deltas[i]:.3f}", *([] if losses is None else [losses[i]])]
             rows.append(row)
         edits = ", ".join(map(str, self.edits)) or "no edit"
         table = text_table(columns, rows, right=("KL", "max |Δlogit|", "Δloss"))
         return f"{edits}\n{text}\n{table}"
-
-    def _format_tokens(self, ids: list[int], p: list[float]) -> str:
-        to_token = self.id_to_token or str
-        return "  ".join(f"{to_token(i)} {x:.2f}" for i, x in zip(ids, p, strict=True))
 
 
 class EditLog:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -98,10 +98,8 @@ def classify_heads(
     thresholds = thresholds or Thresholds()
     probed = {(row.site, row.head): row for row in probe or ()}
     rows = []
-    pairs = zip(sites, surveys, strict=True) if surveys else ()
-    given = ((site, survey, [site]) for site, survey in pairs)
-    merged = ((site, None, layers) for site, layers in merge_layers(() if surveys else sites))
-    for site, survey, layers in chain(given, merged):
+    groups = ((site, [site]) for site in sites) if surveys else merge_layers(sites)
+    for (site, layers), survey in zip(groups, surveys or repeat(None), strict=False):
         for row in measure_heads(site, frozenset(separators), thresholds, survey, layers):
             if copying := probed.get((row.site, row.head)):
                 names = ("induction", "duplicate", "retrieval")

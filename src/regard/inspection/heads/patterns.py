@@ -204,8 +204,11 @@ def pattern_scores(
         cells = _cells(tokens, first, site.terms.offset, rows, keys)
         for name, totals in results.items():
             match = PATTERNS[name](cells).expand(site.batch, len(rows), len(keys))
-            if name == "retrieval":
-                match = match & _within(cells, tokens.shape[1], needle, answer)
+            if name == "retrieval":  # the key in the needle, what follows the query in the answer
+                copied, predicted = (range(tokens.shape[1])[span] for span in (needle, answer))
+                match = match & (cells.key >= copied.start) & (cells.key < copied.stop)
+                after = cells.query + 1
+                match = match & (after >= predicted.start) & (after < predicted.stop)
             if not match.any():
                 continue
             match = match[:, None] & (scores > -torch.inf)
@@ -251,11 +254,3 @@ def _cells(tokens: Tensor, first: Tensor, offset: int, rows: range, keys: range)
         key_token=tokens[:, None, keys.start : keys.stop],
         before_key=before[:, None, keys.start : keys.stop],
     )
-
-
-def _within(cells: Cells, count: int, needle: slice, answer: slice) -> Tensor:
-    """Where the key is in the needle, and the position after the query in the answer."""
-    spans = [range(count)[span] for span in (needle, answer)]
-    (low, high), (begin, end) = ((span.start, span.stop) for span in spans)
-    predicted = cells.query + 1
-    return (cells.key >= low) & (cells.key < high) & (predicted >= begin) & (predicted < end)

@@ -194,14 +194,11 @@ class _Places:
 
     def mask(self, places: range, device: torch.device) -> Tensor:
         """(place, 1, time, head, 1), True where each place is patched."""
-        heads = self.shape[2] if self.by_head else 1
-        mask = torch.ones(len(places), 1, self.shape[1], heads, 1, dtype=torch.bool, device=device)
+        time, heads = self.shape[1], self.shape[2] if self.by_head else 1
+        mask = torch.zeros(len(places), 1, time, heads, 1, dtype=torch.bool, device=device)
         for row, place in enumerate(places):
-            head, position = divmod(place, self.shape[1] if self.by_position else 1)
-            if self.by_position:
-                mask[row, :, [t for t in range(self.shape[1]) if t != position]] = False
-            if self.by_head:
-                mask[row, :, :, [h for h in range(heads) if h != head]] = False
+            head, position = divmod(place, time if self.by_position else 1)
+            mask[row, 0, position if self.by_position else slice(None), head] = True
         return mask if self.by_head else mask[..., 0]
 
     def sum(self, x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import nn
 
 from regard.inspection.adapters.eager_attention import intercept_sparse
 from regard.inspection.adapters.module_tracker import ModuleTracker
-from regard.inspection.adapters.short_call import CallCapture
+from regard.inspection.adapters.short_call import first_calls
 from regard.inspection.adapters.torch_attention import intercept_torch
 from regard.inspection.adapters.transformers_attention import intercept_transformers
 from regard.inspection.adapters.transformers_mixers import intercept_mixers
@@ -80,22 +80,16 @@ def look(
     alone = at == "" and activations is not None
     tracking = nullcontext(ModuleTracker(model)) if alone else patched(model)
     with tracking as tracker:
-        recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, sight, tokens))
+        recorder = Recorder(sight, tracker, options, TokenLabeler(tracker, tokens))
         wants = recorder.wants_call
         intercepted = intercepting(recorder, tracker, when=wants)
         mixers = intercepting_mixers(recorder.record_mixer, tracker, when=wants)
-        capture = nullcontext(None) if alone else closing(CallCapture(model, tracker.modules))
-        with (
-            recorder.hook_activations(),
-            closing(recorder),
-            intercepted,
-            mixers,
-            capture as captured,
-        ):
+        first = nullcontext({}) if alone else first_calls(tracker.modules)
+        with recorder.hook_activations(), closing(recorder), intercepted, mixers, first as calls:
             yield sight
-    if captured is not None:
-        sight.sites[:] = describe_keys(model, captured.calls, sight.sites)
-        recorder.skip(find_token_mixing(model, tracker.modules, captured.calls, patched))
+    if not alone:
+        sight.sites[:] = describe_keys(model, calls, sight.sites)
+        recorder.skip(find_token_mixing(model, tracker.modules, calls, patched))
     recorder.finish()
 
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import RLock, get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -153,9 +153,7 @@ class Recorder:
             q, k, v, out, lse = (self._store(caller.name, x) for x in (q, k, v, out, lse))
             if k.shape[2] == q.shape[2]:
                 k, v = _copy_if_view(k, q), _copy_if_view(v, q)
-            cache = self._caches.get((caller.path, thread))
-            if cache is None:
-                cache = self._caches[caller.path, thread] = GrowingCache()
+            cache = self._caches.setdefault((caller.path, thread), GrowingCache())
             k, v, size = cache.add(k, v, q.shape[2])
             # layers often share masks and biases: count those that no earlier site holds
             new = term_sizes.keys() - self._counted
@@ -209,10 +207,7 @@ class Recorder:
         self.calls[caller.path] += 1
         text = self._texts.setdefault((caller.path, thread), GrowingText())
         before = text.nbytes if text.used else 0
-
-        def store(x: Tensor) -> Tensor:
-            return self._store(caller.name, x)
-
+        store = partial(self._store, caller.name)
         whole = text.add(mixer, result, store)
         out = store(result.out)
         size = out.nbytes + text.nbytes - (before if text.used > mixer.time else 0)
@@ -223,14 +218,9 @@ class Recorder:
         self.bytes_left -= size
         kind: Any = MixerSite if isinstance(whole, LinearMixer) else ConvolutionSite
         site = kind(
-            name=caller.name,
-            path=caller.path,
-            call=count,
-            mixer=whole,
-            out=out,
-            offset=text.used - mixer.time,
-            taps=self._taps.get(caller.path),
-        )
+            name=caller.name, path=caller.path, call=count, mixer=whole, out=out,
+            offset=text.used - mixer.time, taps=self._taps.get(caller.path),
+        )  # fmt: skip
         self._origins[site] = thread, self.labeler.token_history()
         self.sight.mixers.append(site)
         return ""
@@ -292,31 +282,24 @@ class Recorder:
         """Stop recording, group the sites by thread, and label them."""
         with self._lock:
             self._is_closed = True
-            self._leave_out_changed()
+            changed = {name for name, x, since in self._aliases if not is_unchanged(x, since)}
+            self._aliases.clear()
+            reason = "changed in place after it was recorded; try look(model) without grad=True"
+            self.sight.skipped.update(dict.fromkeys(sorted(changed), reason))
+            self.sight.activations.remove(changed)
             for name, uses in self._other_uses:
                 if uses:
                     reason = f"second use of its weights, in {uses[0]}: only the first is recorded"
                     self.sight.skipped.setdefault(name, reason)
-            for sites in self._site_lists:
+            lists: tuple[list[Any], ...] = (self.sight.sites, self.sight.mixers)
+            for sites in lists:
+                sites[:] = [site for site in sites if site.name not in changed]
                 origins = [self._origins.get(site, (0, None)) for site in sites]
                 labelled = [
                     site if history is None else self.labeler.label(site, history)
                     for site, (_, history) in zip(sites, origins, strict=True)
                 ]
                 sites[:] = _group_by_thread(labelled, [thread for thread, _ in origins])
-
-    @property
-    def _site_lists(self) -> tuple[list[Any], list[Any]]:
-        return self.sight.sites, self.sight.mixers
-
-    def _leave_out_changed(self) -> None:
-        changed = {name for name, x, since in self._aliases if not is_unchanged(x, since)}
-        self._aliases.clear()
-        reason = "changed in place after it was recorded; try look(model) without grad=True"
-        self.sight.skipped.update(dict.fromkeys(sorted(changed), reason))
-        for sites in self._site_lists:
-            sites[:] = [site for site in sites if site.name not in changed]
-        self.sight.activations.remove(changed)
 
     def skip(self, mixing: TokenMixing) -> None:
         """Name the modules that mix positions in `skipped`, or in `unmatched`."""
@@ -337,7 +320,8 @@ class Recorder:
         others = [name for path, name in self.site_names.items() if path not in recorded]
         self.sight.unmatched += [name for name in others if name not in self.sight.skipped]
         if self.sight.sites or self.sight.mixers or self.sight.activations:
-            self.labeler.label_all()
+            if any(self.labeler.tokens):  # given; those that fit no site are an error
+                self.sight.label(*self.labeler.tokens)
             if self.sight.missing:  # tables, figures and pages show the others alone
                 warnings.warn(f"look: {self.sight.missing}", stacklevel=4)
             return

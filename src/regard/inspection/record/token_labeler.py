@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.inspection.adapters.module_tracker import ModelHook, ModuleTracker
-from regard.inspection.record.sight import Sight
 from regard.inspection.sites.labels import label_site, parse_tokens
 from regard.inspection.sites.mixer_site import MixerSite, label_mixers
 from regard.inspection.sites.site import Site, Tokens
@@ -24,8 +23,7 @@ class TokenLabeler:
     text so far if its attention covers that text.
     """
 
-    def __init__(self, tracker: ModuleTracker, sight: Sight, tokens: Any):
-        self.sight = sight
+    def __init__(self, tracker: ModuleTracker, tokens: Any):
         self.tokenizer = tokens if hasattr(tokens, "convert_ids_to_tokens") else None
         self.tokens = (None, None) if self.tokenizer is not None else parse_tokens(tokens)
         self._all: list[Ids] = []
@@ -54,11 +52,6 @@ class TokenLabeler:
         keys = site.keys if site.kind == "self" else None
         sides = self._decode(source, None if target else keys), self._decode(target, keys)
         return label_site(site, *sides, allow_longer=True) if any(sides) else site
-
-    def label_all(self) -> None:
-        """Label every site with the given tokens; tokens that fit no site are an error."""
-        if any(self.tokens):
-            self.sight.label(*self.tokens)
 
     def _record_ids(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any] | None = None

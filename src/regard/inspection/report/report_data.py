@@ -88,7 +88,9 @@ def site_data(
         start = budget.rows // 4
         runs = [range(start), range(site.queries - budget.rows + start, site.queries)]
     shown = [i for run in runs for i in run]
-    maps = _mean_maps(survey, site, batch)
+    # the weight of a mean query of each row of cells on all keys of each column of cells
+    maps = survey.pooled_map[batch].float()
+    maps = maps / _edges(site.queries, maps.shape[-2]).diff()[:, None].to(maps.device)
     blocks = _blocks(site, maps, survey, budget, batch, chosen_queries)
     weights, keys = _top_keys(site, runs, budget.top, batch)
     spans = [(block["rows"], block["keys"]) for per_head in blocks for block in per_head]
@@ -132,12 +134,6 @@ def site_data(
 def encode_base64(x: Tensor, dtype: str) -> str:
     """A tensor as base64 of little-endian f4, u1, u2 or u4."""
     return b64encode(np.ascontiguousarray(x.cpu().numpy()).astype(f"<{dtype}").tobytes()).decode()
-
-
-def _mean_maps(survey: Survey, site: Site, batch: int) -> Float[Tensor, "head row column"]:
-    """Weight of a mean query of each row of cells on all keys of each column of cells."""
-    maps = survey.pooled_map[batch].float()
-    return maps / _edges(site.queries, maps.shape[-2]).diff()[:, None].to(maps.device)
 
 
 def _edges(count: int, cells: int) -> Tensor:
