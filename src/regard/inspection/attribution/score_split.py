@@ -1,7 +1,6 @@
 """Why a head attends: a score split by parts of the residual stream, and composition scores."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from regard.errors import LookError, check_choice
 from regard.inspection.adapters.activation_points import find_activations, name_of_part
 from regard.inspection.adapters.block_layout import is_norm, norm_width
 from regard.inspection.adapters.block_stacks import first_tensor
+from regard.inspection.adapters.short_call import Call, first_calls
 from regard.inspection.attribution.residual_parts import (
     By,
     FrozenNorm,
@@ -104,9 +104,11 @@ def split_score(
         ...
     regard.errors.LookError: at: needs a self-attention from 0 to 1, got 'decoder.7.self'
     """
-    at = name_of_part(find_activations(model), at)
+    points = find_activations(model)
+    at = name_of_part(points, at)
     stack, _, rest = at.removesuffix(".self").rpartition(".")
-    with attention_inputs(model, at) as call:
+    point = points.get(f"{at}.in")
+    with first_calls({} if point is None else {"": point.module}) as calls:
         stream = record_stream(model, inputs, stack=stack or None, at="*")
     if not (rest.isdecimal() and int(rest) < stream.depth and f"{at}.in" in stream.points):
         raise LookError(f"at: needs a self-attention from 0 to {stream.depth - 1}, got {at!r}")
@@ -116,7 +118,7 @@ def split_score(
     batch = resolve_index("batch", batch, site.batch)
     head = resolve_index("head", head, site.heads)
     i, j = resolve_index("query", query, site.queries), resolve_index("key", key, site.keys)
-    replay = AttentionReplay(stream, at, batch, call)
+    replay = AttentionReplay(stream, at, batch, calls[""])
     names, parts = zip(*stream.parts(block, by=by), strict=True)
     kv_head = head // (site.heads // site.k.shape[1])
     queries, keys = [], []
@@ -139,9 +141,9 @@ class _Stop(Exception):
 class AttentionReplay:
     """Runs the norms and projections of one attention on parts of its residual stream."""
 
-    def __init__(self, stream: ResidualStream, at: str, batch: int, call: dict[str, Any]):
-        self.stream, self.module = stream, call["module"]
-        self.args, self.kwargs = call["args"], dict(call["kwargs"])
+    def __init__(self, stream: ResidualStream, at: str, batch: int, call: Call):
+        self.stream, self.module = stream, stream.points[f"{at}.in"].module
+        self.args, self.kwargs = call[0], dict(call[1])
         for name in ("past_key_values", "past_key_value", "layer_past", "cache"):
             if name in self.kwargs:
                 self.kwargs[name] = None
@@ -219,21 +221,6 @@ class AttentionReplay:
             return value
 
         return cut(self.args), {name: cut(value) for name, value in self.kwargs.items()}
-
-
-@contextmanager
-def attention_inputs(model: nn.Module, at: str) -> Iterator[dict[str, Any]]:
-    """The module and the arguments of one attention in the run inside the `with` block."""
-    point, inputs = find_activations(model).get(f"{at}.in"), {}
-    if point is None:
-        yield inputs
-        return
-
-    def keep(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
-        inputs.update(module=module, args=args, kwargs=kwargs or {})
-
-    with point.module.register_forward_pre_hook(keep, with_kwargs=True):
-        yield inputs
 
 
 def _norm_between(
@@ -331,9 +318,9 @@ def _head_matrices(
     model: nn.Module, token: Tensor, at: str
 ) -> tuple[str, Tensor, Tensor, Tensor, Tensor]:
     """Name, W_Q, W_K, W_V (head, dim, width) and W_O (head, width, dim) of one attention."""
-    with attention_inputs(model, at) as inputs:
+    with first_calls({"": find_activations(model)[f"{at}.in"].module}) as calls:
         stream = record_stream(model, token, at="*")
-    replay = AttentionReplay(stream, at, 0, inputs)
+    replay = AttentionReplay(stream, at, 0, calls[""])
     if replay.inner:
         raise LookError(
             f"model: needs queries and keys that are linear in the residual stream, got {at} "
