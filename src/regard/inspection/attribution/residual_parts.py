@@ -17,7 +17,7 @@ from regard.inspection.adapters.activation_points import find_activations, match
 from regard.inspection.adapters.block_layout import is_norm, linear_matrix
 from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.adapters.module_tracker import check_model, uncompiled_modules
-from regard.inspection.adapters.snapshot import is_unchanged, mark, snapshot
+from regard.inspection.adapters.snapshot import snapshot
 from regard.inspection.record.activations import Activations
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
@@ -193,8 +193,6 @@ class ResidualStream:
 
     def _block_factors(self, block: int) -> dict[str, float]:
         """The factor of each part of a block, 1 in most models; found by least squares if not."""
-        if not self._factors:
-            self._factors.update(self._unit_factors())
         if block in self._factors:
             return self._factors[block]
         prefix = f"{self.stack}.{block}"
@@ -221,25 +219,6 @@ class ResidualStream:
             "model: needs blocks that add their parts to the residual stream, got "
             f"{prefix} whose parts do not sum up (a norm after the sum, as in BERT)"
         )
-
-    def _unit_factors(self) -> dict[int, dict[str, float]]:
-        """Factors of 1 for the blocks that are plain sums, compared all at once."""
-        prefixes = [f"{self.stack}.{block}" for block in range(self.depth)]
-        names = [m for m in MODULES if f"{prefixes[0]}.{m}.out" in self.activations]
-        suffixes = ["residual_in", *(f"{m}.out" for m in names), "residual_out"]
-        if any(f"{p}.{s}" not in self.activations for p in prefixes for s in suffixes):
-            return {}
-        before, *outs, after = (
-            torch.stack([self.activations[f"{p}.{s}"] for p in prefixes]).detach().flatten(1)
-            for s in suffixes
-        )
-        if any(x.shape != after.shape for x in outs):
-            return {}
-        error = sum((upcast(x) for x in outs), upcast(before)) - upcast(after)
-        allowed = TOLERANCE.get(after.dtype, 3e-2) * after.abs().amax(1)
-        close = (error.abs().amax(1) <= allowed).tolist()
-        names.append("in")
-        return {block: dict.fromkeys(names, 1.0) for block, ok in enumerate(close) if ok}
 
     def factor(self, name: str) -> float:
         """The factor of a part, such as "decoder.3.mlp", in the last state; 1 in most models."""
@@ -310,16 +289,11 @@ def record_stream(
         if at:
             sight = contexts.enter_context(look(model, at, max_bytes=1 << 40))
 
-        # the input of a block is the output of the one before, which need not be copied again
-        latest: list[Any] = [None, None, None]
-
         def record(name: str, x: Tensor) -> None:
             if only is not None and x.ndim > 2:
-                if x is not latest[0] or not is_unchanged(x, latest[2]):
-                    i = resolve_index("batch", only[0], x.shape[0])
-                    j = resolve_index("position", only[1], x.shape[1])
-                    latest[:] = x, x[i : i + 1, j : j + 1].clone(), mark(x)
-                x = latest[1]
+                i = resolve_index("batch", only[0], x.shape[0])
+                j = resolve_index("position", only[1], x.shape[1])
+                x = x[i : i + 1, j : j + 1].clone()
             else:
                 x = snapshot(x)
             sight.activations.append(name, x)
