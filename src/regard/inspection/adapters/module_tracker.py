@@ -11,7 +11,7 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from regard.errors import ConfigError, LookError
@@ -329,9 +329,5 @@ def _two_sequences(module: nn.Module, args: tuple, kwargs: dict) -> bool | None:
     q, k = arguments.get("query"), arguments.get("key")
     if q is None or k is None:
         return None
-    return q is not k and (q.shape != k.shape or _first_number(q) != _first_number(k))
-
-
-def _first_number(x: Tensor) -> tuple[int, int]:
-    """Where its numbers begin."""
-    return memory_address(x), int(x.storage_offset())
+    (q_start, k_start) = ((memory_address(x), int(x.storage_offset())) for x in (q, k))
+    return q is not k and (q.shape != k.shape or q_start != k_start)

@@ -103,7 +103,6 @@ class Recorder:
         self._matches: dict[str, bool] = {}  # by path
         self._texts: dict[tuple[str, int], GrowingText] = {}  # of mixers, by path and thread
         self._taps: dict[str, Tensor] = {}  # of the convolution before a mixer, by path
-        self._meta: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
 
     def wants_call(self) -> bool:
         """Whether the running module matches `at`; its name is noted."""
@@ -148,7 +147,7 @@ class Recorder:
         if self.options.survey is not None:
             inputs = (q, k, lse) if self.options.grad else (q.detach(), k.detach(), lse.detach())
             survey = compute_survey(*inputs, terms, *self.options.survey_arguments)
-            q, k, v, out, lse = (self._without_data(x) for x in (q, k, v, out, lse))
+            q, k, v, out, lse = (x.detach().to("meta") for x in (q, k, v, out, lse))  # shapes
         else:
             q, k, v, out, lse = (self._store(caller.name, x) for x in (q, k, v, out, lse))
             if k.shape[2] == q.shape[2]:
@@ -224,13 +223,6 @@ class Recorder:
         self._origins[site] = thread, self.labeler.token_history()
         self.sight.mixers.append(site)
         return ""
-
-    def _without_data(self, x: Tensor) -> Tensor:
-        """A tensor on the meta device; one for all of the same shape."""
-        key = x.shape, x.dtype
-        if key not in self._meta:
-            self._meta[key] = x.to("meta")
-        return self._meta[key]
 
     def hook_activations(self) -> AbstractContextManager[object]:
         """Record the activations that match `options.activations` in this thread."""

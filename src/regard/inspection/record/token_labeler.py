@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.inspection.adapters.module_tracker import ModelHook, ModuleTracker
 from regard.inspection.sites.labels import label_site, parse_tokens
 from regard.inspection.sites.mixer_site import MixerSite, label_mixers
+from regard.inspection.sites.patches import is_ids
 from regard.inspection.sites.site import Site, Tokens
 
 S = TypeVar("S", Site, MixerSite)
@@ -57,7 +58,7 @@ class TokenLabeler:
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any] | None = None
     ) -> None:
         kwargs = kwargs or {}  # another thread may call a half-registered hook without kwargs
-        ids = [x for x in args if _is_ids(x)]
+        ids = [x for x in args if is_ids(x)]
         source = kwargs.get("input_ids", ids[0] if ids else None)
         target = kwargs.get("decoder_input_ids", ids[1] if len(ids) > 1 else None)
         if not hasattr(self._here, "runs"):
@@ -73,8 +74,3 @@ class TokenLabeler:
         while ids and keys is not None and text.shape[1] < keys and len(ids[-1]) == len(text):
             text = torch.cat([ids.pop(), text], 1)
         return [list(self.tokenizer.convert_ids_to_tokens(row.tolist())) for row in text]
-
-
-def _is_ids(x: Any) -> bool:
-    is_matrix = isinstance(x, Tensor) and x.ndim == 2
-    return is_matrix and not x.is_floating_point() and x.dtype != torch.bool

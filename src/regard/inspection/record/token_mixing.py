@@ -25,7 +25,7 @@ from regard.inspection.adapters.replica import replicate
 from regard.inspection.adapters.short_call import SHAPES, Call, make_calls, token_stacks
 from regard.inspection.adapters.transformers_attention import unrecorded
 from regard.inspection.adapters.transformers_mixers import Unrecorded
-from regard.inspection.sites.patches import image_token
+from regard.inspection.sites.patches import image_token, is_ids
 from regard.nn import RecurrentCell
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.mixers import LinearMixer, MixResult, intercepting_mixers
@@ -145,8 +145,7 @@ class _Probe:
         placeholder = image_token(getattr(self.model, "config", None))
 
         def change(x: Any) -> Any:
-            is_ids = isinstance(x, Tensor) and x.ndim == 2 and x.dtype in (torch.int64, torch.int32)
-            if not is_ids or x.shape[1] not in self.lengths - seen or x.shape[1] < 2:
+            if not is_ids(x) or x.shape[1] not in self.lengths - seen or x.shape[1] < 2:
                 return x
             seen.add(x.shape[1])
             if placeholder is not None and bool((x == placeholder).any()):

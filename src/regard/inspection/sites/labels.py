@@ -167,13 +167,11 @@ def label_sites(
         needs: dict[int, Site] = {}  # token count -> first site that has it
         fits = False
         for site in labelled:
-            query_side, key_side = _sides_of(site, source, target)
-            if query_side is tokens:
-                needs.setdefault(_query_span(site)[1], site)
-                fits |= site.query_tokens is not None
-            if key_side is tokens:
-                needs.setdefault(site.keys, site)
-                fits |= site.key_tokens is not None
+            sides = _sides_of(site, source, target), (site.query_tokens, site.key_tokens)
+            for side, labels, count in zip(*sides, (_query_span(site)[1], site.keys), strict=True):
+                if side is tokens:
+                    needs.setdefault(count, site)
+                    fits |= labels is not None
         if fits or (partial and not needs):
             continue
         rule, got = _describe_misfit(tokens, needs)

@@ -7,6 +7,7 @@ from itertools import groupby
 from math import isqrt
 from typing import Any
 
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ def describe_keys(
         return list(sites)
     vision = getattr(config, "vision_config", None)
     frames = None if sizes is None else [tuple(map(int, row)) for row in sizes]
-    ids = next((x for x in (kwargs.get("input_ids"), *args) if _is_ids(x)), None)
+    ids = next((x for x in (kwargs.get("input_ids"), *args) if is_ids(x)), None)
     found = []
     for site in sites:
         if vision is None or TOWER.search(site.path):
@@ -128,5 +129,7 @@ def image_token(config: Any) -> int | None:
     return getattr(config, "image_token_id", getattr(config, "image_token_index", None))
 
 
-def _is_ids(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.ndim == 2 and not x.is_floating_point()
+def is_ids(x: Any) -> bool:
+    """Whether an argument of a model may be token ids, (batch, time)."""
+    is_matrix = isinstance(x, Tensor) and x.ndim == 2
+    return is_matrix and not x.is_floating_point() and x.dtype != torch.bool
