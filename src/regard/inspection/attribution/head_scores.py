@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from heapq import nlargest
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -238,20 +239,16 @@ def search_heads(
 
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     best: dict[str, _Best] = {}
-    windows: dict[int, _Window] = {}  # those that an example is in
-    tokens = number = 0
+    tokens = 0
     with Progress(transient=True, disable=not progress) as bar:
         task = bar.add_task("searching", total=None)
         for batch in _batches(_windows(texts, tokenizer, max_length), batch_size):
             ids = torch.tensor([window.ids for window in batch], device=device)
-            windows |= {number + i: window for i, window in enumerate(batch)}
             with look(model, at, tokens=IdTokenizer()) as sight:
                 model(ids)
             for site in self_attentions(sight):
-                best.setdefault(site.name, _Best(site, count)).add(*_score(site, by), number)
-            number, tokens = number + len(batch), tokens + ids.numel()
-            used = {n for x in best.values() for n in x.place[..., 0].unique().tolist()}
-            windows = {n: window for n, window in windows.items() if n in used}
+                best.setdefault(site.name, _Best(site, count)).add(*_score(site, by), batch)
+            tokens += ids.numel()
             bar.update(task, advance=ids.numel(), description=f"searching, {tokens} tokens")
     if not best:
         raise LookError("texts: needs one with two tokens or more, got none")
@@ -261,7 +258,7 @@ def search_heads(
         return " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(list(ids))
 
     order = sorted(means, key=lambda head: -means[head])
-    examples = [x for site, head in order for x in best[site].examples(site, head, windows, decode)]
+    examples = [x for site, head in order for x in best[site].examples(site, head, decode)]
     return HeadSearch(by, means, examples, tokens)
 
 
@@ -274,52 +271,48 @@ class _Window:
     ids: Sequence[int]
 
 
+class _Cell(NamedTuple):
+    """A weight of one head on a window."""
+
+    value: float
+    weight: float
+    query: int
+    key: int
+    window: _Window
+
+
 class _Best:
     """The best examples of the heads of one site, and the sums for their means."""
 
     def __init__(self, site: Site, count: int):
+        self.count = count
         self.total = torch.zeros(2, site.heads, dtype=torch.double)  # score, queries
-        self.value = torch.full((site.heads, count), -torch.inf)
-        self.weight = torch.zeros(site.heads, count)
-        self.place = torch.full((site.heads, count, 3), -1)  # window, query, key
+        self.cells: list[list[_Cell]] = [[] for _ in range(site.heads)]
 
-    def add(self, scores: PatternScores, value: Tensor, first: int) -> None:
-        """Add the queries of a batch, by their values; its windows are numbered from `first`."""
+    def add(self, scores: PatternScores, value: Tensor, windows: Sequence[_Window]) -> None:
+        """Add the queries of a batch, by their values: the best one of each window."""
         self.total += scores.totals().cpu()
-        value, query = value.masked_fill(~scores.counted, -torch.inf).max(-1)  # one per window
+        value, query = value.masked_fill(~scores.counted, -torch.inf).max(-1)
         weight, key = (x.gather(-1, query[..., None])[..., 0] for x in (scores.weight, scores.key))
-        window = first + torch.arange(len(value), device=value.device)[:, None].expand_as(query)
-        place = torch.stack([window, query, key], -1)
-        values = torch.cat([self.value, value.mT.float().cpu()], 1)
-        self.value, order = values.topk(self.value.shape[1])
-        self.weight = torch.cat([self.weight, weight.mT.float().cpu()], 1).gather(1, order)
-        places = torch.cat([self.place, place.transpose(0, 1).cpu()], 1)
-        self.place = places.gather(1, order[..., None].expand(-1, -1, 3))
+        columns = (x.mT.tolist() for x in (value.float(), weight.float(), query, key))
+        for head, numbers in enumerate(zip(*columns, strict=True)):
+            cells = (_Cell(*cell) for cell in zip(*numbers, windows, strict=True))
+            new = [cell for cell in cells if cell.value > -torch.inf]
+            self.cells[head] = nlargest(self.count, self.cells[head] + new, key=lambda x: x.value)
 
     def means(self) -> dict[int, float]:
         """The mean of each head where any query counted."""
         return {head: x / n for head, (x, n) in enumerate(self.total.mT.tolist()) if n}
 
-    def examples(
-        self, site: str, head: int, windows: dict[int, _Window], decode: Decode
-    ) -> Iterator[HeadExample]:
+    def examples(self, site: str, head: int, decode: Decode) -> Iterator[HeadExample]:
         """The examples of one head."""
-        columns = (x[head].tolist() for x in (self.value, self.weight, self.place))
-        for value, weight, (number, query, key) in zip(*columns, strict=True):
-            if value > -torch.inf:
-                window = windows[number]
-                yield HeadExample(
-                    site=site,
-                    head=head,
-                    value=round(value, 6),
-                    weight=round(weight, 6),
-                    text=window.text,
-                    query=window.start + query,
-                    key=window.start + key,
-                    query_token=decode([window.ids[query]]),
-                    key_token=decode([window.ids[key]]),
-                    context=_mark(decode, window.ids, query, key),
-                )
+        for value, weight, query, key, window in self.cells[head]:
+            yield HeadExample(
+                site=site, head=head, value=round(value, 6), weight=round(weight, 6),
+                text=window.text, query=window.start + query, key=window.start + key,
+                query_token=decode([window.ids[query]]), key_token=decode([window.ids[key]]),
+                context=_mark(decode, window.ids, query, key),
+            )  # fmt: skip
 
 
 def _score(site: Site, by: str) -> tuple[PatternScores, Tensor]:

@@ -15,6 +15,7 @@ from regard.inspection.adapters.model_calls import run_model
 from regard.inspection.adapters.module_tracker import uncompiled_modules
 from regard.models import nearest_by_cosine
 from regard.ops.indices import as_int
+from regard.tables import text_table
 
 TokenIndex = tuple[int, int]  # sequence, position
 
@@ -106,10 +107,9 @@ class ContextSimilarity:
     second: list[float]
 
     def __str__(self) -> str:
-        rows = zip(self.between, self.first, self.second, strict=True)
-        lines = ["depth  each other  first to static  second to static"]
-        lines += [f"{i:5}  {a:10.3f}  {b:15.3f}  {c:16.3f}" for i, (a, b, c) in enumerate(rows)]
-        return "\n".join(lines)
+        rows = enumerate(zip(self.between, self.first, self.second, strict=True))
+        columns = ("depth", "each other", "first to static", "second to static")
+        return text_table(columns, ((i, *(f"{x:.3f}" for x in row)) for i, row in rows), columns)
 
 
 def compare_contexts(
