@@ -329,5 +329,7 @@ def _two_sequences(module: nn.Module, args: tuple, kwargs: dict) -> bool | None:
     q, k = arguments.get("query"), arguments.get("key")
     if q is None or k is None:
         return None
-    (q_start, k_start) = ((memory_address(x), int(x.storage_offset())) for x in (q, k))
-    return q is not k and (q.shape != k.shape or q_start != k_start)
+    if q is k or q.shape != k.shape:
+        return q is not k
+    first, second = ((memory_address(x), int(x.storage_offset())) for x in (q, k))
+    return first != second

@@ -190,13 +190,10 @@ def pattern_scores(
     tokens, first = _token_numbers(site), is_first_key(site)
     results: dict[str, PatternScores] = {}
     for name in names:
-        none, key = (
-            torch.full_like(site.lse, -1.0),
-            torch.full(site.lse.shape, -1).to(site.q.device),
-        )
-        results[name] = PatternScores(
-            torch.zeros_like(none), torch.zeros_like(key).bool(), none, key
-        )
+        weight = torch.full_like(site.lse, -1.0)
+        key = torch.full(site.lse.shape, -1, device=weight.device)
+        counted = torch.zeros_like(key).bool()
+        results[name] = PatternScores(torch.zeros_like(weight), counted, weight, key)
     for rows, keys in iter_tiles(site.q, site.k, site.terms):
         scores = site.terms.score_tile(site.q, site.k, rows, keys)
         band = slice(rows.start, rows.stop)

@@ -236,7 +236,8 @@ class _Probe:
         result = proceed(mixer)
         if isinstance(mixer, Unrecorded):
             return result
-        return result._replace(out=self._contain("mixer", _quantities(mixer), result.out))
+        out = self._contain("mixer", _quantities(mixer), result.out)
+        return result if out is result.out else result._replace(out=out)
 
     def _contain(self, what: str, x: Tensor, out: Tensor) -> Tensor:
         """The output of the first run, but where x, (…, head, position, number), has changed."""
