@@ -125,7 +125,7 @@ def _arguments_text(form: Signature, args: tuple, kwargs: dict[str, Any]) -> str
         else:
             is_recorded = isinstance(x, Sight | Site | MixerSite)
             text = repr(getattr(x, "name", "sight") if is_recorded else x)
-        if not (is_keyword and x == form.parameters[name].default):
+        if not (is_keyword and text == repr(form.parameters[name].default)):
             texts.append(f"{name}={text}" if is_keyword else text)
     return ", ".join(texts)
 
