@@ -193,6 +193,8 @@ class ResidualStream:
 
     def _block_factors(self, block: int) -> dict[str, float]:
         """The factor of each part of a block, 1 in most models; found by least squares if not."""
+        if not self._factors:
+            self._factors.update(self._unit_factors())
         if block in self._factors:
             return self._factors[block]
         prefix = f"{self.stack}.{block}"
@@ -219,6 +221,25 @@ class ResidualStream:
             "model: needs blocks that add their parts to the residual stream, got "
             f"{prefix} whose parts do not sum up (a norm after the sum, as in BERT)"
         )
+
+    def _unit_factors(self) -> dict[int, dict[str, float]]:
+        """Factors of 1 for the blocks that are plain sums, compared all at once."""
+        prefixes = [f"{self.stack}.{block}" for block in range(self.depth)]
+        names = [m for m in MODULES if f"{prefixes[0]}.{m}.out" in self.activations]
+        suffixes = ["residual_in", *(f"{m}.out" for m in names), "residual_out"]
+        if any(f"{p}.{s}" not in self.activations for p in prefixes for s in suffixes):
+            return {}
+        before, *outs, after = (
+            torch.stack([self.activations[f"{p}.{s}"] for p in prefixes]).detach().flatten(1)
+            for s in suffixes
+        )
+        if any(x.shape != after.shape for x in outs):
+            return {}
+        error = sum((upcast(x) for x in outs), upcast(before)) - upcast(after)
+        allowed = TOLERANCE.get(after.dtype, 3e-2) * after.abs().amax(1)
+        close = (error.abs().amax(1) <= allowed).tolist()
+        names.append("in")
+        return {block: dict.fromkeys(names, 1.0) for block, ok in enumerate(close) if ok}
 
     def factor(self, name: str) -> float:
         """The factor of a part, such as "decoder.3.mlp", in the last state; 1 in most models."""
