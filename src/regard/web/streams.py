@@ -72,14 +72,15 @@ async def close(pieces: AsyncIterator[Any]) -> None:
     await pieces.aclose()  # type: ignore[attr-defined]
 
 
+async def disconnected(request: Request) -> None:
+    """Return when the client leaves."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 async def while_connected(request: Request, answer: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine; a client that leaves ends it."""
-
-    async def leave() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    task, left = asyncio.ensure_future(answer), asyncio.ensure_future(leave())
+    task, left = asyncio.ensure_future(answer), asyncio.ensure_future(disconnected(request))
     try:
         await asyncio.wait([task, left], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

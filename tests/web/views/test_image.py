@@ -99,7 +99,7 @@ def test_a_convolutional_network_predicts_without_attention():
     config = rg.models.ResNetConfig(classes=36, channels=1, width=8)
     run = rg.Run(None, recipe, rg.models.ResNet(config).eval(), None)
     explorer = Explorer(Catalog(["glyphs"]))
-    explorer.catalog._open["glyphs"] = explorer.catalog.version("glyphs"), run
+    explorer.catalog._open.put("glyphs", (explorer.catalog.version("glyphs"), run))
     answer = answer_of(explorer)
     assert (answer["grid"], answer["sites"], answer["kind"]) == (None, [], "ResNet")
     assert sum(x["probability"] for x in answer["classes"]) == pytest.approx(1)

@@ -129,7 +129,7 @@ def test_four_kinds_read_the_same_letters(compared):
 
 
 def test_the_same_seed_trains_the_same_model(compared):
-    first = time_view._recall_models.trained["gru", 5].model
+    first = recall_models.trained_model("gru", 5, Job()).model
     again = recall_models._train("gru", 5, Job()).model
     pairs = zip(first.parameters(), again.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
@@ -153,8 +153,8 @@ def test_a_cancelled_training_stops_and_keeps_nothing():
     job = Job()
     job.cancel()
     with pytest.raises(Cancelled):
-        time_view._recall_models.get("lstm", 999, job)
-    assert ("lstm", 999) not in time_view._recall_models.trained
+        recall_models.trained_model("lstm", 999, job)
+    assert recall_models._trained.get(("lstm", 999)) is None
 
 
 def test_sequences_have_one_capital_letter_at_the_drawn_distance():

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +23,45 @@ from regard.web.jobs import Job
 
 MAX_OPEN = 4  # models in memory
 Kind = Literal["run", "hugging face", "model", "sight"]
+
+
+class BoundedStore:
+    """Values by key; the least recently used ones leave when all together are too large.
+
+    >>> store = BoundedStore(10)
+    >>> store.put("a", b"12345678"), store.put("b", b"1234")
+    (b'12345678', b'1234')
+    >>> store.get("a"), store.get("b")
+    (None, b'1234')
+    """
+
+    def __init__(self, max_size: int, measure: Callable[[Any], int] = len):
+        self.max_size, self.size, self.measure = max_size, 0, measure
+        self._items: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Any:
+        """The value of a key, or None."""
+        with self._lock:
+            if key in self._items:
+                self._items.move_to_end(key)
+            return self._items.get(key, (0, None))[1]
+
+    def put(self, key: Hashable, value: Any) -> Any:
+        """Keep a value, unless it alone is too large."""
+        if (size := self.measure(value)) > self.max_size:
+            return value
+        with self._lock:
+            self.size += size - self._items.pop(key, (0, None))[0]
+            self._items[key] = size, value
+            while self.size > self.max_size:
+                self.size -= self._items.popitem(last=False)[1][0]
+        return value
+
+
+def one(value: Any) -> int:
+    """The measure of a store that holds a number of values."""
+    return 1
 
 
 class CatalogEntry(NamedTuple):
@@ -77,8 +116,7 @@ class Catalog:
         self._entries: dict[str, CatalogEntry] = {}
         self._described: dict[Path, tuple[Any, CatalogEntry | None]] = {}
         self.damaged: dict[str, str] = {}  # reasons by name, of the runs that `entries` leaves out
-        self._open: OrderedDict[str, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._open = BoundedStore(MAX_OPEN, one)  # versions and models by name
         for name in names:
             self.add(name)
 
@@ -97,42 +135,45 @@ class Catalog:
 
     @property
     def named(self) -> list[CatalogEntry]:
-        """The models given at the start."""
+        """The models given by name."""
         return list(self._entries.values())
 
     @property
     def entries(self) -> dict[str, CatalogEntry]:
         """The models that can be opened now; reads the folders again."""
-        entries, listed = dict(self._entries), set()
-        for folder in self.folders:
-            for file in sorted(folder.glob(f"*/{RECIPE_FILE}")):
-                name = f"{folder.name}/{file.parent.name}"
-                listed.add(name)
-                if not file.resolve().is_relative_to(folder):  # a link that leads elsewhere
-                    continue
-                entry = self._described_run(file, name)
-                if entry is not None:
-                    entries.setdefault(name, entry._replace(name=name))
-        for name in [x for x in self.damaged if x not in listed]:  # its folder was removed
+        entries, folders = dict(self._entries), self.run_folders()
+        for name, folder in folders.items():
+            if (entry := self._described_run(folder, name)) is not None:
+                entries.setdefault(name, entry._replace(name=name))
+        for name in self.damaged.keys() - folders:  # its folder was removed
             self.damaged.pop(name, None)
         return entries
 
-    def _described_run(self, file: Path, name: str) -> CatalogEntry | None:
+    def run_folders(self) -> dict[str, Path]:
+        """The folder of each run of the listed folders, without links that lead elsewhere."""
+        return {
+            f"{parent.name}/{file.parent.name}": file.parent
+            for parent in self.folders
+            for file in sorted(parent.glob(f"*/{RECIPE_FILE}"))
+            if file.resolve().is_relative_to(parent)
+        }
+
+    def _described_run(self, folder: Path, name: str) -> CatalogEntry | None:
         """The entry of a run, read when its recipe is new; every request needs all of them."""
         try:
-            stamp = file.stat().st_mtime_ns, file.stat().st_size
+            facts = (folder / RECIPE_FILE).stat()
         except OSError:  # gone since it was listed
             self.damaged.pop(name, None)
             return None
-        known = self._described.get(file)
+        stamp, known = (facts.st_mtime_ns, facts.st_size), self._described.get(folder)
         if known is None or known[0] != stamp:
             entry = None
             self.damaged.pop(name, None)
             try:
-                entry = describe(file.parent)
+                entry = describe(folder)
             except RegardError as error:  # damaged, or just being written: the others are listed
-                self.damaged[name] = str(error).replace(f"{file.parent}/", "")
-            known = self._described[file] = stamp, entry
+                self.damaged[name] = str(error).replace(f"{folder}/", "")
+            known = self._described[folder] = stamp, entry
         return known[1]
 
     def entry(self, name: str) -> CatalogEntry:
@@ -179,11 +220,9 @@ class Catalog:
             raise ConfigError(
                 f"model: needs one that a view shows, got {entry.name!r}: {entry.reason}"
             )
-        stamp = entry.version
-        with self._lock:
-            if entry.name in self._open and self._open[entry.name][0] == stamp:
-                self._open.move_to_end(entry.name)
-                return self._open[entry.name][1]
+        stamp, known = entry.version, self._open.get(entry.name)
+        if known is not None and known[0] == stamp:
+            return known[1]
         if entry.kind == "sight":
             opened: Any = load_sight(entry.path)
         elif entry.is_vision_folder:
@@ -191,11 +230,7 @@ class Catalog:
             opened.model.to(self.device or "cpu")
         else:
             opened = load(entry.path, device=self.device)
-        with self._lock:
-            self._open[entry.name] = stamp, opened
-            while len(self._open) > MAX_OPEN:
-                self._open.popitem(last=False)
-        return opened
+        return self._open.put(entry.name, (stamp, opened))[1]
 
     def version(self, name: str) -> Hashable:
         """The version of a model by name."""
@@ -260,9 +295,7 @@ class Recordings:
     """
 
     def __init__(self, catalog: Catalog):
-        self.catalog = catalog
-        self._readings: OrderedDict[Hashable, Reading] = OrderedDict()
-        self._lock = threading.Lock()
+        self.catalog, self._readings = catalog, BoundedStore(MAX_BYTES, _size)
 
     def read(
         self,
@@ -288,28 +321,9 @@ class Recordings:
         if entry.kind == "sight":
             return Reading(self.catalog.sight(model), None)
         key = (model, entry.version, text, to, target, tuple(map(repr, edits)))
-        with self._lock:
-            if key in self._readings:
-                self._readings.move_to_end(key)
-                return self._readings[key]
-        reading = self._record(model, text, to, target, edits, job or Job())
-        with self._lock:
-            self._readings[key] = reading
-            while len(self._readings) > MAX_RECORDINGS or (
-                len(self._readings) > 1 and sum(map(_size, self._readings.values())) > MAX_BYTES
-            ):
-                self._readings.popitem(last=False)
-        return reading
-
-    def _record(
-        self,
-        model: str,
-        text: str,
-        to: str | None,
-        target: str | None,
-        edits: Sequence[Edit | ActivationEdit],
-        job: Job,
-    ) -> Reading:
+        if (known := self._readings.get(key)) is not None:
+            return known
+        job = job or Job()
         job.report(0.0, f"opening {model}")
         text_model = self.catalog.run(model).text_model
         if to is None and text_model.is_encoder_decoder:
@@ -318,7 +332,7 @@ class Recordings:
         job.report(0.0, "running the model")
         target = text_model.complete_target(text, target, to)  # decoded by the unedited model
         with job.checking(text_model.model):
-            return text_model.read(text, target, to=to, edits=edits)
+            return self._readings.put(key, text_model.read(text, target, to=to, edits=edits))
 
 
 def check_length(text_model: TextModel, text: str, target: str | None = None) -> None:
@@ -368,5 +382,7 @@ def find_head(sight: Sight, name: str, head: int) -> tuple[Site, int]:
 
 
 def _size(reading: Reading) -> int:
+    """Bytes of a recording, counted as so many that not too many fit, and that any fits alone."""
     tensors: list[Any] = [x for s in reading.sight for x in (s.q, s.k, s.v, s.out, s.lse)]
-    return sum(x.nbytes for x in (*tensors, reading.logits) if x is not None)
+    count = sum(x.nbytes for x in (*tensors, reading.logits) if x is not None)
+    return min(max(count, MAX_BYTES // MAX_RECORDINGS), MAX_BYTES)

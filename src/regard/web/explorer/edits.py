@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.inspection import Edit, Sight, Site
 from regard.inspection.adapters.module_tracker import Caller, matches
-from regard.inspection.edits.registry import EDITS, MAX_CHARS, EditType, parse_edits
+from regard.inspection.edits.registry import EDITS, MAX_CHARS, parse_edits
 from regard.ops.intercept import AttentionCall
 from regard.web.explorer.explorer import TextRequest
 
@@ -48,26 +48,27 @@ def list_edit_types() -> list[dict[str, Any]]:
     """
     types = [x for x in EDITS.values() if x.has_text]
     order = ["attention", "mixer", "activation"]
-    return [_describe(x) for x in sorted(types, key=lambda x: order.index(x.target))]
-
-
-def _describe(edit: EditType) -> dict[str, Any]:
-    shown = [x for x in edit.parameters if x.kind not in ("place", "other")]
-    return {
-        "edit": edit.name,
-        "meaning": edit.meaning,
-        "target": edit.target,
-        "parameters": [x._asdict() | {"range": x.range and list(x.range)} for x in shown],
-    }
+    return [
+        {
+            "edit": edit.name,
+            "meaning": edit.meaning,
+            "target": edit.target,
+            "parameters": [
+                x._asdict() | {"range": x.range and list(x.range)}
+                for x in edit.parameters
+                if x.kind not in ("place", "other")
+            ],
+        }
+        for edit in sorted(types, key=lambda x: order.index(x.target))
+    ]
 
 
 def edited_output(site: Site, edits: list[Any]) -> Tensor:
     """The output of a recorded site after the edits of outputs, which act on what was recorded."""
     call, out = AttentionCall(site.q, site.k, site.v, site.terms), site.out
     for edit in reversed(edits):
-        if not isinstance(edit, Edit) or edit.apply is None:
-            continue
-        if matches(edit.site, site.name, site.path):
+        is_of_output = isinstance(edit, Edit) and edit.apply is not None
+        if is_of_output and matches(edit.site, site.name, site.path):
             out = edit.apply(call, lambda call, out=out: (out, site.lse), Caller())[0]
     return out
 

@@ -7,8 +7,6 @@ import io
 import json
 import math
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError, RegardError, suggestion
 from regard.web.explorer.atlas_maps import OpenMaps
-from regard.web.explorer.catalog import Catalog, Recordings
+from regard.web.explorer.catalog import BoundedStore, Catalog, Recordings
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -281,37 +279,3 @@ class Explorer:
         if content is None:
             raise ConfigError("file: needs one that was uploaded, got another; try it once more")
         return content
-
-
-class BoundedStore:
-    """Byte strings by key; the least recently used ones leave when there are too many.
-
-    >>> store = BoundedStore(10)
-    >>> store.put("a", b"12345678"), store.put("b", b"1234")
-    (None, None)
-    >>> store.get("a"), store.get("b")
-    (None, b'1234')
-    """
-
-    def __init__(self, max_bytes: int):
-        self.max_bytes, self.size = max_bytes, 0
-        self._items: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable) -> bytes | None:
-        """The bytes of a key, or None."""
-        with self._lock:
-            if key not in self._items:
-                return None
-            self._items.move_to_end(key)
-            return self._items[key]
-
-    def put(self, key: Hashable, content: bytes) -> None:
-        """Keep bytes, unless they alone are too many."""
-        if len(content) > self.max_bytes:
-            return
-        with self._lock:
-            self.size += len(content) - len(self._items.pop(key, b""))
-            self._items[key] = content
-            while self.size > self.max_bytes:
-                self.size -= len(self._items.popitem(last=False)[1])

@@ -24,16 +24,8 @@ FOLDER = Path(__file__).parent / "lessons"
 MAX_BYTES, MAX_STEPS, MAX_LINE, MAX_LESSONS = 64_000, 40, 2_000, 100
 MAX_SHOWN, MAX_OPTIONS, MAX_OPTION, MAX_FORMULA = 6, 12, 24, 300
 FENCE, SUFFIX = "```regard", ".md"
-OPTIONS = (
-    "as",
-    "rows",
-    "columns",
-    "title",
-    "mark",
-    "size",
-    "first",
-    "last",
-)  # of a place, not of its query
+# of a place, not of its query
+OPTIONS = ("as", "rows", "columns", "title", "mark", "size", "first", "last")
 FORMS = ("bars", "map", "numbers", "tokens", "table", "grid", "steps", "line", "picture")
 REDUCTIONS = ("largest", "smallest", "count")
 CHOICES = ("query", "key", "head", "site")  # that a step may offer, by the model's own names
@@ -44,7 +36,9 @@ STATE = (
 )  # fmt: skip
 READS = ("text", "image", "sound", "nothing")
 _PATH = re.compile(r"[a-z]\w*(?:\.[a-z]\w*|\[(?:-?\d{1,6}|:|[A-Za-z][\w. ]*)\])*")
-_INLINE = re.compile(r"\{\{(.{1,300}?)\}\}|\*\*(.+?)\*\*|\*(.+?)\*|`(.+?)`")
+_INLINE = re.compile(
+    r"\{\{(?P<value>.{1,300}?)\}\}|\*\*(?P<strong>.+?)\*\*|\*(?P<em>.+?)\*|`(?P<code>.+?)`"
+)
 _SLOT = re.compile(r"\{(\w*)\}")
 
 
@@ -100,12 +94,12 @@ class Step:
     @property
     def places(self) -> list[Place]:
         """Every place of the step."""
-        question = self.question
-        paragraphs = [*self.text, *([question.question] if question else [])]
-        paragraphs += [question.because] if question and question.because else []
+        paragraphs, answers = list(self.text), []
+        if asked := self.question:
+            paragraphs += filter(None, (asked.question, asked.because))
+            answers = [asked.answer] if isinstance(asked.answer, Place) else []
         inline = [x for p in paragraphs for _, x in p.spans if isinstance(x, Place)]
-        answer = [question.answer] if question and isinstance(question.answer, Place) else []
-        return [*inline, *self.shown, *answer]
+        return [*inline, *self.shown, *answers]
 
 
 @dataclass(frozen=True)
@@ -237,11 +231,10 @@ def _header(part: _Part, file: str) -> tuple[str, tuple[Mapping[str, str], ...]]
             if name == "reads":
                 check_choice("reads", value, READS)
                 reads = value
-                continue
-            start = dict(map(_pair, _split(value.replace("\\n", "\n"))))
-            for key in start:
-                check_choice("start", key, STATE)
-            starts.append(start)
+            else:
+                starts.append(dict(map(_pair, _split(value.replace("\\n", "\n")))))
+                for key in starts[-1]:
+                    check_choice("start", key, STATE)
     return reads, tuple(starts)
 
 
@@ -270,9 +263,8 @@ def _step(part: _Part, file: str) -> Step:
             else:
                 asked[name] = _paragraph(value)
     with located(file, part.line):
-        if len(step.shown) > MAX_SHOWN:
-            got = len(step.shown)
-            raise ConfigError(f"show: needs at most {MAX_SHOWN} in a step, got {got}")
+        if (count := len(step.shown)) > MAX_SHOWN:
+            raise ConfigError(f"show: needs at most {MAX_SHOWN} in a step, got {count}")
         if asked and not {"question", "answer"} <= asked.keys():
             raise ConfigError(
                 "question: needs an answer beside it, and an answer its question; got one"
@@ -345,10 +337,8 @@ def _paragraphs(part: _Part, file: str) -> tuple[Paragraph, ...]:
     """Paragraphs and list entries; an error names the line where one begins."""
     groups: list[list[tuple[int, str]]] = [[]]
     for number, line in part.lines:
-        if not line or line.startswith("- "):
-            groups.append([])
-        if line:
-            groups[-1].append((number, line))
+        groups += [[]] if not line or line.startswith("- ") else []
+        groups[-1] += [(number, line)] if line else []
     paragraphs: list[Paragraph] = []
     for group in filter(None, groups):
         with located(file, group[0][0]):
@@ -365,12 +355,8 @@ def _paragraph(text: str) -> Paragraph:
     kind, text = ("li", text[2:]) if text.startswith("- ") else ("p", text)
     spans, at = list[tuple[str, str | Place]](), 0
     for match in _INLINE.finditer(text):
-        spans += [("", text[at : match.start()])] if match.start() > at else []
-        place, *styled = match.groups()
-        if place is not None:
-            spans.append(("value", parse_place(place)))
-        else:
-            style = next(n for n, x in enumerate(styled) if x is not None)
-            spans.append((("strong", "em", "code")[style], styled[style] or ""))
+        style, content = match.lastgroup or "", match[match.lastgroup or 0]
+        spans.append(("", text[at : match.start()]))
+        spans.append((style, parse_place(content) if style == "value" else content))
         at = match.end()
-    return Paragraph(kind, spans + ([("", text[at:])] if at < len(text) else []))
+    return Paragraph(kind, [(style, x) for style, x in [*spans, ("", text[at:])] if x])

@@ -1,6 +1,5 @@
 """Small models, trained on demand, that recall one letter of a sequence."""
 
-import threading
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ from regard.claims.measurements import Batch, train_model
 from regard.errors import ConfigError
 from regard.models import LanguageModel, language_tiny
 from regard.nn import Recurrent
+from regard.web.explorer.catalog import BoundedStore, one
 from regard.web.jobs import Job
 
 Kind = Literal["rnn", "gru", "lstm", "transformer", "linear"]
@@ -92,26 +92,13 @@ def draw_sequences(rng: torch.Generator, count: int = 64, length: int | None = N
     return {"tokens": tokens, "labels": labels, "distance": length - 1 - at}
 
 
-class RecallModels:
-    """The models of a seed, each trained once."""
+_trained = BoundedStore(16, one)  # a model depends on its kind and seed only
 
-    MAX = 16  # models stored
 
-    def __init__(self) -> None:
-        self.trained: dict[tuple[Kind, int], Trained] = {}
-        self._lock = threading.Lock()
-
-    def get(self, kind: Kind, seed: int, job: Job) -> Trained:
-        """A trained model; the job reports how far the training is and can cancel it."""
-        with self._lock:
-            known = self.trained.get((kind, seed))
-        if known is None:
-            known = _train(kind, seed, job)
-            with self._lock:
-                while len(self.trained) >= self.MAX:
-                    del self.trained[next(iter(self.trained))]
-                self.trained[kind, seed] = known
-        return known
+def trained_model(kind: Kind, seed: int, job: Job) -> Trained:
+    """A model, trained once; the job reports how far the training is and can cancel it."""
+    known = _trained.get((kind, seed))
+    return known or _trained.put((kind, seed), _train(kind, seed, job))
 
 
 def _train(kind: Kind, seed: int, job: Job) -> Trained:

@@ -9,7 +9,6 @@ import re
 import struct
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import cache, partial
 from typing import Annotated, Any, Literal
 
@@ -25,7 +24,7 @@ from regard.runs import Run
 from regard.web.explorer.explorer import MAX_UPLOAD, Explorer, Query, find_query, query_names
 from regard.web.explorer.views.sound import sound_run
 from regard.web.jobs import Job, failure_text
-from regard.web.streams import LiveRecordings
+from regard.web.streams import LiveRecordings, disconnected, event
 from regard.web.worker import Busy, Worker
 
 PATIENCE = 0.4  # seconds before progress is reported instead of waiting for the response
@@ -38,26 +37,21 @@ async def respond_with_job(
     """The response, or a stream of progress where it takes long and the client can read one."""
     done = asyncio.wrap_future(future)
     done.add_done_callback(lambda x: x.cancelled() or x.exception())  # also where nobody waits
-    left = asyncio.ensure_future(_disconnect(request))
+    left = asyncio.ensure_future(disconnected(request))
     left.add_done_callback(lambda x: x.cancelled() or job.cancel())
     streams = "text/event-stream" in request.headers.get("accept", "")
     await asyncio.wait(
         (done, left), timeout=PATIENCE if streams else None, return_when=asyncio.FIRST_COMPLETED
     )
-    if left.done() and not done.done():
-        job.cancel()
-        done.cancel()
-        return Response(status_code=499)  # nobody reads it
     if done.done():
         left.cancel()
         (content,) = done.result()
         return Response(content, media_type=media_type)
+    if left.done():
+        job.cancel()
+        done.cancel()
+        return Response(status_code=499)  # nobody reads it
     return StreamingResponse(_events(job, done, left), media_type="text/event-stream")
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> AsyncIterator[bytes]:
@@ -65,47 +59,34 @@ async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> Async
     try:
         while not done.done():
             fraction, text = job.progress
-            yield _event("progress", json.dumps({"fraction": fraction, "text": text}).encode())
+            yield _event("progress", {"fraction": fraction, "text": text})
             first = asyncio.FIRST_COMPLETED
             await asyncio.wait((done, left), timeout=PROGRESS_SECONDS, return_when=first)
             if left.done():
                 return
         try:
-            yield _event("response", done.result()[0])
+            yield b"event: response\ndata: %s\n\n" % done.result()[0]
         except RegardError as error:
             status = 503 if isinstance(error, Busy) else 400
-            yield _event("error", json.dumps({"error": str(error), "status": status}).encode())
+            yield _event("error", {"error": str(error), "status": status})
         except Exception as error:
-            response = {"error": failure_text(error), "status": 500}
-            yield _event("error", json.dumps(response).encode())
+            yield _event("error", {"error": failure_text(error), "status": 500})
             raise
     finally:
         left.cancel()
         if not done.done():
             job.cancel()
-            with suppress(asyncio.CancelledError):
-                done.cancel()
+            done.cancel()
 
 
-def _event(name: str, data: bytes) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+def _event(name: str, data: dict[str, Any]) -> bytes:
+    return f"event: {name}\n{event(json.dumps(data))}".encode()
 
 
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob: data:",
-        "media-src 'self' blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
 HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' blob: data:; media-src 'self' blob:; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -183,12 +164,13 @@ def parse_places(text: str) -> list[tuple[int, int, int]]:
     >>> parse_places("5/0/1,4/2/3")
     [(5, 0, 1), (4, 2, 3)]
     """
-    matches = [re.fullmatch(r"(\d{1,3})/(\d{1,7})/(\d{1,7})", part) for part in text.split(",")]
-    if not all(matches) or len(matches) > MAX_TILES:
+    parts = text.split(",")
+    is_valid = all(re.fullmatch(r"\d{1,3}/\d{1,7}/\d{1,7}", x) for x in parts)
+    if not is_valid or len(parts) > MAX_TILES:
         raise ConfigError(
             f"tiles: needs 1 to {MAX_TILES} of level/row/column, got {text[:40]!r}; try 0/0/0"
         )
-    return [(int(x[1]), int(x[2]), int(x[3])) for x in matches if x]
+    return [tuple(map(int, x.split("/"))) for x in parts]  # type: ignore[misc]  three numbers
 
 
 MAX_OFFLINE_RESPONSES = 400
@@ -252,23 +234,19 @@ def add_explorer(
 
 def _add_query(app: FastAPI, explorer: Explorer, worker: Worker, query: Query) -> None:
     async def respond(request: Request) -> Response:
-        body = await _json(request)
+        body, job = await _json(request), Job()
         query.parse(body)  # raised before it waits for the worker
         wants_csv = "text/csv" in request.headers.get("accept", "")
         if not wants_csv and (known := explorer.known_answer(query, body)) is not None:
             return Response(known, media_type="application/json")
-        job = Job()
+        answer = explorer.csv if wants_csv else explorer.answer_json
 
-        def compute() -> bytes:
+        def compute() -> str | bytes:
             job.report(0.0, "computing")
             torch.set_num_threads(explorer.thread_count(body))
+            encode = partial(answer, query, body, job)
             # queries check their job between blocks, which for a long input take seconds
             return job.run(encode) if len(str(body)) > LONG_BODY else encode()
-
-        def encode() -> bytes:
-            if wants_csv:
-                return explorer.csv(query, body, job).encode()
-            return explorer.answer_json(query, body, job)
 
         view = request.headers.get("x-regard-view")
         future = worker.submit_job(job, compute, view=view and view[:80], priority=query.priority)

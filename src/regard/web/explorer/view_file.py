@@ -43,52 +43,39 @@ def write_view(explorer: Explorer, view: str, params: dict[str, str], path: str 
     check_choice("view", view, view_names())
     check_choice("out", path.suffix, FORMATS)
     query = find_query(view)
-    body = parse_params(query, params)
-    content = _content(explorer, query, body, params, path.suffix)
-    with atomic_write(path) as new:
-        new.write_bytes(content)
-    return path
-
-
-def parse_params(query: Query, params: dict[str, str]) -> dict[str, Any]:
-    """The body of a query from the texts of a link or a command line."""
-    known = query.request.model_fields
-    body: dict[str, Any] = {}
-    for name, text in params.items():
+    known, suffix = query.request.model_fields, path.suffix
+    for name in params:
         if name not in known:
             raise ConfigError(
-                f"{query.name}: needs parameters such as {', '.join(known)}, got {name!r}"
+                f"{view}: needs parameters such as {', '.join(known)}, got {name!r}"
                 f"{suggestion(name, known)}"
             )
-        body[name] = text
-    return query.parse(body).model_dump(mode="json", exclude_unset=True)
-
-
-def _content(
-    explorer: Explorer, query: Query, body: dict[str, Any], params: dict[str, str], suffix: str
-) -> bytes:
-    """The bytes of the file."""
+    # the numbers of a link or a command line are texts
+    body = query.parse(params).model_dump(mode="json", exclude_unset=True)
+    response, file = None if suffix == ".csv" else explorer.answer(view, body), io.BytesIO()
     if suffix == ".csv":
-        return explorer.csv(query, body, Job()).encode()
-    response = explorer.answer(query.name, body)
-    if suffix == ".json":
-        return json.dumps(response, ensure_ascii=False, indent=1).encode()
-    if suffix == ".html":
-        state = f"/{query.name}?{urlencode(params)}"
-        return offline_page(state, collect_responses(explorer, query, body, response)).encode()
-    if query.figure is None:
-        raise ConfigError(f"out: needs .html, .csv or .json for {query.name}, got {suffix}")
-    file = io.BytesIO()
-    render(query.figure(response), file, format=suffix[1:])
-    return file.getvalue()
+        file.write(explorer.csv(query, body, Job()).encode())
+    elif suffix == ".json":
+        file.write(json.dumps(response, ensure_ascii=False, indent=1).encode())
+    elif suffix == ".html":
+        responses = collect_responses(explorer, query, body, response)
+        file.write(offline_page(f"/{view}?{urlencode(params)}", responses).encode())
+    elif query.figure is None:
+        raise ConfigError(f"out: needs .html, .csv or .json for {view}, got {suffix}")
+    else:
+        render(query.figure(response), file, format=suffix[1:])
+    with atomic_write(path) as new:
+        new.write_bytes(file.getvalue())
+    return path
 
 
 def collect_responses(
     explorer: Explorer, query: Query, body: dict[str, Any], response: Any
 ) -> list[dict[str, Any]]:
     """Everything that the page requests when it opens a view."""
-    responses = [saved("models", explorer.answer("models", {})), saved(query.name, response)]
     related = [] if query.related is None else query.related(query.parse(body), response)
-    for name, other in related:
-        responses.append(saved(name, explorer.answer(name, other), other))
-    return responses
+    return [
+        saved("models", explorer.answer("models", {})),
+        saved(query.name, response),
+        *(saved(name, explorer.answer(name, other), other) for name, other in related),
+    ]

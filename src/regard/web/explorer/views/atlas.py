@@ -12,11 +12,10 @@ import torch
 from pydantic import Field
 
 from regard.errors import ConfigError, LookError, counted
-from regard.inspection import MapTile, Sight, Site
+from regard.inspection import MapTile, Site
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.labels import strip_marks
 from regard.inspection.sites.pyramid import MIN_BASE_LEVEL
-from regard.ops.indices import resolve_index
 from regard.web.explorer.atlas_maps import HEADS, OpenMap, demo_length, is_demo, make_demo_site
 from regard.web.explorer.catalog import find_head, recorded_sites
 from regard.web.explorer.explorer import (
@@ -229,18 +228,16 @@ def answer_atlas_cell(explorer: Explorer, request: AtlasCellRequest, job: Job) -
     """Every term of one weight, as `Site.breakdown` computes them."""
     opened = explorer.maps.look(request.id)
     site = opened.site
-    row = resolve_index("query", request.query, site.queries)
-    column = resolve_index("key", request.key, site.keys)
-    breakdown = site.breakdown(opened.head, row, column)
+    breakdown = site.breakdown(opened.head, request.query, request.key)
     numbers = {f.name: getattr(breakdown, f.name) for f in fields(WeightBreakdown)}
     terms = {n: x and finite(x) for n, x in numbers.items() if isinstance(x, float | None)}
-    labels = [_tokens(site, side) for side in ("query", "key")]
+    tokens = [_tokens(site, side) for side in ("query", "key")]
     return terms | {
         "allowed": breakdown.allowed,
         "products": None if breakdown.products is None else breakdown.products.tolist(),
         "tokens": [
-            None if tokens is None else strip_marks(tokens[at])
-            for tokens, at in zip(labels, (row, column), strict=True)
+            x and strip_marks(x[at])
+            for x, at in zip(tokens, (request.query, request.key), strict=True)
         ],
     }
 
@@ -258,17 +255,27 @@ def _open(
 ) -> tuple[OpenMap, list[SiteNames], str]:
     """The open map of a request, the attentions to choose from, and a title."""
     if is_demo(request.model):
-        length, source = demo_length(request.model), (request.model,)
-        head = _check_head(request.head, "the synthetic map", len(HEADS))
-        opened = _open_map(explorer, source, lambda: make_demo_site(length), head)
+        length, head = demo_length(request.model), request.head
+        if head >= len(HEADS):
+            rule = f"less than the {len(HEADS)} heads of the synthetic map"
+            raise LookError(f"head: needs {rule}, got {head}")
+        opened = _open_map(explorer, (request.model,), lambda: make_demo_site(length), head)
         title = f"Synthetic, {length:,} tokens: {HEADS[head]}"
         return opened, [SiteNames("synthetic", [f"{n}: {x}" for n, x in enumerate(HEADS)])], title
     text = _text(explorer, request)
     is_long = len(text) > MAX_WHOLE
-    if is_long:
-        _check_long(explorer, request, text)
+    if is_long and explorer.catalog.run(request.model).text_model.is_encoder_decoder:
+        # it would write as much as it reads, one token after the other
+        raise ConfigError(
+            f"text: needs at most {MAX_WHOLE} characters for an encoder-decoder, got {len(text)}; "
+            "try a language model, such as stdlib"
+        )
     # the beginning of a long text is read for the names of its attentions
-    sight = _read(explorer, request, text[:SAMPLE] if is_long else text, job)
+    start, changes = (
+        text[:SAMPLE] if is_long else text,
+        {"to": request.to, "target": request.target},
+    )
+    sight = explorer.recordings.read(request.model, start, **changes, job=job).sight
     sites = [SiteNames(x.name, [str(n) for n in range(x.heads)]) for x in recorded_sites(sight)]
     if not sites:
         raise LookError(f"model: needs one with attention, got {request.model!r}")
@@ -279,12 +286,6 @@ def _open(
     load = (lambda: _read_site(explorer, request, text, name, job)) if is_long else (lambda: site)
     opened = _open_map(explorer, source, load, head)
     return opened, sites, f"{request.model}, {name}, head {head}"
-
-
-def _check_head(head: int, name: str, heads: int) -> int:
-    if head >= heads:
-        raise LookError(f"head: needs less than the {heads} heads of {name}, got {head}")
-    return head
 
 
 def _open_map(explorer: Explorer, source: Hashable, load: Any, head: int) -> OpenMap:
@@ -312,21 +313,6 @@ def _text(explorer: Explorer, request: AtlasRequest) -> str:
         return explorer.uploaded(request.file).decode()
     except UnicodeDecodeError:
         raise ConfigError("file: needs a text in UTF-8, got other bytes") from None
-
-
-def _read(explorer: Explorer, request: AtlasRequest, text: str, job: Job) -> Sight:
-    """Every attention of a model on a short text, or a saved sight."""
-    read = explorer.recordings.read
-    return read(request.model, text, to=request.to, target=request.target, job=job).sight
-
-
-def _check_long(explorer: Explorer, request: AtlasRequest, text: str) -> None:
-    """A translator would write as much as it reads, one token after the other."""
-    if explorer.catalog.run(request.model).text_model.is_encoder_decoder:
-        raise ConfigError(
-            f"text: needs at most {MAX_WHOLE} characters for an encoder-decoder, got {len(text)}; "
-            "try a language model, such as stdlib"
-        )
 
 
 def _read_site(explorer: Explorer, request: AtlasRequest, text: str, name: str, job: Job) -> Site:

@@ -109,18 +109,22 @@ def answer_claims(explorer: Explorer, request: ClaimsRequest, job: Job) -> dict[
         if (value := getattr(request, name)) is not None:
             check_choice(name, value, choices)
     matching = [claim for claim in known if _matches(claim, request)]
-    near = find_answers(request.search, 8, claim_answers()) if request.search else []
+    question = request.search or ""
+    near = find_answers(question, 8, claim_answers()) if question else []
     if not matching and request.family is request.verdict is None:  # a question, not a filter
         matching = [CLAIMS[one.claims[0]] for score, one in near if score >= MIN_CLAIM_SCORE]
+    written = find_answers(question, 1) if len(question.split()) > 1 else []
     families, verdicts = Counter(c.id[0] for c in known), Counter(c.verdict for c in known)
+    summary = ("id", "family", "statement", "verdict", "source", "trained")
     return {
-        "claims": [_summary(claim) for claim in matching],
+        "claims": [{name: getattr(claim, name) for name in summary} for claim in matching],
         "total": len(known),
         "families": [{"letter": x, "title": FAMILIES[x], "count": families[x]} for x in families],
         "verdicts": [
             {"name": x, "label": LABELS[x], "count": verdicts[x]} for x in get_args(Verdict)
         ],
-        "answer": _answer(request.search or ""),
+        # none where no written answer shares enough words with the question
+        "answer": next((x._asdict() for score, x in written if score >= MIN_SCORE), None),
         "open": None if request.claim is None else _details(_known(request.claim, job)),
     }
 
@@ -146,12 +150,6 @@ def _matches(claim: Claim, request: ClaimsRequest) -> bool:
     texts = (claim.id, claim.statement, claim.condition, claim.correction, claim.remark)
     text = " ".join(texts).lower()
     return all(word in text for word in (request.search or "").lower().split())
-
-
-def _answer(question: str) -> dict[str, Any] | None:
-    """The written answer to a question; None where no answer shares enough of its words."""
-    found = find_answers(question, 1) if len(question.split()) > 1 else []
-    return found[0][1]._asdict() if found and found[0][0] >= MIN_SCORE else None
 
 
 def _find(name: str) -> Claim:
@@ -211,11 +209,6 @@ def _reporting(job: Job, claim: Claim) -> Iterator[None]:
 
 
 # ---- responses
-
-
-def _summary(claim: Claim) -> dict[str, Any]:
-    names = ("id", "family", "statement", "verdict", "source", "trained")
-    return {name: getattr(claim, name) for name in names}
 
 
 def _details(result: Result) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from regard.costs.traced_cost import is_transformers_model
 from regard.errors import ConfigError, suggestion
 from regard.runs.hub_model import build_hub_model
 from regard.runs.loading import build_or_load_model, preset_names
-from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, query
+from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, query, table_of
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ BATCHES = [1, 2, 4, 8, 16, 32, 64, 128]
 MAX_HEADS, MAX_LENGTH, MAX_SIDE_TOKENS = 128, 1 << 20, 96
 TRACED_LENGTHS = [16, 64, 256, 1024, 4096, 16384]  # a pass over shapes takes a tenth of a second
 LAYER_NAMES, VOCAB_NAMES = ("layers", "decoder_layers"), ("vocab", "source_vocab", "target_vocab")
+HUB_NAMES = {"dim": "hidden_size", "heads": "num_attention_heads", "layers": "num_hidden_layers",
+             "vocab": "vocab_size"}  # fmt: skip
 QUANTITIES = {  # by field of a part: name
     "parameters": "parameters",
     "multiply_adds": "multiply-adds",
@@ -72,7 +74,7 @@ class SizedModel(NamedTuple):
 def cost_table(response: dict[str, Any]) -> Rows:
     """One row per part."""
     parts = [*response["parts"], {"name": "all", "formula": ""} | response["totals"]]
-    rows = [[part["name"], part["formula"], *(part[x] for x in QUANTITIES)] for part in parts]
+    _, *rows = table_of(parts, ("name", "formula", *QUANTITIES))
     return [["part", "formula", *QUANTITIES.values()], *rows]
 
 
@@ -126,7 +128,9 @@ def answer_cost(explorer: Explorer, request: CostRequest, job: Job) -> dict[str,
 def answer_cost_curves(explorer: Explorer, request: SizesRequest, job: Job) -> dict[str, Any]:
     """Multiply-adds and memory over the length, and where attention overtakes the rest."""
     sized = _sized_model(explorer, request)
-    lengths, rows = _curve_lengths(sized), []
+    lengths, rows = _source_lengths(sized), []
+    if is_transformers_model(sized.model) and lengths is LENGTHS:
+        lengths = TRACED_LENGTHS
     for n, length in enumerate(lengths):
         job.report(n / len(lengths), "counting")
         rows.append(_totals(sized, length, request.batch))
@@ -134,14 +138,14 @@ def answer_cost_curves(explorer: Explorer, request: SizesRequest, job: Job) -> d
     crossing = None
     if rival and rows[0]["attention"]:
         crossing = _crossing(sized, lengths, rows, rival, job)
-    cost = costs.cost(sized.model, lengths[0], lengths[0])
+    unit = _unit(costs.cost(sized.model, lengths[0], lengths[0]))
     return {
         "lengths": lengths,
-        "unit": _unit(cost),
+        "unit": unit,
         **{name: [row[name] for row in rows] for name in rows[0]},
         "rival": rival,
         "crossing": crossing,
-        "sentence": _sentence(rows, rival, crossing, _unit(cost), lengths),
+        "sentence": _sentence(rows[0], rival, crossing, unit, lengths[-1]),
     }
 
 
@@ -153,7 +157,8 @@ def _sized_model(explorer: Explorer, request: SizesRequest) -> SizedModel:
     if request.model in entries:
         entry = entries[request.model]
         if entry.kind == "hugging face":
-            return _as_it_is(build_hub_model(entry.path))
+            model = build_hub_model(entry.path)
+            return SizedModel(model, _sizes(model.config.get_text_config(), HUB_NAMES), False)
         config = explorer.catalog.run(request.model).model.config
     elif request.model in presets:
         config = _preset(request.model)
@@ -162,12 +167,13 @@ def _sized_model(explorer: Explorer, request: SizesRequest) -> SizedModel:
         near = suggestion(request.model, known)
         raise ConfigError(f"model: needs one of {', '.join(known)}, got {request.model!r}{near}")
     config = _resized(config, request)
-    return SizedModel(_shapes(config), _config_sizes(config), True)
+    names = {x: x for x in HUB_NAMES}
+    names["vocab"] = next((x for x in VOCAB_NAMES if hasattr(config, x)), "vocab")
+    return SizedModel(_shapes(config), _sizes(config, names), True)
 
 
 @cache
 def _preset(name: str) -> Any:
-    """The config of a preset."""
     return build_or_load_model(name).config
 
 
@@ -177,31 +183,19 @@ def _shapes(config: Any) -> nn.Module:
         return models.build(config)
 
 
-def _as_it_is(model: Any) -> SizedModel:
-    """A transformers model: its sizes are those of its config."""
-    config = model.config.get_text_config()
-    names = {"dim": "hidden_size", "heads": "num_attention_heads", "layers": "num_hidden_layers"}
-    names["vocab"] = "vocab_size"
+def _sizes(config: Any, names: dict[str, str]) -> dict[str, int]:
     sizes = {ours: getattr(config, name, None) for ours, name in names.items()}
-    return SizedModel(model, {k: x for k, x in sizes.items() if isinstance(x, int)}, False)
-
-
-def _config_sizes(config: Any) -> dict[str, int]:
-    names = {"dim": "dim", "heads": "heads", "layers": "layers"}
-    vocab = next((x for x in VOCAB_NAMES if hasattr(config, x)), None)
-    names |= {"vocab": vocab} if vocab else {}
-    return {ours: getattr(config, name) for ours, name in names.items() if hasattr(config, name)}
+    return {name: x for name, x in sizes.items() if isinstance(x, int)}
 
 
 def _resized(config: Any, request: SizesRequest) -> Any:
     """A config with other sizes; what depends on the width keeps its ratio to it."""
     changes: dict[str, Any] = {}
     if request.dim is not None:
-        scaled = [x for x in ("ffn_dim", "hidden") if getattr(config, x, None)]
-        changes = {
-            x: 2 * max(1, getattr(config, x) * request.dim // (2 * config.dim)) for x in scaled
-        }
         changes["dim"] = request.dim
+        for name in ("ffn_dim", "hidden"):
+            if size := getattr(config, name, None):
+                changes[name] = 2 * max(1, size * request.dim // (2 * config.dim))
     if request.heads is not None:
         changes["heads"] = request.heads
         if getattr(config, "kv_heads", None):
@@ -234,51 +228,32 @@ def _input_sizes(cost: Cost, model: nn.Module, request: CostRequest) -> dict[str
 
 
 def _choices(sized: SizedModel, request: CostRequest) -> dict[str, list[int]]:
-    dim, sizes = sized.sizes.get("dim", 1), sized.sizes
+    dim = sized.sizes.get("dim", 1)
     lists = {"source": _source_lengths(sized), "target": LENGTHS, "batch": BATCHES}
     if sized.is_editable:
         heads = [n for n in range(1, MAX_HEADS + 1) if dim % n == 0 and dim // n >= 4]
         lists |= {"dim": DIMS, "heads": heads, "layers": LAYERS, "vocab": VOCABS}
-    current = sizes | {
-        "source": request.source or 0,
-        "target": request.target,
-        "batch": request.batch,
-    }
-    options = {}
-    for name, values in lists.items():
-        if name in ("source", "target", "batch") or name in sizes:
-            options[name] = sorted({*values, current[name]} - {0})
-    return options
+    given = {"source": request.source or 0, "target": request.target, "batch": request.batch}
+    current = sized.sizes | given
+    return {k: sorted({*x, current[k]} - {0}) for k, x in lists.items() if k in current}
 
 
 def _source_lengths(sized: SizedModel) -> list[int]:
     patch = getattr(getattr(sized.model, "config", None), "patch_size", None)
     if not isinstance(patch, int):
         return LENGTHS
-    counts = sorted({1, 2, 3, 4, 6, 8, 12, 14, 16, 24, 32, 48, 64, MAX_SIDE_TOKENS})
+    counts = (1, 2, 3, 4, 6, 8, 12, 14, 16, 24, 32, 48, 64, MAX_SIDE_TOKENS)
     return sorted({patch * n for n in counts} | {getattr(sized.model.config, "image_size", patch)})
-
-
-def _curve_lengths(sized: SizedModel) -> list[int]:
-    lengths = _source_lengths(sized)
-    return TRACED_LENGTHS if is_transformers_model(sized.model) and lengths is LENGTHS else lengths
 
 
 # ---- parts and sums
 
 
 def _as_dict(part: CostPart, heads: int) -> dict[str, Any]:
-    weight_bytes = 4 * part.parameters  # float32, as the other bytes
-    return {
-        "name": part.name,
-        "formula": part.formula,
+    counted = {x: getattr(part, x) for x in ("name", "formula", *QUANTITIES) if hasattr(part, x)}
+    return counted | {
         "letters": dict(part.sizes),
-        "parameters": part.parameters,
-        "multiply_adds": part.multiply_adds,
-        "bytes_moved": part.bytes_moved,
-        "weight_bytes": weight_bytes,
-        "activation_bytes": part.activation_bytes,
-        "cache_bytes": part.cache_bytes,
+        "weight_bytes": 4 * part.parameters,  # float32, as the other bytes
         "map_bytes": map_bytes(part, heads),
     }
 
@@ -334,19 +309,15 @@ def _crossing(
 
 
 def _sentence(
-    rows: list[dict[str, int]],
-    rival: str | None,
-    crossing: int | None,
-    unit: str,
-    lengths: Sequence[int],
+    first: dict[str, int], rival: str | None, crossing: int | None, unit: str, longest: int
 ) -> str:
-    if not any(row["attention"] for row in rows):
+    if not first["attention"]:
         return "This model has no attention: its cost grows in proportion to the length."
     if rival is None:
         return "This model has no feed-forward layers to compare the attention with."
     name = rival.replace("_", "-")
     if crossing is not None:
         return f"From {crossing:,} {unit} on, attention needs more multiply-adds than the {name}."
-    if rows[0]["attention"] > rows[0][rival]:
+    if first["attention"] > first[rival]:
         return f"Attention needs more multiply-adds than the {name} at every length."
-    return f"Up to {lengths[-1]:,} {unit} the {name} needs more multiply-adds than attention."
+    return f"Up to {longest:,} {unit} the {name} needs more multiply-adds than attention."

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from PIL import Image
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data import RenderedGlyphs, open_image
 from regard.errors import ConfigError, RegardError
@@ -135,19 +135,12 @@ def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[st
         is_vit = isinstance(run.model, VisionTransformer)
         with look(run.model) if is_vit else nullcontext(Sight()) as sight:
             (prediction,) = run.classify([path], top=classes, invert=request.invert)
-        response = {
-            "classes": [{"class": name, "probability": p} for name, p in prediction],
+        response = _shown(run.model, path, pixels, prediction, patch_size(run), sight.sites) | {
             "confidence": prediction.confidence,
             "threshold": None if prediction.confidence is None else prediction.threshold,
             "unsure": prediction.unsure,
             "warning": prediction.warning("image").removeprefix("warning: "),
-            "original": _preview(path),
-            "image": pack(pixels),
             "cropped": run.data.crops_to_ink,
-            "kind": type(run.model).__name__,
-            "patch": patch_size(run),
-            "sites": [{"name": site.name, "heads": site.heads} for site in sight],
-            "grid": None,
         }
     job.report(0.6, "following attention")
     if not is_vit:
@@ -156,34 +149,43 @@ def answer_image(explorer: Explorer, request: ImageRequest, job: Job) -> dict[st
     return response | {"similarity": pack(position_similarity(run.model, token))}
 
 
+def _shown(
+    model: nn.Module,
+    path: Path,
+    pixels: Tensor,
+    classes: Iterable[tuple[str, float]],
+    patch: int | None,
+    sites: list[Site],
+) -> dict[str, Any]:
+    """What the page shows of any model; a run has confidence, and attention has a grid."""
+    return {
+        "classes": [{"class": name, "probability": p} for name, p in classes],
+        "original": _preview(path),
+        "image": pack(pixels),
+        "kind": type(model).__name__,
+        "patch": patch,
+        "sites": [{"name": site.name, "heads": site.heads} for site in sites],
+        "warning": "",
+        **dict.fromkeys(("unsure", "cropped"), False),
+        **dict.fromkeys(("confidence", "threshold", "similarity", "grid")),
+    }
+
+
 def _answer_hub(
     explorer: Explorer, hub: ImageModel, request: ImageRequest, job: Job
 ) -> dict[str, Any]:
     """The same of a vision model of transformers, by its own classes where it has them."""
     with _image_file(explorer, None, request) as path:
-        pixels, original = hub.read(path), _preview(path)
-    pixels = 1 - pixels if request.invert else pixels
-    job.report(0.2, "looking")
-    sight, logits = hub.look(pixels)
-    chances = () if logits is None else logits.softmax(-1).tolist()
-    classes = [{"class": x, "probability": p} for x, p in zip(hub.labels, chances, strict=True)]
-    sites = [site for site in sight if site.patches and site.queries == site.keys]
-    if not sites:
-        raise ConfigError("model: needs attention over patches, got none recorded; try rg.look")
-    return {
-        "classes": sorted(classes, key=lambda x: -x["probability"]),
-        "confidence": None,
-        "threshold": None,
-        "unsure": False,
-        "warning": "",
-        "original": original,
-        "image": pack(pixels),
-        "cropped": False,
-        "similarity": None,
-        "kind": type(hub.model).__name__,
-        "patch": hub.config.patch_size,
-        "sites": [{"name": site.name, "heads": site.heads} for site in sites],
-    } | _attention(sites, request.token or 0)
+        pixels = 1 - hub.read(path) if request.invert else hub.read(path)
+        job.report(0.2, "looking")
+        sight, logits = hub.look(pixels)
+        chances = () if logits is None else logits.softmax(-1).tolist()
+        classes = sorted(zip(hub.labels, chances, strict=True), key=lambda x: -x[1])
+        sites = [site for site in sight if site.patches and site.queries == site.keys]
+        if not sites:
+            raise ConfigError("model: needs attention over patches, got none recorded; try rg.look")
+        response = _shown(hub.model, path, pixels, classes, hub.config.patch_size, sites)
+    return response | _attention(sites, request.token or 0)
 
 
 def _answer_text(
@@ -191,39 +193,26 @@ def _answer_text(
 ) -> dict[str, Any]:
     """The next token after a picture with a text, and which patches one of its tokens looks at."""
     with _image_file(explorer, None, request) as path:
-        original = _preview(path)
         job.report(0.2, "looking")
         reading = hub.read(path, request.text)
-    sites, last = reading.sites, len(reading.tokens) - 1
+        sites, pixels, grid = reading.sites, reading.pixels, reading.sites[0].patches[0]
+        patch = round(pixels.shape[-1] / grid.columns)
+        response = _shown(hub.model, path, pixels, reading.next_tokens, patch, sites)
+    last = len(reading.tokens) - 1
     token = last if request.token is None else request.token
     if token > last:
         raise ConfigError(f"token: needs 0 to {last}, got {token}")
-    grid = sites[0].patches[0]
-    with torch.no_grad():
-        weights = torch.cat([site.window(None, token)[0, :, 0] for site in sites])
-        rollout = attention_rollout(sites, token).own[0, 0]
-    return {
-        "classes": [{"class": x, "probability": p} for x, p in reading.next_tokens],
-        "confidence": None,
-        "threshold": None,
-        "unsure": False,
-        "warning": "",
-        "original": original,
-        "image": pack(reading.pixels),
-        "cropped": False,
-        "similarity": None,
-        "kind": type(hub.model).__name__,
-        "patch": round(reading.pixels.shape[-1] / grid.columns),
-        "sites": [{"name": site.name, "heads": site.heads} for site in sites],
+    weights, rollout = (place_patches(grid, x) for x in _weights(sites, token))
+    return response | {
         "grid": [grid.rows, grid.columns],
         "prefix": 0,
         "first": grid.first,  # of the patches among the tokens
         "tokens": reading.tokens,
         "token": token,
         "coverage": reading.sight.coverage,
-        "weights": pack(place_patches(grid, weights).flatten(-2)),
-        "elsewhere": pack(1 - place_patches(grid, weights).sum((-2, -1))),
-        "rollout": pack(place_patches(grid, rollout).flatten()),
+        "weights": pack(weights.flatten(-2)),
+        "elsewhere": pack(1 - weights.sum((-2, -1))),
+        "rollout": pack(rollout.flatten()),
     }
 
 
@@ -292,20 +281,20 @@ def _image_file(explorer: Explorer, run: Run | None, request: ImageRequest) -> I
 
 
 def _attention(sites: list[Site], token: int) -> dict[str, Any]:
-    """What one token attends to, per head, and its rollout."""
+    """The weights of one token and its rollout, on the grid of patches."""
     tokens, grid = sites[0].keys, sites[0].patches[0]
     if token >= tokens:
         raise ConfigError(f"token: needs 0 to {tokens - 1}, got {token}; 0 is the class token")
-    with torch.no_grad():
-        weights = torch.cat([site.window(None, token)[0, :, 0] for site in sites])
-        rollout = attention_rollout(sites, token).own[0, 0]
-    return {
-        "grid": [grid.rows, grid.columns],
-        "prefix": grid.first,
-        "token": token,
-        "weights": pack(weights),
-        "rollout": pack(rollout),
-    }
+    weights, rollout = map(pack, _weights(sites, token))
+    shape = {"grid": [grid.rows, grid.columns], "prefix": grid.first, "token": token}
+    return shape | {"weights": weights, "rollout": rollout}
+
+
+@torch.no_grad()
+def _weights(sites: list[Site], token: int) -> tuple[Tensor, Tensor]:
+    """What one token attends to, per head, and its rollout."""
+    weights = torch.cat([site.window(None, token)[0, :, 0] for site in sites])
+    return weights, attention_rollout(sites, token).own[0, 0]
 
 
 @torch.no_grad()

@@ -61,7 +61,7 @@ def _as_dict(entry: CatalogEntry) -> dict[str, Any]:
         "reads": entry.reads,
         "pictures": entry.pictures,
         "languages": list(entry.languages),
-        "examples": list(examples := _examples(entry)),
+        "examples": list(examples := examples_of(entry)),
         "shows": list(examples.values()),
         "knows": KNOWS.get(entry.name) or KNOWS.get(entry.task or ""),
         "options": list(entry.options),
@@ -69,7 +69,8 @@ def _as_dict(entry: CatalogEntry) -> dict[str, Any]:
     }
 
 
-def _examples(entry: CatalogEntry) -> dict[str, str]:
+def examples_of(entry: CatalogEntry) -> dict[str, str]:
+    """Texts to begin with, each with what it shows."""
     if entry.reads != "text":
         return {}
     has_tokenizer = any((entry.path / name).is_file() for name in TOKENIZER_FILES)

@@ -10,7 +10,7 @@ from pydantic import Field
 from regard.errors import ConfigError, FileError, check_choice
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs import list_runs
-from regard.runs.contents import RECIPE_FILE, RESULT_FILE, read_recipe
+from regard.runs.contents import RESULT_FILE, read_recipe
 from regard.runs.loading import CHECKPOINTS
 from regard.runs.lock import is_locked
 from regard.train.metrics import METRICS_FILE, read_metrics
@@ -25,7 +25,7 @@ MAX_POINTS = 2000  # of a curve; longer ones are thinned
 MAX_SHOWN = 12  # runs side by side
 DEFAULT_RUNS = 4
 VIEWS = {"text": ["text", "what-if", "atlas"], "image": ["image"], "sound": ["sound"]}
-NOT_CURVES = ("step", "seconds", "epoch")
+NOT_CURVES = {"step", "seconds", "epoch"}
 
 
 class StampRequest(QueryRequest):
@@ -72,26 +72,30 @@ def runs_figure(response: dict[str, Any]) -> "Figure":
 @query("runs", RunsRequest, table=runs_table, figure=runs_figure, is_cached=False)
 def answer_runs(explorer: Explorer, request: RunsRequest, job: Job) -> dict[str, Any]:
     """All runs with state and scores, and the curves of those that are chosen."""
-    folders = _run_folders(explorer)
-    rows = _rows(explorer, job)
-    shown = _chosen(request.runs, rows)
+    folders = explorer.catalog.run_folders()
+    rows = _rows(explorer, folders, job)
+    shown = _chosen(request.runs, [row["name"] for row in rows])
     lines = {name: _lines(folders[name]) for name in shown}
-    known = _metric_names(lines.values())
-    picked = _picked_metrics(request.metrics, known)
+    names = {n for rows in lines.values() for x in rows for n, y in x.items() if _is_number(y)}
+    known = sorted(
+        names - NOT_CURVES, key=lambda n: (n != "loss", n != "valid_loss", "loss" not in n, n)
+    )
+    if request.metrics is None:
+        valid = [n for n in known if n.startswith("valid_") and n != "valid_loss"][:1]
+        picked = ["loss", "valid_loss", *valid]
+    else:
+        picked = dict.fromkeys(request.metrics.split(","))
+
+    def curves(metric: str) -> list[dict[str, Any]]:
+        return [{"run": name, **curve(lines[name], metric, request.smooth)} for name in shown]
+
     return {
         "folders": [folder.name for folder in explorer.catalog.folders],
         "runs": rows,
         "shown": shown,
         "metrics": known,
-        "charts": [
-            {
-                "metric": metric,
-                "curves": [
-                    {"run": name, **curve(lines[name], metric, request.smooth)} for name in shown
-                ],
-            }
-            for metric in picked
-        ],
+        # another choice of runs may have other metrics
+        "charts": [{"metric": x, "curves": curves(x)} for x in picked if x in known],
         "stamp": _stamp(folders),
     }
 
@@ -99,7 +103,7 @@ def answer_runs(explorer: Explorer, request: RunsRequest, job: Job) -> dict[str,
 @query("runs.stamp", StampRequest, is_cached=False, priority=-1)
 def answer_runs_stamp(explorer: Explorer, request: StampRequest, job: Job) -> dict[str, Any]:
     """Changes when the files of a run do; nothing is read."""
-    return {"stamp": _stamp(_run_folders(explorer))}
+    return {"stamp": _stamp(explorer.catalog.run_folders())}
 
 
 def curve(lines: Sequence[dict[str, Any]], metric: str, smooth: float = 0.0) -> dict[str, Any]:
@@ -117,21 +121,13 @@ def curve(lines: Sequence[dict[str, Any]], metric: str, smooth: float = 0.0) -> 
             count += 1
             mean = smooth * mean + (1 - smooth) * y
         values.append(finite(mean / (1 - smooth**count)) if math.isfinite(y) else None)
-    keep = _thinned(len(points))
+    last, shown = len(points) - 1, min(len(points), MAX_POINTS)
+    # evenly spaced, with the first and the last
+    keep = [round(i * last / max(shown - 1, 1)) for i in range(shown)]
     return {"x": [points[i][0] for i in keep], "y": [values[i] for i in keep]}
 
 
 # ---- folders
-
-
-def _run_folders(explorer: Explorer) -> dict[str, Path]:
-    """The folder of each run by name, without links that lead elsewhere."""
-    folders = {}
-    for folder in explorer.catalog.folders:
-        for file in sorted(folder.glob(f"*/{RECIPE_FILE}")):
-            if file.resolve().is_relative_to(folder):
-                folders[f"{folder.name}/{file.parent.name}"] = file.parent
-    return folders
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
@@ -157,9 +153,9 @@ def _file_states(folder: Path) -> Iterator[tuple[int, int] | None]:
             yield state.st_mtime_ns, state.st_size
 
 
-def _rows(explorer: Explorer, job: Job) -> list[dict[str, Any]]:
+def _rows(explorer: Explorer, folders: dict[str, Path], job: Job) -> list[dict[str, Any]]:
     """The rows of `list_runs`, the newest first."""
-    folders, entries, rows = _run_folders(explorer), explorer.catalog.entries, []
+    entries, rows = explorer.catalog.entries, []
     for parent in explorer.catalog.folders:
         job.check()
         for row in list_runs(parent) if parent.is_dir() else []:
@@ -207,8 +203,7 @@ def _views(folder: Path, entry: CatalogEntry) -> list[str]:
 # ---- choices
 
 
-def _chosen(text: str | None, rows: list[dict[str, Any]]) -> list[str]:
-    known = [row["name"] for row in rows]
+def _chosen(text: str | None, known: list[str]) -> list[str]:
     if text is None:
         return known[:DEFAULT_RUNS]
     names = list(dict.fromkeys(filter(None, text.split(","))))
@@ -219,28 +214,5 @@ def _chosen(text: str | None, rows: list[dict[str, Any]]) -> list[str]:
     return names
 
 
-def _metric_names(groups: Any) -> list[str]:
-    """The names of numbers in lines of metrics, losses first."""
-    names = {n for lines in groups for x in lines for n, y in x.items() if _is_number(y)}
-    return sorted(
-        names - {*NOT_CURVES}, key=lambda n: (n != "loss", n != "valid_loss", "loss" not in n, n)
-    )
-
-
-def _picked_metrics(text: str | None, known: list[str]) -> list[str]:
-    if text is None:
-        valid = [n for n in known if n.startswith("valid_") and n != "valid_loss"]
-        return [n for n in ("loss", "valid_loss") if n in known] + valid[:1]
-    names = list(dict.fromkeys(filter(None, text.split(","))))
-    return [name for name in names if name in known]  # another choice of runs may have others
-
-
 def _is_number(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool)
-
-
-def _thinned(count: int) -> list[int]:
-    """At most MAX_POINTS indices, evenly spaced, with the first and the last."""
-    if count <= MAX_POINTS:
-        return list(range(count))
-    return [round(i * (count - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)]

@@ -30,7 +30,6 @@ from regard.web.explorer.catalog import find_head
 from regard.web.explorer.explorer import (
     Explorer,
     ModelRequest,
-    Rows,
     finite,
     pack,
     query,
@@ -74,11 +73,6 @@ class Emission(NamedTuple):
     probability: float
 
 
-def _table(response: dict[str, Any]) -> Rows:
-    """One row per emitted label."""
-    return table_of(response["emissions"], Emission._fields)
-
-
 def _figure(response: dict[str, Any]) -> "Figure":
     """Waveform with text, features and the attention map, on one time axis."""
     from regard.inspection.figures.canvas import escape_mathtext, new_figure
@@ -111,7 +105,13 @@ def _related(request: SoundRequest, response: Any) -> list[tuple[str, dict[str, 
     return [("sound.audio", request.model_dump(include=names))]  # as the page requests
 
 
-@query("sound", SoundRequest, table=_table, figure=_figure, related=_related)
+@query(
+    "sound",
+    SoundRequest,
+    table=lambda x: table_of(x["emissions"], Emission._fields),  # one row per emitted label
+    figure=_figure,
+    related=_related,
+)
 def answer_sound(explorer: Explorer, request: SoundRequest, job: Job) -> dict[str, Any]:
     """The text of a recording as `regard transcribe` gives it, and what the model attends to."""
     run = sound_run(explorer, request.model)
@@ -123,7 +123,6 @@ def answer_sound(explorer: Explorer, request: SoundRequest, job: Job) -> dict[st
     with torch.no_grad(), look(model) as sight:
         features, log_probs = _forward(run, wave)
     job.report(0.9, "drawing")
-    emissions = list(emitted(run, log_probs))
     notes = list(last.notes)
     if request.file is None and not isinstance(run.data, MorseTask):
         notes.append("the sample is Morse code, which this model was not trained on")
@@ -140,22 +139,26 @@ def answer_sound(explorer: Explorer, request: SoundRequest, job: Job) -> dict[st
         "delay": finite(model.config.delay),
         "wave": pack(_envelope(wave, features.shape[0], model.config.sample_rate)),
         "features": pack(_pooled(features)),
-        "emissions": [x._asdict() for x in emissions],
+        "emissions": [x._asdict() for x in emitted(run, log_probs)],
     } | _map(sight, request.site, request.head)
 
 
 @query("sound.audio", AudioRequest)
 def answer_sound_audio(explorer: Explorer, request: AudioRequest, job: Job) -> dict[str, Any]:
     """What is drawn of a recording as a WAV file in base64, at the model's sample rate."""
-    import soundfile
-
     run = sound_run(explorer, request.model)
     with _sound_file(explorer, run, request) as path:
         wave, _ = _shown_wave(run, path)
+    content = _wav(wave.clamp(-1, 1), run.model.config.sample_rate, "PCM_16")
+    return {"wav": base64.b64encode(content).decode()}
+
+
+def _wav(wave: Tensor, rate: int, subtype: str) -> bytes:
+    import soundfile
+
     file = io.BytesIO()
-    samples = wave.clamp(-1, 1).numpy()
-    soundfile.write(file, samples, run.model.config.sample_rate, "PCM_16", format="WAV")
-    return {"wav": base64.b64encode(file.getvalue()).decode()}
+    soundfile.write(file, wave.numpy(), rate, subtype, format="WAV")
+    return file.getvalue()
 
 
 def sound_run(explorer: Explorer, name: str) -> Run:
@@ -183,14 +186,11 @@ def key_wave(request: AudioRequest, rate: int) -> Float[Tensor, " sample"]:
 @contextmanager
 def _sound_file(explorer: Explorer, run: Run, request: AudioRequest) -> Iterator[Path]:
     """The recording of a request as a file, so that it is read as `regard transcribe` reads one."""
-    import soundfile
-
     if request.file is not None:
         content = explorer.uploaded(request.file)
     else:
-        rate, file = run.model.config.sample_rate, io.BytesIO()
-        soundfile.write(file, key_wave(request, rate).numpy(), rate, "FLOAT", format="WAV")
-        content = file.getvalue()
+        rate = run.model.config.sample_rate
+        content = _wav(key_wave(request, rate), rate, "FLOAT")
     with temporary_file(content, "sound") as path:
         yield path
 
@@ -261,19 +261,19 @@ def _pooled(features: Tensor) -> Tensor:
 def _map(sight: Sight, name: str | None, head: int | None) -> dict[str, Any]:
     """The map of one head, or of the mean of heads, pooled to a size that can be drawn."""
     site, _ = find_head(sight, name or sight.names[-1], head or 0)
-    pool = -(-site.queries // MAX_MAP)
-    weights = site.window(head, pool=(pool, pool))[0]
+    weights, pool = _pooled_map(site, head, MAX_MAP)
     return {
         "sites": [{"name": x.name, "heads": x.heads} for x in sight],
         "site": site.name,
         "head": head,
         "outputs": site.queries,
-        "thumbnails": pack(torch.cat([_thumbnails(x) for x in sight])),
+        "thumbnails": pack(torch.cat([_pooled_map(x, None, MAX_THUMBNAIL)[0] for x in sight])),
         "pool": pool,
         "map": pack(weights.mean(0) if head is None else weights),
     }
 
 
-def _thumbnails(site: Site) -> Float[Tensor, "head row column"]:
-    pool = -(-site.queries // MAX_THUMBNAIL)
-    return site.window(pool=(pool, pool))[0]
+def _pooled_map(site: Site, head: int | None, most: int) -> tuple[Tensor, int]:
+    """Weights of blocks, (row, column) or (head, row, column), and the side of a block."""
+    pool = -(-site.queries // most)
+    return site.window(head, pool=(pool, pool))[0], pool

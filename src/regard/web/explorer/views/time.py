@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.data import Pair, pair_preprocessor
 from regard.errors import ConfigError, FileError, ShapeError, check_choice
-from regard.inspection import Gates, gradient_norms, look, memory_retention, record_gates
+from regard.inspection import gradient_norms, look, memory_retention, record_gates
 from regard.models import RecurrentTranslator, RecurrentTranslatorConfig
 from regard.models.config import get_config
 from regard.ops.recurrence import CellStep, GRUStep, LSTMStep
@@ -33,9 +33,9 @@ from regard.web.explorer.recall_models import (
     WIDTH,
     Kind,
     RecallModel,
-    RecallModels,
     Trained,
     parse_sequence,
+    trained_model,
 )
 from regard.web.jobs import Job
 
@@ -53,8 +53,6 @@ MODEL_NAMES = {
     "rnn": "RNN", "gru": "GRU", "lstm": "LSTM", "transformer": "Transformer",
     "linear": "linear attention",
 }  # fmt: skip
-
-_recall_models = RecallModels()  # a model depends on its kind and seed only
 
 
 class RecallRequest(QueryRequest):
@@ -116,11 +114,8 @@ def _figure(response: dict[str, Any]) -> "Figure":
 
 
 def _related(request: TimeRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
-    related: list[tuple[str, dict[str, Any]]] = [("time.models", {})]
-    if request.compare:
-        body = {"sequence": request.sequence or SEQUENCE, "seed": request.seed}
-        related.append(("time.compare", body))
-    return related
+    body = {"sequence": request.sequence or SEQUENCE, "seed": request.seed}
+    return [("time.models", {}), *([("time.compare", body)] if request.compare else [])]
 
 
 @query("time", TimeRequest, table=_table, figure=_figure, related=_related)
@@ -144,14 +139,17 @@ def answer_time(explorer: Explorer, request: TimeRequest, job: Job) -> dict[str,
         model(*inputs)
     job.report(0.5, "gradients through time")
     tokens = {"source": names(source[0].tolist()), "target": names(inputs[1][0].tolist())}
-    cell = _cell(request.cell, gates)
-    step = gates[cell]
-    last = inputs[1].shape[1] - 1
+    cell = next(iter(gates)) if request.cell is None else request.cell
+    check_choice("cell", cell, list(gates))
+    step, last = gates[cell], inputs[1].shape[1] - 1
     position = last if request.position is None else min(request.position, last)
     return {
         "target": target,
         "outputs": names(full[0, 1:].tolist()),
-        "cells": [_describe(name, gates[name]) for name in gates],
+        "cells": [
+            {"name": n, "kind": type(x).__name__.removesuffix("Step"), "units": x.h.shape[-1]}
+            for n, x in gates.items()
+        ],
         "cell": cell,
         "tokens": tokens["source" if cell.startswith("encoder") else "target"],
         "source": tokens["source"],
@@ -171,18 +169,6 @@ def _encode(text_model: TextModel, text: str, target: str, to: str | None) -> tu
     return tuple(torch.tensor([ids[x]], device=text_model.device) for x in ("source", "target"))  # pyright: ignore[reportReturnType]
 
 
-def _cell(name: str | None, gates: Gates) -> str:
-    if name is None:
-        return next(iter(gates))
-    check_choice("cell", name, list(gates))
-    return name
-
-
-def _describe(name: str, step: CellStep) -> dict[str, Any]:
-    kind = type(step).__name__.removesuffix("Step")
-    return {"name": name, "kind": kind, "units": step.h.shape[-1]}
-
-
 def _strips(step: CellStep) -> list[dict[str, Any]]:
     """Every gate and state, (time, unit), and what remains of the memory at the end."""
     strips = [
@@ -196,15 +182,8 @@ def _strips(step: CellStep) -> list[dict[str, Any]]:
 def _strip(name: str, x: Tensor, *, signed: bool = False) -> dict[str, Any]:
     """Values (time, unit), and their mean and 10% and 90% quantiles over the units."""
     low, high = torch.quantile(x.float(), torch.tensor([0.1, 0.9], device=x.device), -1).tolist()
-    mean = x.float().mean(-1).tolist()
-    return {
-        "name": name,
-        "signed": signed,
-        "values": pack(x),
-        "mean": mean,
-        "low": low,
-        "high": high,
-    }
+    units = {"mean": x.float().mean(-1).tolist(), "low": low, "high": high}
+    return {"name": name, "signed": signed, "values": pack(x)} | units
 
 
 def _order(step: CellStep, order: str) -> list[int]:
@@ -239,8 +218,8 @@ def answer_time_compare(explorer: Explorer, request: RecallRequest, job: Job) ->
         raise ShapeError(f"sequence: needs at most {MAX_LETTERS} letters, got {tokens.shape[1]}")
     for kind in (asked := request.kinds.split()):
         check_choice("kinds", kind, MODEL_NAMES)
-    kinds = [kind for kind in get_args(Kind) if kind in asked]
-    trained = {kind: _recall_models.get(kind, request.seed, job) for kind in kinds}
+    kinds: list[Kind] = [kind for kind in get_args(Kind) if kind in asked]
+    trained = {kind: trained_model(kind, request.seed, job) for kind in kinds}
     letters = [(KEYS + NOISE)[i] for i in tokens[0].tolist()]
     key = int((tokens[0] < len(KEYS)).nonzero()[0])
     return {
@@ -274,37 +253,25 @@ def _small_model(trained: Trained, tokens: Tensor, key: int) -> dict[str, Any]:
 
 def input_gradients(model: RecallModel, tokens: Tensor, label: int) -> Tensor:
     """‖∂ logit of the label at the end / ∂ embedding of each letter‖, (time)."""
-    embedded: list[Tensor] = []
-
-    def keep(module: nn.Module, args: Any, out: Tensor) -> Tensor:
-        embedded.append(out.detach().requires_grad_())
-        return embedded[0]
-
-    hook = model.input_embedding.register_forward_hook(keep)
-    try:
-        with torch.enable_grad():
-            logit = model(tokens)[0, -1, label]
-            (gradient,) = torch.autograd.grad(logit, embedded[0])
-    finally:
-        hook.remove()
+    embedded = model.input_embedding(tokens).detach().requires_grad_()
+    # a hook that returns a value replaces the output
+    with model.input_embedding.register_forward_hook(lambda *_: embedded), torch.enable_grad():
+        (gradient,) = torch.autograd.grad(model(tokens)[0, -1, label], embedded)
     return gradient[0].norm(dim=-1)
 
 
 @torch.no_grad()
 def _inside(model: RecallModel, tokens: Tensor) -> list[dict[str, Any]]:
     """Gates and states of a recurrent model, or the attention of the Transformer's last letter."""
-    if model.kind == "linear":
-        with look(model) as sight:
-            model(tokens)
-        site = sight.mixers[-1]
-        strips = {"map": site.window(0)[0], "decay": site.decay[0, ..., 0].mT}
-        return [_strip(name, x, signed=name == "map") for name, x in strips.items()]
-    if model.kind != "transformer":
+    if model.kind not in ("linear", "transformer"):
         with record_gates(model) as gates:
             model(tokens)
         return _strips(gates[next(iter(gates))])
     with look(model) as sight:
         model(tokens)
-    last = slice(tokens.shape[1] - 1, tokens.shape[1])
-    rows = torch.cat([site.window(None, last)[0, :, 0] for site in sight])
+    if model.kind == "linear":
+        site = sight.mixers[-1]
+        strips = {"map": site.window(0)[0], "decay": site.decay[0, ..., 0].mT}
+        return [_strip(name, x, signed=name == "map") for name, x in strips.items()]
+    rows = torch.cat([site.window(None, -1)[0, :, 0] for site in sight])
     return [_strip("attention of the last letter, one row per head", rows.mT)]

@@ -64,8 +64,16 @@ class WhatIfRequest(EditRequest):
 def answer_what_if_output(explorer: Explorer, request: EditRequest, job: Job) -> dict[str, Any]:
     """What the model writes under the edits: a translation, or the text continued greedily."""
     reading = _baseline(explorer, request, job)
-    edits = build_edits(request)
-    return {"text": _write(explorer, request, reading, edits, job)}
+    run, verb = explorer.catalog.run(request.model), _verb(explorer, request)
+    # a text that is being written has few keys
+    edits = [replace(x, last_key=-1) if isinstance(x, Edit) else x for x in build_edits(request)]
+    if verb is None:
+        return {"text": None}
+    with what_if(run.model, *edits), job.checking(run.model, "writing under the edit"):
+        if verb == "generate":
+            return {"text": run.generate(request.text, max_new_tokens=NEW_TOKENS)}
+        to = request.to or run.text_model.default_language
+        return {"text": _translate(run.text_model, request.text, to, reading)}
 
 
 @query("what-if.predictions", EditRequest)
@@ -81,16 +89,11 @@ def answer_what_if_predictions(
 
 
 def _table(response: dict[str, Any]) -> Rows:
-    rows: list[list[Any]] = [
-        ["position", "token", "kl", "before", "p_before", "after", "p_after", "changed_most",
-         "p_changed_before", "p_changed_after"]
-    ]  # fmt: skip
+    head = "position token kl before p_before after p_after changed_most p_changed_before"
+    rows: list[list[Any]] = [[*head.split(), "p_changed_after"]]
     for row in response["positions"]:
-        most = row["changed_most"]
-        rows.append([
-            row["position"], row["token"], row["kl"], *row["before"], *row["after"],
-            most["token"], most["before"], most["after"],
-        ])  # fmt: skip
+        rows.append([row["position"], row["token"], row["kl"], *row["before"], *row["after"]])
+        rows[-1] += row["changed_most"].values()  # token, before, after
     return rows
 
 
@@ -99,13 +102,12 @@ def _figure(response: dict[str, Any]) -> "Figure":
 
     maps = unpack(response["maps"])
     figure = new_figure(12, 4.4)
-    top, limit = float(maps[:2].max()), max(1e-12, float(maps[2].abs().max()))
-    for axes, x, title in zip(
-        figure.subplots(1, 3), maps, ("before", "after", "difference"), strict=True
-    ):
-        signed: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
-        size = len(response["queries"]), len(response["keys"])
-        options: dict[str, Any] = signed if title == "difference" else {"vmax": top}
+    size = len(response["queries"]), len(response["keys"])
+    limit = max(1e-12, float(maps[2].abs().max()))
+    weights: dict[str, Any] = {"vmax": float(maps[:2].max())}
+    change: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+    titles = {"before": weights, "after": weights, "difference": change}
+    for axes, x, (title, options) in zip(figure.subplots(1, 3), maps, titles.items(), strict=True):
         show_matrix(axes, x, size, **options)
         label_axis(axes, "x", response["keys"])
         label_axis(axes, "y", response["queries"])
@@ -226,30 +228,29 @@ def _positions(
     most = (new - old).abs().argmax(-1)
     site = before.sight.join(before.sight.names[-1])
     inputs = query_labels(site) if len(old) == site.queries else [""] * len(old)
-    names = text_model.labels or None
-    name = (
-        (lambda i: names[i])
-        if names
-        else lambda i: text_model.token_names([i])[0].translate(WHITESPACE_MARKS)
-    )
-    kl, positions = comparison.kl.tolist(), []
-    for i in range(len(old)):
-        shown = dict.fromkeys([*old_ids[i].tolist(), *new_ids[i].tolist()])
-        tops = [[name(t), float(old[i, t]), float(new[i, t])] for t in shown]
-        first, then, at = int(old_ids[i, 0]), int(new_ids[i, 0]), int(most[i])
+    names = text_model.labels
+
+    def row(i: int, token: int) -> list[Any]:
+        """The name of a token, and its probability before and after."""
+        name = names[token] if names else text_model.token_names([token])[0]
+        shown = name if names else name.translate(WHITESPACE_MARKS)
+        return [shown, float(old[i, token]), float(new[i, token])]
+
+    positions = []
+    for i, kl in enumerate(comparison.kl.tolist()):
+        tops = [row(i, t) for t in dict.fromkeys(old_ids[i].tolist() + new_ids[i].tolist())]
+        then = row(i, int(new_ids[i, 0]))
         positions.append(
             {
                 "position": i,
                 "token": inputs[i],
-                "kl": finite(kl[i]),
-                "before": [name(first), float(old[i, first])],
-                "after": [name(then), float(new[i, then])],
+                "kl": finite(kl),
+                "before": tops[0][:2],
+                "after": [then[0], then[2]],
                 "top": tops,
-                "changed_most": {
-                    "token": name(at),
-                    "before": float(old[i, at]),
-                    "after": float(new[i, at]),
-                },
+                "changed_most": dict(
+                    zip(("token", "before", "after"), row(i, int(most[i])), strict=True)
+                ),
             }
         )
     return positions
@@ -279,38 +280,15 @@ def _written(
     old = before.target
     if old is None or request.target is not None:  # a language model, or a target of the user
         old = explorer.answer("what-if.output", bare, job)["text"]
-    new = (
-        explorer.answer("what-if.output", bare | {"edits": request.edits}, job)["text"]
-        if edits
-        else old
-    )
+    if not edits:
+        return {"before": old, "after": old}
+    new = explorer.answer("what-if.output", bare | {"edits": request.edits}, job)["text"]
     return {"before": old, "after": new}
 
 
 def _verb(explorer: Explorer, request: EditRequest) -> str | None:
     verb = explorer.catalog.entry(request.model).verb
     return verb if verb in ("translate", "generate") else None
-
-
-def _write(
-    explorer: Explorer,
-    request: EditRequest,
-    reading: Reading,
-    edits: list[Edit | ActivationEdit],
-    job: Job,
-) -> str | None:
-    run = explorer.catalog.run(request.model)
-    text_model = run.text_model
-    # a text that is being written has few keys
-    edits = [replace(x, last_key=-1) if isinstance(x, Edit) else x for x in edits]
-    verb = _verb(explorer, request)
-    if verb is None:
-        return None
-    with what_if(run.model, *edits), job.checking(run.model, "writing under the edit"):
-        if verb == "generate":
-            return run.generate(request.text, max_new_tokens=NEW_TOKENS)
-        to = request.to or text_model.default_language
-        return _translate(text_model, request.text, to, reading)
 
 
 def _translate(text_model: Any, text: str, to: str | None, reading: Reading) -> str:

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
@@ -70,12 +70,13 @@ class Chosen(NamedTuple):
 
 def work_table(response: dict[str, Any]) -> Rows:
     """One row per entry of each step."""
-    rows: list[list[Any]] = [["step", "row", "column", "exact", "rounded"]]
-    for step in response["steps"]:
-        for i, row in enumerate(step["exact"]):
-            for j, exact in enumerate(row):
-                rows.append([step["name"], i + 1, j + 1, exact, step["rounded"][i][j]])
-    return rows
+    entries = [
+        [step["name"], i + 1, j + 1, exact, step["rounded"][i][j]]
+        for step in response["steps"]
+        for i, row in enumerate(step["exact"])
+        for j, exact in enumerate(row)
+    ]
+    return [["step", "row", "column", "exact", "rounded"], *entries]
 
 
 def _related(request: WorkViewRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -101,7 +102,10 @@ def answer_work(explorer: Explorer, request: WorkRequest, job: Job) -> dict[str,
         "name": chosen.name,
         "title": chosen.title,
         "family": solution.family,
-        "given": {name: _cells(x) for name, x in chosen.problem["given"].items()},
+        "given": {  # texts, row by row
+            name: [list(map(_as_text, row)) for row in _rows(x)]
+            for name, x in chosen.problem["given"].items()
+        },
         "symbols": solution.symbols,
         "options": {name: _as_text(options.get(name, "")) for name in family.options},
         "added": [  # such as the scale that follows from the width
@@ -135,11 +139,11 @@ def answer_work_text(explorer: Explorer, request: SheetRequest, job: Job) -> dic
     with _limited(job):
         chosen = _choose(request)
         solution = exercises.solve(chosen.problem)
-        if request.format == "toml":
-            questions = chosen.questions or tuple(step.name for step in solution.steps)
-            exercise = Exercise(chosen.name, chosen.problem, solution, questions)
-            return {"text": format_sheet([exercise], "toml")}
-        return {"text": format_solution(solution, request.format, DIGITS)}
+        if request.format != "toml":
+            return {"text": format_solution(solution, request.format, DIGITS)}
+        questions = chosen.questions or tuple(step.name for step in solution.steps)
+        exercise = Exercise(chosen.name, chosen.problem, solution, questions)
+        return {"text": format_sheet([exercise], "toml")}
 
 
 # ---- problems
@@ -195,20 +199,17 @@ def _check_given(given: dict[str, Any], problem: Mapping[str, Any]) -> None:
         if max(sides) > MAX_SIDE or min(sides) < 1:
             got = f"{len(rows)} × {max(sides[1:], default=0)}"
             raise WorkError(f"{name}: needs 1 to {MAX_SIDE} rows and columns, got {got}")
-        for i, row in enumerate(rows):
-            for j, x in enumerate(row):
-                _check_entry(f"{name} ({i + 1},{j + 1})", x, symbols)
+        cells = ((i, j, x) for i, row in enumerate(rows, 1) for j, x in enumerate(row, 1))
+        for i, j, x in cells:
+            label = f"{name} ({i},{j})"
+            if not str(x).strip():
+                raise WorkError(f"{label}: needs a number, got nothing; try 0")
+            try:
+                parse_number(x, symbols)
+            except WorkError as error:
+                raise type(error)(f"{label}{str(error).removeprefix('number')}") from None
     if total > MAX_NUMBERS:
         raise WorkError(f"given: needs at most {MAX_NUMBERS} numbers in all, got {total}")
-
-
-def _check_entry(label: str, x: Any, symbols: list[str]) -> None:
-    if not str(x).strip():
-        raise WorkError(f"{label}: needs a number, got nothing; try 0")
-    try:
-        parse_number(x, symbols)
-    except WorkError as error:
-        raise type(error)(f"{label}{str(error).removeprefix('number')}") from None
 
 
 def _like(before: Any, table: Any) -> Any:
@@ -236,13 +237,6 @@ def _set_options(problem: dict[str, Any], text: str) -> None:
 @contextmanager
 def _limited(job: Job) -> Iterator[None]:
     """Stop exact arithmetic that takes too long, or that nobody waits for."""
-    job.report(0.0, "solving")
-    with checking(_deadline(job)):
-        yield
-    job.check()  # a family may take the error of a cancelled step for one of its own
-
-
-def _deadline(job: Job) -> Callable[[], None]:
     end = time.monotonic() + MAX_SECONDS
 
     def check() -> None:
@@ -253,7 +247,10 @@ def _deadline(job: Job) -> Callable[[], None]:
                 "ones; try smaller matrices or simpler numbers"
             )
 
-    return check
+    job.report(0.0, "solving")
+    with checking(check):
+        yield
+    job.check()  # a family may take the error of a cancelled step for one of its own
 
 
 # ---- responses
@@ -281,11 +278,6 @@ def _step(one: DisplayStep, count: int, job: Job) -> dict[str, Any]:
 def _rows(table: Any) -> list[Any]:
     rows = table if isinstance(table, list) else [table]
     return rows if rows and isinstance(rows[0], list) else [rows]
-
-
-def _cells(table: Any) -> list[list[str]]:
-    """A given table as texts, row by row."""
-    return [[_as_text(x) for x in row] for row in _rows(table)]
 
 
 def _as_text(x: Any) -> str:

@@ -17,7 +17,7 @@ from regard.tasks.translation.alignment import editing
 from regard.web.explorer.catalog import find_head
 from regard.web.explorer.edits import EditRequest, build_edits
 from regard.web.explorer.explorer import Explorer, finite, pack, query
-from regard.web.explorer.views.text.head import open_text_model
+from regard.web.explorer.views.text.head import activation_name, open_text_model
 from regard.web.jobs import Job
 
 MAX_TOKENS = 64  # of a text that is walked through
@@ -43,14 +43,14 @@ def locate(explorer: Explorer, request: RowRequest, job: Job) -> tuple[Reading, 
     reading = explorer.recordings.read(
         request.model, request.text, to=request.to, target=request.target, edits=edits, job=job
     )
-    name, head = request.site, request.head or 0
+    name, head = request.site, request.head
     if name is None:
         base = request.model_dump(include={"model", "text", "to", "target"}, exclude_none=True)
         start = explorer.answer("text", base, job)["start"]
         if start is None:
             raise LookError(f"model: needs attention for this, got {request.model!r} without any")
-        name, head = start["site"], start["head"] if request.head is None else head
-    site, head = find_head(reading.sight, name, head)
+        name, head = start["site"], start["head"] if head is None else head
+    site, head = find_head(reading.sight, name, head or 0)
     if (longest := max(site.queries, site.keys)) > MAX_TOKENS:
         raise ShapeError(
             f"text: needs at most {MAX_TOKENS} tokens in a lesson, got {longest}; try the text view"
@@ -80,7 +80,7 @@ def answer_lesson_attention(explorer: Explorer, request: RowRequest, job: Job) -
     cells = [site.breakdown(head, at, j) for j in range(site.keys)]
     chosen, keys = cells[key], _distinct(key_labels(site))
     allowed = sum(x.allowed for x in cells)
-    features = [] if chosen.products is None else _top(chosen.products, "f")
+    names = [f"q {query_labels(site)[at]}", f"k {keys[key]}", f"v {keys[key]}"]
     return {
         "site": site.name,
         "kind": site.kind,
@@ -95,11 +95,9 @@ def answer_lesson_attention(explorer: Explorer, request: RowRequest, job: Job) -
         "lse": finite(chosen.lse),
         "allowed": allowed,
         "uniform": 1 / allowed if allowed else None,
-        "names": [f"q {query_labels(site)[at]}", f"k {keys[key]}", f"v {keys[key]}"][
-            : 3 if site.v.shape[-1] == site.q.shape[-1] else 2
-        ],
+        "names": names[: 3 if site.v.shape[-1] == site.q.shape[-1] else 2],
         "vectors": _stack(site.q[0, head, at], site.k[0, kv_head, key], site.v[0, kv_head, key]),
-        "products": features,
+        "products": [] if chosen.products is None else _top(chosen.products, "f"),
         "row": [_cell(token, x) for token, x in zip(keys, cells, strict=True)],
         "mixed": _stack(chosen.contribution, chosen.out - chosen.contribution, chosen.out),
         "mixed_names": [f"w v of {keys[key]}", "all others", "sum: output"],
@@ -126,9 +124,8 @@ def answer_lesson_projection(explorer: Explorer, request: RowRequest, job: Job) 
     w_out = output_projection(model, site).float()
     written = torch.einsum("hv,hvd->hd", site.out[0, :, at].float(), w_out.to(site.out.device))
     names = [f"head {h}" for h in range(site.heads)]
-    sizes = written.norm(dim=-1).tolist()
     return {
-        "sizes": [list(x) for x in zip(names, sizes, strict=True)],
+        "sizes": [list(x) for x in zip(names, written.norm(dim=-1).tolist(), strict=True)],
         "head_names": names,
         "names": [*names, "sum of the heads"],
         "vectors": pack(torch.cat([written, written.sum(0, keepdim=True)])),
@@ -149,7 +146,7 @@ def answer_lesson_stream(explorer: Explorer, request: RowRequest, job: Job) -> d
     """One position of the residual stream: embedding, position, and one block part by part."""
     _, site, (_, at, _) = locate(explorer, request, job)
     text_model, inputs = open_text_model(explorer, request)
-    stack, block = _block_of(text_model.model, site)
+    stack, block, _ = activation_name(text_model.model, site).rsplit(".", 2)
     names = [f"{stack}.{block}.{x}" for x in (*PARTS, "mlp.hidden")]
     names += [f"{stack}.0.residual_in", f"{stack}.embedding", "encoder.embedding"]
     known = find_activations(text_model.model)
@@ -190,16 +187,6 @@ def answer_lesson_stream(explorer: Explorer, request: RowRequest, job: Job) -> d
         "active": None if hidden is None else int((hidden > 0).sum()),
         "neurons": [] if hidden is None else _top(hidden, "neuron"),
     }
-
-
-def _block_of(model: torch.nn.Module, site: Site) -> tuple[str, int]:
-    """The stack and the block of an attention, as activations are named."""
-    for name, point in find_activations(model).items():
-        ends = name.endswith((".self.in", ".cross.in"))
-        if ends and f"{site.path}.".startswith(f"{point.path}."):
-            stack, block = name.rsplit(".", 3)[:2]
-            return stack, int(block)
-    raise LookError(f"site: needs an attention of a stack of blocks, got {site.name}")
 
 
 def _stack(*vectors: Tensor) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from regard.web.explorer.lesson_file import (
     Paragraph,
     Place,
     Question,
-    Step,
 )
+from regard.web.explorer.views.models import examples_of
 from regard.web.jobs import Job
 
 DEFAULT = "attention"
@@ -92,31 +92,44 @@ def answer_lesson_step(explorer: Explorer, request: LessonRequest, job: Job) -> 
         raise ConfigError(f"step: needs 0 to {len(lesson.steps) - 1}, got {request.step}")
     step = lesson.steps[request.step]
     state, _ = _state(explorer, lesson, request)
-    numbers = _numbers(explorer, state, job) if _uses_attention(step) else None
+    # whether a place of the step is asked about one attention, or a change chooses one
+    fields = {f for x in step.places for f in find_query(x.query).request.model_fields}
+    sets_value = step.change is not None and step.change.name == "value"
+    asks = fields & LOCATED or (step.change is not None and not sets_value)
+    numbers = _numbers(explorer, state, job) if asks else None
     if numbers is not None:
         state |= {name: numbers[name] for name in LOCATED - {"position"}}
         state["position"] = _position(explorer, state, numbers, job)
-    if step.change is not None and step.change.name == "value":
+    if step.change is not None and sets_value:
         state["value"] = request.value if request.value is not None else step.change.start
         check_choice("value", state["value"], step.change.options)
 
     def read(place: Place) -> dict[str, Any]:
         return _shown(explorer, place, state, job)
 
+    offered = _offered(step.change, numbers, explorer, state, job)
+    control = None
+    if step.change is not None and offered is not None:
+        name, values = offered
+        labels = (numbers or {}).get(f"{name}_tokens") or map(str, values)
+        options = [list(x) for x in zip(values, labels, strict=True)]
+        control = {"name": name, "label": step.change.label or name, "options": options}
+        control["chosen"] = state.get(name)
     return {
         "title": step.title,
         "text": [_written(x, read) for x in step.text],
         "formulas": step.formulas,
         "shown": [read(place) for place in step.shown],
-        "change": _control(step.change, numbers, explorer, state, job),
+        "change": control,
         "question": None if step.question is None else _asked(step.question, read),
         "state": {k: x for k, x in state.items() if x is not None},
     }
 
 
 def _lesson(explorer: Explorer, request: LessonRequest) -> Lesson:
-    check_choice("lesson", request.lesson, explorer.lessons)
-    return explorer.lessons[request.lesson]
+    lessons = explorer.lessons  # those of a teacher are read anew
+    check_choice("lesson", request.lesson, lessons)
+    return lessons[request.lesson]
 
 
 def _state(explorer: Explorer, lesson: Lesson, request: LessonRequest) -> tuple[State, str]:
@@ -142,20 +155,10 @@ def _state(explorer: Explorer, lesson: Lesson, request: LessonRequest) -> tuple[
         start = {k: x for k, x in start.items() if k not in LOCATED}
     state = {**start, **given, "model": name}
     if lesson.reads == "text":
-        listed = explorer.answer("models", {})["models"]
-        examples = next((x["examples"] for x in listed if x["name"] == name), [])
-        state.setdefault("text", examples[0] if examples else "")
+        state.setdefault("text", next(iter(examples_of(entry)), ""))
         if entry.languages:
-            likely = "de" if "de" in entry.languages else entry.languages[0]
-            state.setdefault("to", likely)
+            state.setdefault("to", "de" if "de" in entry.languages else entry.languages[0])
     return state, remark
-
-
-def _uses_attention(step: Step) -> bool:
-    """Whether a place of the step is asked about one attention, or a change chooses one."""
-    fields = {f for x in step.places for f in find_query(x.query).request.model_fields}
-    chooses = step.change is not None and step.change.name != "value"
-    return chooses or bool(fields & LOCATED)
 
 
 def _numbers(explorer: Explorer, state: State, job: Job) -> dict[str, Any] | None:
@@ -197,22 +200,6 @@ def _offered(
     return change.name, list(range(counts[change.name]))
 
 
-def _control(
-    change: Change | None, numbers: Any, explorer: Explorer, state: State, job: Job
-) -> dict[str, Any] | None:
-    offered = _offered(change, numbers, explorer, state, job)
-    if change is None or offered is None:
-        return None
-    name, values = offered
-    labels = numbers[f"{name}_tokens"] if name in ("query", "key") else list(map(str, values))
-    return {
-        "name": name,
-        "label": change.label or name,
-        "options": [list(x) for x in zip(values, labels, strict=True)],
-        "chosen": state.get(name),
-    }
-
-
 def _written(paragraph: Paragraph, read: Callable[[Place], Any]) -> dict[str, Any]:
     """A paragraph with the values of its places."""
     spans = [[style, read(x) if isinstance(x, Place) else x] for style, x in paragraph.spans]
@@ -221,19 +208,17 @@ def _written(paragraph: Paragraph, read: Callable[[Place], Any]) -> dict[str, An
 
 def _asked(question: Question, read: Callable[[Place], Any]) -> dict[str, Any]:
     """A question with its answer, which the page checks; a saved page can, too."""
-    place = question.answer
+    place, rows = question.answer, []
     shown = read(place) if isinstance(place, Place) else {"value": place}
-    choices = list(question.choices)
-    if isinstance(place, Place) and place.reduction != "count" and not choices:
-        choices = shown.get("rows") or []
-    because = None if question.because is None else _written(question.because, read)
+    if isinstance(place, Place) and place.reduction != "count":
+        rows = shown.get("rows") or []
     return {
         "text": _written(question.question, read),
         "answer": shown.get("value"),
         "error": shown.get("error") or shown.get("note"),
         "within": WITHIN,
-        "choices": choices,
-        "because": because,
+        "choices": list(question.choices) or rows,
+        "because": None if question.because is None else _written(question.because, read),
     }
 
 
@@ -243,21 +228,19 @@ def _shown(explorer: Explorer, place: Place, state: State, job: Job) -> dict[str
     body = {k: x for k, x in state.items() if k in query.request.model_fields}
     # a slot takes a name of the model or a declared value, which edits parse, never evaluate
     body |= {k: _filled(x, state) for k, x in place.params.items()}
-    shown: dict[str, Any] = {
-        k: place.options[k] for k in ("as", "size", "first", "last") if k in place.options
-    }
-    if "title" in place.options:
-        shown["title"] = _filled(place.options["title"], state)
-    if (mark := place.options.get("mark")) is not None:
-        shown["mark"] = (
-            [state.get("query"), state.get("key")] if mark == "cell" else state.get(mark)
-        )
+    options = place.options
+    shown: dict[str, Any] = {k: options[k] for k in ("as", "size", "first", "last") if k in options}
+    if "title" in options:
+        shown["title"] = _filled(options["title"], state)
+    if (mark := options.get("mark")) is not None:
+        cell = [state.get("query"), state.get("key")]
+        shown["mark"] = cell if mark == "cell" else state.get(mark)
     try:
         response = explorer.answer(place.query, body, job)
-        for name in ("rows", "columns"):
-            if (path := place.options.get(name)) is not None:
-                labels = path.split(",") if "," in path else follow(response, path, state)
-                shown[name] = [str(x) for x in labels]
+        for name in filter(options.get, ("rows", "columns")):
+            path = options[name]
+            labels = path.split(",") if "," in path else follow(response, path, state)
+            shown[name] = [str(x) for x in labels]
         value = _drawable(follow(response, place.path, state), shown.get("columns"))
     except RegardError as error:
         asks = place.query in PREDICTING and "text" in body

@@ -85,14 +85,18 @@ MAX_HEADS = 40  # rows of the table
 COLUMNS = ("site", "head", "distance", "query", "key", "before", "after")
 
 
-class CompareRequest(HeadRequest):
-    """A head, and another head, text, language or model to compare it with."""
+class OtherRequest(TextRequest):
+    """Another head, text, language or model to compare with."""
 
     other_site: str | None = Field(None, max_length=300)
     other_head: int | None = Field(None, ge=0, le=100_000)
     other_text: str | None = Field(None, max_length=MAX_CHARS)
     other_to: str | None = Field(None, max_length=20)
     other_model: str | None = Field(None, max_length=200)
+
+
+class CompareRequest(HeadRequest, OtherRequest):
+    """A head, and what to compare it with."""
 
 
 @query("text.compare", CompareRequest, table=lambda x: table_of(x["heads"], COLUMNS))
@@ -206,7 +210,7 @@ def answer_text_cell(explorer: Explorer, request: WeightRequest, job: Job) -> di
         w_out = output_projection(model, site)
     except (LookError, ValueError):  # a saved sight, or a projection of unknown name
         w_out = None
-    explanation = explain(site, head, _row(site, request), _column(site, request), w_out=w_out)
+    explanation = explain(site, head, request.query, request.key, w_out=w_out)
     breakdown = explanation.breakdown
     numbers = ("dot", "scale", "scaled", "softcap", "capped", "bias", "score", "lse", "weight")
     values = {name: getattr(breakdown, name) for name in numbers}
@@ -252,14 +256,8 @@ def answer_text_why(explorer: Explorer, request: WeightRequest, job: Job) -> dic
     text_model, inputs = open_text_model(explorer, request)
     at = activation_name(text_model.model, site)
     with job.checking(text_model.model, "splitting the score"):
-        split = split_score(
-            text_model.model,
-            inputs,
-            at,
-            head=head,
-            query=_row(site, request),
-            key=_column(site, request),
-        )
+        cell = {"head": head, "query": request.query, "key": request.key}
+        split = split_score(text_model.model, inputs, at, **cell)
     return {
         "score": split.score,
         "error": split.error,
@@ -276,7 +274,8 @@ def activation_name(model: torch.nn.Module, site: Site) -> str:
     Sites of a Hugging Face model are named by their modules.
     """
     for name, point in find_activations(model).items():
-        if name.endswith(".self.in") and f"{site.path}.".startswith(f"{point.path}."):
+        is_input = name.endswith((".self.in", ".cross.in"))
+        if is_input and f"{site.path}.".startswith(f"{point.path}."):
             return name.removesuffix(".in")
     raise LookError(f"site: needs an attention of a stack of blocks, got {site.name}")
 
@@ -289,24 +288,21 @@ def answer_text_influence(
     """What removing one key changes: each output of a head, and all outputs of every attention."""
     sight = read(explorer, request, job).sight
     site, head = find_head(sight, request.site, request.head)
-    key = _column(site, request)
+    key = resolve_index("key", request.key, site.keys)
     same_keys = [
         x for x in recorded_sites(sight) if (x.keys, x.key_tokens) == (site.keys, site.key_tokens)
     ]
-    totals, effects = [], None
+    totals, effects = [], torch.zeros(0)
     for n, other in enumerate(same_keys):
         job.report(n / len(same_keys), f"removing a key of {other.name}")
-        e = _effects(other, key)
-        by_head = e.sum(-1)
-        total = {
-            "site": other.name,
-            "effect": float(by_head.sum()),
-            "head": int(by_head.argmax()),
-            "head_effect": float(by_head.max()),
-        }
-        totals.append(total)
-        effects = e[head] if other.name == site.name else effects
-    assert effects is not None
+        tensors = (other.q, other.k, other.v, other.out, other.lse)
+        effect = influence_window(*tensors, keys=slice(key, key + 1), **other.term_kwargs)
+        change = effect[0, ..., 0]  # of each output, (head, query)
+        by_head = change.sum(-1)
+        most = int(by_head.argmax())
+        total = {"site": other.name, "effect": float(by_head.sum()), "head": most}
+        totals.append(total | {"head_effect": float(by_head[most])})
+        effects = change[head] if other.name == site.name else effects
     return {
         "key": key,
         "effects": effects[:MAX_EXACT].tolist(),
@@ -314,17 +310,3 @@ def answer_text_influence(
         "total": float(effects.sum()),
         "sites": totals,
     }
-
-
-def _effects(site: Site, key: int) -> torch.Tensor:
-    """The size of the change of each output, (head, query), if one key is removed."""
-    tensors = (site.q, site.k, site.v, site.out, site.lse)
-    return influence_window(*tensors, keys=slice(key, key + 1), **site.term_kwargs)[0, ..., 0]
-
-
-def _row(site: Site, request: WeightRequest) -> int:
-    return resolve_index("query", request.query, site.queries)
-
-
-def _column(site: Site, request: WeightRequest | InfluenceRequest) -> int:
-    return resolve_index("key", request.key, site.keys)

@@ -19,7 +19,6 @@ from regard.tasks import Pipeline
 from regard.tasks.pipeline import outputs_of
 from regard.web.explorer.catalog import find_head, recorded_sites
 from regard.web.explorer.explorer import (
-    MAX_CHARS,
     Explorer,
     TextRequest,
     finite,
@@ -28,7 +27,8 @@ from regard.web.explorer.explorer import (
     table_of,
     unpack,
 )
-from regard.web.explorer.views.text.head import map_answer, read
+from regard.web.explorer.views.text.head import OtherRequest, map_answer, read
+from regard.web.explorer.views.text.parts import AttributionRequest
 from regard.web.explorer.views.text.prediction import head_effects, start_position
 from regard.web.jobs import READING, Job
 
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CELLS, GAP = 48, 4  # pixels of a map on the sheet of all heads, and between two
-
-
-def draw_answer(response: dict[str, Any]) -> "Figure":
-    """The map of the chosen head, or the maps of all heads."""
-    return _draw_map(response["map"]) if "map" in response else _draw_heads(response["sites"])
 
 
 def _draw_map(map_response: dict[str, Any]) -> "Figure":
@@ -52,9 +47,8 @@ def _draw_map(map_response: dict[str, Any]) -> "Figure":
     if high == wide == 1:
         label_axis(axes, "y", map_response["query_tokens"])
         label_axis(axes, "x", map_response["key_tokens"])
-    title = f"{map_response['site']}, head {map_response['head']}"
     axes.set(xlabel="key", ylabel="query (rows sum to 1)")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(f"{map_response['site']}, head {map_response['head']}", fontsize=10)
     cell = "weight" if high == wide == 1 else f"weight, mean of {high}×{wide}"
     figure.colorbar(image, ax=axes, label=cell, shrink=0.8)
     return figure
@@ -93,7 +87,7 @@ HIDDEN = ("call", "kernel", "statistics")
 FIELDS = [*(f.name for f in fields(HeadRow) if f.name not in HIDDEN), *MORE_COLUMNS]
 
 
-class TextViewRequest(TextRequest):
+class TextViewRequest(AttributionRequest, OtherRequest):
     """A text; with a site also the map of one of its heads; the rest is what the link holds."""
 
     site: str | None = Field(None, max_length=300)
@@ -105,19 +99,11 @@ class TextViewRequest(TextRequest):
     kind: str | None = Field(None, max_length=40)  # of the heads that are listed
     tab: Literal["head", "compare", "lens", "parts"] = "head"
     show: Literal["map", "arcs", "token"] = "map"  # of the head
-    position: int | None = Field(None, ge=0, le=10_000_000)  # whose prediction is shown
     measure: Literal["probability", "final_probability", "kl"] = "probability"  # of the lens
-    by: Literal["part", "head"] = "part"
-    token: int | None = Field(None, ge=0, le=10_000_000)  # whose logit is split
     vs: Literal["head", "text", "to", "model"] = "head"  # what the head is compared with
-    other_site: str | None = Field(None, max_length=300)
-    other_head: int | None = Field(None, ge=0, le=100_000)
-    other_text: str | None = Field(None, max_length=MAX_CHARS)
-    other_to: str | None = Field(None, max_length=20)
-    other_model: str | None = Field(None, max_length=200)
 
 
-OTHERS = tuple(x for x in TextViewRequest.model_fields if x.startswith("other_"))
+OTHERS = tuple(x for x in OtherRequest.model_fields if x.startswith("other_"))
 
 
 def _related(request: TextViewRequest, response: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -135,27 +121,25 @@ def _related(request: TextViewRequest, response: Any) -> list[tuple[str, dict[st
         return []
     name = request.site or start["site"]
     number = given.get("head", start["head"] if name == start["site"] else 0)
-    at, site = (
-        {"site": name, "head": number},
-        next(x for x in response["sites"] if x["name"] == name),
-    )
+    at = {"site": name, "head": number}
+    site = next(x for x in response["sites"] if x["name"] == name)
     if request.tab == "compare":
         other = {"other_site": name, "other_head": (number + 1) % site["heads"]}
         return [("text.compare", part(*OTHERS) | at | (other if request.vs == "head" else {}))]
-    related = [] if site["is_exact"] else ["text.map"]
+    related = [] if site["is_exact"] else [("text.map", part() | at)]
     if request.key is not None:
-        related.append("text.influence")
+        related.append(("text.influence", part("key") | at))
         if request.query is not None:
-            related += ["text.cell", *(["text.why"] if site["kind"] == "self" else [])]
-    names = {"text.map": (), "text.influence": ("key",)}
-    return [(x, part(*names.get(x, ("query", "key"))) | at) for x in related]
+            names = ["text.cell", "text.why"] if site["kind"] == "self" else ["text.cell"]
+            related += [(x, part("query", "key") | at) for x in names]
+    return related
 
 
 @query(
     "text",
     TextViewRequest,
     table=lambda x: table_of(x["heads"], FIELDS),
-    figure=draw_answer,
+    figure=lambda x: _draw_map(x["map"]) if "map" in x else _draw_heads(x["sites"]),
     related=_related,
 )
 @torch.no_grad()
@@ -166,13 +150,11 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
     separators = frozenset()
     if explorer.catalog.entry(request.model).kind != "sight":
         separators = explorer.catalog.run(request.model).text_model.separators
-    sizes = _thumbnail_sizes(sites)
-    surveys, maps = [], []
+    sizes, measured = _thumbnail_sizes(sites), []
     for n, site in enumerate(sites):
         job.report(READING + (1 - READING) * n / len(sites), f"measuring {site.name}")
-        survey, thumbnails = _measure(site, sizes[n])
-        surveys.append(survey)
-        maps.append(thumbnails)
+        measured.append(_measure(site, sizes[n]))
+    surveys, maps = [x for x, _ in measured], [x for _, x in measured]
     rows = classify_heads(sites, separators=separators, surveys=surveys).rows
     words = [
         sentence
@@ -180,14 +162,13 @@ def answer_text(explorer: Explorer, request: TextViewRequest, job: Job) -> dict[
         for sentence in describe_heads(site, 0, [x for x in rows if x.site == site.name], survey)
     ]
     effects = head_effects(explorer, request, reading, start_position(reading), [], job)
-    columns = [*COLUMNS.values(), *MORE_COLUMNS.values()]
     response = {
         "output": reading.target,
         "applied": _apply(explorer, request),
         "predictions": _predictions(reading),
         "sites": [_describe(*pair) for pair in zip(sites, maps, sizes, strict=True)],
         "heads": [_as_dict(*pair) for pair in zip(rows, words, strict=True)],
-        "columns": [column._asdict() for column in columns],
+        "columns": [x._asdict() for x in (*COLUMNS.values(), *MORE_COLUMNS.values())],
         "start": _start(rows, effects),
         "effects": effects,
         "skipped": _skipped(reading),
@@ -263,8 +244,7 @@ def _predictions(reading: Reading) -> dict[str, Any] | None:
     if predictions is None:
         return None
     count = len(predictions.rows)
-    positions = list(range(min(count, MAX_TOKENS)))
-    positions += [count - 1] if count > MAX_TOKENS else []
+    positions = [*range(min(count - 1, MAX_TOKENS)), count - 1]
     return {
         "kind": predictions.kind,
         "count": count,
