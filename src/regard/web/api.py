@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -118,37 +118,25 @@ def _known_parameters(connection: HTTPConnection) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(Busy)
-    async def busy(request: Request, error: Busy) -> JSONResponse:
-        return _error(request, error, 503, {"Retry-After": RETRY_SECONDS})
+    def problem(x: dict[str, Any]) -> str:
+        return f"{'.'.join(map(str, x['loc'][1:])) or 'body'}: {x['msg']}"
 
-    @app.exception_handler(OptionError)
-    async def invalid_option(request: Request, error: OptionError) -> JSONResponse:
-        return _error(request, error, 422)
+    responses: dict[type[Exception], Callable[[Any], tuple[Any, ...]]] = {
+        Busy: lambda error: (error, 503, {"Retry-After": RETRY_SECONDS}),
+        OptionError: lambda error: (error, 422),
+        RegardError: lambda error: (error, 400),
+        ClientDisconnect: lambda error: ("the client left before its request was whole", 499),
+        # no such path, no JSON, a body too large or slow
+        HTTPException: lambda error: (error.detail, error.status_code, error.headers),
+        RequestValidationError: lambda error: ("; ".join(map(problem, error.errors())), 422),
+        Exception: lambda error: (failure_text(error), 500),
+    }
+    for kind, describe in responses.items():
 
-    @app.exception_handler(RegardError)
-    async def refused(request: Request, error: RegardError) -> JSONResponse:
-        return _error(request, error, 400)
+        async def handle(request: Request, error: Any, describe: Any = describe) -> JSONResponse:
+            return _error(request, *describe(error))
 
-    @app.exception_handler(ClientDisconnect)
-    async def left(request: Request, error: ClientDisconnect) -> JSONResponse:
-        return _error(request, "the client left before its request was whole", 499)
-
-    @app.exception_handler(HTTPException)  # no such path, no JSON, a body too large or slow
-    async def refused_by_framework(request: Request, error: HTTPException) -> JSONResponse:
-        return _error(request, error.detail, error.status_code, error.headers)
-
-    @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> JSONResponse:
-        return _error(request, failure_text(error), 500)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        problems = [
-            f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'body'}: {problem['msg']}"
-            for problem in error.errors()
-        ]
-        return _error(request, "; ".join(problems), 422)
+        app.add_exception_handler(kind, handle)
 
 
 def _error(

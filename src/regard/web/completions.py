@@ -88,7 +88,7 @@ class _Completion:
             raise ConfigError("stream_options: needs stream, got none; try stream true")
         self.counts = [0] * (body.n * len(self.prompts))
 
-    async def chunks(self) -> AsyncIterator[list[dict[str, Any]]]:
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """Parts of choices, as they are there."""
         body = self.body
         if body.echo or not body.max_tokens:
@@ -97,12 +97,12 @@ class _Completion:
                 reason = None if body.max_tokens else "length"
                 piece = TextPiece(prompt if body.echo else "", tokens, finish_reason=reason)
                 for n in range(body.n):
-                    yield [self._choice(number * body.n + n, piece, 0)]
+                    yield self._choice(number * body.n + n, piece, 0)
         if body.max_tokens:
             async for index, piece in merged([self._generate(n) for n in range(len(self.counts))]):
                 self.counts[index] = piece.generated
                 start = len(self.prompts[index // body.n]) if body.echo else 0
-                yield [self._choice(index, piece, start)]
+                yield self._choice(index, piece, start)
 
     async def _score(self, prompt: str) -> list[ScoredToken]:
         """The tokens of a prompt that is echoed with log probabilities."""
@@ -129,19 +129,21 @@ class _Completion:
         )
 
     def _choice(self, index: int, piece: TextPiece, start: int) -> dict[str, Any]:
-        logprobs = None
-        if self.body.logprobs is not None:
-            logprobs = {
-                "tokens": [x.text for x in piece.tokens],
-                "token_logprobs": [x.logprob for x in piece.tokens],
-                "top_logprobs": [
-                    None if x.logprob is None else {**x.top, x.text: x.logprob}
-                    for x in piece.tokens
-                ],
-                "text_offset": [start + x.offset for x in piece.tokens],
-            }
-        choice = {"text": piece.text, "index": index, "logprobs": logprobs}
-        return choice | {"finish_reason": piece.finish_reason}
+        tokens = piece.tokens
+        logprobs = {
+            "tokens": [x.text for x in tokens],
+            "token_logprobs": [x.logprob for x in tokens],
+            "top_logprobs": [
+                None if x.logprob is None else {**x.top, x.text: x.logprob} for x in tokens
+            ],
+            "text_offset": [start + x.offset for x in tokens],
+        }
+        return {
+            "text": piece.text,
+            "index": index,
+            "logprobs": None if self.body.logprobs is None else logprobs,
+            "finish_reason": piece.finish_reason,
+        }
 
     async def usage(self) -> dict[str, int]:
         """Tokens that were read, once per prompt, and generated."""
@@ -154,11 +156,9 @@ class _Completion:
     async def whole(self) -> dict[str, Any]:
         """The answer in one piece."""
         choices: dict[int, dict[str, Any]] = {}
-        async for chunk in self.chunks():
-            for part in chunk:
-                choice = choices.setdefault(part["index"], part)
-                if choice is part:
-                    continue
+        async for part in self.chunks():
+            choice = choices.setdefault(part["index"], part)
+            if choice is not part:
                 choice["text"] += part["text"]
                 choice["finish_reason"] = part["finish_reason"]
                 for name, values in (part["logprobs"] or {}).items():
@@ -172,17 +172,16 @@ class _Completion:
         more = {"usage": None} if options and options.include_usage else {}
         sent = False
         try:
-            async for choices in self.chunks():
-                yield event(self.head | {"choices": choices} | more)
+            async for choice in self.chunks():
+                yield event(self.head | {"choices": [choice]} | more)
                 sent = True
             if more:
                 yield event(self.head | {"choices": [], "usage": await self.usage()})
+            yield event("[DONE]")
         except RegardError as error:
             if not sent:  # has a status of its own
                 raise
             yield event(openai_error(str(error), 503))
-            return
-        yield event("[DONE]")
 
 
 def openai_error(message: str, status: int) -> dict[str, Any]:

@@ -62,22 +62,24 @@ class Gate:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        limit = self.max_body if scope["path"] in FILE_PATHS else min(self.max_body, MAX_JSON)
         if scope["type"] == "http":
-            body = _Body(receive, self._limit(scope))
+            body = _Body(receive, limit)
             receive, send = body, _after(body, send)
-        if refusal := self._refusal(scope, headers):
+        if refusal := self._refusal(scope, headers, limit):
             return await _refuse(scope, send, *refusal)
         return await self.app(scope, receive, send)
-
-    def _limit(self, scope: Scope) -> int:
-        return self.max_body if scope["path"] in FILE_PATHS else min(self.max_body, MAX_JSON)
 
     def _is_own(self, name: str) -> bool:
         if name.startswith("[") and name.endswith("]"):
             name = name[1:-1] if ":" in name else ""
-        return name in self.hosts or bool(self.hosts & EVERY_ADDRESS and _is_address(name))
+        if name in self.hosts:
+            return True
+        with suppress(ValueError):
+            return bool(self.hosts & EVERY_ADDRESS and ip_address(name))
+        return False
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope, headers: dict[str, str], limit: int) -> tuple[int, str] | None:
         """Status and reason, or None if the request may pass."""
         if {"content-length", "transfer-encoding"} <= headers.keys():  # request smuggling
             return 400, "transfer-encoding: needs a request without content-length, got both"
@@ -98,17 +100,10 @@ class Gate:
             given = _given_token(scope, headers)
             if not hmac.compare_digest(given.encode(), self.token.encode()):
                 return 401, "authorization: needs the server's token, got another or none"
-        length, limit = headers.get("content-length", "0"), self._limit(scope)
+        length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > limit:
             return 413, f"body: needs at most {limit} bytes, got {length[:20]}"
         return None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ip_address(name))
-    except ValueError:
-        return False
 
 
 def _given_token(scope: Scope, headers: dict[str, str]) -> str:

@@ -75,8 +75,7 @@ class Server:
         for name, run in self.runs.items():
             reads = None if run.recipe is None else run.data.reads
             kind = type(reads), getattr(reads, "field", "")
-            known = [x for x in paths(run, taken) if kinds.setdefault(x, kind) == kind]
-            self.paths[name] = known
+            self.paths[name] = [x for x in paths(run, taken) if kinds.setdefault(x, kind) == kind]
 
     async def open(self, path: str, name: str | None) -> tuple[str, Run]:
         """The run that `select` names, opened once more if its files changed."""
@@ -105,9 +104,8 @@ class Server:
         if name in able:
             return name, able[name]
         known = ", ".join(able) or f"none of this server's, {', '.join(self.runs)}"
-        got = "none" if name is None else repr(name)
-        hint = "" if name is None else suggestion(name, able)
-        raise ConfigError(f"model: needs one for {path}: {known}, got {got}{hint}")
+        got = "none" if name is None else f"{name!r}{suggestion(name, able)}"
+        raise ConfigError(f"model: needs one for {path}: {known}, got {got}")
 
     async def compute(
         self, key: Any, inputs: Sequence[Any], compute: Callable[[list[Any]], Sequence[Any]]
@@ -136,22 +134,18 @@ class Server:
 
     def metrics(self) -> str:
         """Counts in the text format of Prometheus."""
-        lines = [
-            f"regard_uptime_seconds {time.monotonic() - self.started:.1f}",
-            f"regard_waiting_requests {self.worker.waiting}",
-            f"regard_open_streams {self.worker.streams}",
-            f"regard_batches_total {self.worker.batch_sizes.total()}",
-            f"regard_inputs_total {sum(n * k for n, k in self.worker.batch_sizes.items())}",
-        ]
-        lines += [
-            f'regard_requests_total{{path="{path}",status="{status}"}} {count}'
-            for (path, status), count in sorted(self.requests.items())
-        ]
-        lines += [
-            f'regard_request_seconds_total{{path="{path}"}} {seconds:.4f}'
-            for path, seconds in sorted(self.seconds.items())
-        ]
-        return "\n".join(lines) + "\n"
+        numbers = {
+            "uptime_seconds": f"{time.monotonic() - self.started:.1f}",
+            "waiting_requests": self.worker.waiting,
+            "open_streams": self.worker.streams,
+            "batches_total": self.worker.batch_sizes.total(),
+            "inputs_total": sum(n * k for n, k in self.worker.batch_sizes.items()),
+        }
+        for (path, status), count in sorted(self.requests.items()):
+            numbers[f'requests_total{{path="{path}",status="{status}"}}'] = count
+        for path, seconds in sorted(self.seconds.items()):
+            numbers[f'request_seconds_total{{path="{path}"}}'] = f"{seconds:.4f}"
+        return "".join(f"regard_{name} {value}\n" for name, value in numbers.items())
 
 
 HEAD_SECONDS = 10.0  # for the head of a request, since the connection or the last answer
@@ -166,28 +160,23 @@ class HttpProtocol(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for a request."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Wait on, if the head is not complete yet."""
         super().data_received(data)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
         super().connection_lost(exc)
-        self._stop_timer()
+        self._watch()
 
     def _watch(self) -> None:
-        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
-            self._stop_timer()
-        elif self._timer is None:
+        """Wait for the rest of a head, if it is not complete."""
+        waits = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
+        if waits and self._timer is None:
             self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
+        elif not waits and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
@@ -199,12 +188,14 @@ class HttpProtocol(H11Protocol):
 
 def server_config(app: Gate, **options: Any) -> uvicorn.Config:
     """How uvicorn serves an application of `create_app`: with limits."""
-    limits: dict[str, Any] = {
-        "ws_max_size": 2 * MAX_MESSAGE,  # a message above the limit is answered with a reason
-        "limit_concurrency": MAX_CONNECTIONS,
-        "timeout_graceful_shutdown": STOP_SECONDS,
-    }
-    return uvicorn.Config(app, http=HttpProtocol, **limits | options)
+    return uvicorn.Config(
+        app,
+        http=HttpProtocol,
+        ws_max_size=2 * MAX_MESSAGE,  # a message above the limit is answered with a reason
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        **options,
+    )
 
 
 def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:

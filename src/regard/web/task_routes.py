@@ -3,9 +3,7 @@
 import inspect
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from functools import cache
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -73,13 +71,9 @@ def add_task_routes(app: FastAPI, server: Server, recordings: LiveRecordings) ->
         elif task.reads.is_file:
             _add_upload(app, server, path, task)
         else:
-            schema = request_type(task).model_json_schema()
-            content = {"application/json": {"schema": schema}}
-            app.add_api_route(
-                path, _json_endpoint(server, path), methods=["POST"], name=path.strip("/"),
-                description=task.help().partition("\n\n")[0], response_model=None,
-                openapi_extra={"requestBody": {"content": content, "required": True}},
-            )  # fmt: skip
+            content = {"application/json": {"schema": request_type(task).model_json_schema()}}
+            extra = {"requestBody": {"content": content, "required": True}}
+            _add_route(app, path, _json_endpoint(server, path), task, openapi_extra=extra)
 
 
 def _json_endpoint(server: Server, path: str) -> Any:
@@ -96,10 +90,22 @@ def _json_endpoint(server: Server, path: str) -> Any:
         inputs = getattr(valid, task.reads.field)
         texts = [inputs] if isinstance(inputs, str) else inputs
         check_lengths(task.reads.field, [x if isinstance(x, str) else " ".join(x) for x in texts])
-        if isinstance(task.reads, Prompt):
-            return await _continue(server, request, (name, run), inputs, options, valid)
-        outputs = await _compute(server, run, options, inputs)
-        return _respond({"model": name, task.reads.outputs: outputs})
+        is_prompt = isinstance(task.reads, Prompt)
+        if not is_prompt or not task.can_stream:
+            outputs = await _compute(server, run, options, texts)
+            return _respond(
+                {"model": name} | (outputs[0] if is_prompt else {task.reads.outputs: outputs})
+            )
+        # the continuation of a prompt, as a whole or as server-sent events
+        pipeline = server.pipeline(run, options)
+        pieces = server.generate(run, inputs, **pipeline.stream_options())
+        if valid.stream:  # type: ignore[attr-defined]
+            return StreamingResponse(_events(await begun(pieces)), media_type="text/event-stream")
+
+        async def join() -> str:
+            return "".join([piece.text async for piece in pieces])
+
+        return _respond({"model": name} | pipeline.as_json(await while_connected(request, join())))
 
     return apply
 
@@ -121,30 +127,6 @@ async def _compute(
     return [pipeline.as_json(output) for output in outputs]
 
 
-async def _continue(
-    server: Server,
-    request: Request,
-    served: tuple[str, Run],
-    prompt: str,
-    options: TaskOptions,
-    body: Any,
-) -> Response:
-    """The continuation of a prompt, as a whole or as server-sent events."""
-    name, run = served
-    pipeline = server.pipeline(run, options)
-    if not run.data.can_stream:
-        (output,) = await _compute(server, run, options, [prompt])
-        return _respond({"model": name} | output)
-    pieces = server.generate(run, prompt, **pipeline.stream_options())
-    if body.stream:
-        return StreamingResponse(_events(await begun(pieces)), media_type="text/event-stream")
-
-    async def join() -> str:
-        return "".join([piece.text async for piece in pieces])
-
-    return _respond({"model": name} | pipeline.as_json(await while_connected(request, join())))
-
-
 async def _events(pieces: AsyncIterator[TextPiece]) -> AsyncIterator[str]:
     """Server-sent events; an error after the first piece, such as a shutdown, is the last one."""
     try:
@@ -161,7 +143,10 @@ def _add_upload(app: FastAPI, server: Server, path: str, task: type[Verb]) -> No
     async def apply(request: Request, model: str | None = None, **given: Any) -> Response:
         name, run = await server.open(path, model)
         options = _options(type(run.data), given)
-        async with _body_file(request) as file:
+        with temporary_path("body") as file:
+            with file.open("wb") as body:
+                async for chunk in request.stream():
+                    body.write(chunk)
             (output,) = await _compute(server, run, options, [file])
         shown = {
             key: x.replace(str(file), "body") if isinstance(x, str) else x
@@ -175,15 +160,13 @@ def _add_upload(app: FastAPI, server: Server, path: str, task: type[Verb]) -> No
         hint = Annotated[_hint(x), Query(json_schema_extra=_bounds(x))]
         parameters.append(inspect.Parameter(x.name, kind, default=x.default, annotation=hint))
     apply.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    name = path.strip("/")
-    app.add_api_route(
-        path,
-        apply,
-        methods=["POST"],
-        name=name,
-        description=task.help().partition("\n\n")[0],
-        response_model=None,
-    )
+    _add_route(app, path, apply, task)
+
+
+def _add_route(app: FastAPI, path: str, endpoint: Any, task: type[Verb], **options: Any) -> None:
+    about = task.help().partition("\n\n")[0]
+    options |= {"methods": ["POST"], "name": path.strip("/"), "description": about}
+    app.add_api_route(path, endpoint, response_model=None, **options)
 
 
 def _add_stream(app: FastAPI, server: Server, recordings: LiveRecordings, path: str) -> None:
@@ -195,16 +178,6 @@ def _add_stream(app: FastAPI, server: Server, recordings: LiveRecordings, path: 
             return (await server.open(path.removesuffix(STREAM), model))[1]
 
         await recordings.transcribe(socket, find_run, rate)
-
-
-@asynccontextmanager
-async def _body_file(request: Request) -> AsyncIterator[Path]:
-    """The body of a request as a file."""
-    with temporary_path("body") as path:
-        with path.open("wb") as file:
-            async for chunk in request.stream():
-                file.write(chunk)
-        yield path
 
 
 def _parse(body: bytes) -> dict[str, Any]:

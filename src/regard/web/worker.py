@@ -133,24 +133,12 @@ class Worker:
             priority: smaller ones are computed first.
         """
         request = _Request(object(), [None], lambda _: [compute()], priority, job, view)
-        if view is not None:
-            self._cancel_view(view)
+        with self._changed:
+            for older in (*self._waiting, *self._running):
+                if view is not None and older.view == view and older.job is not None:
+                    older.job.cancel()
         self._enqueue(self._waiting, request)
         return request.future
-
-    def _cancel_view(self, view: Hashable) -> None:
-        with self._changed:
-            older = [x for x in (*self._waiting, *self._running) if x.view == view]
-            for x in older:
-                assert x.job is not None
-                x.job.cancel()
-            self._drop_cancelled()
-
-    def _drop_cancelled(self) -> None:
-        """Forget the waiting requests that nobody waits for: they must not fill the queue."""
-        for request in [x for x in self._waiting if x.is_cancelled]:
-            self._waiting.remove(request)
-            request.fail(Cancelled(CANCELLED))
 
     def stream(
         self, source: StreamSource, begin: Callable[[], Any], emit: Callable[[Any], None]
@@ -165,9 +153,12 @@ class Worker:
 
     def _enqueue(self, queue: deque[Any], item: Any) -> None:
         with self._changed:
+            # requests that nobody waits for must not fill the queue
+            for request in [x for x in self._waiting if x.is_cancelled]:
+                self._waiting.remove(request)
+                request.fail(Cancelled(CANCELLED))
             if self._is_closed:
                 raise Busy(SHUTDOWN)
-            self._drop_cancelled()
             if self.waiting >= self.max_waiting:
                 raise Busy(
                     f"server: needs fewer than {self.max_waiting} waiting requests, got more"
@@ -293,15 +284,11 @@ class Worker:
             try:
                 pieces = source.step()
             except Exception as error:
-                self._fail(source, error)
+                for handle in [x for x, stream in self._open.items() if stream.source is source]:
+                    source.remove(handle)
+                    self._open.pop(handle).emit(error)
                 continue
             for handle, piece in pieces:
                 self._open[handle].emit(piece)
                 if handle.ended:
                     self._open.pop(handle).emit(END)
-
-    def _fail(self, source: Any, error: Exception) -> None:
-        for handle, stream in list(self._open.items()):
-            if stream.source is source:
-                source.remove(handle)
-                self._open.pop(handle).emit(error)
