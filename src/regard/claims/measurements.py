@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -65,6 +65,14 @@ def graph_depth(y: Tensor) -> int:
     return depths[y.grad_fn]
 
 
+def outputs_of(module: nn.Module, run: Callable[[], object]) -> list[Any]:
+    """The outputs of a module while a function runs, one per call."""
+    outputs: list[Any] = []
+    with module.register_forward_hook(lambda *args: outputs.append(args[-1])):
+        run()
+    return outputs
+
+
 def to_tensor(matrix: Any) -> Tensor:
     """An exact matrix of a worked solution, in float64."""
     rows = [[float(x) for x in matrix.row(i)] for i in range(matrix.rows)]
@@ -72,10 +80,11 @@ def to_tensor(matrix: Any) -> Tensor:
 
 
 Batch = Mapping[str, Tensor]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def train_model(
-    build: Callable[[], nn.Module],
+    build: Callable[[], Module],
     draw: Callable[[torch.Generator], Batch],
     loss: Callable[[nn.Module, Batch], Tensor],
     *,
@@ -84,7 +93,7 @@ def train_model(
     seed: int = 0,
     device: str = "cpu",
     **options: Any,
-) -> nn.Module:
+) -> Module:
     """Train a new model on generated batches, and return it in evaluation mode.
 
     Args:
@@ -119,7 +128,7 @@ def train_model(
     config = TrainConfig(**fixed | options)
     trainer = Trainer(build(), objective, GeneratedBatches(cast(Any, make)), config)
     trainer.run()
-    return trainer.model.eval()
+    return cast(Module, trainer.model.eval())
 
 
 def label_loss(model: nn.Module, batch: Batch) -> Tensor:

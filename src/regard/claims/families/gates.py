@@ -279,9 +279,6 @@ def forget_near_one_flows(trial: Trial) -> Evidence:
     )
 
 
-# ---- helpers
-
-
 def _gru(trial: Trial) -> GRUWeights:
     w, u = trial.normal(3 * HIDDEN, DIM), trial.normal(3 * HIDDEN, HIDDEN)
     return GRUWeights(w / DIM**0.5, u / HIDDEN**0.5)

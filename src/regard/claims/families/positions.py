@@ -23,7 +23,8 @@ def permutation_invariance(trial: Trial) -> Evidence:
 
     def draw() -> dict[str, Tensor]:
         encoder, x = trial.build(lambda: Encoder(2, 16, 4)), trial.normal(1, 8, 16)
-        order = torch.cat([torch.zeros(1).long(), 1 + _permutation(trial, 7)])  # token 0 stays
+        cycle = trial.uniform(7).argsort()  # of all tokens but 0, which stays
+        order = torch.cat([torch.zeros(1).long(), 1 + cycle.roll(1)[cycle.argsort()]])
         y, moved = encoder(x)[0], encoder(x[:, order])[0]
         pairs = (y[1:], moved[1:]), (y[order], moved), (y.mean(0), moved.mean(0)), (y[0], moved[0])
         return {name: (a - b).abs().max() for name, (a, b) in zip(names, pairs, strict=True)}
@@ -228,12 +229,6 @@ def index_is_pair(trial: Trial) -> Evidence:
         measures={"largest difference": errors},
         chart=Lines(feature, speeds, "feature", "frequency", log="y"),
     )
-
-
-def _permutation(trial: Trial, n: int) -> Tensor:
-    """A permutation of n that moves every element: one cycle."""
-    order = trial.uniform(n).argsort()
-    return order.roll(1)[order.argsort()]
 
 
 def _toeplitz_error(matrix: Tensor) -> Tensor:

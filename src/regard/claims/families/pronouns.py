@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any
 
 import torch
@@ -72,11 +73,7 @@ def more_heads(trial: Trial) -> Evidence:
 
 
 THE, CHASED, STOP, IT, WAS = range(5)
-
-
 IT_AT = 6  # the NOUN chased the NOUN . it was ADJECTIVE
-
-
 NOUNS = ADJECTIVES = 10  # of each of two kinds, animals and things
 
 
@@ -125,14 +122,8 @@ def pronoun_study(trial: Trial) -> list[PronounModel]:
 @cache
 def _train_pronouns(seed: int, heads: int, steps: int, device: str) -> PronounModel:
     vocab = 5 + 2 * NOUNS + 2 * ADJECTIVES
-    sizes: dict[str, Any] = {
-        "vocab": vocab,
-        "classes": vocab,
-        "layers": 2,
-        "dim": 32,
-        "heads": heads,
-    }
-    config = ClassifierConfig(**sizes, pooling="none", positions="learned")
+    sizes: dict[str, Any] = {"layers": 2, "dim": 32, "heads": heads, "pooling": "none"}
+    config = ClassifierConfig(vocab=vocab, classes=vocab, positions="learned", **sizes)
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         return F.cross_entropy(model(batch["tokens"])[:, IT_AT], batch["referent"])
@@ -145,10 +136,9 @@ def _train_pronouns(seed: int, heads: int, steps: int, device: str) -> PronounMo
     options = {"steps": steps, "lr": 5e-3, "seed": seed, "device": device}
     model = train_model(lambda: Classifier(config), draw_pronouns, loss, **options).cpu()
     accuracy, drops = _accuracy(model, test), []
-    for site in ("encoder.0.self", "encoder.1.self"):
-        for head in range(heads):
-            with what_if(model, edit.drop_head(site, head)):
-                drops.append(accuracy - _accuracy(model, test))
+    for site, head in product(("encoder.0.self", "encoder.1.self"), range(heads)):
+        with what_if(model, edit.drop_head(site, head)):
+            drops.append(accuracy - _accuracy(model, test))
     weights = (*_weights_from_it(model, test), *_weights_from_it(untrained, test))
     return PronounModel(
         seed, heads, accuracy, *weights, torch.tensor(drops), float(gradient.norm())

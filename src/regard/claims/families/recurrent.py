@@ -240,9 +240,6 @@ def linear_layers_forget(trial: Trial) -> Evidence:
     )
 
 
-# ---- helpers
-
-
 def _rnn(trial: Trial, gain: float) -> RNNWeights:
     """An RNN whose recurrent matrix is a rotation, scaled: all its singular values are `gain`."""
     u = torch.linalg.qr(trial.normal(HIDDEN, HIDDEN)).Q

@@ -232,20 +232,17 @@ def linear_layer_matches_limits(trial: Trial) -> Evidence:
     """
     keys = torch.linalg.qr(trial.normal(100, 6, 6)).Q  # orthonormal
     v, other = trial.normal(100, 6, 4), trial.normal(100, 6, 6)
-    layers = {
-        "to identity": torch.eye(6).double(),
-        "to equal weights": torch.ones(6, 6).double() / 6,
-    }
+    equal = torch.ones(6, 6).double() / 6
+    layers = {"to identity": torch.eye(6).double(), "to equal weights": equal}
     betas = torch.logspace(-4, 1.4, 28).tolist()
-    outputs = {name: over_positions(w, v) for name, w in layers.items()}
+    # a linear layer over the positions
+    outputs = {name: nn.functional.linear(v.mT, w).mT for name, w in layers.items()}
     curves = {
         name: [(attend(keys, keys, v, scale=b)[0] - out).abs().max() for b in betas]
         for name, out in outputs.items()
     }
-    limits = [
-        (attend(keys, keys, v, scale=beta)[0] - out).abs().max()
-        for beta, out in zip((1e4, 0.0), outputs.values(), strict=True)
-    ]
+    ends = zip((1e4, 0.0), outputs.values(), strict=True)
+    limits = [(attend(keys, keys, v, scale=b)[0] - out).abs().max() for b, out in ends]
     follows = attend(other, other, v, scale=1.0)[0] - attend(keys, keys, v, scale=1.0)[0]
     return Evidence(
         holds=max(limits) < 1e-9,
@@ -323,9 +320,7 @@ def train_lookup(seed: int, steps: int, device: str, *, copies: int = 1, **optio
     """A `Lookup` with these options, trained by AdamW."""
     draw = partial(draw_items, copies=copies)
     build = partial(Lookup, **options)
-    model = train_model(build, draw, lookup_loss, steps=steps, lr=1e-2, seed=seed, device=device)
-    assert isinstance(model, Lookup)
-    return model
+    return train_model(build, draw, lookup_loss, steps=steps, lr=1e-2, seed=seed, device=device)
 
 
 def new_items(seed: int, device: str, copies: int = 1) -> Batch:
@@ -357,11 +352,3 @@ def at_temperature(scores: Tensor, temperature: float) -> Tensor:
     """Softmax at a temperature, as a language model samples with."""
     p, order = sampling_distribution(scores, Sampling(temperature=temperature))
     return torch.zeros_like(p).scatter(-1, order, p)
-
-
-def over_positions(weight: Tensor, v: Tensor) -> Tensor:
-    """A linear layer over the positions of v, without bias."""
-    layer = nn.Linear(*weight.shape, bias=False).double()
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        return layer(v.mT).mT

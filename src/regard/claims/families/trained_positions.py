@@ -17,8 +17,6 @@ from regard.nn import Encoder, ToeplitzBias, TokenEmbedding, xavier_linear
 from regard.ops import Causal, Mask, sinusoidal
 
 TRAINED_LENGTH = 24
-
-
 # tokens that no model was trained at: up to 1.3 and 2.7 times the trained length
 RANGES = {"1 to 23": (1, 24), "24 to 31": (24, 32), "32 to 63": (32, 64)}
 
@@ -39,7 +37,7 @@ def order_without_positions(trial: Trial) -> Evidence:
     Remark: It holds for attention without a mask. A causal mask reveals the order too: two causal
         layers without positions solve the task.
     """
-    accuracies = _order_study(trial.seed, trial.full, trial.device)
+    accuracies = _order_study(trial)
     return Evidence(
         holds=max(accuracies["none"]) < 0.6
         and all(min(accuracies[kind]) > 0.9 for kind in ("sinusoidal", "learned", "relative")),
@@ -56,7 +54,7 @@ def sinusoids_extrapolate(trial: Trial) -> Evidence:
     Refutation: an accuracy beyond the trained length that stays above 0.9, or codes that are not
         defined there
     """
-    accuracies = _length_study(trial.seed, trial.full, trial.device)["sinusoidal"]
+    accuracies = _length_study(trial)["sinusoidal"]
     defined = sinusoidal(torch.arange(10_000), 32).isfinite().all()
     return Evidence(
         holds=accuracies[:, 1:].min() > 0.9,
@@ -73,9 +71,9 @@ def relative_extrapolates(trial: Trial) -> Evidence:
     Refutation: an accuracy of relative positions beyond the trained length that is not above that
         of sinusoidal and learned ones in every seed
     """
-    accuracies = _length_study(trial.seed, trial.full, trial.device)
-    relative, others = accuracies["relative"], (accuracies["sinusoidal"], accuracies["learned"])
-    margin = min((relative - other)[:, 1:].min() for other in others)
+    accuracies = _length_study(trial)
+    relative = accuracies["relative"]
+    margin = min((relative - accuracies[x])[:, 1:].min() for x in ("sinusoidal", "learned"))
     return Evidence(
         holds=margin > 0.1 and relative[:, 1].min() > 0.9,
         measures=_by_range(relative, "relative")
@@ -93,8 +91,7 @@ def learned_positions_range(trial: Trial) -> Evidence:
     Remark: Those rows get no gradient and keep their initial values; beyond the table there is no
         row at all.
     """
-    accuracies = _length_study(trial.seed, trial.full, trial.device)["learned"]
-    change = _learned_rows(trial.seed, trial.full, trial.device)
+    accuracies, change = _length_study(trial)["learned"], _copy_study(trial, "learned")[1]
     trained, beyond = change[:TRAINED_LENGTH].min(), change[TRAINED_LENGTH:].max()
     refused = False
     try:
@@ -122,7 +119,7 @@ def bag_task(trial: Trial) -> Evidence:
 
     Refutation: an accuracy without positions that is below that with positions by 0.03
     """
-    accuracies = _bag_study(trial.seed, trial.full, trial.device)
+    accuracies = _train_readers(("none", "sinusoidal"), draw_bag, 80, trial)
     lead = torch.tensor(accuracies["none"]) - torch.tensor(accuracies["sinusoidal"])
     return Evidence(
         holds=min(accuracies["none"]) > 0.95 and lead.min() > -0.03,
@@ -143,11 +140,10 @@ def absolute_or_relative(trial: Trial) -> Evidence:
         before' on longer inputs
     """
     kinds = ("sinusoidal", "relative")
-    lengths = _length_study(trial.seed, trial.full, trial.device)
-    third = _third_study(trial.seed, trial.full, trial.device)
+    lengths = _length_study(trial)
     accuracies = {
         "token before, longer inputs": {kind: lengths[kind][:, 1] for kind in kinds},
-        "third token": {kind: third[kind][:, 0] for kind in kinds},
+        "third token": {kind: _copy_study(trial, kind, "third")[0][:, 0] for kind in kinds},
     }
     before, fixed = (x["relative"] - x["sinusoidal"] for x in accuracies.values())
     return Evidence(
@@ -181,32 +177,26 @@ READERS: dict[str, dict[str, Any]] = {
 }
 
 
-@cache
-def _order_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
+def _order_study(trial: Trial) -> dict[str, list[float]]:
     """Accuracy on 'does token 0 come before token 1' by kind of positions, per seed."""
-    return _train_readers(READERS, _draw_order, 150, Trial(seed, full=full, device=device))
-
-
-@cache
-def _bag_study(seed: int, full: bool, device: str) -> dict[str, list[float]]:
-    """Accuracy on 'more of token 0 than of token 1', with and without positions, per seed."""
-    kinds = ("none", "sinusoidal")
-    return _train_readers(kinds, draw_bag, 80, Trial(seed, full=full, device=device))
+    return _train_readers(READERS, _draw_order, 150, trial)
 
 
 def _train_readers(
     kinds: Iterable[str], draw: Callable[..., Batch], steps: int, trial: Trial
 ) -> dict[str, list[float]]:
     """Accuracy of trained readers on new sequences, by kind of positions, per seed."""
+    task = draw, trial.size(steps, 1000), trial.device
+    return {kind: [_train_reader(kind, n, *task) for n in trial.seeds(3, 5)] for kind in kinds}
 
-    def score(kind: str, seed: int) -> float:
-        options = {"steps": trial.size(steps, 1000), "lr": 6e-3, "seed": seed}
-        model = train_classifier(
-            lambda: _Reader(**READERS[kind]), draw, device=trial.device, **options
-        )
-        return accuracy(model, draw(torch.Generator().manual_seed(10_000 + seed), 2000))
 
-    return {kind: [score(kind, seed) for seed in trial.seeds(3, 5)] for kind in kinds}
+@cache
+def _train_reader(
+    kind: str, seed: int, draw: Callable[..., Batch], steps: int, device: str
+) -> float:
+    options = {"steps": steps, "lr": 6e-3, "seed": seed, "device": device}
+    model = train_classifier(lambda: _Reader(**READERS[kind]), draw, **options)
+    return accuracy(model, draw(torch.Generator().manual_seed(10_000 + seed), 2000))
 
 
 def _draw_order(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch:
@@ -227,28 +217,13 @@ def draw_bag(rng: torch.Generator, count: int = 32, length: int = 8) -> Batch:
     return {"inputs": tokens, "labels": ((tokens == 0).sum(1) > (tokens == 1).sum(1)).long()}
 
 
-@cache
-def _length_study(seed: int, full: bool, device: str) -> dict[str, Tensor]:
+def _length_study(trial: Trial) -> dict[str, Tensor]:
     """Accuracy on 'the token before', (seed, range of positions), by kind of positions."""
-    trial = Trial(seed, full=full, device=device)
-    return {kind: _copy_accuracy(trial, kind, "previous")[0] for kind in POSITIONS}
+    return {kind: _copy_study(trial, kind)[0] for kind in POSITIONS}
 
 
-@cache
-def _third_study(seed: int, full: bool, device: str) -> dict[str, Tensor]:
-    """Accuracy on 'the third token' as in `_length_study`."""
-    trial = Trial(seed, full=full, device=device)
-    return {kind: _copy_accuracy(trial, kind, "third")[0] for kind in ("sinusoidal", "relative")}
-
-
-def _learned_rows(seed: int, full: bool, device: str) -> Tensor:
-    """Change of each row of the learned position table, largest over features and seeds."""
-    trial = Trial(seed, full=full, device=device)
-    return _copy_accuracy(trial, "learned", "previous")[1]
-
-
-def _copy_accuracy(trial: Trial, kind: str, task: str) -> tuple[Tensor, Tensor]:
-    """Accuracy per seed and range of positions; change of each row of a learned table."""
+def _copy_study(trial: Trial, kind: str, task: str = "previous") -> tuple[Tensor, Tensor]:
+    """Accuracy per seed and range; change of each row of a learned table, largest over both."""
     steps = trial.size(400 if task == "previous" else 150, 1500)
     results = [_train_copy(kind, task, n, steps, trial.device) for n in trial.seeds(3, 5)]
     accuracies, changes = zip(*results, strict=True)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.claims.charts import Lines
@@ -67,8 +68,8 @@ def interpolation(trial: Trial) -> Evidence:
     models, sides = place_study(trial), [16, 20, 24, 32]
     tables = {
         "interpolated": None,
-        "rows repeated in order": _repeat_rows,
-        "zeros for new rows": _add_zero_rows,
+        "rows repeated in order": lambda rows, count: rows[torch.arange(count) % len(rows)],
+        "zeros for new rows": lambda rows, count: F.pad(rows, (0, 0, 0, count - len(rows))),
     }
     curves = {
         name: torch.tensor([_accuracies_by_side(trial, m.model, sides, make) for m in models])
@@ -323,11 +324,3 @@ def _accuracies_by_side(
             other.positions = nn.Parameter(torch.cat([model.positions[:1], patches]))
         accuracies.append(accuracy(other, data))
     return accuracies
-
-
-def _repeat_rows(rows: Tensor, count: int) -> Tensor:
-    return rows[torch.arange(count) % len(rows)]
-
-
-def _add_zero_rows(rows: Tensor, count: int) -> Tensor:
-    return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])])

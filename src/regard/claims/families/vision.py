@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.claims.charts import Bars, Lines, Maps, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
-from regard.claims.measurements import jacobian
+from regard.claims.measurements import jacobian, outputs_of
 from regard.models import VisionConfig, VisionTransformer, vision_base
 from regard.nn import PatchEmbedding
 from regard.ops import patchify, sinusoidal, unpatchify
@@ -207,10 +207,9 @@ def class_token_gathers(trial: Trial) -> Evidence:
 
     def draw() -> dict[str, Tensor]:
         model, images = _small_vit(trial), trial.normal(1, 1, 16, 16).requires_grad_()
-        outputs: list[Tensor] = []
-        with model.encoder.register_forward_hook(lambda *args: outputs.append(args[-1])):
-            score = model(images)[0, 0]
-        pixels, tokens = torch.autograd.grad(score, [images, outputs[0]])
+        scores: list[Tensor] = []
+        (output,) = outputs_of(model.encoder, lambda: scores.append(model(images)[0, 0]))
+        pixels, tokens = torch.autograd.grad(scores, [images, output])
         effect = patchify(pixels[0], 4).norm(dim=-1)
         return {"patch": effect, "class": tokens[0, 0].norm(), "others": tokens[0, 1:].norm()}
 
@@ -244,7 +243,8 @@ def two_heads(trial: Trial) -> Evidence:
         after = _after_encoder(model)
         features = model.encode(images)[:, 0]
         reads[name] = (after(features) - model(images)).abs().max()
-        mixed = _last_attention_output(model, images)
+        last = model.get_submodule(f"encoder.blocks.{model.config.layers - 1}.self_attention")
+        mixed = outputs_of(last, lambda model=model: model.encode(images))[0][:, 0]
         attention[name] = (after(mixed) - model(images)).abs().max()
         curves[name] = (after(scales[:, None] * features[0]) - after(0 * features[:1]))[:, 0]
     bends = {n: (y - y[-1] * scales / 3).abs().max() / y.abs().max() for n, y in curves.items()}
@@ -304,12 +304,3 @@ def _after_encoder(model: VisionTransformer) -> Callable[[Tensor], Tensor]:
     """The layers of the model that run after the encoder."""
     layers = [model.head] if model.pre_logits is None else [model.pre_logits, nn.Tanh(), model.head]
     return nn.Sequential(*layers)
-
-
-def _last_attention_output(model: VisionTransformer, images: Tensor) -> Tensor:
-    """Output of the last multi-head attention at the class token."""
-    outputs: list[Tensor] = []
-    attention = model.get_submodule(f"encoder.blocks.{model.config.layers - 1}.self_attention")
-    with attention.register_forward_hook(lambda *args: outputs.append(args[-1])):
-        model.encode(images)
-    return outputs[0][:, 0]

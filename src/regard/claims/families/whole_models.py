@@ -8,6 +8,7 @@ from torch import Tensor
 import regard as rg
 from regard.claims.charts import Bars, Lines, Maps, Points
 from regard.claims.claim import Evidence, Measure, Trial, claim
+from regard.claims.measurements import outputs_of
 from regard.models import LanguageModel, Translator, language_tiny, translator_tiny
 
 VOCAB = 20
@@ -58,10 +59,14 @@ def encoder_is_independent(trial: Trial) -> Evidence:
     Refutation: an encoding that changes with the target
     """
     model, source, target = _translation(trial)
-    before = _encodings(model, source, target)
+
+    def encode(source: Tensor, target: Tensor) -> Tensor:
+        return outputs_of(model.encoder, lambda: model(source, target))[0].detach()
+
+    before = encode(source, target)
 
     def change(source: Tensor, target: Tensor) -> Tensor:
-        return (_encodings(model, source, target) - before).abs().max()
+        return (encode(source, target) - before).abs().max()
 
     changes = {
         "a target token": [change(source, _other(target, n)) for n in range(5)],
@@ -90,13 +95,8 @@ def decoder_reads_all(trial: Trial) -> Evidence:
     """
     model, source, target = _translation(trial)
     before = model(source, target)
-    change = torch.stack(
-        [
-            (model(_other(source, n), target) - before).abs().amax(-1)[0]
-            for n in range(source.shape[1])
-        ],
-        1,
-    )
+    others = [model(_other(source, n), target) for n in range(source.shape[1])]
+    change = torch.stack([(x - before).abs().amax(-1)[0] for x in others], 1)
     return Evidence(
         holds=change.min() > 1e-6,
         measures={"smallest change of an output by a source token": change.min()},
@@ -138,7 +138,12 @@ def transformers_are_recurrent(trial: Trial) -> Evidence:
     """
     model = trial.build(lambda: LanguageModel(language_tiny(vocab=VOCAB, layers=4)))
     shared = trial.build(lambda: rg.nn.RecurrentCell(8, 8, "rnn"))
-    calls = _calls_per_block(model, trial.integers(VOCAB, 1, 12))
+    kinds = rg.nn.EncoderBlock | rg.nn.DecoderBlock
+    blocks, tokens = (
+        [x for x in model.modules() if isinstance(x, kinds)],
+        trial.integers(VOCAB, 1, 12),
+    )
+    calls = [len(outputs_of(block, lambda: model(tokens))) for block in blocks]
     state, steps = None, 0
     for x in trial.normal(12, 8):  # what recurrence is: one cell, its output as its next input
         state, steps = shared(x, state).state, steps + 1
@@ -245,9 +250,6 @@ def kinds_of_attention(trial: Trial) -> Evidence:
     )
 
 
-# ---- helpers
-
-
 def _translation(trial: Trial) -> tuple[Translator, Tensor, Tensor]:
     model = trial.build(lambda: Translator(translator_tiny(vocab=VOCAB))).requires_grad_()
     return model, trial.integers(VOCAB, 1, 7), trial.integers(VOCAB, 1, 5)
@@ -260,35 +262,11 @@ def _other(tokens: Tensor, position: int) -> Tensor:
     return tokens
 
 
-def _encodings(model: Translator, source: Tensor, target: Tensor) -> Tensor:
-    """What the encoder returns while the whole model runs."""
-    outputs = []
-    with model.encoder.register_forward_hook(lambda module, args, out: outputs.append(out)):
-        model(source, target)
-    return outputs[0].detach()
-
-
-def _calls_per_block(model: LanguageModel, tokens: Tensor) -> list[int]:
-    counts = [0] * model.config.layers
-    handles = [
-        block.register_forward_hook(lambda *_, n=n: counts.__setitem__(n, counts[n] + 1))
-        for n, block in enumerate(_blocks(model))
-    ]
-    model(tokens)
-    for handle in handles:
-        handle.remove()
-    return counts
-
-
 def _block_outputs(model: LanguageModel, tokens: Tensor) -> list[Tensor]:
     names = [f"decoder.{n}.residual_out" for n in range(model.config.layers)]
     with torch.no_grad(), rg.look(model, activations=names) as sight:
         model(tokens)
     return [sight.activations[name] for name in names]
-
-
-def _blocks(model: LanguageModel) -> list[torch.nn.Module]:
-    return [m for m in model.modules() if isinstance(m, rg.nn.EncoderBlock | rg.nn.DecoderBlock)]
 
 
 def _after_attention(block: rg.nn.EncoderBlock, x: Tensor) -> Tensor:

@@ -113,7 +113,6 @@ def _train(kind: Kind, seed: int, job: Job) -> Trained:
     model = train_model(
         lambda: RecallModel(kind), draw_sequences, loss, steps=STEPS, lr=LR, seed=seed
     )
-    assert isinstance(model, RecallModel)
     return Trained(model, accuracy_by_distance(model, seed))
 
 
