@@ -41,23 +41,21 @@ SECTIONS = {  # title of each family's page in the docs
 
 def write_page(results: Sequence[Result], path: str | Path) -> Path:
     """Write all results as one HTML page with pictures and code, readable offline."""
-    sections = []
+    sections, links = [], ""
     for letter, group in _by_family(results):
-        items = "".join(
-            f'<article class="{result.verdict or "failed"}" id="{result.id}">'
-            f'<h3><a href="#{result.id}">{result.id}</a> {escape(result.claim.statement)}</h3>'
-            f"{_render(result, _data_url(result))}</article>"
-            for result in group
-        )
-        sections.append(
-            f'<section><h2 id="{letter}">{escape(FAMILIES[letter])}</h2>{items}</section>'
-        )
+        items, title = "", escape(FAMILIES[letter])
+        for result in group:
+            png = "" if result.evidence is None else _png(result)
+            items += (
+                f'<article class="{result.verdict or "failed"}" id="{result.id}">'
+                f'<h3><a href="#{result.id}">{result.id}</a> {escape(result.claim.statement)}</h3>'
+                f"{_render(result, f'data:image/png;base64,{png}')}</article>"
+            )
+        sections.append(f'<section><h2 id="{letter}">{title}</h2>{items}</section>')
+        links += f'<a href="#{letter}">{title}</a>'
     parts = {
         "SUMMARY": escape(summarise(results)),
-        "LINKS": "".join(
-            f'<a href="#{letter}">{escape(FAMILIES[letter])}</a>'
-            for letter, _ in _by_family(results)
-        ),
+        "LINKS": links,
         "SECTIONS": "\n".join(sections),
         "VERSION": escape(version("regard")),
     }
@@ -83,11 +81,12 @@ def write_gallery(results: Sequence[Result], folder: str | Path) -> Path:
         text = [f"# {FAMILIES[letter]}", ""]
         for result in group:
             link = f"[{result.id}]({page}#{result.id.lower()})"
-            lines.append(f"| {link} | {_cell(result.claim.statement)} | {LABELS[result.verdict]} |")
+            statement = result.claim.statement.replace("|", "\\|")
+            lines.append(f"| {link} | {statement} | {LABELS[result.verdict]} |")
             picture = f"figures/{result.id.lower()}.png"
             if result.evidence:
                 with atomic_write(folder / picture) as file:
-                    file.write_bytes(_png(result))
+                    file.write_bytes(base64.b64decode(_png(result)))
             text += [f"## {result.id}. {result.claim.statement} {{#{result.id.lower()}}}", ""]
             text += [_render(result, picture), ""]
         write_text(folder / page, "\n".join(text))
@@ -100,10 +99,6 @@ def _by_family(results: Iterable[Result]) -> list[tuple[str, list[Result]]]:
     for result in results:
         groups.setdefault(result.id[0], []).append(result)
     return list(groups.items())
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _render(result: Result, picture: str) -> str:
@@ -135,8 +130,8 @@ def _render(result: Result, picture: str) -> str:
     return "".join(parts)
 
 
-def _png(result: Result) -> bytes:
-    """The picture of a claim: few colours, so that a gallery of all stays small."""
+def _png(result: Result) -> str:
+    """The picture of a claim in base64: few colours, so that a gallery of all stays small."""
     from PIL import Image
 
     assert result.evidence is not None
@@ -144,13 +139,7 @@ def _png(result: Result) -> bytes:
     render(draw_chart(result.evidence.chart), picture, format="png", dpi=110)
     image = Image.open(picture).convert("RGB")
     image.quantize(64).save(small, format="png", optimize=True)
-    return small.getvalue()
-
-
-def _data_url(result: Result) -> str:
-    if result.evidence is None:
-        return ""
-    return f"data:image/png;base64,{base64.b64encode(_png(result)).decode()}"
+    return base64.b64encode(small.getvalue()).decode()
 
 
 # ---- quiz
@@ -183,8 +172,7 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
         add_quiz_text(
             question, "questiontext", f"<p>{escape(result.claim.statement)}</p>", html=True
         )
-        file = f"{result.id}.png"
-        claim = result.claim
+        file, claim = f"{result.id}.png", result.claim
         words = " ".join(x for x in (claim.condition, claim.correction, claim.remark) if x)
         numbers = "".join(f"<li>{escape(str(m))}</li>" for m in result.evidence.measures)
         alt = escape(describe_chart(result.evidence.chart))
@@ -196,11 +184,11 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
             html=True,
         )
         picture = ElementTree.SubElement(feedback, "file", name=file, path="/", encoding="base64")
-        picture.text = base64.b64encode(_png(result)).decode()
-        for name, value in {"defaultgrade": "1", "penalty": "0.5", "single": "true"}.items():
+        picture.text = _png(result)
+        settings = {"defaultgrade": "1", "penalty": "0.5", "single": "true"}
+        settings |= {"shuffleanswers": "false", "answernumbering": "none"}
+        for name, value in settings.items():
             ElementTree.SubElement(question, name).text = value
-        ElementTree.SubElement(question, "shuffleanswers").text = "false"
-        ElementTree.SubElement(question, "answernumbering").text = "none"
         for verdict, text in CHOICES.items():
             fraction = "100" if verdict == result.verdict else "0"
             answer = ElementTree.SubElement(question, "answer", fraction=fraction, format="html")

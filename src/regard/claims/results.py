@@ -7,11 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import torch
@@ -60,17 +61,12 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON data, with the text of the claim."""
         about = {k: v for k, v in vars(self.claim).items() if k != "experiment"}
+        fields = {k: v for k, v in vars(self).items() if k not in ("id", "evidence")}
         evidence = asdict(self.evidence) if self.evidence else None
         if self.evidence and evidence:
             evidence["chart"]["kind"] = type(self.evidence.chart).__name__
-        fields = {k: v for k, v in vars(self).items() if k not in ("id", "evidence")}
-        return {
-            **about,
-            "found": self.verdict,
-            "agrees": self.agrees,
-            **fields,
-            "evidence": evidence,
-        }
+        found = {"found": self.verdict, "agrees": self.agrees}
+        return about | found | fields | {"evidence": evidence}
 
 
 def result_from_dict(data: dict[str, Any]) -> Result:
@@ -90,13 +86,11 @@ def result_from_dict(data: dict[str, Any]) -> Result:
 
 def load_cached(name: str, trial: Trial) -> Result | None:
     """The stored result of the same code, size, seed and device, if there is one."""
-    try:
+    with suppress(OSError):  # absent: run again, as where it is damaged
         checksum, _, data = _cache_file(name, trial).read_bytes().partition(b"\n")
-        if checksum != _checksum(data):
-            return None
-        return replace(result_from_dict(parse_json(data)), cached=True)
-    except OSError:  # absent: run again, as where it is damaged
-        return None
+        if checksum == _checksum(data).encode():
+            return replace(result_from_dict(parse_json(data)), cached=True)
+    return None
 
 
 def store(result: Result, trial: Trial) -> None:
@@ -104,16 +98,14 @@ def store(result: Result, trial: Trial) -> None:
     if result.evidence is None:
         return
     file = _cache_file(result.id, trial)
-    try:
+    with suppress(OSError):  # a read-only home: nothing is cached
         file.parent.mkdir(parents=True, exist_ok=True)
         data = json.dumps(result.to_dict())
-        write_text(file, f"{_checksum(data.encode()).decode()}\n{data}")
-    except OSError:
-        pass  # a read-only home: nothing is cached
+        write_text(file, f"{_checksum(data.encode())}\n{data}")
 
 
-def _checksum(data: bytes) -> bytes:
-    return hashlib.sha256(data).hexdigest().encode()
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _cache_file(name: str, trial: Trial) -> Path:
@@ -146,13 +138,8 @@ def junit_xml(results: Iterable[Result]) -> str:
     results = list(results)
     suite = ElementTree.Element("testsuite", name="claims", tests=str(len(results)))
     for result in results:
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=result.claim.family,
-            name=f"{result.id} {result.claim.statement}",
-            time=f"{result.seconds:.3f}",
-        )
+        about = {"classname": result.claim.family, "name": f"{result.id} {result.claim.statement}"}
+        case = ElementTree.SubElement(suite, "testcase", about, time=f"{result.seconds:.3f}")
         if result.error:
             ElementTree.SubElement(case, "error", message=result.error)
         elif result.claim.experiment is None:
@@ -172,15 +159,11 @@ def summarise(results: Sequence[Result]) -> str:
     >>> summarise([Result(id="A1", error="ValueError: nan")])
     '1 claim: 1 failed to run'
     """
-    counts = {
-        name: sum(r.verdict == name for r in results)
-        for name in ("true", "conditional", "false", "open", "literature")
+    counts = {name: sum(r.verdict == name for r in results) for name in get_args(Verdict)} | {
+        "cached": sum(r.cached for r in results),
+        "with another verdict than declared": sum(not (r.agrees or r.error) for r in results),
+        "failed to run": sum(bool(r.error) for r in results),
     }
-    counts["cached"] = sum(r.cached for r in results)
-    counts["with another verdict than declared"] = sum(
-        not r.agrees and not r.error for r in results
-    )
-    counts["failed to run"] = sum(bool(r.error) for r in results)
     parts = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
     return f"{counted(len(results), 'claim')}: {parts}"
 
@@ -247,7 +230,7 @@ def run_claims(
         results[result.id] = result
         progress(result)
 
-    waiting = dict[str, list[str]]()
+    waiting, settings = dict[str, list[str]](), (seed, full, device)
     for claim in claims:
         cached = None
         if claim.experiment is None:
@@ -258,20 +241,17 @@ def run_claims(
             add(cached)
         else:
             waiting.setdefault(claim.study or claim.id, []).append(claim.id)
-    settings = (seed, full, device)
     # trainings first: they take longest
     groups = sorted(waiting.values(), key=lambda ids: not any(CLAIMS[x].trained for x in ids))
     quick = len(groups) <= IN_PROCESS and not any(CLAIMS[ids[0]].trained for ids in groups)
     if jobs == 1 or quick or len(groups) < 2:
-        for ids in groups:
-            for name in ids:
-                add(_run(name, *settings))
-        return [results[claim.id] for claim in claims]
-    with _workers(jobs) as pool:
-        files = {str(claim.file) for claim in claims if claim.file and not _is_ours(claim)}
-        futures = [pool.submit(_run_group, ids, files, settings) for ids in groups]
-        for future in as_completed(futures):
-            for result in future.result():
+        for name in chain.from_iterable(groups):
+            add(_run(name, *settings))
+    else:
+        files = {str(claim.file) for claim in claims if claim.file}
+        with _workers(jobs) as pool:
+            futures = [pool.submit(_run_group, ids, files, settings) for ids in groups]
+            for result in chain.from_iterable(x.result() for x in as_completed(futures)):
                 add(result)
     return [results[claim.id] for claim in claims]
 
@@ -316,7 +296,3 @@ def _run(name: str, seed: int, full: bool, device: str) -> Result:
     result = replace(result, seconds=time.perf_counter() - start)
     store(result, trial)
     return result
-
-
-def _is_ours(claim: Claim) -> bool:
-    return claim.experiment is not None and claim.experiment.__module__.startswith("regard.")

@@ -122,15 +122,13 @@ def _shared_parameters(verb: type[Verb]) -> dict[str, tuple[Any, Any]]:
     jobs: dict[str, Any] = {"out": (Out, None), "jobs": (Jobs, 1), "values": (Values, None)}
     if isinstance(kind, Prompt):
         own = {"inputs": (Annotated[str, argument], ""), "prompts": (Prompts, None)}
-        return {"run_name": (RunName, required), **own, **jobs}
-    jobs["confidence"] = (Confidence, False)
-    if kind.is_file:
+    elif kind.is_file:
         own = {"inputs": (Annotated[list[str], argument], required)}
-        if _is_live(verb):
-            own |= {"rate": (Rate, None), "chunk": (Chunk, 0.1)}
+        own |= {"rate": (Rate, None), "chunk": (Chunk, 0.1)} if _is_live(verb) else {}
+        jobs |= {"confidence": (Confidence, False)}
     else:
         own = {"inputs": (Annotated[list[str] | None, argument], None)}
-        jobs["file_format"] = (Format, None)
+        jobs |= {"confidence": (Confidence, False), "file_format": (Format, None)}
     return {"run_name": (RunName, required), **own, **jobs}
 
 
@@ -238,26 +236,22 @@ def run_job(
 
 
 def read_inputs(kind: InputKind, arguments: list[str], file_format: str | None) -> dict[str, Any]:
-    """`inputs` or `file` of a FileJob: files by name; texts, one file, or standard input."""
-    return {"inputs": arguments} if kind.is_file else read_arguments(arguments, file_format)
-
-
-def read_arguments(arguments: list[str], file_format: str | None) -> dict[str, Any]:
-    """`inputs` or `file` of a FileJob: texts, one file, or standard input for - or nothing."""
+    """`inputs` or `file` of a FileJob: files by name; texts, one file, or - for standard input."""
     import sys
 
     from regard.errors import ConfigError, FileError
     from regard.runs.apply.file_job import FORMATS
 
+    if kind.is_file or len(arguments) > 1:
+        return {"inputs": arguments}
     if not arguments and sys.stdin.isatty():
         raise ConfigError("text: needs a text, a file or - for standard input, got none")
     if arguments in ([], ["-"]):
         return {"file": sys.stdin.buffer}
     file = Path(arguments[0])
-    if len(arguments) == 1 and _is_file(file):
+    if _is_file(file):
         return {"file": file}
-    is_named = file.suffix in (".po", ".tsv", ".txt") or file_format in FORMATS
-    if len(arguments) == 1 and is_named:
+    if file.suffix in (".po", ".tsv", ".txt") or file_format in FORMATS:
         raise FileError(f"{file}: needs to be a file, got no such file")
     return {"inputs": arguments}
 

@@ -76,11 +76,10 @@ def claims(
         print(summarise(results))
     if run_all and not page and not gallery:
         page = Path("claims.html")
-    for write, path in ((pages.write_page, page), (pages.write_quiz, quiz)):
+    writers = {pages.write_page: page, pages.write_quiz: quiz, pages.write_gallery: gallery}
+    for write, path in writers.items():
         if path:
             print_message(f"written: {write(results, path)}")
-    if gallery:
-        print_message(f"written: {pages.write_gallery(results, gallery)}")
     if junit:
         print_message(f"written: {write_text(junit, junit_xml(results))}")
     if not all(result.agrees for result in results):

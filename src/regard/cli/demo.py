@@ -38,6 +38,7 @@ def demo(
     started, console = time.monotonic(), Console(highlight=False, soft_wrap=True)
     folder = out or runs.new_run_folder("runs", "demo")
     is_new = not (folder / "recipe.json").exists()
+    how_to_continue = f"; regard demo --out {folder} continues from there"
     try:
         if is_new:
             recipe = runs.override_settings(tasks.recipe("phrases"), settings or [])
@@ -50,14 +51,14 @@ def demo(
         _print_introduction(console, recipe, folder)
         outcome = runs.fit(recipe, folder, show=True) if is_new else runs.fit(folder, show=True)
         if outcome.signal is not None:
-            _print_how_to_continue(folder, f"saved at step {outcome.step}")
+            print(f"{folder}: saved at step {outcome.step}{how_to_continue}")
             raise typer.Exit(128 + outcome.signal)
         run = runs.load_run(folder)
         _print_scores(console, run)
         _print_heads(console, run, _print_translations(console, run))
     except KeyboardInterrupt:
         if (folder / "recipe.json").exists():
-            _print_how_to_continue(folder, "stopped")
+            print(f"{folder}: stopped{how_to_continue}")
         raise
     console.print(f"\n[bold]{folder / 'report.html'}[/] is the report, for any browser")
     console.print(f"[bold]{folder / HEADS_PAGE}[/] shows what each head attends to")
@@ -77,10 +78,6 @@ def command_name() -> str:
     if shutil.which("regard") or not os.path.isfile(called):
         return "regard"
     return os.path.relpath(called)
-
-
-def _print_how_to_continue(folder: Path, state: str) -> None:
-    print(f"{folder}: {state}; regard demo --out {folder} continues from there")
 
 
 def _print_introduction(console: "Console", recipe: Any, folder: Path) -> None:
@@ -172,6 +169,4 @@ def _print_heads(console: "Console", run: "Run", translations: list[tuple["Pair"
 
 
 def _heading(console: "Console", text: str) -> None:
-    from rich.text import Text
-
-    console.print(Text(f"\n{text}", style="bold cyan"))
+    console.print(f"\n{text}", style="bold cyan", markup=False, emoji=False)

@@ -89,7 +89,7 @@ def look(
     """
     from regard import runs
     from regard.cli.apply import read_input
-    from regard.cli.output import progress_bar
+    from regard.cli.output import progress_bar, report_written
     from regard.runs.apply.look import is_vision_folder, parse_cell, parse_queries, picture_report
 
     text, *others = inputs
@@ -103,30 +103,22 @@ def look(
         with silence_transformers(), progress_bar("looking"):
             after = None if image is None else read_input(text)
             report = picture_report(Path(model), image or Path(text), after, out)
-        print_report(out, report)
-        return
-    if others:
+    elif others:
         if wrong:
             raise LookError(f"{wrong}: needs one text, got two to compare; try without --{wrong}")
         compare(model, inputs, out, as_json, target=target, to=to, at=at)
         return
-    if as_json:
+    elif as_json:
         raise LookError("json: needs two texts or two models to compare, got one text")
-    position = None if cell is None else parse_cell(cell)
-    queries = () if around is None else parse_queries(around)
-    with silence_transformers(), progress_bar("looking"):
-        report = runs.look_report(
-            runs.load(model, device="cpu").text_model, read_input(text), target=target, to=to,
-            at=at, out=out, cell=position, describe=describe, query=query, probe=probe, name=model,
-            around=queries, edits="; ".join(edit or ()),
-        )  # fmt: skip
-    print_report(out, report)
-
-
-def print_report(out: Path, report: Any) -> None:
-    """Print what a report has, and what was not recorded."""
-    from regard.cli.output import report_written
-
+    else:
+        position = None if cell is None else parse_cell(cell)
+        queries = () if around is None else parse_queries(around)
+        with silence_transformers(), progress_bar("looking"):
+            report = runs.look_report(
+                runs.load(model, device="cpu").text_model, read_input(text), target=target, to=to,
+                at=at, out=out, cell=position, describe=describe, query=query, probe=probe,
+                name=model, around=queries, edits="; ".join(edit or ()),
+            )  # fmt: skip
     report_written(out, report.text)
     for name, reason in report.skipped.items():
         report_written(out, f"not recorded: {name}, {reason}")
@@ -146,13 +138,10 @@ def compare(model: str, inputs: list[str], out: Path, as_json: bool, **options: 
     with silence_transformers(), progress_bar("comparing"):
         names = [model, inputs[0]] if is_model(inputs[0]) else [model]
         models = [runs.load(name, device="cpu").text_model for name in names]
-        texts = list(map(read_input, inputs if len(models) == 1 else [inputs[1]] * 2))
-        comparison = runs.compare_texts(
-            (models[0], models[-1]),
-            (texts[0], texts[1]),
-            names=(texts[0], texts[1]) if len(models) == 1 else (names[0], names[1]),
-            **options,
-        )
+        first, second = map(read_input, inputs if len(models) == 1 else [inputs[1]] * 2)
+        named = (first, second) if len(models) == 1 else (model, inputs[0])
+        both = models[0], models[-1]
+        comparison = runs.compare_texts(both, (first, second), names=named, **options)
         if not as_json:
             write_comparison(comparison, out)
     if as_json:

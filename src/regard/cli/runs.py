@@ -35,9 +35,8 @@ def runs(
             f"{row.get('seconds', 0):.0f}",
             ", ".join(f"{name}={value}" for name, value in row["differs"].items()),
         )
-    console = Console(highlight=False)
     # a file has no width of its own: cut no line
-    Console(width=console.width if console.is_terminal else 200, highlight=False).print(table)
+    Console(width=None if Console().is_terminal else 200, highlight=False).print(table)
     for row in rows:
         if row.get("baseline"):
             print(f"{row['run']}: {row['baseline']}")
@@ -72,12 +71,8 @@ def evaluate(
         console.print(f"mistakes: {len(result.mistakes):,} of {len(result.answers):,}")
     for answer in result.mistakes[:mistakes]:
         sure = "" if answer.confidence is None else f"  (confidence {answer.confidence:.2f})"
-        console.print(
-            Text(
-                f"\n{answer.source}\n  reference   {answer.reference}\n"
-                f"  prediction  {answer.prediction}{sure}"
-            )
-        )
+        lines = f"\n{answer.source}\n  reference   {answer.reference}\n  prediction  "
+        console.print(Text(f"{lines}{answer.prediction}{sure}"))
     if len(result.mistakes) > mistakes:
         console.print(f"\nand {len(result.mistakes) - mistakes} more")
 

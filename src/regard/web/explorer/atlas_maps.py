@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -163,10 +164,12 @@ class OpenMap:
     head: int
     progress: float = 0.0
     seen: float = field(default_factory=time.monotonic)
-    stream: Stream | None = None
+    stream: Stream | None = None  # of its pass, which `ended`, and continues after stored tiles
+    ended: bool = False
 
     def __post_init__(self) -> None:
         self.pyramid = MapPyramid(self.site, self.head)
+        self.steps = self.pyramid.advance()
         if self.pyramid.base_level >= self.pyramid.levels:
             self.progress = 1.0  # every tile is computed on demand
 
@@ -184,51 +187,46 @@ class OpenMap:
         features = (pyramid.queries + pyramid.keys) * (self.site.q.shape[-1] + 1)
         return 4 * features + 6 * rows * columns
 
+    def advance(self, seconds: float) -> None:
+        """Go on with the pass for some time."""
+        end = time.monotonic() + seconds
+        for progress in self.steps:
+            self.progress = progress
+            if time.monotonic() > end:
+                return
+        self.ended = True
+
 
 class MapPasses:
     """The background passes as a source of streams; only the head seen last advances.
 
     >>> passes, one = MapPasses(), OpenMap("a", None, rg.make_site(*torch.zeros(2, 4, 2)), 0)
-    >>> handle = passes.begin(one)
-    >>> passes.step()[0][1], handle.ended
-    (1.0, True)
+    >>> passes.begin(one) is one, passes.step()[0][1], one.ended
+    (True, 1.0, True)
     """
 
     def __init__(self) -> None:
-        self.running: list[_Pass] = []
+        self.running: list[OpenMap] = []
 
-    def begin(self, opened: OpenMap) -> "_Pass":
+    def begin(self, opened: OpenMap) -> OpenMap:
         """Begin or continue the pass of a map."""
-        self.running.append(_Pass(opened))
-        return self.running[-1]
+        opened.ended = False
+        self.running.append(opened)
+        return opened
 
-    def step(self) -> list[tuple["_Pass", float]]:
+    def step(self) -> list[tuple[OpenMap, float]]:
         """Advance for a moment; passes that are done, or that nobody looks at, end."""
         for one in self.running:
-            one.ended = time.monotonic() - one.map.seen > LOOK_SECONDS
+            one.ended = time.monotonic() - one.seen > LOOK_SECONDS
         if live := [one for one in self.running if not one.ended]:
-            max(live, key=lambda one: one.map.seen).advance(STEP_SECONDS)
+            max(live, key=lambda one: one.seen).advance(STEP_SECONDS)
         done = [one for one in self.running if one.ended]
         self.running = [one for one in self.running if not one.ended]
-        return [(one, one.map.progress) for one in done]
+        return [(one, one.progress) for one in done]
 
-    def remove(self, handle: "_Pass", /) -> None:
-        """Stop a pass; a later one continues after its stored tiles."""
+    def remove(self, handle: OpenMap, /) -> None:
+        """Stop a pass."""
         self.running = [one for one in self.running if one is not handle]
-
-
-class _Pass:
-    def __init__(self, opened: OpenMap):
-        self.map, self.ended = opened, False
-        self.steps = opened.pyramid.advance()
-
-    def advance(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        for progress in self.steps:
-            self.map.progress = progress
-            if time.monotonic() > end:
-                return
-        self.ended = True
 
 
 class OpenMaps:
@@ -253,7 +251,10 @@ class OpenMaps:
             opened = OpenMap(map_id, source, load() if known is None else known.site, head)
             with self._lock:
                 self._maps[map_id] = opened
-                self._close_oldest()
+                while len(self._maps) > 2 and self._is_full():
+                    closed = self._maps.popitem(last=False)[1]
+                    if closed.stream is not None:
+                        closed.stream.cancel()
         return self.look(map_id)
 
     def look(self, map_id: str) -> OpenMap:
@@ -272,16 +273,11 @@ class OpenMaps:
     def __len__(self) -> int:
         return len(self._maps)
 
-    def _close_oldest(self) -> None:
-        while len(self._maps) > 2 and (len(self._maps) > MAX_MAPS or self._bytes() > MAX_BYTES):
-            closed = self._maps.popitem(last=False)[1]
-            if closed.stream is not None:
-                closed.stream.cancel()
-
-    def _bytes(self) -> int:
+    def _is_full(self) -> bool:
         sites = {id(x.site): x.site for x in self._maps.values()}.values()
         tensors = sum(x.nbytes for s in sites for x in (s.q, s.k, s.v, s.out, s.lse))
-        return tensors + sum(x.bytes for x in self._maps.values())
+        size = tensors + sum(x.bytes for x in self._maps.values())
+        return len(self._maps) > MAX_MAPS or size > MAX_BYTES
 
     def _run_pass(self, opened: OpenMap) -> None:
         if self.worker is None or opened.is_complete or opened.stream is not None:
@@ -292,5 +288,5 @@ class OpenMaps:
                 opened.stream = None  # runs again when somebody looks
 
         with suppress(Busy):
-            begin = lambda: self._passes.begin(opened)  # noqa: E731
+            begin = partial(self._passes.begin, opened)
             opened.stream = self.worker.stream(self._passes, begin, emit)

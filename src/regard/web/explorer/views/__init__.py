@@ -1,21 +1,7 @@
-"""The views of the explorer: each module registers the queries of one view."""
+"""The views of the explorer: each module registers the queries of one view. All are imported."""
 
-from regard.web.explorer.views import (
-    atlas,
-    claims,
-    cost,
-    image,
-    lesson,
-    models,
-    runs,
-    sound,
-    text,
-    time,
-    what_if,
-    work,
-)
+from importlib import import_module
+from pkgutil import walk_packages
 
-__all__ = [
-    "atlas", "claims", "cost", "image", "lesson", "models", "runs", "sound", "text", "time",
-    "what_if", "work",
-]  # fmt: skip
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)
