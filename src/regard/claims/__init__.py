@@ -5,18 +5,16 @@
     measurements.py  derivatives, slopes, counts and small trainings that several share
     charts.py        the pictures
     results.py       runs them side by side and stores the results
-    gallery.py       pages, and a quiz for Moodle
-    asked.py         claims as answers to questions
+    gallery.py       pages, a quiz for Moodle, and claims as answers to questions
 
 >>> rg.claims.CLAIMS["A1"].run().verdict
 'true'
 """
 
 from regard.claims import families
-from regard.claims.asked import claim_answers
 from regard.claims.charts import Bars, Chart, Lines, Maps, Points, draw_chart
 from regard.claims.claim import CLAIMS, Claim, Evidence, Measure, Trial, Verdict, claim, literature
-from regard.claims.gallery import write_gallery, write_quiz
+from regard.claims.gallery import claim_answers, write_gallery, write_quiz
 from regard.claims.results import Result, junit_xml, run_claims, select_claims
 
 __all__ = [

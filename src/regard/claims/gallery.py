@@ -1,17 +1,18 @@
-"""Results of claims for readers: one offline page, a gallery for the docs, a quiz for Moodle."""
+"""Claims for readers: one offline page, a gallery for the docs, a quiz, answers to questions."""
 
 import base64
 import io
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
 from regard.claims.charts import describe_chart, draw_chart
-from regard.claims.claim import FAMILIES, Verdict
+from regard.claims.claim import CLAIMS, FAMILIES, Verdict
 from regard.claims.results import Result, summarise
 from regard.files import (
     add_quiz_text,
@@ -24,6 +25,7 @@ from regard.files import (
     write_text,
 )
 from regard.inspection.figures.canvas import render
+from regard.work.ask import Answer
 
 TEMPLATE = Path(__file__).with_name("page.html")
 LABELS: dict[Verdict | None, str] = {
@@ -199,3 +201,27 @@ def write_quiz(results: Sequence[Result], path: str | Path) -> Path:
 def to_json(results: Sequence[Result]) -> str:
     """All results as JSON."""
     return json.dumps([result.to_dict() for result in results], indent=1, ensure_ascii=False)
+
+
+# ---- answers
+
+
+@cache
+def claim_answers() -> tuple[Answer, ...]:
+    """Each claim with its declared verdict, to be searched by `rg.work.find_answers`.
+
+    >>> [(_, found)] = rg.work.find_answers("forget gate of an lstm", 1, claim_answers())
+    >>> found.title.startswith(found.claims[0])
+    True
+    """
+    return tuple(
+        Answer(
+            title=f"{claim.id} {LABELS[claim.verdict]}: {claim.statement}",
+            topic=FAMILIES[claim.id[0]],
+            asked=(claim.statement,),
+            claims=(claim.id,),
+            command=f"regard claims {claim.id}",
+            text=" ".join(filter(None, (claim.condition, claim.correction, claim.remark))),
+        )
+        for claim in CLAIMS.values()
+    )

@@ -79,18 +79,7 @@ def create_app(
     if explorer is not None:
         add_explorer(app, explorer, server.worker, recordings)
 
-    @app.get("/health")
-    def health() -> dict[str, Any]:
-        return {"status": "ok", "models": list(server.runs), "waiting": server.worker.waiting}
-
-    @app.get("/models")
-    def models() -> dict[str, dict[str, Any]]:
-        return {x: _describe(run) | {"paths": server.paths[x]} for x, run in server.runs.items()}
-
-    @app.get("/metrics", response_class=PlainTextResponse)
-    def metrics() -> str:
-        return server.metrics()
-
+    _add_status(app, server)
     server.set_paths({getattr(route, "path", "") for route in app.routes})
     add_task_routes(app, server, recordings)
     paths = dict.fromkeys(path for paths in server.paths.values() for path in paths)
@@ -98,12 +87,27 @@ def create_app(
     return Gate(app, paths=list(paths), hosts=hosts, token=token, open_paths=pages)
 
 
-def _describe(run: Run) -> dict[str, Any]:
-    """The task of a run, and its options."""
-    if run.recipe is None:
-        return {"task": None}
-    options = [x.describe() for x in options_of(run.data.Options) if not x.local]
-    return {"task": run.data.name, "verb": run.data.verb, "options": options}
+def _add_status(app: FastAPI, server: Server) -> None:
+    @app.get("/health")
+    def health() -> dict[str, Any]:
+        return {"status": "ok", "models": list(server.runs), "waiting": server.worker.waiting}
+
+    @app.get("/models")
+    def models() -> dict[str, dict[str, Any]]:
+        """The task of each run, with its options."""
+        described: dict[str, dict[str, Any]] = {}
+        for name, run in server.runs.items():
+            described[name] = {"task": None}
+            if run.recipe is not None:
+                options = [x.describe() for x in options_of(run.data.Options) if not x.local]
+                facts = {"task": run.data.name, "verb": run.data.verb, "options": options}
+                described[name] = facts
+            described[name]["paths"] = server.paths[name]
+        return described
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def metrics() -> str:
+        return server.metrics()
 
 
 def _known_parameters(connection: HTTPConnection) -> None:

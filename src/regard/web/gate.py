@@ -38,7 +38,6 @@ class Gate:
             of the machine, every numeric address too: no DNS name can rebind to be one.
         token: required as `Authorization: Bearer …` or, since a browser cannot set headers of
             a WebSocket, as one of its subprotocols; None requires none.
-        max_body: bytes of a body that is a file; of others at most MAX_JSON.
         open_paths: that need no token: the code of the page, which is no secret.
     """
 
@@ -49,12 +48,11 @@ class Gate:
         paths: Sequence[str] = (),
         hosts: Sequence[str] = LOOPBACK,
         token: str | None = None,
-        max_body: int = MAX_BODY,
         open_paths: Collection[str] = (),
     ):
         self.app, self.paths, self.open_paths = app, tuple(paths), frozenset(open_paths)
         self.hosts = {host.lower() for host in hosts}
-        self.token, self.max_body = token, max_body
+        self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -62,7 +60,7 @@ class Gate:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        limit = self.max_body if scope["path"] in FILE_PATHS else min(self.max_body, MAX_JSON)
+        limit = MAX_BODY if scope["path"] in FILE_PATHS else MAX_JSON
         if scope["type"] == "http":
             body = _Body(receive, limit)
             receive, send = body, _after(body, send)

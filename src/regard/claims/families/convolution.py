@@ -318,10 +318,10 @@ def band_from_sinusoids(trial: Trial) -> Evidence:
     )
 
 
-def _inverting_layer(trial: Trial, dim: int = 16) -> MultiHeadAttention:
+def _inverting_layer(trial: Trial) -> MultiHeadAttention:
     """One head whose output projection is the inverse of its value projection."""
-    layer = trial.build(lambda: MultiHeadAttention(dim, 1, qkv_bias=False))
-    rotation = torch.linalg.qr(trial.normal(dim, dim)).Q
+    layer = trial.build(lambda: MultiHeadAttention(16, 1, qkv_bias=False))
+    rotation = torch.linalg.qr(trial.normal(16, 16)).Q
     layer.to_v.weight.data, layer.to_out.weight.data = rotation, rotation.mT
     return layer
 

@@ -28,8 +28,11 @@ from regard.web.explorer.explorer import (
     unpack,
 )
 from regard.web.explorer.views.text.head import OtherRequest, map_answer, read
-from regard.web.explorer.views.text.parts import AttributionRequest
-from regard.web.explorer.views.text.prediction import head_effects, start_position
+from regard.web.explorer.views.text.prediction import (
+    AttributionRequest,
+    head_effects,
+    start_position,
+)
 from regard.web.jobs import READING, Job
 
 if TYPE_CHECKING:
