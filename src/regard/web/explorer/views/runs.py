@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,14 +144,13 @@ def _stamp(folders: dict[str, Path]) -> str:
     return repr([(name, *_file_states(folder)) for name, folder in folders.items()])
 
 
-def _file_states(folder: Path) -> Iterator[tuple[int, int] | None]:
+def _file_states(folder: Path) -> Iterator[tuple[int, int]]:
     for name in (METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, ".lock"):
-        try:
-            state = (folder / name).stat()
-        except OSError:
-            yield None
-        else:
-            yield state.st_mtime_ns, state.st_size
+        state = (0, 0)  # of a file that is not there
+        with suppress(OSError):
+            facts = (folder / name).stat()
+            state = facts.st_mtime_ns, facts.st_size
+        yield state
 
 
 def _rows(explorer: Explorer, folders: dict[str, Path], job: Job) -> list[dict[str, Any]]:
@@ -175,29 +175,23 @@ def _row(
     scores = {k: finite(float(x)) for k, x in row.get("scores", {}).items()}
     return {
         "name": name,
-        "run": row["run"],
-        "recipe": row.get("recipe"),
+        **{x: row.get(x) for x in ("run", "recipe", "step", "steps", "seconds", "split")},
         "state": state.replace(str(folder.parent), "…"),
-        "step": row.get("step"),
-        "steps": row.get("steps"),
-        "seconds": row.get("seconds"),
-        "split": row.get("split"),
         "baseline": row.get("baseline", ""),
         "scores": scores,
         "differs": {k: str(x) for k, x in row.get("differs", {}).items()},
-        "changed": max((x[0] for x in _file_states(folder) if x), default=0),
+        "changed": max(time for time, _ in _file_states(folder)),
         "views": _views(folder, entry) if entry and can_open else [],
     }
 
 
 def _views(folder: Path, entry: CatalogEntry) -> list[str]:
     """The views that can show the model of a run."""
-    views = [*VIEWS.get(entry.reads, [])]
-    try:
-        is_recurrent = "Recurrent" in type(read_recipe(folder).model).__name__
-    except FileError:
-        is_recurrent = False
-    return [*views, "time"] if is_recurrent else views
+    views = VIEWS.get(entry.reads, [])
+    with suppress(FileError):
+        if "Recurrent" in type(read_recipe(folder).model).__name__:
+            return [*views, "time"]
+    return views
 
 
 # ---- choices

@@ -296,12 +296,11 @@ def answer_text_influence(
     for n, other in enumerate(same_keys):
         job.report(n / len(same_keys), f"removing a key of {other.name}")
         tensors = (other.q, other.k, other.v, other.out, other.lse)
-        effect = influence_window(*tensors, keys=slice(key, key + 1), **other.term_kwargs)
-        change = effect[0, ..., 0]  # of each output, (head, query)
+        window = influence_window(*tensors, keys=slice(key, key + 1), **other.term_kwargs)
+        change = window[0, ..., 0]  # of each output, (head, query)
         by_head = change.sum(-1)
-        most = int(by_head.argmax())
-        total = {"site": other.name, "effect": float(by_head.sum()), "head": most}
-        totals.append(total | {"head_effect": float(by_head[most])})
+        effect = float(by_head.sum())
+        totals.append({"site": other.name, "effect": effect, "head": int(by_head.argmax())})
         effects = change[head] if other.name == site.name else effects
     return {
         "key": key,
