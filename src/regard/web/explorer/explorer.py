@@ -32,7 +32,7 @@ Rows = Sequence[Sequence[Any]]  # of a table, the first one with the names of it
 
 
 class QueryRequest(BaseModel):
-    """Base of every request: an unknown field is an error."""
+    """Base of every request, and one that takes nothing: an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Hashable
 from dataclasses import fields
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import Field
@@ -102,13 +102,6 @@ class AtlasCellRequest(MapRequest):
     key: int = Field(ge=0, le=10_000_000)
 
 
-class SiteNames(NamedTuple):
-    """An attention that can be shown, with its heads."""
-
-    name: str
-    heads: list[str]
-
-
 def _table(response: dict[str, Any]) -> Rows:
     """Margins of the whole map: entropy per block of queries, received mass per block of keys."""
     size = 1 << response["levels"] - 1
@@ -169,7 +162,7 @@ def answer_atlas(explorer: Explorer, request: AtlasRequest, job: Job) -> dict[st
         "tile": pyramid.tile_size,
         "levels": pyramid.levels,
         "band_levels": 0 if site.kind == "cross" else min(pyramid.levels, MIN_BASE_LEVEL),
-        "sites": [x._asdict() for x in sites],
+        "sites": [{"name": name, "heads": heads} for name, heads in sites.items()],
         "progress": opened.progress,
         "overview": base64.b64encode(pyramid.tile(level, 0, 0, request.reduce).to_bytes()).decode(),
         "entropy": pack(margins.entropy),
@@ -252,8 +245,8 @@ def _tokens(site: Site, side: str) -> list[str] | None:
 
 def _open(
     explorer: Explorer, request: AtlasRequest, job: Job
-) -> tuple[OpenMap, list[SiteNames], str]:
-    """The open map of a request, the attentions to choose from, and a title."""
+) -> tuple[OpenMap, dict[str, list[str]], str]:
+    """The open map of a request, the attentions to choose from with their heads, and a title."""
     if is_demo(request.model):
         length, head = demo_length(request.model), request.head
         if head >= len(HEADS):
@@ -261,7 +254,7 @@ def _open(
             raise LookError(f"head: needs {rule}, got {head}")
         opened = _open_map(explorer, (request.model,), lambda: make_demo_site(length), head)
         title = f"Synthetic, {length:,} tokens: {HEADS[head]}"
-        return opened, [SiteNames("synthetic", [f"{n}: {x}" for n, x in enumerate(HEADS)])], title
+        return opened, {"synthetic": [f"{n}: {x}" for n, x in enumerate(HEADS)]}, title
     text = _text(explorer, request)
     is_long = len(text) > MAX_WHOLE
     if is_long and explorer.catalog.run(request.model).text_model.is_encoder_decoder:
@@ -271,15 +264,12 @@ def _open(
             "try a language model, such as stdlib"
         )
     # the beginning of a long text is read for the names of its attentions
-    start, changes = (
-        text[:SAMPLE] if is_long else text,
-        {"to": request.to, "target": request.target},
-    )
-    sight = explorer.recordings.read(request.model, start, **changes, job=job).sight
-    sites = [SiteNames(x.name, [str(n) for n in range(x.heads)]) for x in recorded_sites(sight)]
+    start, read = text[:SAMPLE] if is_long else text, explorer.recordings.read
+    sight = read(request.model, start, to=request.to, target=request.target, job=job).sight
+    sites = {x.name: [str(n) for n in range(x.heads)] for x in recorded_sites(sight)}
     if not sites:
         raise LookError(f"model: needs one with attention, got {request.model!r}")
-    name = request.site or sites[-1].name
+    name = request.site or list(sites)[-1]
     site, head = find_head(sight, name, request.head)
     entry = (request.model, explorer.catalog.version(request.model))
     source = (*entry, text, request.to, request.target, name)

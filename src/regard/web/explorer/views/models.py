@@ -40,12 +40,8 @@ KNOWS = {  # what a model can continue or translate, by name or task
 }
 
 
-class ModelsRequest(QueryRequest):
-    """The request of the list takes nothing."""
-
-
-@query("models", ModelsRequest, is_cached=False, priority=-1)
-def answer_models(explorer: Explorer, request: ModelsRequest, job: Job) -> dict[str, Any]:
+@query("models", QueryRequest, is_cached=False, priority=-1)
+def answer_models(explorer: Explorer, request: QueryRequest, job: Job) -> dict[str, Any]:
     """The models that can be opened, and the reasons for those that cannot."""
     entries = explorer.catalog.entries.values()  # reads the folders, and finds what is damaged
     damaged = [{"name": n, "reason": x} for n, x in sorted(explorer.catalog.damaged.items())]

@@ -29,10 +29,6 @@ VIEWS = {"text": ["text", "what-if", "atlas"], "image": ["image"], "sound": ["so
 NOT_CURVES = {"step", "seconds", "epoch"}
 
 
-class StampRequest(QueryRequest):
-    """The request of the state of the files takes nothing."""
-
-
 class RunsRequest(QueryRequest):
     """Runs to overlay and what of them, names separated by commas; None takes the newest."""
 
@@ -101,8 +97,8 @@ def answer_runs(explorer: Explorer, request: RunsRequest, job: Job) -> dict[str,
     }
 
 
-@query("runs.stamp", StampRequest, is_cached=False, priority=-1)
-def answer_runs_stamp(explorer: Explorer, request: StampRequest, job: Job) -> dict[str, Any]:
+@query("runs.stamp", QueryRequest, is_cached=False, priority=-1)
+def answer_runs_stamp(explorer: Explorer, request: QueryRequest, job: Job) -> dict[str, Any]:
     """Changes when the files of a run do; nothing is read."""
     return {"stamp": _stamp(explorer.catalog.run_folders())}
 
