@@ -21,6 +21,7 @@ from regard.tasks import Pipeline, Task
 from regard.tasks.verb import options_of
 from regard.web.jobs import Job
 
+Edits = Sequence[Edit | ActivationEdit]
 MAX_OPEN = 4  # models in memory
 Kind = Literal["run", "hugging face", "model", "sight"]
 
@@ -304,7 +305,7 @@ class Recordings:
         *,
         to: str | None = None,
         target: str | None = None,
-        edits: Sequence[Edit | ActivationEdit] = (),
+        edits: Edits = (),
         job: Job | None = None,
     ) -> Reading:
         """Sight, output and predictions of a model on a text; recorded once.

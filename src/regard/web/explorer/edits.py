@@ -10,6 +10,7 @@ from regard.inspection import Edit, Sight, Site
 from regard.inspection.adapters.module_tracker import Caller, matches
 from regard.inspection.edits.registry import EDITS, MAX_CHARS, parse_edits
 from regard.ops.intercept import AttentionCall
+from regard.web.explorer.catalog import Edits
 from regard.web.explorer.explorer import TextRequest
 
 SITE_GROUPS = {
@@ -31,7 +32,7 @@ class EditRequest(TextRequest):
     edits: str = Field("", max_length=MAX_CHARS)
 
 
-def build_edits(request: EditRequest) -> list[Any]:
+def build_edits(request: EditRequest) -> Edits:
     """The edits of a request.
 
     >>> build_edits(EditRequest(model="phrases", text="3 days", edits="uniform('*', heads=1)"))
@@ -63,12 +64,13 @@ def list_edit_types() -> list[dict[str, Any]]:
     ]
 
 
-def edited_output(site: Site, edits: list[Any]) -> Tensor:
+def edited_output(site: Site, edits: Edits) -> Tensor:
     """The output of a recorded site after the edits of outputs, which act on what was recorded."""
     call, out = AttentionCall(site.q, site.k, site.v, site.terms), site.out
     for edit in reversed(edits):
-        is_of_output = isinstance(edit, Edit) and edit.apply is not None
-        if is_of_output and matches(edit.site, site.name, site.path):
+        if not isinstance(edit, Edit) or edit.apply is None:
+            continue
+        if matches(edit.site, site.name, site.path):
             out = edit.apply(call, lambda call, out=out: (out, site.lse), Caller())[0]
     return out
 

@@ -15,7 +15,6 @@ from regard.inspection import (
     compare_sights,
     what_if,
 )
-from regard.inspection.edits.activations import ActivationEdit
 from regard.inspection.edits.registry import EditCall, parse_edits
 from regard.inspection.sites.labels import WHITESPACE_MARKS, key_labels, query_labels
 from regard.runs.text_model import Reading
@@ -23,6 +22,7 @@ from regard.tasks.translation.alignment import alignment_head
 from regard.web.explorer.catalog import find_head
 from regard.web.explorer.edits import (
     EditRequest,
+    Edits,
     build_edits,
     edited_output,
     list_edit_types,
@@ -38,6 +38,7 @@ from regard.web.explorer.explorer import (
     query,
     unpack,
 )
+from regard.web.explorer.views.text.head import read
 from regard.web.jobs import Job
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def answer_what_if_predictions(
     """Predictions per position before and after the edits, without writing a text under them."""
     before = _baseline(explorer, request, job)
     edits = build_edits(request)
-    after = _read(explorer, request, before.target, edits, job) if edits else before
+    after = read(explorer, request, job, target=before.target, edits=edits) if edits else before
     positions = _positions(explorer, request, before, after)
     return {"positions": positions, "sentence": _sentence(edits, positions, None, before)}
 
@@ -132,7 +133,7 @@ def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict
     before = _baseline(explorer, request, job)
     calls = parse_edits(request.edits)
     edits = [call.make() for call in calls]
-    after = before if not edits else _read(explorer, request, before.target, edits, job)
+    after = read(explorer, request, job, target=before.target, edits=edits) if edits else before
     site, head = _chosen(explorer, request, before.sight, job)
     changes = compare_sights(before.sight, after.sight)
     pool = -(-site.queries // MAX_CELLS), -(-site.keys // MAX_CELLS)
@@ -159,22 +160,10 @@ def answer_what_if(explorer: Explorer, request: WhatIfRequest, job: Job) -> dict
     }
 
 
-def _read(
-    explorer: Explorer,
-    request: EditRequest,
-    target: str | None,
-    edits: list[Edit | ActivationEdit],
-    job: Job,
-) -> Reading:
-    return explorer.recordings.read(
-        request.model, request.text, to=request.to, target=target, edits=edits, job=job
-    )
-
-
 def _baseline(explorer: Explorer, request: EditRequest, job: Job) -> Reading:
     """The unedited reading; an error for what cannot be edited."""
     explorer.catalog.run(request.model)  # raises for a saved sight
-    reading = _read(explorer, request, request.target, [], job)
+    reading = read(explorer, request, job)
     if not reading.sight.sites:
         raise LookError(f"model: needs attention to edit, got {request.model!r} without any")
     longest = max(max(site.queries, site.keys) for site in reading.sight)
@@ -197,7 +186,7 @@ def _chosen(explorer: Explorer, request: WhatIfRequest, sight: Sight, job: Job) 
     return find_head(sight, name, head)
 
 
-def _sites(edits: list[Any], before: Sight, after: Sight, rows: list[Any]) -> list[dict[str, Any]]:
+def _sites(edits: Edits, before: Sight, after: Sight, rows: list[Any]) -> list[dict[str, Any]]:
     """Per site and head: how far the map and the output moved."""
     distances = {(row.site, row.head): row.distance for row in rows}
     sites = []
@@ -267,11 +256,7 @@ def _shown_position(
 
 
 def _written(
-    explorer: Explorer,
-    request: EditRequest,
-    before: Reading,
-    edits: list[Edit | ActivationEdit],
-    job: Job,
+    explorer: Explorer, request: EditRequest, before: Reading, edits: Edits, job: Job
 ) -> dict[str, Any] | None:
     """What the model writes by itself, before and after; None where it writes nothing."""
     if _verb(explorer, request) is None:
@@ -321,7 +306,8 @@ def _formula(
         return None
     if effect is None:
         return None
-    edited = _read(explorer, request, before.target, [calls[0].make(site=site.name)], job)
+    edits = [calls[0].make(site=site.name)]
+    edited = read(explorer, request, job, target=before.target, edits=edits)
     measured = (edited.sight.join(site.name).out - site.out)[0, head].float()
     predicted = effect.change[0, head].float()
     first = effect.first_order
@@ -335,10 +321,7 @@ def _formula(
 
 
 def _sentence(
-    edits: list[Edit | ActivationEdit],
-    positions: list[dict[str, Any]],
-    written: dict[str, Any] | None,
-    before: Reading,
+    edits: Edits, positions: list[dict[str, Any]], written: dict[str, Any] | None, before: Reading
 ) -> str:
     """What changed, in one sentence."""
     if not edits:

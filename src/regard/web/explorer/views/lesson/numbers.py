@@ -17,7 +17,7 @@ from regard.tasks.translation.alignment import editing
 from regard.web.explorer.catalog import find_head
 from regard.web.explorer.edits import EditRequest, build_edits
 from regard.web.explorer.explorer import Explorer, finite, pack, query
-from regard.web.explorer.views.text.head import activation_name, open_text_model
+from regard.web.explorer.views.text.head import activation_name, open_text_model, read
 from regard.web.jobs import Job
 
 MAX_TOKENS = 64  # of a text that is walked through
@@ -39,10 +39,7 @@ def locate(explorer: Explorer, request: RowRequest, job: Job) -> tuple[Reading, 
     A language model is asked about its last position and BERT about its [MASK]; any other model
     about the row whose largest weight is nearest to 3/4, which is neither hard nor flat.
     """
-    edits = build_edits(request)
-    reading = explorer.recordings.read(
-        request.model, request.text, to=request.to, target=request.target, edits=edits, job=job
-    )
+    reading = read(explorer, request, job, edits=build_edits(request))
     name, head = request.site, request.head
     if name is None:
         base = request.model_dump(include={"model", "text", "to", "target"}, exclude_none=True)

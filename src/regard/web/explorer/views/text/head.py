@@ -43,11 +43,10 @@ class WeightRequest(HeadRequest):
     key: int = Field(ge=0, le=10_000_000)
 
 
-def read(explorer: Explorer, request: TextRequest, job: Job) -> Reading:
-    """The recorded forward pass that a request is about."""
-    return explorer.recordings.read(
-        request.model, request.text, to=request.to, target=request.target, job=job
-    )
+def read(explorer: Explorer, request: TextRequest, job: Job | None, **changes: Any) -> Reading:
+    """The recorded forward pass that a request is about, with other options of the recording."""
+    given: dict[str, Any] = {"to": request.to, "target": request.target, "job": job}
+    return explorer.recordings.read(request.model, request.text, **given | changes)
 
 
 def open_text_model(explorer: Explorer, request: TextRequest) -> tuple[TextModel, Any]:
@@ -56,10 +55,7 @@ def open_text_model(explorer: Explorer, request: TextRequest) -> tuple[TextModel
     check_length(text_model, request.text, request.target)
     if not text_model.is_encoder_decoder:
         return text_model, text_model.encode("text", request.text)
-    reading = explorer.recordings.read(
-        request.model, request.text, to=request.to, target=request.target
-    )
-    target = reading.target
+    target = read(explorer, request, None).target
     if text_model.tokenizer is not None:
         to = request.to or text_model.default_language
         pair = Pair(request.text, target or "", to)
