@@ -177,20 +177,13 @@ def diagonal_is_pointwise(trial: Trial) -> Evidence:
             "leaked": 1 - w.diagonal(dim1=-2, dim2=-1).max(),
         }
 
-    drawn = trial.repeat(20, draw)
-    pointwise, wider, leaked = (
-        drawn["diagonal weights"].max(),
-        drawn["unmasked"].min(),
-        drawn["leaked"].min(),
-    )
+    pointwise, wider, leaked = trial.repeat(20, draw).values()
+    gaps = {"diagonal weights": pointwise.max(), "unmasked": wider.min()}
     return Evidence(
-        holds=pointwise < 1e-10 and leaked > 0,
+        holds=pointwise.max() < 1e-10 and leaked.min() > 0,
         measures={
-            "|attention − convolution of width 1|": {
-                "diagonal weights": pointwise,
-                "unmasked": wider,
-            },
-            "least weight on other tokens, unmasked": leaked,
+            "|attention − convolution of width 1|": gaps,
+            "least weight on other tokens, unmasked": leaked.min(),
         },
     )
 
@@ -236,29 +229,20 @@ def any_convolution(trial: Trial) -> Evidence:
     Refutation: one head that fits the kernel (1, 0, −1), or as many heads as taps that do not fit a
         kernel
     """
-    counts, d = {1: "1 head", 2: "2 heads", 3: "3 heads"}, 3
+    counts, d = {"1 head": 1, "2 heads": 2, "3 heads": 3}, 3
     signed = torch.tensor([1.0, 0, -1], dtype=torch.float64)[:, None, None] * torch.eye(d)
     kernels = {"difference (1, 0, −1)": signed, "a matrix per tap": trial.normal(3, d, d)}
     residuals = {
-        name: [_fit_convolution(trial, kernel, heads) for heads in counts]
+        name: {n: _fit_convolution(trial, kernel, heads) for n, heads in counts.items()}
         for name, kernel in kernels.items()
     }
-    one, _, three = zip(*residuals.values(), strict=True)
+    one, _, three = zip(*(x.values() for x in residuals.values()), strict=True)
+    bars = {n: {name: x[n] + 1e-12 for name, x in residuals.items()} for n in counts}
     return Evidence(
         holds=max(one) < 1e-4,
         holds_if=max(three) < 1e-4,
-        measures={
-            f"residual of {name}": dict(zip(counts.values(), x, strict=True))
-            for name, x in residuals.items()
-        },
-        chart=Bars(
-            {
-                heads: {name: x[n] + 1e-12 for name, x in residuals.items()}
-                for n, heads in enumerate(counts.values())
-            },
-            "relative residual of the best fit",
-            log="y",
-        ),
+        measures={f"residual of {name}": x for name, x in residuals.items()},
+        chart=Bars(bars, "relative residual of the best fit", log="y"),
     )
 
 

@@ -140,7 +140,7 @@ def one_head_one_relation(trial: Trial) -> Evidence:
         head returns both neighbours of a token.
     Refutation: one head without tags that returns both neighbours, or one with tags that cannot
     """
-    x, counts = trial.normal(120, 4), {1: "1 head", 2: "2 heads", 3: "3 heads"}
+    x, counts = trial.normal(120, 4), {"1 head": 1, "2 heads": 2, "3 heads": 3}
     # the tag: a token's features are in the slot of its position modulo 4
     slots = F.one_hot(torch.arange(120) % 4, 4).double()
     tagged = (slots[:, :, None] * x[:, None]).flatten(1)
@@ -149,11 +149,11 @@ def one_head_one_relation(trial: Trial) -> Evidence:
         "tagged values": (tagged, tagged.roll(1, 0) + tagged.roll(-1, 0)),
     }
     errors = {
-        name: [fit_position_heads(trial, *data, heads) for heads in counts]
+        name: [fit_position_heads(trial, *data, heads) for heads in counts.values()]
         for name, data in targets.items()
     }
     untagged, with_tags = errors.values()
-    bars = {head: {k: x[n] for k, x in errors.items()} for n, head in enumerate(counts.values())}
+    bars = {head: {k: x[n] for k, x in errors.items()} for n, head in enumerate(counts)}
     return Evidence(
         holds=min(untagged[0], with_tags[0]) > 0.4,
         holds_if=untagged[0] > 0.4 and max(untagged[1:]) < 1e-4 and with_tags[0] < 1e-4,

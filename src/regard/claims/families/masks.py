@@ -29,6 +29,7 @@ def causal_triangle(trial: Trial) -> Evidence:
         for name, tokens in (("columns", x.mT), ("rows", x))
     )
     library = attention_weights(x.double(), x.double(), mask=Causal())
+    maps = {"columns: A (key, query)": columns, "rows: A (query, key)": rows}
     return Evidence(
         holds=torch.equal(columns, columns.tril()),
         corrected=torch.equal(columns, columns.triu())
@@ -38,9 +39,7 @@ def causal_triangle(trial: Trial) -> Evidence:
             "weight above the diagonal, tokens as columns": columns.triu(1).sum(),
             "weight above the diagonal, tokens as rows": rows.triu(1).sum(),
         },
-        chart=Maps(
-            {"columns: A (key, query)": columns, "rows: A (query, key)": rows}, "column", "row"
-        ),
+        chart=Maps(maps, "column", "row"),
     )
 
 
@@ -51,12 +50,10 @@ def causal_ignores_future(trial: Trial) -> Evidence:
     Refutation: a derivative of an output by a later input that is not exactly 0
     """
     maps = {"causal": _dependence(trial, 2, Causal()), "no mask": _dependence(trial, 2, None)}
-    future, past = maps["causal"].triu(1).max(), maps["causal"].tril()
+    later, past = {n: x.triu(1).max() for n, x in maps.items()}, maps["causal"].tril()
     return Evidence(
-        holds=future == 0 and past[torch.ones_like(past).tril() > 0].min() > 0,
-        measures={
-            "largest derivative by a later input": {n: x.triu(1).max() for n, x in maps.items()}
-        },
+        holds=later["causal"] == 0 and past[torch.ones_like(past).tril() > 0].min() > 0,
+        measures={"largest derivative by a later input": later},
         chart=Maps(maps, "input position", "output position"),
     )
 

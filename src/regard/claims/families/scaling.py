@@ -139,14 +139,11 @@ def scaled_variance(trial: Trial) -> Evidence:
     drawn = {name: [variance(d, *x) for d in WIDTHS] for name, x in settings.items()}
     standard, half, shifted = (torch.stack(x) for x in drawn.values())
     one = [(x - 1).abs().max() < 0.25 for x in (standard, half, shifted)]
+    ends = {name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in drawn.items()}
     return Evidence(
         holds=all(one),
         holds_if=one[0] and (half - 0.5**4).abs().max() < 0.02 and shifted.min() > 4,
-        measures={
-            "variance of q · k / √d": {
-                name: {"d = 4": x[0], "d = 64": x[-1]} for name, x in drawn.items()
-            }
-        },
+        measures={"variance of q · k / √d": ends},
     )
 
 
@@ -242,12 +239,10 @@ def scaling_helps_training(trial: Trial) -> Evidence:
     }
     ratio = (losses[RAW] / losses[SCALED])[-1].log10()
     gain = Measure.mean("log₁₀ of the ratio of losses, d = 1024", ratio)
+    last = {f"loss, {name}, d = 1024": x[-1] for name, x in losses.items()}
     return Evidence(
         holds=gain.above(0),
-        measures={
-            **{f"loss, {name}, d = 1024": x[-1] for name, x in losses.items()},
-            gain.name: gain,
-        },
+        measures=last | {gain.name: gain},
         chart=Lines(widths, losses, "d", f"test loss after {steps} steps", log="xy"),
     )
 
@@ -267,9 +262,8 @@ def scaling_for_stability(trial: Trial) -> Evidence:
         scores = (size * trial.normal(200, 16)).float()
         w = softargmax(scores)
         errors.append((w - softargmax(scores.double())).abs().max())
-        plain, divided = (
-            x / x.sum(-1, keepdim=True) for x in (scores.exp(), (scores / dim**0.5).exp())
-        )
+        exps = scores.exp(), (scores / dim**0.5).exp()
+        plain, divided = (x / x.sum(-1, keepdim=True) for x in exps)
         for row, x in zip(finite.values(), (plain, divided, w), strict=True):
             row.append(x.isfinite().all(-1).double().mean())
     plain, divided, shifted = finite.values()

@@ -77,12 +77,10 @@ def encoder_is_independent(trial: Trial) -> Evidence:
     norm = torch.stack([g.norm() for g in gradient]).norm()
     by_target, by_source = changes.values()
     bars = {f"position {n + 1}": {k: v[n] for k, v in changes.items()} for n in range(5)}
+    largest = {f"largest change of the encoding by {k}": max(v) for k, v in changes.items()}
     return Evidence(
         holds=max(by_target) == 0 and min(by_source) > 1e-6 and norm > 0,
-        measures={
-            **{f"largest change of the encoding by {k}": max(v) for k, v in changes.items()},
-            "norm of the encoder's gradient from the decoder's loss": norm,
-        },
+        measures=largest | {"norm of the encoder's gradient from the decoder's loss": norm},
         chart=Bars(bars, "change of the encoding"),
     )
 
