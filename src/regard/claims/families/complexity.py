@@ -280,7 +280,7 @@ def long_inputs(trial: Trial) -> Evidence:
 
 def _passes(model: rg.models.LanguageModel, count: int) -> int:
     stepper, first = rg.decode.make_stepper(model), torch.tensor([[3]])
-    options = {"end": -1, "max_new_tokens": count}
+    options: dict[str, Any] = {"end": -1, "max_new_tokens": count}
     return _count(
         model, lambda: rg.decode.greedy(stepper, stepper.start(first), first[:, -1], **options)
     )

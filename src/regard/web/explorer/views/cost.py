@@ -157,7 +157,7 @@ def _sized_model(explorer: Explorer, request: SizesRequest) -> SizedModel:
     if request.model in entries:
         entry = entries[request.model]
         if entry.kind == "hugging face":
-            model = build_hub_model(entry.path)
+            model: Any = build_hub_model(entry.path)
             return SizedModel(model, _sizes(model.config.get_text_config(), HUB_NAMES), False)
         config = explorer.catalog.run(request.model).model.config
     elif request.model in presets:

@@ -252,7 +252,7 @@ def answer_text_why(explorer: Explorer, request: WeightRequest, job: Job) -> dic
     text_model, inputs = open_text_model(explorer, request)
     at = activation_name(text_model.model, site)
     with job.checking(text_model.model, "splitting the score"):
-        cell = {"head": head, "query": request.query, "key": request.key}
+        cell: dict[str, Any] = {"head": head, "query": request.query, "key": request.key}
         split = split_score(text_model.model, inputs, at, **cell)
     return {
         "score": split.score,
