@@ -13,6 +13,7 @@ from pydantic import Field
 
 from regard.errors import ConfigError, LookError, counted
 from regard.inspection import MapTile, Site
+from regard.inspection.figures.canvas import escape_mathtext, new_figure
 from regard.inspection.sites.breakdown import WeightBreakdown
 from regard.inspection.sites.labels import strip_marks
 from regard.inspection.sites.pyramid import MIN_BASE_LEVEL
@@ -116,8 +117,6 @@ def _table(response: dict[str, Any]) -> Rows:
 def _figure(response: dict[str, Any]) -> "Figure":
     """The whole map on a logarithmic scale."""
     from matplotlib.colors import LogNorm
-
-    from regard.inspection.figures.canvas import escape_mathtext, new_figure
 
     values = MapTile.from_bytes(base64.b64decode(response["overview"])).values.numpy()
     figure = new_figure(7, 6.2)

@@ -15,6 +15,7 @@ from regard import costs, models
 from regard.costs import Cost, CostPart, Formula
 from regard.costs.traced_cost import is_transformers_model
 from regard.errors import ConfigError, suggestion
+from regard.inspection.figures.canvas import new_figure
 from regard.runs.hub_model import build_hub_model
 from regard.runs.loading import build_or_load_model, preset_names
 from regard.web.explorer.explorer import Explorer, QueryRequest, Rows, query, table_of
@@ -80,8 +81,6 @@ def cost_table(response: dict[str, Any]) -> Rows:
 
 def cost_figure(response: dict[str, Any]) -> "Figure":
     """The share of each part in each quantity, as stacked bars."""
-    from regard.inspection.figures.canvas import new_figure
-
     figure = new_figure(8.0, 3.6)
     axes, colours = figure.subplots(), ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
     shown = [x for x in QUANTITIES if response["totals"][x]]

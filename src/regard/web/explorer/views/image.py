@@ -19,6 +19,7 @@ from regard.data import RenderedGlyphs, open_image
 from regard.errors import ConfigError, RegardError
 from regard.files.atomic import temporary_file
 from regard.inspection import Sight, Site, attention_rollout, look
+from regard.inspection.figures.canvas import new_figure
 from regard.inspection.sites.patches import place_patches
 from regard.models import VisionTransformer
 from regard.runs import Run
@@ -87,8 +88,6 @@ def _table(response: dict[str, Any]) -> Rows:
 
 def _figure(response: dict[str, Any]) -> "Figure":
     """The image, the classes and, of a model with attention, where it looks."""
-    from regard.inspection.figures.canvas import new_figure
-
     has_maps = response["grid"] is not None
     figure = new_figure(11.5 if has_maps else 6, 3.2)
     axes = figure.subplots(1, 4 if has_maps else 2)

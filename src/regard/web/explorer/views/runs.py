@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from regard.errors import ConfigError, FileError, check_choice
+from regard.inspection.figures.canvas import new_figure
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs import list_runs
 from regard.runs.contents import RESULT_FILE, read_recipe
@@ -50,8 +51,6 @@ def runs_table(response: dict[str, Any]) -> Rows:
 
 def runs_figure(response: dict[str, Any]) -> "Figure":
     """One panel per metric, one curve per run."""
-    from regard.inspection.figures.canvas import new_figure
-
     charts = response["charts"]
     if not charts:
         raise ConfigError("runs: need curves, got none; try regard train phrases")

@@ -21,6 +21,7 @@ from regard.data.content.morse.channel import Channel, Keying, key_edges, render
 from regard.decode import BestPath
 from regard.files.atomic import temporary_file
 from regard.inspection import Sight, Site, look
+from regard.inspection.figures.canvas import escape_mathtext, new_figure
 from regard.ops.audio import HOP_SECONDS
 from regard.runs import Run
 from regard.tasks.recognition.evaluator import feature_batches
@@ -75,8 +76,6 @@ class Emission(NamedTuple):
 
 def _figure(response: dict[str, Any]) -> "Figure":
     """Waveform with text, features and the attention map, on one time axis."""
-    from regard.inspection.figures.canvas import escape_mathtext, new_figure
-
     figure, seconds = new_figure(9, 8.5), response["seconds"]
     wave, features, weights = figure.subplots(3, 1, height_ratios=(1, 1.2, 3))
     low, high = unpack(response["wave"]).numpy()

@@ -16,6 +16,7 @@ from regard.inspection import (
     what_if,
 )
 from regard.inspection.edits.registry import EditCall, parse_edits
+from regard.inspection.figures.canvas import DIVERGING, label_axis, new_figure, show_matrix
 from regard.inspection.sites.labels import WHITESPACE_MARKS, key_labels, query_labels
 from regard.runs.text_model import Reading
 from regard.tasks.translation.alignment import alignment_head
@@ -99,8 +100,6 @@ def _table(response: dict[str, Any]) -> Rows:
 
 
 def _figure(response: dict[str, Any]) -> "Figure":
-    from regard.inspection.figures.canvas import DIVERGING, label_axis, new_figure, show_matrix
-
     maps = unpack(response["maps"])
     figure = new_figure(12, 4.4)
     size = len(response["queries"]), len(response["keys"])
