@@ -275,8 +275,6 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 def _run_group(ids: list[str], files: set[str], settings: tuple[int, bool, str]) -> list[Result]:
     """In a worker: claims that share trainings, after importing the files that define them."""
-    import regard.claims  # noqa: F401  registers the claims of the library
-
     for file in files - {str(claim.file) for claim in CLAIMS.values()}:
         import_file(file)
     return [_run(name, *settings) for name in ids]

@@ -14,6 +14,7 @@ from regard.inspection import all_hidden_states
 from regard.models import Classifier, ClassifierConfig
 from regard.nn import MultiHeadAttention, TokenEmbedding
 from regard.ops import Causal, Local, attend, attention_weights, dot, softargmax
+from regard.work import solve
 
 
 @claim("A1", source="exam", verdict="true")
@@ -148,8 +149,6 @@ def conventions_agree(trial: Trial) -> Evidence:
     Remark: All matrices are transposed and products change their order: Q Kᵀ and A V with rows, Kᵀ
         Q and V A with columns.
     """
-    from regard.work import solve
-
     equal, maps = [], {}
     for _ in range(2):
         given = {name: trial.integers(3, 2, 2) - 1 for name in ("W_Q", "W_K", "W_V")}

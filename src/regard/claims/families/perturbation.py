@@ -12,6 +12,7 @@ from regard.errors import ShapeError
 from regard.inspection import jitter_key_effect, jitter_query_effect, make_site
 from regard.nn import MultiHeadAttention
 from regard.ops import attend, attention_weights, dot
+from regard.work import SolutionBuilder
 
 DRAWS, QUERIES, KEYS, DIM = 100, 5, 6, 4
 MOVED = 1e-12  # an output that changes by more has moved; rounding is below 1e-14
@@ -231,8 +232,6 @@ def column_product(trial: Trial) -> Evidence:
     Correction: It is V softmax(KᵀQ): V is t × m and the weights are m × n.
     Refutation: sizes n ≠ t for which softmax(KᵀQ) V can be multiplied
     """
-    from regard.work import SolutionBuilder
-
     right = {"A V": 0, "V A": 0}
     suggested, sizes = 0, (trial.integers(5, 12, 3) + 1).tolist()
     sizes = [(n, m, t) for n, m, t in sizes if n != t]

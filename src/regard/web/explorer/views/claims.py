@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from regard.claims import (
     CLAIMS,
+    Bars,
     Claim,
     Result,
     Trial,
@@ -73,8 +74,6 @@ def claims_figure(response: dict[str, Any]) -> "Figure":
     """The picture of the open claim, or how many claims have which verdict."""
     if response["open"]:
         return evidence_figure(response["open"])
-    from regard.claims import Bars
-
     counts = Counter(claim["verdict"] for claim in response["claims"])
     return draw_chart(Bars({name: counts[name] for name in get_args(Verdict)}, y_label="claims"))
 

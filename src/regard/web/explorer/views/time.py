@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.data import Pair, pair_preprocessor
 from regard.errors import ConfigError, FileError, ShapeError, check_choice
-from regard.inspection import gradient_norms, look, memory_retention, record_gates
+from regard.inspection import draw, gradient_norms, look, memory_retention, record_gates
 from regard.models import RecurrentTranslator, RecurrentTranslatorConfig
 from regard.models.config import get_config
 from regard.ops.recurrence import CellStep, GRUStep, LSTMStep
@@ -107,8 +107,6 @@ def _table(response: dict[str, Any]) -> Rows:
 
 
 def _figure(response: dict[str, Any]) -> "Figure":
-    from regard.inspection import draw
-
     strips = {strip["name"]: unpack(strip["values"]) for strip in response["strips"]}
     return draw.gates(strips, tokens=response["tokens"])
 

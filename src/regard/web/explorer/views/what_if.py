@@ -19,6 +19,7 @@ from regard.inspection.edits.registry import EditCall, parse_edits
 from regard.inspection.figures.canvas import DIVERGING, label_axis, new_figure, show_matrix
 from regard.inspection.sites.labels import WHITESPACE_MARKS, key_labels, query_labels
 from regard.runs.text_model import Reading
+from regard.tasks import SearchConfig, TranslationSearch
 from regard.tasks.translation.alignment import alignment_head
 from regard.web.explorer.catalog import find_head
 from regard.web.explorer.edits import (
@@ -277,8 +278,6 @@ def _verb(explorer: Explorer, request: EditRequest) -> str | None:
 
 def _translate(text_model: Any, text: str, to: str | None, reading: Reading) -> str:
     """Greedy; at most twice as long as before, as a damaged model may never end."""
-    from regard.tasks import SearchConfig, TranslationSearch
-
     limit = 2 * max(site.queries for site in reading.sight if site.name.startswith("decoder")) + 8
     config = SearchConfig(max_new_tokens=min(100, limit))
     search = TranslationSearch(text_model.model, text_model.tokenizer, config)
