@@ -188,14 +188,12 @@ class HttpProtocol(H11Protocol):
 
 def server_config(app: Gate, **options: Any) -> uvicorn.Config:
     """How uvicorn serves an application of `create_app`: with limits."""
-    return uvicorn.Config(
-        app,
-        http=HttpProtocol,
-        ws_max_size=2 * MAX_MESSAGE,  # a message above the limit is answered with a reason
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=STOP_SECONDS,
-        **options,
-    )
+    limits: dict[str, Any] = {
+        "ws_max_size": 2 * MAX_MESSAGE,  # a message above the limit is answered with a reason
+        "limit_concurrency": MAX_CONNECTIONS,
+        "timeout_graceful_shutdown": STOP_SECONDS,
+    }
+    return uvicorn.Config(app, http=HttpProtocol, **limits | options)
 
 
 def serve_app(app: Gate, *, host: str = "127.0.0.1", port: int = 8000) -> None:
