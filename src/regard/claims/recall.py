@@ -81,24 +81,14 @@ def recall_study(
     trial: Trial, length: int, kinds: tuple[str, ...], seeds: tuple[int, int] = (3, 10)
 ) -> Study:
     """Accuracies of recalling the first token."""
-    return _study(trial, draw_recall, length, trial.size(200, 400), kinds, seeds)
+    task = draw_recall, length, trial.size(200, 400), trial.device
+    return {kind: [_accuracy(kind, n, *task) for n in trial.seeds(*seeds)] for kind in kinds}
 
 
 def parity_study(trial: Trial, length: int, kinds: tuple[str, ...]) -> Study:
     """Accuracies of the parity of bits."""
-    return _study(trial, draw_parity, length, trial.size(900, 1500), kinds, (5, 10))
-
-
-def _study(
-    trial: Trial,
-    draw: Callable[..., Batch],
-    length: int,
-    steps: int,
-    kinds: tuple[str, ...],
-    seeds: tuple[int, int],
-) -> Study:
-    task = draw, length, steps, trial.device
-    return {kind: [_accuracy(kind, seed, *task) for seed in trial.seeds(*seeds)] for kind in kinds}
+    task = draw_parity, length, trial.size(900, 1500), trial.device
+    return {kind: [_accuracy(kind, n, *task) for n in trial.seeds(5, 10)] for kind in kinds}
 
 
 @cache
