@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
