@@ -140,3 +140,14 @@ def test_html_of_a_lesson_is_shown_as_text_and_runs_nothing(new_page, tmp_path):
     assert page.locator(".lesson-text p").first.inner_text() == f"{nasty} {nasty}"
     assert page.locator(".lesson img, .lesson script").count() == 0
     assert page.evaluate("window.hit") is None
+
+
+def test_what_was_cancelled_says_so_and_can_be_sent_again(page):
+    page.goto("/#/lesson?lesson=linear-attention")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_text("Cancelled.").wait_for()
+    page.get_by_role("button", name="Retry").click()
+    page.locator(".activity progress").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_text("Cancelled.").wait_for()
+    assert page.get_by_text("Computing …").count() == 0

@@ -71,7 +71,7 @@ export async function request(name, body = {}, { view = null, quiet = false, sav
       return response;
     }
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (control.signal.aborted) throw control.signal.reason; // a newer request came, or Cancel was pressed
     if (error instanceof RequestError && error.status !== 0) throw error;
     lose();
     throw error instanceof RequestError ? error
@@ -105,7 +105,7 @@ async function read(reply, quiet) {
 }
 
 export function cancelAll() {
-  for (const control of pending.values()) control.abort();
+  for (const control of pending.values()) control.abort(new RequestError("Cancelled.", 499));
   pending.clear();
   activity.value = null;
 }
