@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from threading import RLock, get_ident
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -283,8 +283,7 @@ class Recorder:
                 if uses:
                     reason = f"second use of its weights, in {uses[0]}: only the first is recorded"
                     self.sight.skipped.setdefault(name, reason)
-            lists: tuple[list[Any], ...] = (self.sight.sites, self.sight.mixers)
-            for sites in lists:
+            for sites in cast("tuple[list[Any], ...]", (self.sight.sites, self.sight.mixers)):
                 sites[:] = [site for site in sites if site.name not in changed]
                 origins = [self._origins.get(site, (0, None)) for site in sites]
                 labelled = [
