@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import FileError, RegardError
-from regard.work.classroom import Class, Student, load_class, make_class, read_roster
+from regard.work.classroom import Class, Student, load_class, make_class, read_roster, write_class
 from regard.work.classroom.problems import step_points
 
 run = CliRunner()
@@ -163,6 +164,21 @@ def test_a_sheet_defines_its_symbols_and_has_a_field_for_each_number(tmp_path):
     assert page.count('<article class="sheet"') == len(NAMES)
     assert "break-before: page" in page
     assert "Solution" not in page
+
+
+@pytest.mark.parametrize("family", ["positions", "cost", "gru"])
+def test_latex_of_a_class_has_no_empty_list_and_compiles(family, tmp_path):
+    wanted = Class(family, 1, secret="s")
+    one = make_class(tmp_path, wanted, [Student("Ada & Bob", "a_1"), Student("Zoë", "2")])
+    write_class(one, tmp_path, ["latex"])
+    for name in ("sheets.tex", "solutions.tex"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert not re.search(r"\\begin\{itemize\}\S*\s*\\end\{itemize\}", text)
+        if shutil.which("pdflatex"):
+            command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout[-2000:]
+            assert not re.findall(r"Overfull .hbox \((\d{3})", done.stdout)  # 100 pt and more
 
 
 @pytest.mark.slow

@@ -110,6 +110,10 @@ LATEX_PREAMBLE = (
     "\\documentclass[a4paper]{article}",
     "\\usepackage{amsmath}",
     "\\usepackage[margin=2cm]{geometry}",
+    "\\usepackage{graphicx}",
+    "\\newsavebox{\\formula}",  # a formula that is wider than the page is shrunk to it
+    "\\def\\[#1\\]{\\sbox{\\formula}{$\\displaystyle #1$}$$\\ifdim\\wd\\formula>\\linewidth",
+    "\\resizebox{\\linewidth}{!}{\\usebox{\\formula}}\\else\\usebox{\\formula}\\fi$$}",
     "\\setcounter{MaxMatrixCols}{40}",
     "\\setlength{\\parindent}{0pt}",
     "\\begin{document}",
