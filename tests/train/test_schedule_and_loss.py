@@ -95,10 +95,11 @@ def test_the_loss_of_a_batch_is_the_sum_over_its_rows(name):
 def test_smoothing_of_ctc_draws_each_frame_to_the_uniform_distribution():
     class Fixed(torch.nn.Module):
         def forward(self, frames, lengths):
-            return torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]]).log(), lengths
+            padding = [0.4, 0.3, 0.3]
+            return torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], padding]]).log(), lengths
 
     batch = {
-        "frames": torch.zeros(1, 2, 1), "frames_lengths": torch.tensor([2]),
+        "frames": torch.zeros(1, 3, 1), "frames_lengths": torch.tensor([2]),
         "target": torch.tensor([[1]]), "target_lengths": torch.tensor([1]),
     }  # fmt: skip
     paths = 0.5 * 0.8 + 0.25 * 0.8 + 0.25 * 0.1  # blank and label, the label twice, label and blank
