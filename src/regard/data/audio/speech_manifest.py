@@ -70,7 +70,7 @@ class SpeechManifest:
         self.rate, self.max_seconds, self.report = rate, max_seconds, LoadReport(on_error)
         self.audio_folder = audio_folder
         paths = zip(SPLITS, (train, valid, test), strict=True)
-        given = {split: Path(path) for split, path in paths if path is not None}
+        given: dict[Split, Path] = {split: Path(path) for split, path in paths if path is not None}
         self.manifests = list(given.values())
         self.entries: dict[str, list[ManifestEntry]] = {split: [] for split in SPLITS}
         for split, manifest in given.items():

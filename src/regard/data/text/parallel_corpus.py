@@ -95,7 +95,9 @@ class ParallelCorpus:
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         given: dict[Split, CorpusPath | None] = {"train": train, "valid": valid, "test": test}
-        self.paths = {split: _check(path) for split, path in given.items() if path is not None}
+        self.paths: dict[Split, tuple[Path, ...]] = {
+            split: _check(path) for split, path in given.items() if path is not None
+        }
         self.languages, self.columns, self.header = languages, columns, header
         self.max_chars, self.max_length_ratio = max_chars, max_length_ratio
         self.report = LoadReport(on_error)

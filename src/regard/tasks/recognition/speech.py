@@ -1,6 +1,7 @@
 """Your own recordings: a folder of WAV or FLAC files with a manifest of transcripts."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -11,6 +12,7 @@ from regard.data import (
     AudioBatches,
     SpeechAugmentation,
     SpeechManifest,
+    Split,
     Tokenizer,
     TokenizerType,
     normalize_text,
@@ -133,7 +135,7 @@ class SpeechTask(AudioTask):
         source = self.source()
         if source.entries["train"]:
             source = self._alignable(self.tokenizer(0))
-        recordings = (
+        recordings: Iterator[tuple[Split, Recording]] = (
             (split, Recording(_fingerprint(x.path), x.text, x.seconds, x.rate, x.path.name))
             for split in SPLITS
             for x in source.entries[split]
