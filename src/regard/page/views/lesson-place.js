@@ -79,7 +79,8 @@ function Cells({ value, rows, columns, mark, label }) {
   const isSquare = wide <= 3 * high; // else vectors below each other
   return html`<${HeatMap} values=${values} rows=${high} columns=${wide} rowLabels=${rows} columnLabels=${columns}
     label=${label} kind=${signed ? "diverging" : "sequential"} selected=${at}
-    maxCell=${isSquare ? clamp(330 / high, 26, 44) : 16} maxHeight=${isSquare ? null : 22 + 16 * high} rowTitle="row" columnTitle=${columns ? "column" : "number"} />`;
+    maxCell=${isSquare ? clamp(330 / high, 26, 44) : 16} maxHeight=${isSquare ? null : 22 + 16 * high}
+    rowTitle="row" columnTitle=${columns ? "column" : "number"} />`;
 }
 
 // A matrix as numbers: the first columns and the length of each row.
