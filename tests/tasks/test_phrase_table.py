@@ -116,6 +116,8 @@ def test_what_does_not_read_the_table_refuses_it(run, tmp_path):
         run.export(tmp_path / "model.onnx")
     with pytest.raises(ConfigError, match="phrase_table: needs one direction, got bidirectional"):
         replace(run.data, bidirectional=True)
+    with pytest.raises(ConfigError, match=r"^phrase_table: needs three sizes, or none, got \[3\]"):
+        translator_tiny(9, phrase_table=(3,))
     gru = override_settings(recipe("multi30k-de-en-gru"), ["dim=16", "hidden=16"]).model
     with pytest.raises(ConfigError, match="phrase_table: needs a Translator, got a Recurrent"):
         run.data.resolve(gru, run.tokenizer)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.errors import ConfigError
 from regard.models.config import (
     TokenConfig,
     check_positive,
@@ -43,6 +44,9 @@ class TranslatorConfig(TokenConfig):
         super().__post_init__()
         check_positive(self, "source_vocab", "target_vocab", "decoder_layers")
         check_shared_vocab(self)
+        sizes = self.phrase_table
+        if len(sizes) not in (0, 3) or min(sizes, default=1) < 1:
+            raise ConfigError(f"phrase_table: needs three sizes, or none, got {list(sizes)}")
 
 
 @register_model(TranslatorConfig)
