@@ -156,7 +156,7 @@ BASIC_RULES: dict[str, Rule] = {
     "divide rows": rule(
         "diag({1})⁻¹ {0}",
         {
-            "it was not divided by the sum": "{0}",
+            "{0} was not divided by its row sums": "{0}",
             "it was divided by the column sums": lambda a, by: _divide_columns(a, _column_sums(a)),
             "it was divided by the number of keys": lambda a, by: M(a / a.cols),
         },
@@ -167,7 +167,7 @@ BASIC_RULES: dict[str, Rule] = {
     "divide columns": rule(
         "{0} diag({1})⁻¹",
         {
-            "it was not divided by the sum": "{0}",
+            "{0} was not divided by its column sums": "{0}",
             "it was divided by the row sums": lambda a, by: _divide_rows(a, row_sums(a)),
             "it was divided by the number of keys": lambda a, by: M(a / a.rows),
         },

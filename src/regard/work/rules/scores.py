@@ -172,7 +172,7 @@ SCORE_RULES: dict[str, Rule] = {
     ),
     "weight": rule(
         "exp({0} - {1})",
-        {"it was not divided by the sum": "exp({0})"},
+        {"the exponential was not divided by the sum": "exp({0})"},
         run=_weight,
         entry="exp({0} - {1})",
     ),
