@@ -159,8 +159,8 @@ def _round(
         _try(target.check, folder, history)
         if target.damage and not ended and rng.random() < 0.3:
             damaged |= (changed := _damage(target, folder, rng))
-            counts[DAMAGE] += len(changed)
-            history += [DAMAGE] * len(changed)
+            counts.update(found := [DAMAGE] * len(changed))
+            history += found
     child = Child(lambda: call(folder))
     _wait(child, f"{history}: the last command")
     if child.code and DAMAGE in history and child.output.rstrip().count("regard: ") == 1:
