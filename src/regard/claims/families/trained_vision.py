@@ -108,7 +108,7 @@ def cnn_against_vit(trial: Trial) -> Evidence:
     few, last = Measure.mean("100 images", gaps[0]), Measure.mean("last", gaps[-1])
     narrowed = Measure.mean("gap at the first size less gap at the last", gaps[0] - gaps[-1])
     return Evidence(
-        holds=few.above(0) and narrowed.above(0) and last.below(0.5 * gaps.mean(1).max()),
+        holds=few.above(0) and narrowed.above(0) and last.below(0.5 * float(gaps.mean(1).max())),
         measures={
             **{f"CNN less ViT, {n} images": row for n, row in zip(sizes, gaps, strict=True)},
             narrowed.name: narrowed,
