@@ -243,8 +243,8 @@ def run_claims(
             waiting.setdefault(claim.study or claim.id, []).append(claim.id)
     # trainings first: they take longest
     groups = sorted(waiting.values(), key=lambda ids: not any(CLAIMS[x].trained for x in ids))
-    quick = len(groups) <= IN_PROCESS and not any(CLAIMS[ids[0]].trained for ids in groups)
-    if jobs == 1 or quick or len(groups) < 2:
+    in_process = len(groups) <= IN_PROCESS and not any(CLAIMS[ids[0]].trained for ids in groups)
+    if jobs == 1 or in_process or len(groups) < 2:
         for name in chain.from_iterable(groups):
             add(_run(name, *settings))
     else:

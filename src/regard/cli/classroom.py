@@ -46,14 +46,14 @@ def make(
     from regard.work.problem import parse_option
 
     chosen = dict(map(parse_option, options or []))
-    wanted = Class(family, level, parse_points(points), chosen, title)
+    settings = Class(family, level, parse_points(points), chosen, title)
     students = read_roster(roster)
-    made = make_class(out, wanted, students, secret)
-    for line in write_class(made, out, [*map(str, formats or ["html"])]):
+    one_class = make_class(out, settings, students, secret)
+    for line in write_class(one_class, out, [*map(str, formats or ["html"])]):
         print(line)
-    gone = [x.student for x in made.assignments if find_student(x.student, students) is None]
-    if gone:
-        print(f"{out}: not in {roster.name}, kept: {', '.join(x.name for x in gone)}")
+    left = [x.student for x in one_class.assignments if find_student(x.student, students) is None]
+    if left:
+        print(f"{out}: not in {roster.name}, kept: {', '.join(x.name for x in left)}")
 
 
 @class_.command()
@@ -86,12 +86,12 @@ def mark(
     if due and time is None:
         raise WorkError(f"due: needs a time such as 2026-11-19 18:00, got {due!r}")
     near = (answers, *answers.resolve().parents[:2])
-    home = folder or next((x for x in near if (x / CLASS_FILE).is_file()), answers)
-    if folder is None and not (home / CLASS_FILE).is_file():
+    class_folder = folder or next((x for x in near if (x / CLASS_FILE).is_file()), answers)
+    if folder is None and not (class_folder / CLASS_FILE).is_file():
         raise WorkError(
             f"class: needs the folder of the class for {answers}, got none; try --class"
         )
-    one = load_class(home)
+    one = load_class(class_folder)
     marks = mark_class(one, answers, chosen_tolerance(tolerance, places), time)
-    print("\n".join([*marks.lines(), "", *write_marks(one, marks, out or home / "marks")]))
+    print("\n".join([*marks.lines(), "", *write_marks(one, marks, out or class_folder / "marks")]))
     raise typer.Exit(marks.exit_code)

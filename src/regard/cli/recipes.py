@@ -62,7 +62,7 @@ def new(
     if minutes is not None:
         from regard.runs.trials import tune_proposal
 
-        improve = partial(tune_proposal, minutes=minutes, say=print_message)
+        improve = partial(tune_proposal, minutes=minutes, log=print_message)
     proposal = write_proposal(kind, data, out, force=force, improve=improve)
     print_message(proposal.report.summary())
     for line in proposal.report.warnings():

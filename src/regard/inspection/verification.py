@@ -89,8 +89,8 @@ def check(name: str, meaning: str) -> Callable[[Check], Check]:
 @check("output", "logits under look against logits without")
 def _output(subject: Subject) -> float:
     with look(subject.model):
-        looked = get_output(run_model(subject.model, subject.inputs))
-    return _error(looked, subject.logits)
+        recorded = get_output(run_model(subject.model, subject.inputs))
+    return _error(recorded, subject.logits)
 
 
 @check("maps", "recomputed weights against the maps of eager attention")

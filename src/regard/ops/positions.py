@@ -45,7 +45,9 @@ class RopeScaling:
                 f"got {self}"
             )
 
-    def kept(self, rates: Float[Tensor, " pair"], base: float) -> Float[Tensor, " pair"] | float:
+    def unscaled(
+        self, rates: Float[Tensor, " pair"], base: float
+    ) -> Float[Tensor, " pair"] | float:
         """The share of each frequency that is not divided by the factor."""
         if self.rope_type == "linear":
             return 0.0
@@ -80,7 +82,7 @@ def frequencies(
     rates = base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
     if scaling is None:
         return rates
-    keep = scaling.kept(rates, base)
+    keep = scaling.unscaled(rates, base)
     return rates * (keep + (1 - keep) / scaling.factor)
 
 

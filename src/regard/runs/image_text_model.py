@@ -55,9 +55,9 @@ class ImageTextModel(NamedTuple):
             logits = self.model(**given).logits[0, -1].float()
         best = logits.softmax(-1).topk(min(8, len(logits)))
         names = tokenizer.convert_ids_to_tokens(best.indices.tolist())
-        chances = [(f"{x}", p) for x, p in zip(names, best.values.tolist(), strict=True)]
+        shares = [(f"{x}", p) for x, p in zip(names, best.values.tolist(), strict=True)]
         tokens = tokenizer.convert_ids_to_tokens(given["input_ids"][0].tolist())
-        reading = PictureReading(sight, tokens, self._shown(page, given), chances)
+        reading = PictureReading(sight, tokens, self._shown(page, given), shares)
         if not reading.sites:
             kind = type(self.model).__name__
             raise LookError(f"model: needs attention over patches, got none recorded in {kind}")

@@ -89,8 +89,8 @@ def run_baseline_step(training: Training, skip: Collection[str] = (), curve: boo
         return
     training.baseline = run_baseline(training.recipe.data, training.evaluator, training.folder)
     if training.baseline is not None and curve:
-        found = data_curve(training.recipe)
-        training.baseline = training.baseline._replace(curve=found.verdict)
+        measured = data_curve(training.recipe)
+        training.baseline = training.baseline._replace(curve=measured.verdict)
         write_baseline(training.baseline, training.folder)
     if training.baseline is not None and training.trainer.show:
         for line in filter(None, (training.baseline, training.baseline.curve)):

@@ -140,7 +140,7 @@ def choose_adaptation(
     source: Source,
     tokenizer: Tokenizer,
     given: Sequence[str],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Recipe:
     """The recipe with the adaptation of the best score on the valid split after a few updates.
 
@@ -150,7 +150,7 @@ def choose_adaptation(
     low, high = TRIAL_STEPS
     steps = max(low, min(recipe.train.steps // 10, high))
     trials = {"as given": dict[str, Any]()} if names else ADAPTATIONS
-    best, found, runner = None, recipe, TrialRunner(recipe, tokenizer)
+    best, chosen, runner = None, recipe, TrialRunner(recipe, tokenizer)
     for name, settings in trials.items():
         changed = replace(recipe, train=replace(recipe.train, **settings))
         trial = with_steps(changed, steps)
@@ -161,11 +161,11 @@ def choose_adaptation(
         score, seconds = runner(trial, model)
         planned = max(MIN_STEPS, min(recipe.train.steps, int(SECONDS / seconds)))
         monitor, train = recipe.train.monitor, recipe.train
-        say(f"tried {name}: {monitor} {score:.4f} after {steps} steps, {seconds:.2f} s each")
+        log(f"tried {name}: {monitor} {score:.4f} after {steps} steps, {seconds:.2f} s each")
         if train.is_better(score, best):
             best = score
-            found = changed if _is_given("steps", given) else with_steps(changed, planned)
-    return found
+            chosen = changed if _is_given("steps", given) else with_steps(changed, planned)
+    return chosen
 
 
 def _is_given(name: str, given: Sequence[str]) -> bool:

@@ -235,9 +235,9 @@ def _adapt(
     recipe = override_settings(adapt_recipe(recipe, source, tokenizer), settings)
     if how.ranks.world_size == 1:
         assert tokenizer is not None
-        say = partial("{}: {}".format, folder)
+        label = partial("{}: {}".format, folder)
         recipe = choose_adaptation(
-            recipe, source, tokenizer, settings, lambda line: how.print(say(line))
+            recipe, source, tokenizer, settings, lambda line: how.print(label(line))
         )
         recipe = override_settings(recipe, settings)
     write_recipe(recipe, folder)

@@ -36,7 +36,7 @@ WIDTH_FIELDS, WIDTH_UNIT = ("dim", "ffn_dim", "width", "hidden"), 8
 DEPTH_FIELDS = ("layers", "decoder_layers", "blocks")
 MORE_DROPOUT = 0.2
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Trial(NamedTuple):
@@ -119,7 +119,7 @@ def with_steps(recipe: Recipe, steps: int) -> Recipe:
     return replace(recipe, train=replace(recipe.train, steps=steps, **timing))
 
 
-def tune(recipe: Recipe, minutes: float = 10.0, *, say: Say | None = None) -> Tuned:
+def tune(recipe: Recipe, minutes: float = 10.0, *, log: Log | None = None) -> Tuned:
     """The recipe with the sizes, learning rate and steps that score best on the valid split.
 
     By successive halving (Jamieson and Talwalkar 2016): all variants are trained for a few updates,
@@ -140,7 +140,7 @@ def tune(recipe: Recipe, minutes: float = 10.0, *, say: Say | None = None) -> Tu
     if not minutes > 0:
         raise ConfigError(f"minutes: needs more than 0, got {minutes:g}")
     variants = make_variants(recipe)
-    search = _Search(variants, time.monotonic() + 60 * minutes, say or (lambda line: None))
+    search = _Search(variants, time.monotonic() + 60 * minutes, log or (lambda line: None))
     with TemporaryDirectory() as cache, suppress(KeyboardInterrupt):
         search.run(Path(cache))
     best = variants[search.best]
@@ -199,8 +199,8 @@ def differences(before: Recipe, after: Recipe) -> str:
 class _Search:
     """Successive halving of variants until a deadline."""
 
-    def __init__(self, variants: dict[str, Recipe], deadline: float, say: Say):
-        self.variants, self.deadline, self.say = variants, deadline, say
+    def __init__(self, variants: dict[str, Recipe], deadline: float, log: Log):
+        self.variants, self.deadline, self.log = variants, deadline, log
         self.best, self.trials = next(iter(variants)), list[Trial]()
         self.train = variants[self.best].train
         self.fixed = 0.0  # seconds of a trial beside its updates
@@ -243,7 +243,7 @@ class _Search:
         if len(names) > 1:
             return names, steps
         needed = 4 * self._estimate(self.best, steps) / 60
-        self.say(
+        self.log(
             f"minutes: needs about {max(0.1, needed):.1f} to compare anything on this machine, "
             "got fewer; the recipe is as proposed without trials"
         )
@@ -266,7 +266,7 @@ class _Search:
         # of the time of the machine, which other programs may share
         self.times[name] = max(seconds, (self.trials[-1].seconds - self.fixed) / steps)
         left = max(0, round(self.deadline - time.monotonic()))
-        self.say(
+        self.log(
             f"tried {name}: {self.train.monitor} {score:.4f} after {steps:,} steps; "
             f"{left // 60}:{left % 60:02} left"
         )
@@ -288,7 +288,7 @@ class _Search:
         return chosen.steps
 
 
-def tune_proposal(proposal: Proposal, minutes: float, say: Say | None = None) -> Proposal:
+def tune_proposal(proposal: Proposal, minutes: float, log: Log | None = None) -> Proposal:
     """A proposed recipe as `tune` chooses it; what was tried becomes its notes.
 
     Args:
@@ -296,7 +296,7 @@ def tune_proposal(proposal: Proposal, minutes: float, say: Say | None = None) ->
         minutes: of all trials together.
         say: called with a line of progress per trial.
     """
-    tuned = tune(proposal.recipe, minutes, say=say)
+    tuned = tune(proposal.recipe, minutes, log=log)
     if not tuned.trials:
         return proposal
     known = dict(iter_settings(proposal.recipe))

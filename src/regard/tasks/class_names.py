@@ -40,10 +40,10 @@ def fit_names(names: tuple[str, ...], counts: ClassCounts, hint: str) -> tuple[s
                 f"names: needs every label of the data, got {label!r} {labels[label]} × in {split}"
                 f"{suggestion(label, names)}"
             )
-    found = names or tuple(sorted(set().union(*counts.values())))
-    if len(found) < 2:
-        raise ConfigError(f"names: needs two classes or more, got {' '.join(found)} alone")
-    return found
+    classes = names or tuple(sorted(set().union(*counts.values())))
+    if len(classes) < 2:
+        raise ConfigError(f"names: needs two classes or more, got {' '.join(classes)} alone")
+    return classes
 
 
 def format_classes(classes: Classes) -> str:

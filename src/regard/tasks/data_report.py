@@ -146,8 +146,8 @@ class DataReport:
             lines.append(f"train inputs with several outputs: {self.conflicts:,}")
         for split, count in self.overlap.items():
             if count:
-                found = f"{count:,} ({count / self.sizes[split]:.1%})"
-                lines.append(f"inputs of {split} in train too: {found}, so scores are too good")
+                matches = f"{count:,} ({count / self.sizes[split]:.1%})"
+                lines.append(f"inputs of {split} in train too: {matches}, so scores are too good")
         if self.untranslated:
             lines.append(f"pairs with the same text on both sides: {self.untranslated:,}")
         for name in ("rate", "mode"):
@@ -261,8 +261,8 @@ def _compare(report: DataReport, keys: Mapping[Split, tuple[array, array]]) -> N
     report.conflicts = distinct - _sort_distinct(inputs)
     for split in SPLITS[1:]:
         held_out = np.asarray(keys[split][0])
-        found = np.searchsorted(inputs, held_out, "right") - np.searchsorted(inputs, held_out)
-        report.overlap[split] = int(np.count_nonzero(found))
+        matches = np.searchsorted(inputs, held_out, "right") - np.searchsorted(inputs, held_out)
+        report.overlap[split] = int(np.count_nonzero(matches))
 
 
 def _sort_distinct(hashes: np.ndarray) -> int:

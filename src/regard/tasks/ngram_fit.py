@@ -62,10 +62,10 @@ def fit_mix(model: Any, rows: Sequence[Encoded]) -> None:
             continue
         mask = batch["tags"] > 0  # the words, without gaps
         order = (~mask).byte().argsort(dim=1, stable=True)[:, : max(1, int(mask.sum(1).max()))]
-        at, kept = order[..., None].expand(-1, -1, both[0].shape[2]), mask.any(1)
+        at, present = order[..., None].expand(-1, -1, both[0].shape[2]), mask.any(1)
         words = [x.gather(1, at) for x in both]
         words += [batch["tags"].gather(1, order) - 1, mask.sum(1)]
-        parts.append(tuple(x[kept] for x in words))
+        parts.append(tuple(x[present] for x in words))
     start = torch.tensor([0.0, 1.0], device=device)
     mix = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([mix], max_iter=MIX_ITERATIONS, line_search_fn="strong_wolfe")
@@ -125,5 +125,7 @@ def _fit_words(layer: NgramLogits, rows: list[Encoded]) -> None:
     buckets, classes = layer.weight.shape
     with torch.enable_grad():
         tagger = fit_crf_tagger([x for x, _ in pairs], [y for _, y in pairs], classes, buckets)
-    for kept, x in zip((layer.weight, *layer.chain), (tagger.weight, *tagger.chain), strict=True):
-        kept.copy_(x)
+    for present, x in zip(
+        (layer.weight, *layer.chain), (tagger.weight, *tagger.chain), strict=True
+    ):
+        present.copy_(x)

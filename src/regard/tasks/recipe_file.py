@@ -260,7 +260,7 @@ def setting_docs(kind: type) -> dict[str, str]:
     >>> setting_docs(TrainConfig)["steps"]
     'number of optimizer updates.'
     """
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for cls in reversed(kind.__mro__):
         block = re.search(
             r"Args:\n(.*?)(?:\n\n|\Z)", inspect.cleandoc(cls.__doc__ or ""), re.DOTALL
@@ -269,8 +269,8 @@ def setting_docs(kind: type) -> dict[str, str]:
             r"^    ([\w, ]+): (.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE
         ):
             for name in match[1].split(", "):
-                found[name] = " ".join(match[2].split())
-    return found
+                comments[name] = " ".join(match[2].split())
+    return comments
 
 
 def config_to_toml(

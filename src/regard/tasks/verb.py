@@ -178,7 +178,7 @@ class TaskOptions:
 @cache
 def options_of(cls: type[TaskOptions]) -> tuple[Option, ...]:
     """The options that a class declares, in order."""
-    hints, found = get_type_hints(cls), list[Option]()
+    hints, options = get_type_hints(cls), list[Option]()
     for x in fields(cls):
         kinds = get_args(hints[x.name])
         is_union = get_origin(hints[x.name]) in (Union, UnionType)
@@ -195,8 +195,8 @@ def options_of(cls: type[TaskOptions]) -> tuple[Option, ...]:
             facts["default"] = x.default
         declared = vars(x.metadata["option"])
         facts["local"] = declared["local"] or hint is Path  # a request must not name files
-        found.append(Option(**declared | {"name": x.name} | facts))
-    return tuple(found)
+        options.append(Option(**declared | {"name": x.name} | facts))
+    return tuple(options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,12 +74,12 @@ def ask(question: str) -> Answer:
     >>> ask("why do we divide by the square root of d").title
     'Derive scaled dot-product attention: why divide by √d?'
     """
-    found = find_answers(question)
-    if not found or found[0][0] < MIN_SCORE:
-        near = "; ".join(answer.title for _, answer in found[:3])
+    answers = find_answers(question)
+    if not answers or answers[0][0] < MIN_SCORE:
+        near = "; ".join(answer.title for _, answer in answers[:3])
         hint = f"; try one of: {near}" if near else "; try regard ask, the list of all"
         raise WorkError(f"question: needs words of a question on the list, got {question!r}{hint}")
-    return found[0][1]
+    return answers[0][1]
 
 
 def find_answers(
@@ -124,8 +124,8 @@ def _score(
         return 0.0
     cosines = (weight(query & x) / math.sqrt(weight(query) * weight(x)) for x in wordings)
     covered = weight(query & set().union(*wordings)) / weight(query)
-    said = weight(query & text) / weight(query)
-    return 0.5 * max(cosines) + 0.35 * covered + 0.15 * said
+    share = weight(query & text) / weight(query)
+    return 0.5 * max(cosines) + 0.35 * covered + 0.15 * share
 
 
 @cache

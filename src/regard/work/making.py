@@ -210,7 +210,7 @@ def _title(exercises: Sequence[Exercise], solutions: bool) -> str:
     return f"{'Solutions' if solutions else 'Exercises'}: {families}"
 
 
-def _asked(names: Sequence[str]) -> str:
+def _question_list(names: Sequence[str]) -> str:
     *most, last = names
     return f"Find {', '.join(most)} and {last}." if most else f"Find {last}."
 
@@ -241,7 +241,7 @@ def _text(exercises: Sequence[Exercise], solutions: bool) -> str:
         parts += [f"\n=== {n} ===", as_text(one.solution, only=only)]
         if not solutions:
             lines = (f"  {formula.text}" for formula in equations(one))
-            parts += [chosen_options(one), "Marked by:", *lines, _asked(one.questions)]
+            parts += [chosen_options(one), "Marked by:", *lines, _question_list(one.questions)]
     return "\n".join(parts)
 
 
@@ -259,7 +259,7 @@ def _mark_up(markup: Markup, exercises: Sequence[Exercise], solutions: bool) -> 
         parts.append(markup.paragraph.format(markup.escape(chosen_options(one))))
         parts.append(markup.paragraph.format("Marked by:"))
         parts += [markup.equation.format(formula.tex) for formula in equations(one)]
-        parts.append(_asked([f"${parse_name(name).tex}$" for name in one.questions]))
+        parts.append(_question_list([f"${parse_name(name).tex}$" for name in one.questions]))
     return parts
 
 
@@ -270,13 +270,13 @@ def _html(exercises: Sequence[Exercise], solutions: bool) -> str:
             body = html_body(one.solution, id_prefix=f"{n}-", level=3)
             parts.append(f'<div id="exercise-{n}" class="new"><h2>{n}</h2>\n{body}</div>')
             continue
-        asked = _asked([parse_name(name).mathml() for name in one.questions])
+        questions = _question_list([parse_name(name).mathml() for name in one.questions])
         items = "".join(f"<li>{formula.mathml()}</li>" for formula in equations(one))
         marked_by = f"<p>Marked by:</p><ul>{items}</ul>"
         parts.append(
             f'<section id="exercise-{n}"><h2>{n}</h2>{given_html(one.solution.given)}'
             f'<p class="soft">{escape(chosen_options(one))}</p>{marked_by}'
-            f'<p>{asked}</p><div class="answer"></div></section>'
+            f'<p>{questions}</p><div class="answer"></div></section>'
         )
     facts = f"{len(exercises)} of them, {exercises[0].name.rpartition('-')[0]}"
     links = {f"exercise-{n}": str(n) for n in range(1, len(exercises) + 1)}
@@ -300,7 +300,7 @@ def _check_single(exercises: Sequence[Exercise]) -> None:
 def problem_toml(one: Exercise) -> str:
     tables = {name: x for name, x in one.problem.items() if isinstance(x, Mapping)}
     options = {name: value for name, value in one.problem.items() if name not in tables}
-    lines = [f"# {one.name}: {_asked(one.questions)}", *_toml_lines(options)]
+    lines = [f"# {one.name}: {_question_list(one.questions)}", *_toml_lines(options)]
     for name, values in tables.items():
         lines += ["", f"[{name}]", *_toml_lines(values)]
     return "\n".join([*lines, ""])

@@ -97,13 +97,13 @@ def token_attends_to_itself(trial: Trial) -> Evidence:
     itself, other = attention_weights(tokens, tokens, scale=1.0)[:, 0].unbind(-1)
     alike = nn.functional.normalize(trial.normal(200, 12, 8), dim=-1)  # norm 1
     largest = attention_weights(alike, alike, scale=1.0).argmax(-1)
-    keeps = largest.eq(torch.arange(12)).double().mean()
+    share = largest.eq(torch.arange(12)).double().mean()
     curves = {"itself": itself, "neighbour": other}
     return Evidence(
         holds=(itself > other).all(),
-        corrected=keeps == 1 and itself[-1] < other[-1] / 2,
+        corrected=share == 1 and itself[-1] < other[-1] / 2,
         measures={
-            "share of tokens with the largest weight on themselves, equal norms": keeps,
+            "share of tokens with the largest weight on themselves, equal norms": share,
             "weight on itself, neighbour of norm 1": itself[5],
             "weight on itself, neighbour of norm 3": itself[-1],
         },

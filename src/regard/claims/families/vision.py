@@ -175,20 +175,20 @@ def two_dimensional_positions(trial: Trial) -> Evidence:
         errors.append((other(shuffled) - before).abs().max())
     places = sinusoidal(torch.arange(grid), 16).double()
     built = torch.cat([places.repeat_interleave(grid, 0), places.repeat(grid, 1)], -1)
-    share, chance = Measure.mean("new ViT", shares), 2 * (grid - 1) / (grid**2 - 1)
+    share, random_share = Measure.mean("new ViT", shares), 2 * (grid - 1) / (grid**2 - 1)
     planar = _row_column_share(built, grid)
     tables = {"new ViT": model.positions[1:], "built from row and column": built}
     maps = {name: similarity(x)[27].view(grid, grid) for name, x in tables.items()}
     return Evidence(
-        holds=share.above(2 * chance) or max(errors) > 1e-6,
-        corrected=share.above(0.5 * chance)
-        and share.below(1.5 * chance)
+        holds=share.above(2 * random_share) or max(errors) > 1e-6,
+        corrected=share.above(0.5 * random_share)
+        and share.below(1.5 * random_share)
         and max(errors) < 1e-12
         and planar > 0.99,
         measures={
             "share of the table that rows and columns explain": {
                 share.name: share,
-                "by chance": chance,
+                "by chance": random_share,
                 "sinusoids of row and column": planar,
             },
             "change of a logit, patches and table shuffled together": max(errors),

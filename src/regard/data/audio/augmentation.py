@@ -96,9 +96,9 @@ def augment_log_mel(
     device = frames.device
     if vtlp:
         stretch = 1 + vtlp * (2 * torch.rand(batch, 1, generator=generator) - 1)
-        bend = 0.5 * vtlp * (2 * torch.rand(batch, 1, generator=generator) - 1)
+        warp = 0.5 * vtlp * (2 * torch.rand(batch, 1, generator=generator) - 1)
         line = torch.linspace(0, 1, mels)
-        source = (line * stretch + bend * (math.pi * line).sin()) * (mels - 1)
+        source = (line * stretch + warp * (math.pi * line).sin()) * (mels - 1)
         source = source.clamp(0, mels - 1)
         below = source.floor().clamp(max=mels - 2)
         weight = (source - below).to(device)[:, None]

@@ -66,20 +66,20 @@ def _engine(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
     first, special = len(names), {name: i for i, name in enumerate(names)}
     if type(tokenizer) is CharTokenizer:
         vocab = special | {token: first + i for i, token in enumerate(tokenizer.tokens)}
-        made = Engine(models.WordLevel(vocab, unk_token=names[tokenizer.unk_id]))
-        made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-        made.decoder = decoders.Fuse()
-        return json.loads(made.to_str())
+        built = Engine(models.WordLevel(vocab, unk_token=names[tokenizer.unk_id]))
+        built.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        built.decoder = decoders.Fuse()
+        return json.loads(built.to_str())
     if type(tokenizer) is ByteTokenizer:
-        made = Engine(models.BPE(_byte_characters(), []))
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        made.decoder = decoders.ByteLevel()
-    elif (made := getattr(tokenizer, "_engine", None)) is None:
+        built = Engine(models.BPE(_byte_characters(), []))
+        built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        built.decoder = decoders.ByteLevel()
+    elif (built := getattr(tokenizer, "_engine", None)) is None:
         kind = type(tokenizer).__name__
         raise ConfigError(
             f"tokenizer: needs bytes, characters or subwords for a fast tokenizer, got {kind}"
         )
-    engine = json.loads(made.to_str())
+    engine = json.loads(built.to_str())
     model, vocab = engine["model"], engine["model"]["vocab"]
     if not isinstance(vocab, dict) or model["type"] != "BPE":
         raise ConfigError(f"tokenizer: needs byte pairs among subwords, got {model['type']}")

@@ -166,15 +166,15 @@ def find_experts(modules: Mapping[str, nn.Module]) -> dict[str, str | None]:
     Called with tokens, indices of experts and their weights, by every implementation (a loop,
     grouped or batched products); the layer has one row per expert.
     """
-    found: dict[str, str | None] = {}
+    scores: dict[str, str | None] = {}
     for path, module in modules.items():
         count = expert_count(module)
         names = list(inspect.signature(type(module).forward).parameters)[2:4]
         if not count or len(names) < 2 or not re.search("ind|expert", names[0]):
             continue
         scorers = (p for p, m in modules.items() if ROUTER.search(p) and _rows(m) == count)
-        found[path] = next(scorers, None)
-    return found
+        scores[path] = next(scorers, None)
+    return scores
 
 
 def is_norm(module: nn.Module) -> bool:

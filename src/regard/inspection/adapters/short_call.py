@@ -55,8 +55,8 @@ def make_calls(model: nn.Module, call: Call) -> Iterator[tuple[list[int], Call]]
     if ids:
         sizes = {size for p in model.parameters() for size in p.shape}
         free = (n for n in LENGTHS if n not in sizes)
-        found = dict.fromkeys(x.shape[1] for x in ids if x.dtype != torch.bool)
-        lengths = dict(zip(found, free, strict=False))
+        original = dict.fromkeys(x.shape[1] for x in ids if x.dtype != torch.bool)
+        lengths = dict(zip(original, free, strict=False))
         short = _Shortener(ids[0].shape[0], lengths)
         named = {name: short(x) for name, x in kwargs.items()}
         for name, x in named.items():  # without padding

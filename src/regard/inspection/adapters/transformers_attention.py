@@ -170,7 +170,7 @@ def regard_attention_forward(
     with torch._C.DisableTorchFunction():  # our mode would be called for every shape that is read
         if attention_mask is not None and attention_mask.is_floating_point():
             entry = redirection(module)
-            if entry and entry.previous == "sdpa" and _asks_for_sdpa(type(module)):
+            if entry and entry.previous == "sdpa" and _checks_for_sdpa(type(module)):
                 attention_mask = attention_mask > HIDDEN_SCORE
         chosen = chosen_keys(module, kwargs, key.shape[2])
         model_mask = hide_others(attention_mask, chosen, query)
@@ -237,7 +237,7 @@ def _ignores_terms(module: nn.Module) -> bool:
 
 
 @cache
-def _asks_for_sdpa(kind: type) -> bool:
+def _checks_for_sdpa(kind: type) -> bool:
     """Whether an attention class itself makes a boolean mask for SDPA, and one to add for others.
 
     A row that hides all keys is zero with the former, and a mean of the values with the latter.

@@ -103,13 +103,13 @@ class Router:
         weights = self.map[..., expert]
         weights = weights if self.valid is None else weights.masked_fill(~self.valid, 0)
         values, places = weights.flatten().sort(descending=True, stable=True)
-        found = []
+        routed = []
         for value, place in zip(values[:count].tolist(), places[:count].tolist(), strict=True):
             batch, position = divmod(place, weights.shape[1])
             label = "" if self.labels is None else self.labels[batch][position]
             if value:
-                found.append(RoutedToken(batch, position, label, value))
-        return found
+                routed.append(RoutedToken(batch, position, label, value))
+        return routed
 
     def __repr__(self) -> str:
         chosen, top = self.experts.shape[-1], int(self.load.argmax())
@@ -162,14 +162,14 @@ def join_steps(calls: list[Tensor]) -> Tensor:
 
 def find_routers(activations: Mapping[str, Tensor], labels: list[list[str]]) -> Routers:
     """The routers among recorded activations, "S.i.router.choice" and "S.i.router.logits"."""
-    found = Routers()
+    routed = Routers()
     for key, choice in activations.items():
         name, _, last = key.rpartition(".router.")
         if last != "choice":
             continue
         sizes, logits = choice.shape[:2], activations.get(f"{name}.router.logits")
         is_labelled = [*map(len, labels)] == [sizes[1]] * sizes[0]
-        found[name] = Router(
+        routed[name] = Router(
             name,
             choice[..., 0].long(),
             choice[..., 1],
@@ -177,4 +177,4 @@ def find_routers(activations: Mapping[str, Tensor], labels: list[list[str]]) -> 
             None if logits is None else logits.view(*sizes, -1),
             labels=labels if is_labelled else None,
         )
-    return found
+    return routed

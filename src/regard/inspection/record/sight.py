@@ -104,9 +104,9 @@ class Sight:
         if not reasons:
             return ""
         whole, parts = recorded - skipped, recorded & skipped
-        found = f"{len(whole)} of {len(recorded | skipped)} layers recorded"
-        found += f", {len(parts)} in part" if parts else ""
-        return f"{found}; " + "; ".join(f"{len(x)} not: {why}" for why, x in reasons.items())
+        line = f"{len(whole)} of {len(recorded | skipped)} layers recorded"
+        line += f", {len(parts)} in part" if parts else ""
+        return f"{line}; " + "; ".join(f"{len(x)} not: {why}" for why, x in reasons.items())
 
     @property
     def notes(self) -> str:
@@ -270,8 +270,8 @@ def layer_of(name: str) -> str:
     >>> layer_of("model.layers.3.self_attn"), layer_of("layers.0.blocks.1.attn"), layer_of("pool")
     ('model.layers.3', 'layers.0.blocks.1', 'pool')
     """
-    found = re.match(r".*?(?:^|\.)\d+(?:\.[^.]+\.\d+(?=\.))*", name)
-    return found[0] if found else name
+    layer = re.match(r".*?(?:^|\.)\d+(?:\.[^.]+\.\d+(?=\.))*", name)
+    return layer[0] if layer else name
 
 
 def nearest_name(name: object, aliases: Mapping[str, str]) -> str | None:

@@ -72,9 +72,9 @@ def find_token_mixing(
         prefix = f"{path}." if path else ""
         unrecorded += [f"{prefix}{x}".removesuffix(".") for x in probe.mixing]
         attentions |= {f"{prefix}{x}".removesuffix(".") for x in probe.attentions}
-    found = TokenMixing(tuple(unrecorded), frozenset(attentions), unchecked)
-    _known[model] = (layout, paths), found
-    return found
+    mixing = TokenMixing(tuple(unrecorded), frozenset(attentions), unchecked)
+    _known[model] = (layout, paths), mixing
+    return mixing
 
 
 def _is_inside(path: str, outer: str) -> bool:
@@ -141,13 +141,13 @@ class _Probe:
 
     def _change_ids(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """The arguments of the model with another token: the first ids of each length."""
-        seen: set[int] = set()
+        lengths: set[int] = set()
         placeholder = image_token(getattr(self.model, "config", None))
 
         def change(x: Any) -> Any:
-            if not is_ids(x) or x.shape[1] not in self.lengths - seen or x.shape[1] < 2:
+            if not is_ids(x) or x.shape[1] not in self.lengths - lengths or x.shape[1] < 2:
                 return x
-            seen.add(x.shape[1])
+            lengths.add(x.shape[1])
             if placeholder is not None and bool((x == placeholder).any()):
                 self.pictured = (x == placeholder).any(0)
                 return x  # one more or less would not fit the pictures

@@ -137,13 +137,13 @@ class MixerSite:
 
         Statistics of queries are those of the tokens of this call; others are of the whole text.
         """
-        found = mixers.mix_survey(self.mixer, statistics=statistics)
+        result = mixers.mix_survey(self.mixer, statistics=statistics)
         rows = {
             f.name: x[..., self.offset :]
-            for f in fields(found)
-            if (x := getattr(found, f.name)) is not None and f.metadata["axis"] == "query"
+            for f in fields(result)
+            if (x := getattr(result, f.name)) is not None and f.metadata["axis"] == "query"
         }
-        return replace(found, **rows)
+        return replace(result, **rows)
 
     def influence(self) -> mixers.MixerInfluence:
         """How far each output moves if a token is not written, exactly; summed both ways."""
@@ -216,13 +216,13 @@ class ConvolutionSite(MixerSite):
         count = (t[self.offset :] + 1).clamp(max=width)  # of visible tokens
         first, last = ((end - t).clamp(0, width) for end in (self.offset, self.keys))
         distance = F.pad((w * t.new_tensor(range(width))).cumsum(-1), (1, 0))[:, count]
-        found = {
+        result = {
             "mass": total[:, count],
             "received": total[:, last] - total[:, first],
             "reach": distance / total[:, count].clamp(min=torch.finfo(w.dtype).tiny),
         }
         return mixers.MixerSurvey(
-            **{name: found[name].expand(self.batch, -1, -1) for name in names}
+            **{name: result[name].expand(self.batch, -1, -1) for name in names}
         )
 
     def influence(self) -> mixers.MixerInfluence:

@@ -48,14 +48,14 @@ def describe_keys(
     vision = getattr(config, "vision_config", None)
     frames = None if sizes is None else [tuple(map(int, row)) for row in sizes]
     ids = next((x for x in (kwargs.get("input_ids"), *args) if is_ids(x)), None)
-    found = []
+    result = []
     for site in sites:
         if vision is None or TOWER.search(site.path):
             grids = _of_tower(site, vision or config, pixels, frames)
         else:
             grids = _of_text(site, config, ids, pixels, frames)
-        found.append(replace(site, patches=tuple(grids)) if grids else site)
-    return found
+        result.append(replace(site, patches=tuple(grids)) if grids else site)
+    return result
 
 
 def _of_tower(site: Site, config: Any, pixels: Any, frames: Any) -> list[PatchGrid]:

@@ -106,12 +106,12 @@ class HubFamily:
                 raise ConfigError(f"{name}: needs to be off, no such layer, got {config[name]}")
         state = self.base_names(tensors)
         with _reading(self.model_types[0]):
-            made = self.config(**self._read_config(config, state))
+            ours = self.config(**self._read_config(config, state))
             with bounded_model("config", state), torch.device("meta"):
-                shapes = self.model(made)
-            named = self._read_tensors(shapes, made, state)
+                shapes = self.model(ours)
+            named = self._read_tensors(shapes, ours, state)
         with torch.random.fork_rng(devices=[]):  # initial weights are replaced: no seed is spent
-            model = self.model(made)
+            model = self.model(ours)
         model.load_state_dict(named)
         return model.eval()
 

@@ -125,7 +125,7 @@ def _left_before(mixer: LinearMixer, scale: Tensor) -> Tensor:
     total = g.cumsum(-1)
     added = (written * (total[..., -1:] - total).exp()).sum(-1).nan_to_num(torch.inf)  # 0 · inf
     bounds, left = [], mixer.q.new_zeros(mixer.q.shape[:2])
-    for one, kept in zip(added.unbind(-1), total[..., -1].exp().unbind(-1), strict=True):
+    for one, decay in zip(added.unbind(-1), total[..., -1].exp().unbind(-1), strict=True):
         bounds.append(left)
-        left = (one + kept * left).nan_to_num(torch.inf)
+        left = (one + decay * left).nan_to_num(torch.inf)
     return torch.stack(bounds, -1) if bounds else mixer.q.new_zeros(*mixer.q.shape[:2], 0)

@@ -22,21 +22,21 @@ export function Select({ label, value, options, onChange }) {
 }
 
 // What a link names and this page does not have: said, with what is shown instead.
-export const Replaced = ({ what, asked, shown, known, isThere = known.includes(asked), isSoft = false }) =>
-  asked !== undefined && !isThere && html`<p class=${isSoft ? "faint" : "warning"} role="status">
-    There is no ${what} “${asked}” here; ${shown} is shown.</p>`;
+export const Replaced = ({ what, given, shown, known, isThere = known.includes(given), isSoft = false }) =>
+  given !== undefined && !isThere && html`<p class=${isSoft ? "faint" : "warning"} role="status">
+    There is no ${what} “${given}” here; ${shown} is shown.</p>`;
 
 export const reading = (m, reads) => m.reads === reads || (reads === "image" && m.pictures);
 
 // The models that read "text", "image", "sound" …
 export function ModelSelect({ value, reads = "text", label = "Model", onChange, only = () => true }) {
-  const asked = useSignal(state).params.model, all = useSignal(models) ?? [];
+  const given = useSignal(state).params.model, all = useSignal(models) ?? [];
   const known = all
     .filter((m) => (reading(m, reads) || (reads === "text" && m.kind === "sight")) && only(m));
   return html`<${Select} label=${label} value=${value} onChange=${onChange}
     options=${known.map((m) => [m.name, m.task && m.task !== m.name ? `${m.name} (${m.task})` : m.name])} />
-    <${Replaced} what="model" asked=${asked} shown=${value} known=${known.map((m) => m.name)}
-      isSoft=${all.some((m) => m.name === asked)} />
+    <${Replaced} what="model" given=${given} shown=${value} known=${known.map((m) => m.name)}
+      isSoft=${all.some((m) => m.name === given)} />
     <${Damaged} />`;
 }
 
@@ -50,11 +50,11 @@ function Damaged() {
 
 // The languages that a translator writes, by their English names; nothing for other models.
 export function LanguageSelect({ model, value, onChange }) {
-  const asked = useSignal(state).params.to;
+  const given = useSignal(state).params.to;
   if (!model.languages.length) return null;
   return html`<${Select} label="Translate to" value=${value}
     options=${model.languages.map((x) => [x, languageName(x)])} onChange=${onChange} />
-    <${Replaced} what="language" asked=${asked} shown=${languageName(value)} known=${model.languages} />`;
+    <${Replaced} what="language" given=${given} shown=${languageName(value)} known=${model.languages} />`;
 }
 
 // The language of the link if the model writes it, else German, else its first; nothing for other models.

@@ -94,7 +94,7 @@ function Inputs({ params, model, list, response, setProblem }) {
   return html`<section class="panel" aria-label="Input"><div class="row">
     <${Select} label="Model" value=${isDemo ? "demo" : model} options=${[["demo", "Synthetic map"], ...names]}
       onChange=${(v) => choose(v === "demo" ? DEMO : v)} />
-    <${Replaced} what="model" asked=${params.model} shown=${isDemo ? "the synthetic map" : model} known=${names}
+    <${Replaced} what="model" given=${params.model} shown=${isDemo ? "the synthetic map" : model} known=${names}
       isThere=${isDemo && params.model?.startsWith("demo:")} />
     ${isDemo && html`<${Select} label="Length" value=${model}
       options=${[...new Set([...LENGTHS, Number(model.slice(5))])].sort((a, b) => a - b)

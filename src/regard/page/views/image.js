@@ -178,9 +178,9 @@ function Attention({ response, params }) {
     : token ? `register ${token}` : "class token";
   const place = head === null ? `${response.sites[site].name}, mean of heads`
     : `${response.sites[site].name}, head ${head}`;
-  return html`<${Replaced} what="head" asked=${params.head} shown=${place}
+  return html`<${Replaced} what="head" given=${params.head} shown=${place}
       isThere=${String(head) === String(params.head)} />
-    <${Replaced} what="attention" asked=${params.site} shown=${response.sites[site].name}
+    <${Replaced} what="attention" given=${params.site} shown=${response.sites[site].name}
       isThere=${String(site) === String(params.site)} />
     <section class="panel"><div class="row"><h2>Attention of the ${name}</h2>
       ${token > 0 && prefix > 0 && html`<button onClick=${() => pick(0)}>Back to the class token</button>`}</div>

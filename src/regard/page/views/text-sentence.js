@@ -130,9 +130,9 @@ function Written({ response, model }) {
 export function useEffects(body, response, position, site, head) {
   const holds = (effects) => effects?.position === position
     && effects.heads.find((x) => x.site === site.name && x.head === head);
-  const first = response.effects, canAsk = first && position !== undefined && !holds(first);
-  const asked = useResponse("text.heads", { ...body, position, site: site.name, head }, { skip: !canAsk });
-  const effects = !first ? null : canAsk ? (holds(asked.response) ? asked.response : first.position === position
+  const first = response.effects, canRequest = first && position !== undefined && !holds(first);
+  const current = useResponse("text.heads", { ...body, position, site: site.name, head }, { skip: !canRequest });
+  const effects = !first ? null : canRequest ? (holds(current.response) ? current.response : first.position === position
     ? first : undefined) : first;
-  return { effects, known: effects ? holds(effects) : undefined, problem: canAsk && asked.error };
+  return { effects, known: effects ? holds(effects) : undefined, problem: canRequest && current.error };
 }

@@ -111,11 +111,11 @@ function Stage({ response, body, params, model }) {
   const position = positionOf(response, params), found = useEffects(body, response, position, site, head);
   const shared = { body, response, site, head, row, params, model, weights, position, ...found };
   const skipped = Object.entries(response.skipped), pinned = tab === "head" && key >= 0;
-  return html`<${Replaced} what="attention" asked=${params.site} shown=${site.name}
+  return html`<${Replaced} what="attention" given=${params.site} shown=${site.name}
       known=${response.sites.map((s) => s.name)} />
-    <${Replaced} what=${`head of ${site.name} with the number`} asked=${params.head} shown=${`head ${head}`}
+    <${Replaced} what=${`head of ${site.name} with the number`} given=${params.head} shown=${`head ${head}`}
       isThere=${given === head} />
-    ${["query", "key"].map((x) => html`<${Replaced} what=${`${x} with the number`} asked=${params[x]}
+    ${["query", "key"].map((x) => html`<${Replaced} what=${`${x} with the number`} given=${params[x]}
       shown="the map" isThere=${String({ query, key }[x]) === params[x]} />`)}
     <div class="stage">
     <section class="panel text-detail" aria-label="Detail">

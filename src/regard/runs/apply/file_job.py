@@ -291,10 +291,10 @@ class FileJob:
             yield partial
             partial.complete(self.final_text)
         except BaseException:
-            if kept := partial.close():
+            if message := partial.close():
                 self.reporter.message(
                     f"interrupted after {self.report.inputs} inputs; the finished part is in "
-                    f"{kept}, and the same command continues it"
+                    f"{message}, and the same command continues it"
                 )
             raise
 

@@ -60,9 +60,9 @@ def _short(facts: RunFacts, count: int) -> list[int]:
 def _alignment(facts: RunFacts, n: int) -> AttentionExample:
     pair: Pair = facts.evaluator.pairs[n]
     answer = str(facts.answers[n].prediction)
-    found = align(facts.run.model, facts.run.tokenizer, pair._replace(target=answer))
-    title = f"{pair.source} → {answer} ({found.site.name}, head {found.head})"
-    return _map(title, found.site, found.site.window(found.head)[0])
+    alignment = align(facts.run.model, facts.run.tokenizer, pair._replace(target=answer))
+    title = f"{pair.source} → {answer} ({alignment.site.name}, head {alignment.head})"
+    return _map(title, alignment.site, alignment.site.window(alignment.head)[0])
 
 
 def _tokens(facts: RunFacts, ids: Tensor) -> AttentionExample:

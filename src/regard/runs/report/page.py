@@ -74,7 +74,7 @@ def render_page(facts: RunFacts) -> str:
         "Curves": _curves(facts.run.metrics, facts.run.result),
         "Mistakes": _mistakes(facts),
         "Samples": _samples(facts),
-        "Confusions": [] if (found := facts.confusion()) is None else [confusions(*found)],
+        "Confusions": [] if (confusion := facts.confusion()) is None else [confusions(*confusion)],
         "Attention": _attention(facts),
         "Cost": _cost(facts),
         "Data": _data(facts),

@@ -221,7 +221,7 @@ def score_prompt(run: TrainedRun, prompt: str, count: int) -> list[ScoredToken]:
     scores = [None] + [
         TokenScore.of(logits[n], token, count=count) for n, token in enumerate(ids[1:])
     ]
-    edge, found = len(run.recipe.data.document_edges(tokenizer)), list[ScoredToken]()
+    edge, scored = len(run.recipe.data.document_edges(tokenizer)), list[ScoredToken]()
     pending, offset = list[int](), 0  # tokens of an incomplete character, and where its text begins
     for n in range(edge, len(ids)):
         start, pending = n - len(pending), [*pending, ids[n]]
@@ -229,9 +229,9 @@ def score_prompt(run: TrainedRun, prompt: str, count: int) -> list[ScoredToken]:
         text = token_text(tokenizer, context, pending)
         is_complete = not text.endswith("�") or n == len(ids) - 1
         text = text if is_complete else ""
-        found.append(scored_token(tokenizer, context, pending, text, offset, scores[n]))
+        scored.append(scored_token(tokenizer, context, pending, text, offset, scores[n]))
         offset, pending = offset + len(text), [] if is_complete else pending
-    return found
+    return scored
 
 
 def _model(run: TrainedRun, device: Device | None) -> LanguageModel | NgramModel:

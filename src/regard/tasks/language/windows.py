@@ -153,10 +153,10 @@ class LanguageEvaluator:
         """The loss of each window, in nats."""
         losses = list[float]()
         for tokens, targets in self._batches(model):
-            found = F.cross_entropy(
+            loss = F.cross_entropy(
                 model(tokens).flatten(0, 1).float(), targets.flatten(), reduction="none"
             )
-            losses += found.view_as(targets).sum(1).tolist()
+            losses += loss.view_as(targets).sum(1).tolist()
         return losses
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ BATCH_SIZE = 64
 EPOCHS = 30
 FEW_IMAGES = 1000
 MIN_IMAGES = 100  # to see whether mirror images keep the class
-MIN_KNOWN, MIN_KEPT = 0.05, 0.85  # accuracy above chance, and the share that mirror images keep
+MIN_KNOWN, MIN_SHARE = 0.05, 0.85  # accuracy above chance, and the share that mirror images keep
 SIDES, MAX_SIDE = (16, 24, 28, 32, 48), 64
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "F")
 
@@ -68,9 +68,11 @@ def _choose_flip(task: Any) -> tuple[bool, str]:
     if len(labels) < MIN_IMAGES:
         return False, f"below {MIN_IMAGES} images there is no telling whether mirror images keep it"
     plain, mirrored = mirror_accuracy(images, labels, classes)
-    known, kept = plain - 1 / classes, mirrored - 1 / classes
-    told = f"a linear model is right on {plain:.2f} of new images, {mirrored:.2f} of mirrored ones"
+    known, above = plain - 1 / classes, mirrored - 1 / classes
+    measured = (
+        f"a linear model is right on {plain:.2f} of new images, {mirrored:.2f} of mirrored ones"
+    )
     if known < MIN_KNOWN:
-        return False, f"{told}: too few to see whether these keep the class"
-    keeps = kept >= MIN_KEPT * known
-    return keeps, f"{told}: they {'keep' if keeps else 'may change'} the class"
+        return False, f"{measured}: too few to see whether these keep the class"
+    is_safe = above >= MIN_SHARE * known
+    return is_safe, f"{measured}: they {'keep' if is_safe else 'may change'} the class"

@@ -123,12 +123,12 @@ class TranscribeJob(Pipeline):
             block = [(path, self._open(path)) for path in paths[n : n + BATCH_FILES]]
             files = [x for _, x in block if isinstance(x, AudioFile) and self._in_batches]
             short = [audio for audio in files if audio.seconds <= BATCH_SECONDS]
-            found = dict(zip(short, self._batch(short), strict=True))
+            results = dict(zip(short, self._batch(short), strict=True))
             for path, audio in block:
                 if isinstance(audio, FileError):
                     yield TranscriptChunk(path, is_last=True, error=audio)
-                elif audio in found:
-                    text, score = found[audio][:2]
+                elif audio in results:
+                    text, score = results[audio][:2]
                     self._has_text = bool(text)
                     yield self._last(path, text, score, audio)
                 else:

@@ -141,8 +141,8 @@ def _word_lse(
     kernel, carried, parts = table.double().exp(), torch.zeros(len(table)).double(), []
     for chunk in words.split(CHUNK):
         count = len(chunk)
-        words_seen = torch.nn.functional.one_hot(chunk, len(table)).double()
-        sums = within[:count, :count] @ words_seen  # decayed counts of each word, up to each query
+        one_hot = torch.nn.functional.one_hot(chunk, len(table)).double()
+        sums = within[:count, :count] @ one_hot  # decayed counts of each word, up to each query
         sums += torch.exp(-decay * (step[:count, None] + 1)) * carried
         parts.append((kernel[chunk] * sums).sum(-1).log())
         carried = sums[-1]
@@ -163,7 +163,7 @@ class OpenMap:
     site: Site
     head: int
     progress: float = 0.0
-    seen: float = field(default_factory=time.monotonic)
+    used_at: float = field(default_factory=time.monotonic)
     stream: Stream | None = None  # of its pass, which `ended`, and continues after stored tiles
     ended: bool = False
 
@@ -217,9 +217,9 @@ class MapPasses:
     def step(self) -> list[tuple[OpenMap, float]]:
         """Advance for a moment; passes that are done, or that nobody looks at, end."""
         for one in self.running:
-            one.ended = time.monotonic() - one.seen > LOOK_SECONDS
+            one.ended = time.monotonic() - one.used_at > LOOK_SECONDS
         if live := [one for one in self.running if not one.ended]:
-            max(live, key=lambda one: one.seen).advance(STEP_SECONDS)
+            max(live, key=lambda one: one.used_at).advance(STEP_SECONDS)
         done = [one for one in self.running if one.ended]
         self.running = [one for one in self.running if not one.ended]
         return [(one, one.progress) for one in done]
@@ -266,7 +266,7 @@ class OpenMaps:
                 )
             self._maps.move_to_end(map_id)
             opened = self._maps[map_id]
-        opened.seen = time.monotonic()
+        opened.used_at = time.monotonic()
         self._run_pass(opened)
         return opened
 

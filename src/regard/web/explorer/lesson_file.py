@@ -95,9 +95,9 @@ class Step:
     def places(self) -> list[Place]:
         """Every place of the step."""
         paragraphs, answers = list(self.text), []
-        if asked := self.question:
-            paragraphs += filter(None, (asked.question, asked.because))
-            answers = [asked.answer] if isinstance(asked.answer, Place) else []
+        if values := self.question:
+            paragraphs += filter(None, (values.question, values.because))
+            answers = [values.answer] if isinstance(values.answer, Place) else []
         inline = [x for p in paragraphs for _, x in p.spans if isinstance(x, Place)]
         return [*inline, *self.shown, *answers]
 
@@ -244,7 +244,7 @@ KEYS = ("formula", "show", "change", "question", "answer", "choices", "because")
 def _step(part: _Part, file: str) -> Step:
     """A step of its heading, its text and its block."""
     step = Step(part.title, _paragraphs(part, file))
-    asked: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for number, line in part.settings:
         with located(file, number):
             name, value = _setting(line, KEYS)
@@ -256,20 +256,20 @@ def _step(part: _Part, file: str) -> Step:
             elif name == "change":
                 step = replace(step, change=_change(value))
             elif name == "choices":
-                asked[name] = tuple(x.strip() for x in value.split("|"))[:MAX_OPTIONS]
+                values[name] = tuple(x.strip() for x in value.split("|"))[:MAX_OPTIONS]
             elif name == "answer":
                 quoted = value[0] == value[-1] == '"' and len(value) > 1
-                asked[name] = value[1:-1] if quoted else parse_place(value)
+                values[name] = value[1:-1] if quoted else parse_place(value)
             else:
-                asked[name] = _paragraph(value)
+                values[name] = _paragraph(value)
     with located(file, part.line):
         if (count := len(step.shown)) > MAX_SHOWN:
             raise ConfigError(f"show: needs at most {MAX_SHOWN} in a step, got {count}")
-        if asked and not {"question", "answer"} <= asked.keys():
+        if values and not {"question", "answer"} <= values.keys():
             raise ConfigError(
                 "question: needs an answer beside it, and an answer its question; got one"
             )
-    return replace(step, question=Question(**asked)) if asked else step
+    return replace(step, question=Question(**values)) if values else step
 
 
 def _change(text: str) -> Change:

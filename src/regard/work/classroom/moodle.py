@@ -89,8 +89,8 @@ def cloze_field(step: Step, i: int, j: int, weight: int, wrong: list[tuple[str, 
     for n, (text, x) in enumerate(values):
         others = [right, *(y for m, (_, y) in enumerate(values) if m != n)]
         if math.isfinite(x) and not any(_collide(x, y) for y in others):
-            said = _cloze(f"likely: {text}")
-            parts.append(f"%{PARTIAL}%{x:.8g}:{tolerance(x):.3g}#{said}")
+            feedback = _cloze(f"likely: {text}")
+            parts.append(f"%{PARTIAL}%{x:.8g}:{tolerance(x):.3g}#{feedback}")
     return f"{{{weight}:NUMERICAL:{'~'.join(parts)}}}"
 
 

@@ -82,11 +82,11 @@ def _test(one: Class, name: str) -> str:
     papers = [x for x in one.assignments if name in x.points]
     right = ", ".join(f"{x.number}: {_numbers(x.exercise.solution[name])}" for x in papers)
     shape = papers[0].exercise.solution[name].shape
-    asked = variable(name)
+    answer = variable(name)
     cases = [
-        f">>> np.atleast_2d({asked}).shape\n{shape}",
+        f">>> np.atleast_2d({answer}).shape\n{shape}",
         f">>> right = {{{right}}}[problem]\n"
-        f">>> bool(np.allclose(np.atleast_2d({asked}), right, rtol=0.01, atol=0.001))\nTrue",
+        f">>> bool(np.allclose(np.atleast_2d({answer}), right, rtol=0.01, atol=0.001))\nTrue",
     ]
     worth = (0, papers[0].points[name])
     listed = [
@@ -94,5 +94,5 @@ def _test(one: Class, name: str) -> str:
         for code, points in zip(cases, worth, strict=True)
     ]
     suite = {"cases": listed, "scored": True, "setup": "", "teardown": "", "type": "doctest"}
-    test = {"name": asked, "points": None, "suites": [suite]}
+    test = {"name": answer, "points": None, "suites": [suite]}
     return f"OK_FORMAT = True\n\ntest = {test!r}\n"

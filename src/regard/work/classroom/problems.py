@@ -147,7 +147,7 @@ def load_class(folder: str | Path) -> Class:
 
 
 def make_class(
-    folder: str | Path, wanted: Class, students: Sequence[Student], secret: str | None = None
+    folder: str | Path, changed: Class, students: Sequence[Student], secret: str | None = None
 ) -> Class:
     """The class of a folder with these students; those it has keep their problems.
 
@@ -157,22 +157,22 @@ def make_class(
         students: of the roster.
         secret: to draw the problems from, in place of a new one.
     """
-    wanted.secret = secret or wanted.secret
+    changed.secret = secret or changed.secret
     if not (Path(folder) / CLASS_FILE).is_file():
-        wanted.add(students)
-        return wanted
+        changed.add(students)
+        return changed
     old = load_class(folder)
     for name in ("family", "level"):
-        was, now = getattr(old, name), getattr(wanted, name)
+        was, now = getattr(old, name), getattr(changed, name)
         if was != now:
             raise WorkError(
                 f"{name}: needs to be {was} as in {folder}, got {now}; try another folder"
             )
     if secret is not None and secret != old.secret:
         raise WorkError(f"secret: needs to be that of {folder}, got another; try another folder")
-    if any(old.options.get(name) != x for name, x in wanted.options.items()):
+    if any(old.options.get(name) != x for name, x in changed.options.items()):
         raise WorkError(f"set: needs the options of {folder}, {dict(old.options)}, got others")
-    old.points, old.title = wanted.points or old.points, wanted.title or old.title
+    old.points, old.title = changed.points or old.points, changed.title or old.title
     old.add(students)
     old.assignments = [
         one._replace(points=step_points(one.exercise, old.points)) for one in old.assignments

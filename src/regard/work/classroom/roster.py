@@ -199,9 +199,9 @@ def find_student(student: Student, known: Sequence[Student]) -> int | None:
     """
     for field in ("id", "email", "name"):
         value = plain_name(getattr(student, field))
-        found = [
+        matches = [
             n for n, one in enumerate(known) if value and plain_name(getattr(one, field)) == value
         ]
-        if len(found) == 1:
-            return found[0]
+        if len(matches) == 1:
+            return matches[0]
     return None

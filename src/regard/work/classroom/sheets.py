@@ -91,9 +91,9 @@ def definitions(x: Assignment) -> list[tuple[FormulaTree, str]]:
     """Given names, equations that are not asked for themselves, and notation, each with words."""
     given = [(parse_name(y), GIVEN[y]) for y in x.exercise.solution.given if y in GIVEN]
     titles = {step.equation.text: step.title for step in x.exercise.solution.steps}
-    asked = {step.equation.text for step in x.steps}
-    shown = [formula for formula in equations(x.exercise) if formula.text not in asked]
-    text = "\n".join([*(y.text for y in equations(x.exercise)), *asked])
+    texts = {step.equation.text for step in x.steps}
+    shown = [formula for formula in equations(x.exercise) if formula.text not in texts]
+    text = "\n".join([*(y.text for y in equations(x.exercise)), *texts])
     signs = [
         (parse_formula(y, fractions=True), words)
         for sign, (y, words) in NOTATION.items()
@@ -183,8 +183,8 @@ def _sheet_latex(x: Assignment) -> list[str]:
 
 def write_pdf(page: str, path: str | Path) -> Path:
     """Print an HTML page to a PDF by an installed Chromium or Chrome."""
-    found = (*map(shutil.which, BROWSERS), *(x for x in INSTALLED if Path(x).exists()))
-    browser = next(filter(None, found), None)
+    paths = (*map(shutil.which, BROWSERS), *(x for x in INSTALLED if Path(x).exists()))
+    browser = next(filter(None, paths), None)
     if browser is None:
         raise WorkError(
             "pdf: needs Chromium or Chrome, got none of them on the PATH; try --format html and "

@@ -56,7 +56,7 @@ def diagnose(
         answered_steps: names of the steps with an answer.
     """
     search = _Search(solution, step, answer, candidates, answered_steps)
-    found: list[Diagnosis] = []
+    diagnoses: list[Diagnosis] = []
     for find in (
         search.in_step(_mistakes_of_rule),
         search.in_copying(),
@@ -66,12 +66,12 @@ def diagnose(
         search.in_earlier_steps(_mistaken_peers),
         search.in_other_inputs(),
     ):
-        found = _distinct(find)
-        if found:
+        diagnoses = _distinct(find)
+        if diagnoses:
             break
-    if not found:
+    if not diagnoses:
         return Diagnosis()
-    return Diagnosis(" or ".join(one.description for one in found), found[0].value)
+    return Diagnosis(" or ".join(one.description for one in diagnoses), diagnoses[0].value)
 
 
 def mistakes_in_step(solution: Solution, step: Step) -> list[tuple[str, Matrix]]:
@@ -87,15 +87,15 @@ def mistakes_in_step(solution: Solution, step: Step) -> list[tuple[str, Matrix]]
         for one in _mistaken_peers(solution, step, values)
         if one.description.partition(" ")[0] in solution.given
     )
-    found = (*_mistakes_of_rule(solution, step, values), *peers)
-    fit = (one for one in found if one.value.shape == step.value.shape)
+    diagnoses = (*_mistakes_of_rule(solution, step, values), *peers)
+    fit = (one for one in diagnoses if one.value.shape == step.value.shape)
     return [(one.description, one.value) for one in fit if one.value != step.value]
 
 
-def _distinct(found: Iterable[Diagnosis]) -> list[Diagnosis]:
+def _distinct(diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
     """The first few of different descriptions."""
     result: dict[str, Diagnosis] = {}
-    for one in found:
+    for one in diagnoses:
         result.setdefault(one.description, one)
         if len(result) == MAX_TIES:
             break
@@ -113,8 +113,8 @@ class _Search(NamedTuple):
         """Mistakes in the step itself."""
         for values in self.candidates:
             wrong = mistakes(self.solution, self.step, values)
-            if found := [one for one in wrong if self._is_written(one)]:
-                yield from found
+            if diagnoses := [one for one in wrong if self._is_written(one)]:
+                yield from diagnoses
                 return
 
     def in_copying(self) -> Iterator[Diagnosis]:
@@ -143,8 +143,8 @@ class _Search(NamedTuple):
         run = get_rule(self.step.rule).run
         for values in self.candidates:
             wrong = _with_other_inputs(self.solution, self.step, values, run, peers=False)
-            if found := [one for one in wrong if self._is_written(one)]:
-                yield from found
+            if diagnoses := [one for one in wrong if self._is_written(one)]:
+                yield from diagnoses
                 return
 
     def in_names(self) -> Iterator[Diagnosis]:
@@ -154,16 +154,16 @@ class _Search(NamedTuple):
         computed = {one.name for one in between}
         sources = {name for one in steps for name in one.inputs} - computed
         for values in self.candidates:
-            found = False
+            diagnoses = False
             for renamed in _renamings(sources, values):
                 changed = dict(values) | {old: values[new] for old, new in renamed.items()}
                 for one in steps:
                     changed[one.name] = recompute_step(one, changed, values)
                 if matches_answer(self.answer, changed[self.step.name]):
-                    found, old = True, " and ".join(renamed)
+                    diagnoses, old = True, " and ".join(renamed)
                     text = f"{' and '.join(renamed.values())} were used for {old}"
                     yield Diagnosis(text, changed[self.step.name])
-            if found:
+            if diagnoses:
                 return
 
     def in_earlier_steps(self, mistakes: "Mistakes") -> Iterator[Diagnosis]:
@@ -171,7 +171,7 @@ class _Search(NamedTuple):
         count = 1 if self.candidates[0] == self.candidates[-1] else 2
         between = unanswered_ancestors(self.solution, self.step, self.answered_steps)
         for values in self.candidates[:count]:
-            recomputed, has_found = 0, False
+            recomputed, is_found = 0, False
             for n, earlier in reversed(list(enumerate(between))):
                 for description, value in mistakes(self.solution, earlier, values):
                     recomputed += len(between) - n
@@ -182,9 +182,9 @@ class _Search(NamedTuple):
                         changed[later.name] = recompute_step(later, changed, values)
                     result = recompute_step(self.step, changed, values)
                     if matches_answer(self.answer, result):
-                        has_found = True
+                        is_found = True
                         yield Diagnosis(f"{description}, in {earlier.name}", result)
-            if has_found:
+            if is_found:
                 return
 
     def _is_written(self, one: Diagnosis) -> bool:

@@ -308,8 +308,8 @@ _AXIS_MISTAKES = {
 def _merge_axis_mistakes(findings: list[Finding]) -> list[Finding]:
     """Report a sum along the wrong axis and the division by it as one mistake."""
     for n, (first, second) in enumerate(zip(findings, findings[1:], strict=False)):
-        wanted = _AXIS_MISTAKES.get(first.diagnosis) if first.diagnosis else None
-        if wanted is not None and wanted in second.diagnosis.split(" or "):
+        mistake = _AXIS_MISTAKES.get(first.diagnosis) if first.diagnosis else None
+        if mistake is not None and mistake in second.diagnosis.split(" or "):
             axis = first.diagnosis.split()[0]
             findings[n] = first._replace(diagnosis=f"the softmax was taken over the {axis}")
             carried = second._replace(verdict=CARRIED, differences=(), diagnosis="", points=1.0)

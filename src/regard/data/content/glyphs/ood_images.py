@@ -148,11 +148,11 @@ def _strokes(rng: Random) -> Image.Image:
 def _scribble(rng: Random) -> Image.Image:
     """A long, self-crossing line."""
     image, draw, side = _canvas(rng)
-    x, y, angle, bend = side / 2, side / 2, rng.uniform(0, 7), 0.0
+    x, y, angle, curvature = side / 2, side / 2, rng.uniform(0, 7), 0.0
     points = []
     for _ in range(rng.randrange(60, 240)):
-        bend = 0.85 * bend + rng.gauss(0, 0.15)
-        angle += bend
+        curvature = 0.85 * curvature + rng.gauss(0, 0.15)
+        angle += curvature
         x, y = x + side / 25 * math.cos(angle), y + side / 25 * math.sin(angle)
         if not (0 < x < side and 0 < y < side):
             angle += math.pi / 2

@@ -54,8 +54,8 @@ def _babble(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
         distance = (partials[:, None] * pitch.mean() - formants) / (80 + 0.06 * formants)
         loud = (1 / (1 + distance**2)).sum(1) / partials**0.5
         buzz = (loud[:, None] * np.sin(2 * math.pi * partials[:, None] * pitch * t)).sum(0)
-        hiss = rng.standard_normal(size)
-        wave[at : at + size] += np.hanning(size) * (buzz if rng.random() < 0.8 else 0.5 * hiss)
+        noise = rng.standard_normal(size)
+        wave[at : at + size] += np.hanning(size) * (buzz if rng.random() < 0.8 else 0.5 * noise)
         at += size + int(rng.uniform(0, 0.15) * rate)
     return wave
 
@@ -74,8 +74,8 @@ def _chords(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
 
 def _whistle(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
     """A tone that glides up and down, like a bird or a siren."""
-    bend = np.sin(2 * math.pi * rng.uniform(0.2, 4) * time + rng.uniform(0, 6))
-    pitch = rng.uniform(400, 1500) * 2 ** (rng.uniform(0.2, 1) * bend)
+    drift = np.sin(2 * math.pi * rng.uniform(0.2, 4) * time + rng.uniform(0, 6))
+    pitch = rng.uniform(400, 1500) * 2 ** (rng.uniform(0.2, 1) * drift)
     envelope = np.clip(0.5 + np.sin(2 * math.pi * rng.uniform(0.3, 3) * time), 0, 1)
     return envelope * np.sin(2 * math.pi * np.cumsum(pitch) / rate)
 

@@ -39,7 +39,7 @@ MAX_WHOLE = 8192  # characters up to which every attention is recorded; beyond, 
 SAMPLE = 200  # characters of a longer text that tell the names of its attentions
 MAX_TOKENS = 1 << 16  # that a model reads; its logits take 1 GiB at a vocabulary of 4096
 MAX_CELLS = 4096  # of a margin in one response
-MAX_LABELS, MAX_FOUND = 512, 500  # tokens in one response
+MAX_LABELS, MAX_MATCHES = 512, 500  # tokens in one response
 
 
 class AtlasRequest(ModelRequest):
@@ -211,7 +211,7 @@ def answer_atlas_search(explorer: Explorer, request: SearchRequest, job: Job) ->
     is_exact = bool(positions)
     if not is_exact:
         positions = [i for i, x in enumerate(labels) if text.casefold() in x.casefold()]
-    return {"positions": positions[:MAX_FOUND], "count": len(positions), "is_exact": is_exact}
+    return {"positions": positions[:MAX_MATCHES], "count": len(positions), "is_exact": is_exact}
 
 
 @query("atlas.cell", AtlasCellRequest, is_cached=False)

@@ -178,8 +178,8 @@ def _answer_hub(
         pixels = 1 - hub.read(path) if request.invert else hub.read(path)
         job.report(0.2, "looking")
         sight, logits = hub.look(pixels)
-        chances = () if logits is None else logits.softmax(-1).tolist()
-        classes = sorted(zip(hub.labels, chances, strict=True), key=lambda x: -x[1])
+        shares = () if logits is None else logits.softmax(-1).tolist()
+        classes = sorted(zip(hub.labels, shares, strict=True), key=lambda x: -x[1])
         sites = [site for site in sight if site.patches and site.queries == site.keys]
         if not sites:
             raise ConfigError("model: needs attention over patches, got none recorded; try rg.look")

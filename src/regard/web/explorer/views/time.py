@@ -214,9 +214,9 @@ def answer_time_compare(explorer: Explorer, request: RecallRequest, job: Job) ->
     tokens = parse_sequence(request.sequence)
     if tokens.shape[1] > MAX_LETTERS:
         raise ShapeError(f"sequence: needs at most {MAX_LETTERS} letters, got {tokens.shape[1]}")
-    for kind in (asked := request.kinds.split()):
+    for kind in (names := request.kinds.split()):
         check_choice("kinds", kind, MODEL_NAMES)
-    kinds: list[Kind] = [kind for kind in get_args(Kind) if kind in asked]
+    kinds: list[Kind] = [kind for kind in get_args(Kind) if kind in names]
     trained = {kind: trained_model(kind, request.seed, job) for kind in kinds}
     letters = [(KEYS + NOISE)[i] for i in tokens[0].tolist()]
     key = int((tokens[0] < len(KEYS)).nonzero()[0])

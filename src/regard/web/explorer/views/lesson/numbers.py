@@ -53,17 +53,17 @@ def locate(explorer: Explorer, request: RowRequest, job: Job) -> tuple[Reading, 
             f"text: needs at most {MAX_TOKENS} tokens in a lesson, got {longest}; try the text view"
         )
     w = site.window(head)[0]
-    at = _asked(reading, site, w) if request.query is None else request.query
+    at = _start_query(reading, site, w) if request.query is None else request.query
     at = resolve_index("query", at, site.queries)
     key = int(w[at].argmax()) if request.key is None else request.key
     return reading, site, [head, at, resolve_index("key", key, site.keys)]
 
 
-def _asked(reading: Reading, site: Site, w: Tensor) -> int:
+def _start_query(reading: Reading, site: Site, w: Tensor) -> int:
     predictions = reading.predictions
     if predictions is not None and reading.target is None:
-        asks = predictions.kind == "next token" or predictions.at >= 0  # BERT: at its [MASK]
-        if asks and len(predictions.rows) == site.queries:
+        predicts = predictions.kind == "next token" or predictions.at >= 0  # BERT: at its [MASK]
+        if predicts and len(predictions.rows) == site.queries:
             return predictions.at % site.queries
     return int((w.amax(-1) - 0.75).abs().argmin())
 

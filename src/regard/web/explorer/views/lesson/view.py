@@ -95,8 +95,8 @@ def answer_lesson_step(explorer: Explorer, request: LessonRequest, job: Job) -> 
     # whether a place of the step is asked about one attention, or a change chooses one
     fields = {f for x in step.places for f in find_query(x.query).request.model_fields}
     sets_value = step.change is not None and step.change.name == "value"
-    asks = fields & LOCATED or (step.change is not None and not sets_value)
-    numbers = _numbers(explorer, state, job) if asks else None
+    predicts = fields & LOCATED or (step.change is not None and not sets_value)
+    numbers = _numbers(explorer, state, job) if predicts else None
     if numbers is not None:
         state |= {name: numbers[name] for name in LOCATED - {"position"}}
         state["position"] = _position(explorer, state, numbers, job)
@@ -121,7 +121,7 @@ def answer_lesson_step(explorer: Explorer, request: LessonRequest, job: Job) -> 
         "formulas": step.formulas,
         "shown": [read(place) for place in step.shown],
         "change": control,
-        "question": None if step.question is None else _asked(step.question, read),
+        "question": None if step.question is None else _question_json(step.question, read),
         "state": {k: x for k, x in state.items() if x is not None},
     }
 
@@ -143,8 +143,8 @@ def _state(explorer: Explorer, lesson: Lesson, request: LessonRequest) -> tuple[
     if name is None:
         name = starts[0]["model"] if starts else next(iter(entries), None)
         if lesson.starts and not starts:
-            wanted = ", ".join(x.get("model", "") for x in lesson.starts)
-            remark = f"This lesson begins with {wanted}, not among the models here; shown: {name}."
+            names = ", ".join(x.get("model", "") for x in lesson.starts)
+            remark = f"This lesson begins with {names}, not among the models here; shown: {name}."
     if name is None:
         raise LookError(f"model: needs one that reads {lesson.reads}, got none; try regard get")
     entry = explorer.catalog.entry(name)
@@ -206,7 +206,7 @@ def _written(paragraph: Paragraph, read: Callable[[Place], Any]) -> dict[str, An
     return {"kind": paragraph.kind, "spans": spans}
 
 
-def _asked(question: Question, read: Callable[[Place], Any]) -> dict[str, Any]:
+def _question_json(question: Question, read: Callable[[Place], Any]) -> dict[str, Any]:
     """A question with its answer, which the page checks; a saved page can, too."""
     place, rows = question.answer, []
     shown = read(place) if isinstance(place, Place) else {"value": place}
@@ -243,8 +243,8 @@ def _shown(explorer: Explorer, place: Place, state: State, job: Job) -> dict[str
             shown[name] = [str(x) for x in labels]
         value = _drawable(follow(response, place.path, state), shown.get("columns"))
     except RegardError as error:
-        asks = place.query in PREDICTING and "text" in body
-        if asks and _reading(explorer, state, job)["predictions"] is None:
+        predicts = place.query in PREDICTING and "text" in body
+        if predicts and _reading(explorer, state, job)["predictions"] is None:
             return shown | {"note": NO_HEAD}
         return shown | {"error": str(error)}
     return shown | {"value": _reduced(place.reduction, value, shown.get("rows"))}
