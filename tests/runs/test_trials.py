@@ -81,7 +81,7 @@ def test_an_interruption_keeps_what_is_known(recipe):
         if len(lines) == 8:
             raise KeyboardInterrupt
 
-    tuned = tune(recipe, minutes=9, say=stop)
+    tuned = tune(recipe, minutes=9, log=stop)
     assert len(tuned.trials) == 8
     first = tuned.trials[:7]
     assert tuned.name == max(first, key=lambda x: x.score).name
@@ -92,7 +92,7 @@ def test_an_interruption_keeps_what_is_known(recipe):
 def test_a_variant_that_diverges_is_the_last(recipe, monkeypatch):
     monkeypatch.setattr(trials, "LEARNING_RATES", {"higher lr": 1e30})
     lines = []
-    tuned = tune(recipe, minutes=9, say=lines.append)
+    tuned = tune(recipe, minutes=9, log=lines.append)
     assert any(line.startswith("tried higher lr: accuracy nan") for line in lines)
     assert [x.name for x in tuned.trials].count("higher lr") == 1
     assert tuned.name != "higher lr"
@@ -100,7 +100,7 @@ def test_a_variant_that_diverges_is_the_last(recipe, monkeypatch):
 
 def test_too_little_time_for_any_trial_says_so(recipe):
     lines = []
-    tuned = tune(recipe, minutes=1e-4, say=lines.append)
+    tuned = tune(recipe, minutes=1e-4, log=lines.append)
     assert (tuned.recipe, tuned.trials) == (recipe, [])
     assert lines[0].startswith("minutes: needs about ")
 
