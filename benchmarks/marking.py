@@ -1,6 +1,6 @@
 """How well `regard work --check` marks: papers written by numpy, right and wrong.
 
-    python benchmarks/marking.py --draws 20            # 30 minutes on one core
+    python benchmarks/marking.py --draws 20 --right 500            # 30 minutes on one core
 
 A paper is computed here without Regard, in float64, with one mistake of a list or none; a student
 may round at the end or work on with the rounded numbers. Printed are the right papers with a step
