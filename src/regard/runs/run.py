@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard import models
+from regard.data.text.words import WordSplit
+from regard.decode.sampling import Sampling
 from regard.errors import FileError
 from regard.inspection import Sight
 from regard.models.serialization import WEIGHTS_FILE, check_config_against_tensors
@@ -21,8 +23,11 @@ from regard.runs.evaluate import evaluate_run
 from regard.runs.export import export_run, quantize_run, save_run_pretrained
 from regard.runs.report.page import report_run
 from regard.tasks.annotated_text import compute_logits
+from regard.tasks.class_names import Classes
+from regard.tasks.classification.pipeline import ClassPrediction
 from regard.tasks.language.generate import generate_run
 from regard.tasks.pipeline import Device, require_verb
+from regard.tasks.tagging import TaggedText
 from regard.tasks.translation.pipeline import Translates
 from regard.train import load_calibration, load_last_valid, load_weights, read_metrics
 from regard.train.loop import CHECKPOINTS
@@ -62,35 +67,64 @@ class Run(Translates, RunContents):
                 return self.apply
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def generate(self, prompt: str = "", **options: Any) -> str:
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        max_new_tokens: int = 200,
+        sampling: Sampling | None = None,
+        device: Device | None = None,
+    ) -> str:
         """The continuation of a prompt; `generate_run` yields it piece by piece."""
-        return "".join(generate_run(self, prompt, **options))
+        pieces = generate_run(
+            self, prompt, max_new_tokens=max_new_tokens, sampling=sampling, device=device
+        )
+        return "".join(pieces)
 
-    def label(self, texts: str | Sequence[str], **options: Any) -> list[Any]:
+    def label(
+        self, texts: str | Sequence[str], *, top: int | None = None, device: Device | None = None
+    ) -> list[Classes]:
         """The classes of each text as (name, probability), most probable first; `top` so many."""
-        require_verb(self, "label")
-        return self.apply(texts, **options)
+        return self._apply("label", texts, top=top, device=device)
 
-    def tag(self, texts: str | Sequence[str | Sequence[str]], **options: Any) -> list[Any]:
+    def tag(
+        self,
+        texts: str | Sequence[str | Sequence[str]],
+        *,
+        word_split: WordSplit | None = None,
+        device: Device | None = None,
+    ) -> list[TaggedText]:
         """The words of each text with their tags; a list of words is taken as it is."""
-        require_verb(self, "tag")
-        return self.apply(texts, **options)
+        return self._apply("tag", texts, word_split=word_split, device=device)
 
-    def classify(self, images: Files, **options: Any) -> list[Any]:
+    def classify(
+        self, images: Files, *, top: int = 1, invert: bool = False, device: Device | None = None
+    ) -> list[ClassPrediction]:
         """The `top` classes of each image file as (name, probability), most probable first."""
-        require_verb(self, "classify")
-        return self.apply(images, **options)
+        return self._apply("classify", images, top=top, invert=invert, device=device)
 
-    def transcribe(self, paths: Files, **options: Any) -> list[str]:
+    def transcribe(
+        self,
+        paths: Files,
+        *,
+        beam_width: int = 1,
+        normalize_peak: bool = True,
+        device: Device | None = None,
+    ) -> list[str]:
         """The text of each audio file; warns of one that may be wrong.
 
         `apply` returns the warnings, with the confidence.
         """
-        require_verb(self, "transcribe")
-        transcripts = self.apply(paths, **options)
+        transcripts = self._apply(
+            "transcribe", paths, beam_width=beam_width, normalize_peak=normalize_peak, device=device
+        )
         for transcript in filter(lambda x: x.warning, transcripts):
             warnings.warn(transcript.warning.removeprefix("warning: "), stacklevel=2)
         return [transcript.text for transcript in transcripts]
+
+    def _apply(self, verb: str, inputs: Any, **options: Any) -> list[Any]:
+        require_verb(self, verb)
+        return self.apply(inputs, **options)
 
     def look(
         self,
