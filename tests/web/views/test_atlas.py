@@ -233,7 +233,7 @@ def test_a_pass_stops_when_nobody_looks_and_continues_later(monkeypatch):
     handle = passes.begin(opened)
     monkeypatch.setattr(atlas_maps, "STEP_SECONDS", 0.0)
     passes.step()
-    opened.seen -= 2 * atlas_maps.LOOK_SECONDS
+    opened.used_at -= 2 * atlas_maps.LOOK_SECONDS
     assert passes.step() == [(handle, opened.progress)]
     assert handle.ended
     assert not passes.running

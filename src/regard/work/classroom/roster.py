@@ -181,12 +181,12 @@ def _read_xlsx(file: Path) -> Table:
 
 
 def _cell_text(cell: Any) -> str:
-    """A cell as it is shown: 0.5 in the format 0.00 is 0.50."""
+    """A cell as it is shown: 0.5 in the format 0.00 is 0.50, and 1 is 1.00."""
     value = cell.value
     if value is None:
         return ""
     decimals = re.fullmatch(r"[#,0]*0\.(0+)", cell.number_format or "")
-    if isinstance(value, float) and decimals:
+    if isinstance(value, int | float) and not isinstance(value, bool) and decimals:
         return f"{value:.{len(decimals[1])}f}"
     return f"{value:.15g}" if isinstance(value, float) else str(value).strip()
 
