@@ -119,7 +119,11 @@ def test_a_hang_up_that_nohup_ignores_stays_ignored():
 @pytest.mark.parametrize(
     ("stop", "kind"), [(1, signal.SIGTERM), (4, signal.SIGHUP), (7, signal.SIGINT)]
 )
-def test_an_interrupted_and_resumed_training_is_bit_identical(tmp_path, stop, kind):
+def test_an_interrupted_and_resumed_training_is_bit_identical(tmp_path, stop, kind, request):
+    if signal.getsignal(kind) == signal.SIG_IGN:  # these tests run under nohup
+        signal.signal(kind, signal.SIG_DFL)
+        request.addfinalizer(lambda: signal.signal(kind, signal.SIG_IGN))
+
     def score(model):
         return {"loss": float(model.target_embedding.token_embeddings.sum())}
 
