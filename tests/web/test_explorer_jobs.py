@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from web_server import Client, running, wait_until
@@ -327,6 +328,16 @@ def test_progress_never_goes_back_and_ends_with_an_answer_or_an_error(server, bo
     assert fractions == sorted(fractions)
     assert 0 <= fractions[0] < fractions[-1] <= 1
     assert (name, content.get("status", content)) == last
+
+
+def test_events_are_compressed_and_each_can_be_read_when_it_is_sent(server, loops):
+    sent = {"headers": STREAM | {"accept-encoding": "gzip", "x-regard": "1"}}
+    with httpx.stream("POST", f"{server}/explore/test.loop", json={}, **sent) as reply:
+        assert reply.headers["content-encoding"] == "gzip"
+        assert "event: progress" in next(reply.iter_text())  # of a query that goes on
+    wait_until(lambda: loops.ended.get("loop") == "cancelled", 2)
+    reply = httpx.post(f"{server}/explore/test.loop", json={"steps": 40}, **sent)
+    assert reply.text.endswith('event: response\ndata: {"name": "loop"}\n\n')
 
 
 def test_a_quick_answer_is_plain_json_also_for_a_client_that_reads_events(server):

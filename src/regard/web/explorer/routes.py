@@ -7,8 +7,10 @@ import json
 import math
 import re
 import struct
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Future
+from contextlib import aclosing
 from functools import cache, partial
 from typing import Annotated, Any, Literal
 
@@ -51,10 +53,22 @@ async def respond_with_job(
         job.cancel()
         done.cancel()
         return Response(status_code=499)  # nobody reads it
-    return StreamingResponse(_events(job, done, left), media_type="text/event-stream")
+    events, headers = _events(job, done, left), {}
+    if "gzip" in request.headers.get("accept-encoding", ""):  # the middleware leaves streams out
+        events, headers = _compress(events), {"Content-Encoding": "gzip"}
+    return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
 
-async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> AsyncIterator[bytes]:
+async def _compress(events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """The events as gzip; each can be read as soon as it is sent."""
+    stream = zlib.compressobj(1, wbits=zlib.MAX_WBITS + 16)
+    async with aclosing(events):
+        async for one in events:
+            yield stream.compress(one) + stream.flush(zlib.Z_SYNC_FLUSH)
+    yield stream.flush()
+
+
+async def _events(job: Job, done: asyncio.Future, left: asyncio.Future) -> AsyncGenerator[bytes]:
     """Progress until the response is there; closing the connection cancels the job."""
     try:
         while not done.done():
