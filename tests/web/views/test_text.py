@@ -468,3 +468,17 @@ def test_of_a_large_model_the_heads_that_add_most_are_tested_and_the_chosen_one(
     found = explorer.answer("text.heads", body | at)
     assert 0 < len(found["heads"]) < found["of"]
     assert (found["heads"][0]["site"], found["heads"][0]["head"]) == (at["site"], 5)
+
+
+def test_of_a_long_text_the_model_runs_once(explorer, monkeypatch):
+    body = {"model": "stdlib", "text": "x = [1, 2, 3]"}
+    known = explorer.answer("text", body)["effects"]
+    model = explorer.catalog.run("stdlib").text_model.model
+    runs = []
+    hook = model.register_forward_hook(lambda *_: runs.append(1))
+    monkeypatch.setattr(prediction, "MAX_WORK", 0)
+    found = explorer.answer("text", body | {"text": "x = [1, 2, 4]"})["effects"]
+    hook.remove()
+    assert len(runs) == 1
+    assert (found["heads"], found["of"]) == ([], known["of"])
+    assert 0 < found["probability"] <= 1

@@ -191,17 +191,21 @@ def head_effects(
                 added = _added(text_model, inputs, ids, position, sites) if room else {}
                 heads = sorted(added, key=lambda x: -added[x])[:room]
             tested = list(dict.fromkeys([*first, *heads]))
+            shown = {
+                "position": position,
+                "token": output_names(text_model, ids[:1])[0],
+                "of": sum(site.heads for site in sites),
+            }
+            if not tested:  # of a long text: the model need not run again
+                return shown | {"probability": predictions.rows[position][0][1], "heads": []}
             log_p = _without_each(text_model, inputs, tested, position).log_softmax(-1)
     except RegardError:  # a saved sight, or a model without attention
         return None
     best = log_p.argmax(-1).tolist()
     effects = (log_p[0, ids[0]] - log_p[1:, ids[0]]).tolist()
     rows = zip(tested, effects, log_p[1:, ids[0]].exp().tolist(), strict=True)
-    return {
-        "position": position,
-        "token": output_names(text_model, ids[:1])[0],
+    return shown | {
         "probability": float(log_p[0, ids[0]].exp()),
-        "of": sum(site.heads for site in sites),
         "heads": [
             {"site": site, "head": head, "effect": effect, "probability": p, "writes": name}
             for ((site, head), effect, p), name in zip(
