@@ -1,5 +1,7 @@
 """A run on files, in Python: what the command line answers, and its errors."""
 
+import dataclasses
+import inspect
 import wave
 
 import pytest
@@ -62,3 +64,16 @@ def test_what_cannot_be_is_reported(pictures, tmp_path):
         rg.load("glyphs", device="cpu").transcribe([tmp_path / "no.wav"])
     with pytest.raises(FileError, match=r"no\.wav: needs to be a sound file, got no such file"):
         rg.load("morse", device="cpu").transcribe([tmp_path / "no.wav"])
+
+
+@pytest.mark.parametrize("name", ["stdlib", "glyphs", "morse"])
+def test_keywords_of_a_verb_are_options_of_its_task_with_their_defaults(name):
+    task = rg.tasks.recipe(name).data
+    options = {x.name: x.default for x in dataclasses.fields(task.Options)}
+    keywords = {
+        name: x.default
+        for name, x in inspect.signature(getattr(rg.Run, task.verb)).parameters.items()
+        if x.kind is x.KEYWORD_ONLY and name not in ("device", "sampling")
+    }
+    assert keywords
+    assert keywords == {name: options[name] for name in keywords}
